@@ -1,9 +1,11 @@
 """Are the figures and the promises of ``dlprof sweep`` those of a loop by hand, on any loader?
 
-Loaders of many kinds, some written down (``differential_targets.py``) and some drawn at random
-(``drawn_loaders.py``), are swept by the command that users run. ``differential_loop.py``, which
-knows nothing of dlprof, times the same settings before the sweep and after it, and whether the
-recommended ones bring there what the recommendation says.
+Loaders of many kinds, some written down (``differential_targets.py``), some drawn at random
+(``drawn_loaders.py``), and with ``--ecosystem`` those of real packages
+(``tests/ecosystem/loaders.py``), each set as its framework's users set it, are swept by the command
+that users run. ``differential_loop.py``, which knows nothing of dlprof, times the same settings
+before the sweep and after it, and whether the recommended ones bring there what the recommendation
+says.
 """
 
 from __future__ import annotations
@@ -43,12 +45,30 @@ from common import (
 from trainings import is_there, surroundings_of
 
 NAME = "differential"
+ECOSYSTEM = Path(__file__).parents[1] / "tests" / "ecosystem" / "loaders.py"
+PACKAGES = {
+    "web_loader": "webdataset",
+    "stateful": "torchdata",
+    "data_module": "lightning",
+    "trainer": "transformers",
+    "prepared": "accelerate",
+    "monai_loader": "monai",
+    "monai_threads": "monai",
+    "neighbors": "torch_geometric",
+    "timm_loader": "timm",
+    "timm_multi_epochs": "timm",
+    "lit": "litdata",
+    "mosaic": "streaming",
+    "speech": "lhotse",
+}
+"""Loaders of real packages whose settings can be set."""
 DRAWN = 30
 """Loaders that are drawn at random."""
 GOAL, WORST = 0.05, 0.15
 SURE = 0.02
 """Standard error of the loop by hand, as a share of its rate, from which a cell counts."""
 _HELD, _NARROW, _NARROW_RATIO = 0.9, 0.8, 1.5
+_NEAR_GAIN = (0.8, 1.25)
 _LIMIT_S = 60.0
 _PROGRAM = Path(__file__).with_name("differential_loop.py")
 _TOLD = ("PyTorch's default", "present settings", "num_workers=0 is enough", "Too little is known")
@@ -86,7 +106,7 @@ class Loader:
 
     Attributes:
         name: In the table.
-        kind: ``written`` or ``drawn``.
+        kind: ``written``, ``drawn`` or ``ecosystem``.
         function: In its file.
         workers: That are tried beside none.
         prefetch: Batches sent ahead to each.
@@ -521,17 +541,24 @@ def files(made: Sequence[Loader]) -> Iterator[dict[str, Path]]:
     """The loaders' files, and the data that they read, under ``DIFFERENTIAL_DATA``."""
     with tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder:
         os.environ[differential_targets.FILES] = folder
+        os.environ["ECOSYSTEM_DATA"] = folder
         differential_targets.write_shards(Path(folder))
         paths = {}
         for number, loader in enumerate(made):
-            paths[loader.name] = Path(differential_targets.__file__)
+            own = ECOSYSTEM if loader.kind == "ecosystem" else Path(differential_targets.__file__)
+            paths[loader.name] = own
             if loader.text:
                 paths[loader.name] = Path(folder) / f"drawn_{number}.py"
                 paths[loader.name].write_text(loader.text)
         yield paths
 
 
-def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
+def ecosystem() -> list[Loader]:
+    """Those of real packages, whose samples wait: four workers are worth trying on any machine."""
+    return [Loader(name=name, kind="ecosystem", function=name, workers=4) for name in PACKAGES]
+
+
+def report(found: Sequence[Outcome], left_out: Mapping[str, str], name: str = NAME) -> Report:
     """The tables."""
     told = [each for each in found if each.ratios]
     near = [each for each in told if each.near]
@@ -542,11 +569,13 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
         _share(each.promise is not None and each.promise.narrow for each in judged),
     )
     certified = [each.certified for each in found if each.certified is not None]
+    known = [(each.promise.value, each.true[0]) for each in found if each.promise and each.true]
+    gains = [_NEAR_GAIN[0] <= promised / true <= _NEAR_GAIN[1] for promised, true in known]
     wrong = [each for each in found if each.wrong]
     failed = [each for each in found if each.error]
     columns = ("loader", "settings", "dlprof / by hand", "promised", "true", "holds")
     return Report(
-        name=NAME,
+        name=name,
         title="The figure and the promise are true, on any loader",
         goal=(
             f"the median ratio of each loader within {GOAL:.0%} of 1 and none beyond {WORST:.0%}; "
@@ -572,6 +601,10 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
                 f"Of {len(judged)} promised gains that can be judged {held:.0%} hold, by twice "
                 f"the standard error of the loops by hand, and {narrow:.0%} have high/low <= "
                 f"{_NARROW_RATIO:g}."
+            ),
+            (
+                f"Of {len(gains)} promised gains whose true one is known {_share(gains):.0%} are "
+                f"within {_NEAR_GAIN[0]:g}-{_NEAR_GAIN[1]:g} of it."
             ),
             (
                 f"Of {len(certified)} certificates over two or three settings that can be judged "
@@ -634,23 +667,26 @@ def main() -> None:
     options.add_argument("names", nargs="*", metavar="NAME", help="loaders, or beginnings")
     options.add_argument("--more", action="store_true", help="only what was not measured yet")
     options.add_argument("--minutes", type=float, default=45.0, help="none is begun after them")
+    options.add_argument("--ecosystem", action="store_true", help="only those of real packages")
     options.add_argument("--drawn", type=int, default=DRAWN, help="loaders drawn at random")
     options.add_argument(
         "--site", type=Path, help="where the packages were put by `pip install --target SITE`"
     )
     given = options.parse_args()
-    made = [each for each in loaders(given.drawn) if each.name.startswith(tuple(given.names) or "")]
-    if given.quick and not given.names:
+    known = ecosystem() if given.ecosystem else loaders(given.drawn)
+    made = [each for each in known if each.name.startswith(tuple(given.names) or "")]
+    if given.quick and not given.names and not given.ecosystem:
         made = [each for each in made if each.name in ("waits", "partial_batches", "short")]
-    packages = differential_targets.PACKAGES
+    packages = {**differential_targets.PACKAGES, **PACKAGES}
     left_out = {
         each.name: f"{packages[each.name]} is not installed"
         for each in made
         if each.name in packages and not is_there(packages[each.name], given.site)
     }
     quick = given.quick or (bool(given.names) and not given.more)
-    known = earlier(RESULTS / f"{NAME}.json") if given.more else []
-    found = {each.loader: each for each in known if not each.error}
+    name = f"{NAME}_ecosystem" if given.ecosystem else NAME
+    before_this = earlier(RESULTS / f"{name}.json") if given.more else []
+    found = {each.loader: each for each in before_this if not each.error}
     design, before, began_s = QUICK if given.quick else Design(), surroundings(), time.monotonic()
     with files(made) as paths:
         for loader in made:
@@ -665,8 +701,8 @@ def main() -> None:
             found[loader.name] = outcome = measure(loader, path, environ, design, kept)
             took = f"{outcome.took_s:.0f} s"
             print(" | ".join(_row(outcome)), took, outcome.error, file=sys.stderr, flush=True)
-            keep(report(list(found.values()), left_out), before, quick=quick)
-    publish(report(list(found.values()), left_out), before, quick=quick)
+            keep(report(list(found.values()), left_out, name), before, quick=quick)
+    publish(report(list(found.values()), left_out, name), before, quick=quick)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,14 @@ if TYPE_CHECKING:
     )
     from dlprof.errors import DlprofError
     from dlprof.integrations.watch import watch
+    from dlprof.records import LoaderCall
     from dlprof.saved import kwargs_for
+    from dlprof.targets.adapters import Adapted
 
 _HOMES = {
+    "Adapted": "dlprof.targets.adapters",
     "DlprofError": "dlprof.errors",
+    "LoaderCall": "dlprof.records",
     "PredictOptions": "dlprof.api",
     "RecommendOptions": "dlprof.api",
     "SweepOptions": "dlprof.api",
@@ -55,7 +59,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "Adapted",
     "DlprofError",
+    "LoaderCall",
     "PredictOptions",
     "RecommendOptions",
     "SweepOptions",

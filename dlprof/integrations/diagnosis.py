@@ -260,6 +260,7 @@ def _evidence(
             sampler=loader.sampler or None,
             batches_per_epoch=_batches_per_epoch(loader),
             batch_size=config.batch_size,
+            call=loader.call,
         ),
         config=config,
         accelerator=None if loader.copies is None else loader.copies.device.partition(":")[0],

@@ -49,7 +49,7 @@ def place_of(frame: FrameType | None) -> Place:
     count.
     """
     frames = [(each.f_code.co_filename, each.f_lineno) for each in _outwards(frame)]
-    own = [each for each in frames if not _is_library(each[0])]
+    own = [each for each in frames if not is_library(each[0])]
     if not own:
         own = [each for each in frames if not _is_torch(each[0])]
     return Place(tuple(own[:_MOST_CALLERS]))
@@ -68,7 +68,8 @@ def _is_machinery(path: str) -> bool:
     return path.startswith((_OWN, "<frozen "))
 
 
-def _is_library(path: str) -> bool:
+def is_library(path: str) -> bool:
+    """Whether a file is of Python's own or of an installed package."""
     return path.startswith(_STANDARD) or bool(_installed_under(path))
 
 

@@ -21,9 +21,10 @@ from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingReadi
 from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
 from dlprof.integrations.loaders import describe
 from dlprof.integrations.patches import Method, wrap_methods
-from dlprof.integrations.places import Place, place_of
+from dlprof.integrations.places import Place, is_library, place_of
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
-from dlprof.records import Explanation, Timeline, WatchedLoader
+from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
+from dlprof.targets.adapters import call_at, call_of
 
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
@@ -84,11 +85,13 @@ class _Made:
     Attributes:
         loader: The object, while it lives.
         place: Where it was made.
+        call: Where its settings are set there.
         seen: What it counts as, once it has been iterated.
     """
 
     loader: weakref.ref[Any]
     place: Place
+    call: LoaderCall
     seen: _Seen | None = None
 
 
@@ -268,7 +271,8 @@ class Recorder:
     def _remember(self, loader: Any, frame: FrameType) -> _Made:
         key = id(loader)
         gone = weakref.ref(loader, lambda _: self._made.pop(key, None))
-        self._made[key] = made = _Made(gone, place_of(frame))
+        call = call_at(frame, is_library) or call_of(loader) or LoaderCall()
+        self._made[key] = made = _Made(gone, place_of(frame), call)
         return made
 
     def _seen_as(self, loader: Any) -> _Seen:
@@ -278,12 +282,12 @@ class Recorder:
             made = self._remember(loader, sys._getframe(1))  # noqa: SLF001 - where it is iterated, for want of better
         with self._telling_apart:
             if made.seen is None:
-                made.seen = self._find(loader, made.place)
+                made.seen = self._find(loader, made.place, made.call)
                 made.seen.made += 1
             return made.seen
 
-    def _find(self, loader: Any, place: Place) -> _Seen:
-        known = describe(loader, name="")
+    def _find(self, loader: Any, place: Place, call: LoaderCall) -> _Seen:
+        known = dataclasses.replace(describe(loader, name=""), call=call)
         group = self._groups.setdefault(
             (place.callers, known.kind, known.config, known.dataset), []
         )

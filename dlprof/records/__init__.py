@@ -61,7 +61,7 @@ from dlprof.records.stages import (
     TransformCost,
     WorkerCosts,
 )
-from dlprof.records.target import Target
+from dlprof.records.target import LoaderCall, Target
 from dlprof.records.timeline import Timeline
 from dlprof.records.trial import (
     CUT_SHORT_SIGN,
@@ -141,6 +141,7 @@ __all__ = [
     "Headroom",
     "Integrity",
     "LeftOut",
+    "LoaderCall",
     "Machine",
     "Outcome",
     "PinCosts",

@@ -53,11 +53,14 @@ class Fix:
         text: One sentence.
         dataloader_kwargs: DataLoader arguments to set; empty where the fix is something else.
         code: A line or a few to paste, where there is something to paste.
+        call: How ``dataloader_kwargs`` are set in the framework that the loader is written for;
+            empty where that is ``DataLoader(dataset, ...)``.
     """
 
     text: str
     dataloader_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     code: str = ""
+    call: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)

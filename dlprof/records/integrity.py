@@ -178,6 +178,17 @@ class Integrity:
         caps += [self.fed] if self.fed is not None else []
         return min(caps, default=None)
 
+    @property
+    def most_to_advise(self) -> int | None:
+        """The same, but only half way from what worked to where workers fail, as without shards.
+
+        Each trial halves what is unknown between them.
+        """
+        least = min(self.refused, default=None)
+        if least is None or self.worked >= least:
+            return self.most_workers
+        return min((self.worked + least) // 2, self.most_workers or least)
+
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers

@@ -4,11 +4,47 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dlprof.records.config import Config
 from dlprof.records.record import record
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class LoaderCall:
+    """Where the user's code sets a loader's settings, in the words of its framework.
+
+    Attributes:
+        text: The code, with ``{settings}`` where the arguments go.
+        names: What arguments of DataLoader are called there, for those that are called otherwise.
+        variable: What the code's value is assigned to; empty where that isn't shown.
+    """
+
+    text: str = "DataLoader(dataset, ..., {settings})"
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    variable: str = "loader"
+
+    def written(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
+        """The code that sets these.
+
+        >>> LoaderCall(
+        ...     text="TrainingArguments(..., {settings})",
+        ...     names={"num_workers": "dataloader_num_workers"},
+        ... ).written({"num_workers": 8})
+        'TrainingArguments(..., dataloader_num_workers=8)'
+
+        Args:
+            settings: Arguments for DataLoader.
+            extra: Further arguments, as source.
+        """
+        known = (f"{self.names.get(name, name)}={value!r}" for name, value in settings.items())
+        return self.text.replace("{settings}", ", ".join([*known, *extra]))
+
+    def assigned(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
+        """The same with the variable that takes its value."""
+        code = self.written(settings, extra)
+        return f"{self.variable} = {code}" if self.variable else code
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -32,6 +68,7 @@ class Target:
             what "keep the target's own" means.
         fixed: Settings that can't be changed on this target, by their names in ``Config``, each
             with the reason in words; they are as ``own_config`` has them, or at torch's defaults.
+        call: Where the user's code sets the loader's settings: a plain DataLoader by default.
         batch_bytes: Tensor data of one batch, from a disposable probe.
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.
@@ -53,6 +90,7 @@ class Target:
     import_s: float | None = None
     own_config: Config | None = None
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    call: LoaderCall = dataclasses.field(default_factory=LoaderCall)
     batch_bytes: int | None = None
     batch_tensors: int | None = None
     batch_s: float | None = None

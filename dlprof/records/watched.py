@@ -9,6 +9,7 @@ from typing import Literal
 from dlprof.records.config import Config, Estimate
 from dlprof.records.copies import Copies
 from dlprof.records.record import record
+from dlprof.records.target import LoaderCall
 
 SCRIPT_SPEC = "run:"
 """How the target's text of a watched script begins."""
@@ -89,6 +90,7 @@ class WatchedLoader:
         dataset: Its dataset's class; empty where it has none.
         sampler: Its sampler's class; empty where it has none.
         config: Its settings; ``None`` where it isn't a DataLoader.
+        call: Where the script sets them: a plain DataLoader by default.
         made: Loaders that count as this one.
         epochs: Iterations over it that gave a batch at least.
         epochs_completed: Those that went to their end.
@@ -133,6 +135,7 @@ class WatchedLoader:
     dataset: str = ""
     sampler: str = ""
     config: Config | None = None
+    call: LoaderCall = dataclasses.field(default_factory=LoaderCall)
     made: int = 1
     epochs: int = 0
     epochs_completed: int = 0

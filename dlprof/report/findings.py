@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dlprof.records import Finding, Fix
+from dlprof.records import Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, Facts, Span, Text, Tone, Words
 from dlprof.report.labels import cores_text, gain_text, percent_text
 from dlprof.units import format_bytes, format_duration, format_rate
@@ -25,10 +25,8 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
         blocks: list[Block] = [Text(finding.explanation)]
         if rows := tuple(_rows(finding)):
             blocks.append(Facts(rows))
-        if fix := finding.fix:  # the lines to paste
-            arguments = _arguments(fix)
-            call = f"DataLoader(dataset, ..., {arguments})" if arguments else ""
-            blocks += [Code("\n".join(filter(None, (call, fix.code))))] if call or fix.code else []
+        if code := fix_code(finding.fix):
+            blocks.append(Code(code))
         yield Card(
             title=f"{number}. {finding.title}",
             code=finding.code,
@@ -64,7 +62,8 @@ def answer(findings: Sequence[Finding]) -> Iterator[tuple[str, Words]]:
         return
     yield "Bottleneck", (Span(finding.title, "strong"), Span(f"  {finding.code}", "soft"))
     if finding.fix is not None:
-        yield "Fix", _arguments(finding.fix) or finding.fix.text
+        fix = finding.fix
+        yield "Fix", fix.call.rpartition("\n")[2].strip() or _arguments(fix) or fix.text
     yield from _worth(finding, _gain(finding))
 
 
@@ -90,6 +89,15 @@ def _gain(finding: Finding) -> str:
 def _trials(trials: object) -> str:
     ids = [str(trial) for trial in trials] if isinstance(trials, list | tuple) else []
     return f" [{', '.join(ids)}]" if ids else ""
+
+
+def fix_code(fix: Fix | None) -> str:
+    """The lines of a fix to paste."""
+    if fix is None:
+        return ""
+    settings = fix.dataloader_kwargs
+    call = (fix.call or LoaderCall().written(settings)) if settings else ""
+    return "\n".join(filter(None, (call, fix.code)))
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:

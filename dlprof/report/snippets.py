@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.wrong_data import said_first
-from dlprof.records import Config, Recommendation, Run
+from dlprof.records import Config, LoaderCall, Recommendation, Run
 from dlprof.report.labels import rate_text
-from dlprof.report.text import clean
+from dlprof.report.text import clean, clean_lines
 
 _INDENT = "    "
+_TORCH_LOADER = "from torch.utils.data import DataLoader"
 _DEFAULTS = {"prefetch_factor": 2, "persistent_workers": False, "pin_memory": False}
 """PyTorch's own, beside ``num_workers``, which is always named."""
 
@@ -30,19 +31,19 @@ def loader_call(
     return ["DataLoader(", *(f"{_INDENT}{argument}," for argument in arguments), ")"]
 
 
-def difference(config: Config, present: Config | None) -> str:
+def difference(config: Config, present: Config | None, call: LoaderCall | None = None) -> str:
     """The lines to change: what differs from the present loader, or from PyTorch's defaults.
 
     Args:
         config: The settings to use.
         present: What the loader is set to now; ``None`` where there is none.
+        call: Where the target sets them; ``None`` for a plain DataLoader.
     """
     base = _DEFAULTS | ({} if present is None else present.dataloader_kwargs())
     wanted = config.dataloader_kwargs()
     changed = {k: v for k, v in wanted.items() if k == "num_workers" or v != base.get(k)}
-    arguments = [f"{name}={value!r}" for name, value in changed.items()] + _worker_init(config)
-    call = f"loader = DataLoader(dataset, ..., {', '.join(arguments)})"
-    return "\n".join([*(line for line in _set_up(config) if line), call])
+    code = (call or LoaderCall()).assigned(changed, _worker_init(config))
+    return "\n".join([*(line for line in _set_up(config) if line), code])
 
 
 def render_python(run: Run, recommendation: Recommendation) -> str:
@@ -51,22 +52,21 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     Settings that are no DataLoader arguments (sharing strategy, worker threads) are set the way
     torch wants them.
     """
-    config = recommendation.config
-    call = loader_call(recommendation.dataloader_kwargs, extra=_worker_init(config))
+    config, settings = recommendation.config, recommendation.dataloader_kwargs
+    extra, known = _worker_init(config), run.header.target.call
+    call = loader_call(settings, extra=extra)
     call[0] = f"loader = {call[0]}"
-    return "\n".join([*_head(run, recommendation), *_set_up(config), *call]) + "\n"
+    imports = [_TORCH_LOADER]
+    if known != LoaderCall():  # what else it takes, and where it is from, the user's code knows
+        call, imports = [clean_lines(known.assigned(settings, extra))], []
+    return "\n".join([*_head(run, recommendation, *imports), *_set_up(config), *call]) + "\n"
 
 
 def _head(run: Run, recommendation: Recommendation, *imports: str) -> list[str]:
     config = recommendation.config
     plain = config.sharing_strategy is None and config.worker_threads is None
-    return [
-        *_comment_lines(run, recommendation),
-        *([] if plain else ["import torch"]),
-        *imports,
-        "from torch.utils.data import DataLoader",
-        "",
-    ]
+    lines = [*([] if plain else ["import torch"]), *imports]
+    return [*_comment_lines(run, recommendation), *lines, *([""] if lines else [])]
 
 
 def _worker_init(config: Config) -> list[str]:
@@ -116,7 +116,12 @@ def render_lightning(run: Run, recommendation: Recommendation) -> str:
         recommendation.dataloader_kwargs, dataset="self.dataset", extra=_worker_init(config)
     )
     lines = [
-        *_head(run, recommendation, "from lightning.pytorch import LightningDataModule"),
+        *_head(
+            run,
+            recommendation,
+            "from lightning.pytorch import LightningDataModule",
+            _TORCH_LOADER,
+        ),
         *_set_up(config),
         *([""] if config.worker_threads is None else []),
         "class DataModule(LightningDataModule):",

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, TypeGuard, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError
-from dlprof.records import Config, Target
+from dlprof.records import Config, LoaderCall, Target
 from dlprof.targets import builtin
+from dlprof.targets.adapters import Adapted, adapt, call_of
 from dlprof.targets.describe import describe_loader, own_config, type_name
 from dlprof.targets.factory import Factory
+from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
-from dlprof.targets.inner import dataloader_of, inner_loaders, with_inner
-from dlprof.targets.parts import LoaderParts, order_sampler, take_apart
+from dlprof.targets.inner import core_of, dataloader_of, inner_loaders, with_inner
+from dlprof.targets.parts import KEYWORDS, LoaderParts, order_sampler, take_apart
 
 DEFAULT_BATCH_SIZE = 32
 _WANTED = (
@@ -115,7 +118,16 @@ def build_from_object(
         )
     else:
         source = f"{text!r} is"
-    parts = _parts_of(found, factory, source, batch_size)
+    adapted, misfit = adapt(found)
+    made = adapted is not None and adapted.make is not None
+    if adapted is not None:
+        found, factory = _loader_of(adapted, found, factory)
+    try:
+        parts = None if made else _parts_of(found, factory, source, batch_size)
+    except TargetError as error:
+        raise TargetError(
+            f"{error.message} {misfit}".strip(), hint=error.hint, traceback=error.traceback
+        ) from error
     if parts is not None and shuffle is not None:
         parts = parts.with_order(shuffle=shuffle, seed=seed)
     loader: Any = found if parts is None else parts.build({"num_workers": 0})
@@ -126,13 +138,80 @@ def build_from_object(
         target = dataclasses.replace(target, own_config=settings)
     if factory is not None and not factory.takes_workers:
         factory = None  # it has made what there is
-    notes = (*_notes(loader, parts, factory, shuffle=shuffle), *(parts.notes if parts else ()))
+    fixed = _fixed(found, parts, factory)
+    call = _call(found, parts, factory)
+    if adapted is not None:
+        fixed = {**fixed, **_by_field(adapted.fixed)}
+        call = (adapted.call if parts is not None or factory is not None else None) or call
+    notes = _notes(loader, parts, factory, shuffle=shuffle)
+    notes += (*(parts.notes if parts else ()), *([misfit] if misfit else []))
     return BuiltTarget(
-        target=dataclasses.replace(target, notes=notes, fixed=_fixed(found, parts, factory)),
+        target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
         parts=parts,
         factory=factory,
         own=loader if parts is None and factory is None else None,
     )
+
+
+def _loader_of(
+    adapted: Adapted, found: object, factory: Factory | None
+) -> tuple[object, Factory | None]:
+    """What an object of another package is loaded through, and what makes its loaders."""
+    name = type(found).__name__
+    if adapted.make is not None and (factory is None or "num_workers" not in factory.named):
+        factory = Factory.of(adapted.make, name, {})
+        return factory.first_call(), factory
+    if adapted.once and factory is None:
+        raise TargetError(
+            f"{type_name(found)} can be iterated once, and a trial takes several epochs.",
+            hint="Name a function that returns it: it is called for each epoch.",
+        )
+    if adapted.load is None:
+        return found, factory
+    try:
+        loader = adapted.load()
+        return _again(loader, factory, found) if adapted.once and factory else loader, factory
+    except Exception as error:
+        raise TargetError(
+            f"{type_name(found)} gave no loader: {one_line(error)}",
+            hint="Ask it for one in a Python prompt to see the error alone.",
+            traceback=user_traceback(error),
+        ) from error
+
+
+def _again(first: Iterable[Any], factory: Factory, found: object) -> Iterable[Any]:
+    """What can be iterated once, made again for each epoch by the function that made it."""
+    ready = [first]
+
+    def epoch(_loader: object) -> Iterator[Any]:
+        if ready:
+            return iter(ready.pop())
+        adapted, _ = adapt(again := factory.first_call())
+        loaded = adapted.load() if adapted is not None and adapted.load is not None else again
+        return iter(cast("Iterable[Any]", loaded))
+
+    kind = type(found)
+    names = {"__iter__": epoch, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    loader: Iterable[Any] = type(kind.__name__, (), names)()
+    return loader
+
+
+def _call(found: object, parts: LoaderParts | None, factory: Factory | None) -> LoaderCall:
+    """Where the target's own code sets what is swept."""
+    if parts is not None:
+        return call_of(core_of(found)) or LoaderCall()
+    if factory is not None:
+        name = factory.name.removesuffix("()").rpartition("<locals>.")[2]
+        return LoaderCall(text=f"{name}({{settings}})")
+    name = type(found).__name__
+    return LoaderCall(text=f"# {name} is measured as it is: nothing of it is set", variable="")
+
+
+def _by_field(fixed: Mapping[str, str]) -> Mapping[str, str]:
+    """Reasons by the names of ``Config``, from those by the names of DataLoader's arguments."""
+    fields = {argument: field for field, argument in KEYWORDS.items()}
+    fields["worker_init_fn"] = "worker_threads"
+    return {fields.get(name, name): reason for name, reason in fixed.items()}
 
 
 def _fixed(found: object, parts: LoaderParts | None, factory: Factory | None) -> Mapping[str, str]:
@@ -160,9 +239,9 @@ def _parts_of(
 ) -> LoaderParts | None:
     """The parts to rebuild loaders from; ``None`` where the factory must make each of them."""
     own_way = factory is not None and factory.takes_workers
-    if isinstance(found, DataLoader):
-        return _parts_of_loader(found, factory)
     held = inner_loaders(found)
+    if isinstance(found, DataLoader) and not held:
+        return _parts_of_loader(found, factory)
     if held:
         return _parts_around(found, held, factory, source)
     if (
@@ -173,7 +252,9 @@ def _parts_of(
         return None  # what takes the workers of a loader returns one, whatever its class
     if _is_dataset(found):
         return _bare_parts(found, source, batch_size)
-    if own_way and isinstance(found, Iterable) and not isinstance(found, str | bytes):
+    own_way = own_way or not isinstance(found, Iterator | Mapping | AbstractSet)
+    is_loader = isinstance(found, Iterable) and not isinstance(found, str | bytes)
+    if own_way and is_loader and not _is_collection_of_targets(found):
         return None
     raise TargetError(f"{source} neither a Dataset nor a DataLoader: {_told(found)}.", hint=_WANTED)
 
@@ -184,9 +265,7 @@ def _parts_of_loader(found: DataLoader[Any], factory: Factory | None) -> LoaderP
     try:
         return take_apart(found)
     except TargetError:
-        if factory is not None and factory.takes_workers:
-            return None
-        raise
+        return None
 
 
 def _parts_around(
@@ -274,6 +353,7 @@ def _is_callable(found: object) -> TypeGuard[Callable[..., Any]]:
         and not isinstance(found, Dataset | DataLoader)
         and not _is_dataset(found)
         and not inner_loaders(found)
+        and adapt(found)[0] is None  # a LightningModule can be called, too
     )
 
 

@@ -20,6 +20,7 @@ _UNUSED_HINT = (
     "Name a function that takes num_workers, prefetch_factor, pin_memory and persistent_workers "
     "and returns the loader."
 )
+_COUNTS = "counts the batches of its epochs itself, and its indices never end"
 _BYPASSED = (
     "the loader's class keeps its own iterator over the indices, so an epoch can't be ended early"
 )
@@ -83,11 +84,15 @@ class EpochGate:
         Only this loader's attribute changes; the user's sampler is neither copied nor asked.
         Sets ``attached`` and ``reason``; a loader that can't be gated is left as it was.
         """
-        if not isinstance(loader, DataLoader):
+        if not isinstance(loader, DataLoader) or dataloader_of(loader) is not loader:
             self._attach_within(loader)
             return
         slot = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        gated = GatedIndices(getattr(loader, slot), self, size_of_indices(loader))
+        own = getattr(loader, slot)
+        if _counts_itself(loader, own):
+            self.detach(f"{type(loader).__name__} {_COUNTS}")
+            return
+        gated = GatedIndices(own, self, size_of_indices(loader))
         try:
             # Past DataLoader.__setattr__, which guards against half-changed loaders of a user.
             object.__setattr__(loader, slot, gated)
@@ -116,7 +121,7 @@ class EpochGate:
     def confirm(self) -> bool:
         """Check, once the first batch came, that indices went through the gate.
 
-        A class with an iterator of its own (such as timm's ``MultiEpochsDataLoader``) looks
+        A class with an iterator of its own looks
         attached but draws its indices from before the gate; then ``attached`` turns false.
 
         Returns:
@@ -184,6 +189,13 @@ class GatedIndices:
         if name.startswith("__") or name == "_source":  # copying asks before __init__ ran
             raise AttributeError(name)
         return getattr(self._source, name)
+
+
+def _counts_itself(loader: DataLoader[Any], indices: object) -> bool:
+    """Whether a class draws from indices without end, as timm's ``MultiEpochsDataLoader`` does."""
+    if isinstance(loader.dataset, IterableDataset) or hasattr(type(indices), "__len__"):
+        return False
+    return type(loader).__len__ is not DataLoader.__len__ and hasattr(type(indices), "__iter__")
 
 
 def size_of_indices(loader: DataLoader[Any]) -> Callable[[Any], int | None]:

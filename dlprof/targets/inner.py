@@ -19,8 +19,12 @@ def inner_loaders(found: object) -> tuple[DataLoader[Any], ...]:
     that holds a DataLoader yields batches: it is a loader and no dataset.
 
     Args:
-        found: Anything. A DataLoader itself, a map-style dataset and a container hold none.
+        found: Anything. A DataLoader itself, a map-style dataset and a container hold none. What
+            accelerate prepares is a DataLoader by its class alone, and holds one.
     """
+    if _is_prepared(found):
+        held = (each for each in vars(found).values() if isinstance(each, DataLoader))
+        return tuple({id(each): each for each in held}.values())
     if not _may_hold(found):
         return ()
     return tuple({id(each): each for each in _held_by(found, 0)}.values())
@@ -28,7 +32,7 @@ def inner_loaders(found: object) -> tuple[DataLoader[Any], ...]:
 
 def dataloader_of(loader: object) -> DataLoader[Any] | None:
     """The DataLoader that makes a loader's batches: itself, or the only one that it holds."""
-    if isinstance(loader, DataLoader):
+    if isinstance(loader, DataLoader) and not _is_prepared(loader):
         return loader
     inner = inner_loaders(loader)
     return inner[0] if len(inner) == 1 else None
@@ -52,6 +56,11 @@ def with_inner(outer: Any, old: DataLoader[Any], new: DataLoader[Any]) -> Any:
         Exception: Whatever the class's own way of copying raises.
     """
     return _copied(outer, old, new, 0)
+
+
+def _is_prepared(found: object) -> bool:
+    """Whether a DataLoader by its class alone, which another one loads for."""
+    return isinstance(found, DataLoader) and "dataset" not in vars(found)
 
 
 def _may_hold(found: object) -> bool:

@@ -21,7 +21,7 @@ from dlprof.targets.arguments import named_parameters, signature_of, takes_any
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.inner import with_inner
 
-_SWEPT_ALWAYS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+_KEPT = ("collate_fn", "timeout", "worker_init_fn", "generator")
 KEYWORDS: Mapping[str, str] = {
     "num_workers": "num_workers",
     "prefetch_factor": "prefetch_factor",
@@ -32,6 +32,13 @@ KEYWORDS: Mapping[str, str] = {
     "start_method": "multiprocessing_context",
 }
 """Fields of ``Config`` that are arguments of a DataLoader, with the arguments' names."""
+
+_SETTINGS = (
+    "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order", "timeout",
+    "_DataLoader__multiprocessing_context", "_iterator",
+)  # fmt: skip
+_BATCHING = ("batch_size", "drop_last", "sampler", "batch_sampler")
+"""Attributes of a DataLoader: what a copy of one is given."""
 
 _DEFAULTS: Mapping[str, Any] = {
     name: parameter.default for name, parameter in inspect.signature(DataLoader).parameters.items()
@@ -56,6 +63,8 @@ class LoaderParts:
         multiprocessing_context: The loader's own; illegal without workers.
         around: An iterable that the batches pass through, and the DataLoader that it holds;
             ``None`` where the DataLoader itself is the loader.
+        copied: The loader itself, where its class takes arguments that can't be read from it: it is
+            copied, and the copy gets the settings; ``None`` where its class makes it again.
         notes: What could not be kept, for the user.
     """
 
@@ -65,6 +74,7 @@ class LoaderParts:
     kept: Mapping[str, Any]
     multiprocessing_context: Any = None
     around: tuple[Any, DataLoader[Any]] | None = None
+    copied: DataLoader[Any] | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -106,7 +116,7 @@ class LoaderParts:
         elif self.multiprocessing_context is not None:
             arguments.setdefault("multiprocessing_context", self.multiprocessing_context)
         try:
-            made = self.loader_class(self.dataset, **self._accepted(arguments))
+            made = self._made(arguments)
         except (TypeError, ValueError, AssertionError, RuntimeError) as error:
             name = self.loader_class.__qualname__
             raise TargetError(
@@ -119,6 +129,20 @@ class LoaderParts:
         outer, inner = self.around
         rebuilt: Iterable[Any] = with_inner(outer, inner, made)
         return rebuilt
+
+    def _made(self, arguments: Mapping[str, Any]) -> DataLoader[Any]:
+        if self.copied is None:
+            return self.loader_class(self.dataset, **self._accepted(arguments))
+        plain = vars(
+            DataLoader(self.dataset, **arguments)
+        )  # which also looks whether they are legal
+        made: DataLoader[Any] = object.__new__(self.loader_class)
+        attributes = vars(made)  # past __setattr__, which guards a loader against half a change
+        attributes.update(vars(self.copied))
+        attributes.update({name: plain[name] for name in _SETTINGS if name in plain})
+        if self.batching != _batching(self.copied):
+            attributes.update({name: plain[name] for name in _BATCHING})
+        return made
 
     def _accepted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Leave out what is DataLoader's default anyway, where a subclass doesn't take it."""
@@ -206,11 +230,8 @@ def take_apart(loader: DataLoader[Any], outer: Any = None) -> LoaderParts:
     Raises:
         TargetError: The loader is of a class whose arguments can't be told from the loader.
     """
-    extra, notes = _extra_arguments(loader)
-    kept = {
-        name: getattr(loader, name)
-        for name in ("collate_fn", "timeout", "worker_init_fn", "generator")
-    }
+    extra = _extra_arguments(loader)
+    kept = {name: getattr(loader, name) for name in _KEPT}
     # Deprecated: passing even an empty text would warn in some versions.
     if loader.pin_memory_device:
         kept["pin_memory_device"] = loader.pin_memory_device
@@ -218,10 +239,10 @@ def take_apart(loader: DataLoader[Any], outer: Any = None) -> LoaderParts:
         loader_class=type(loader),
         dataset=loader.dataset,
         batching=_batching(loader),
-        kept={**kept, **extra},
+        kept={**kept, **(extra or {})},
         multiprocessing_context=loader.multiprocessing_context,
         around=None if outer is None else (outer, loader),
-        notes=notes,
+        copied=loader if extra is None else None,
     )
 
 
@@ -236,36 +257,31 @@ def _batching(loader: DataLoader[Any]) -> dict[str, Any]:
     return batching
 
 
-def _extra_arguments(loader: DataLoader[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Arguments that a subclass adds, read from attributes of the same name."""
+def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
+    """Arguments that a subclass adds, read from attributes of the same name.
+
+    Returns:
+        ``None`` where one of them can't be read.
+
+    Raises:
+        TargetError: The class takes no workers.
+    """
     cls = type(loader)
     if cls is DataLoader:
-        return {}, ()
-    signature = signature_of(cls)
-    named = {} if signature is None else named_parameters(signature)
-    extra: dict[str, Any] = {}
-    notes = []
-    for name, parameter in named.items():
-        if name in _DEFAULTS:
-            continue
-        if hasattr(loader, name):
-            extra[name] = getattr(loader, name)
-        elif parameter.default is parameter.empty:
-            raise _not_rebuildable(cls, f"its argument {name!r} can't be read from the loader")
-        else:
-            notes.append(f"{cls.__qualname__} is built again with its default {name}.")
+        return {}
     known = _parameters(cls)
-    missing = [] if known is None else [name for name in _SWEPT_ALWAYS if name not in known]
-    if missing:
-        raise _not_rebuildable(cls, f"it takes no {', '.join(missing)}")
-    return extra, tuple(notes)
-
-
-def _not_rebuildable(cls: type, why: str) -> TargetError:
-    return TargetError(
-        f"The loader's class {cls.__qualname__} can't be built again with other settings: {why}.",
-        hint=_OWN_LOADER_HINT,
-    )
+    if known is not None and "num_workers" not in known:
+        raise TargetError(
+            f"The loader's class {cls.__qualname__} can't be built again with other settings: "
+            "it takes no num_workers.",
+            hint=_OWN_LOADER_HINT,
+        )
+    signature = signature_of(cls)
+    named = () if signature is None else named_parameters(signature)
+    added = [name for name in named if name not in _DEFAULTS]
+    readable = all(hasattr(loader, name) for name in added)
+    kept = known is None or known.issuperset({"dataset", *_KEPT, *_batching(loader)})
+    return {name: getattr(loader, name) for name in added} if readable and kept else None
 
 
 def _parameters(cls: type) -> frozenset[str] | None:
@@ -277,6 +293,8 @@ def _parameters(cls: type) -> frozenset[str] | None:
 
 
 def _is_default(key: str, value: Any) -> bool:
+    if key == "prefetch_factor" and value == 2:
+        return True  # torch's own, with workers
     return key in _DEFAULTS and (value is None or value is _DEFAULTS[key] or value in (False, 0))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from dlprof.errors import DlprofError, FileError, TargetError, UsageError
-from dlprof.records import Config, Target
+from dlprof.records import Config, LoaderCall, Target
 from dlprof.trial.failures import ended, last_lines
 from dlprof.trial.log import TrialLog
 from dlprof.trial.protocol import Message
@@ -64,6 +64,7 @@ def built_of(message: Message) -> Built:
     target["notes"] = tuple(target["notes"])
     if target["own_config"] is not None:
         target["own_config"] = Config(**target["own_config"])
+    target["call"] = LoaderCall(**target["call"])
     return Built(
         target=Target(**target),
         versions=message["versions"],

@@ -41,8 +41,8 @@ class Named(DataLoader[Any]):
 class Sealed(DataLoader[Any]):
     """One that can't be made again."""
 
-    def __init__(self, secret: str, **rest: Any) -> None:
-        super().__init__(DATA, **rest)
+    def __init__(self, secret: str) -> None:
+        super().__init__(DATA)
 
 
 class Doubled(IterableDataset[Any]):

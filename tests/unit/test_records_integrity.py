@@ -440,6 +440,17 @@ def test_workers_that_were_seen_to_give_the_right_data_stay_right() -> None:
     assert found.fault(config(3)) is not None
 
 
+def test_where_workers_fail_half_of_what_is_unknown_is_advised_until_a_trial_shows_more() -> None:
+    def advised(*trials: Trial) -> int | None:
+        return Integrity.of(iterable([*trials])).most_to_advise
+
+    assert advised(trial(config(2))) is None
+    assert advised(trial(config(2)), raising(config(16))) == 9
+    assert advised(trial(config(2)), raising(config(16)), raising(config(9))) == 5
+    assert advised(trial(config(5)), raising(config(9))) == 7
+    assert advised(trial(config(8)), raising(config(9))) == 8
+
+
 def test_more_workers_than_worked_are_tried_and_not_answered_with_once_more_raise() -> None:
     found = Integrity.of(iterable([trial(config(2)), raising(config(8))]))
     assert [found.is_unproven(config(w)) for w in (0, 2, 3)] == [False, False, True]

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.evidence import Costs, Script, View
 from dlprof.model import relative_error
-from dlprof.records import Config, Estimate, Fix, Trial, WatchedLoader
+from dlprof.records import Config, Estimate, Fix, LoaderCall, Trial, WatchedLoader
 from dlprof.stats import believe, observe
 
 
@@ -249,7 +249,9 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
     torch.set_num_threads({threads})
 
 loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
-    return Fix(text=claim.fix, dataloader_kwargs=_changes(now, config), code=code)
+    settings, call = _changes(now, config), view.evidence.target.call
+    other = call.written(settings) if settings and call != LoaderCall() else ""
+    return Fix(text=claim.fix, dataloader_kwargs=settings, code=code, call=other)
 
 
 def changed(now: Config, config: Config) -> str:

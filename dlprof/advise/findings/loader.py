@@ -487,7 +487,7 @@ def collate(view: View) -> Claim | None:
     if costs is None:
         return None
     own_s = costs.collate.own_s - min(view.gil_s, costs.collate.io_s)
-    if own_s < at.COLLATE_SHARE * costs.making.own_s:
+    if own_s <= at.COLLATE_SHARE * costs.making.own_s:
         return None
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
     # While a worker collates in Python, main waits for its answer to every descriptor.
@@ -559,7 +559,7 @@ def more_workers(view: View) -> Config | None:
     ratio = (cpu_s + costs.making.io_s) / held_s
     most = max(at.MOST_PROPOSED, round(at.PER_CORE * view.cores))
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
-    useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_workers)
+    useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_to_advise)
     counts = range(min(each for each in useful if each is not None), view.workers, -1)
     several = (view.having(num_workers=count) for count in counts)
     more = next(filter(view.fits_shared_memory, several), None)

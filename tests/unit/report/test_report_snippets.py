@@ -10,8 +10,9 @@ import pytest
 from builders import config
 from example_runs import example_recommendation, example_run, hostile_run
 
-from dlprof.records import Config, Recommendation, Run
-from dlprof.report.snippets import render_lightning, render_python, render_toml
+from dlprof.records import Config, Fix, LoaderCall, Recommendation, Run
+from dlprof.report.findings import fix_code
+from dlprof.report.snippets import difference, render_lightning, render_python, render_toml
 
 _CONFIGS = (
     config(0),
@@ -95,3 +96,50 @@ def test_foreign_text_stays_inside_its_comment() -> None:
         assert all(line.startswith("#") for line in text.splitlines()[:2])
     tomllib.loads(render_toml(run, run.recommendation))
     ast.parse(render_python(run, run.recommendation))
+
+
+TRAINER = LoaderCall(
+    text="TrainingArguments(..., {settings})",
+    names={"num_workers": "dataloader_num_workers"},
+    variable="args",
+)
+
+
+def _of(call: LoaderCall) -> Run:
+    run = example_run()
+    target = dataclasses.replace(run.header.target, call=call)
+    return dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
+
+
+def test_settings_are_shown_where_the_target_s_framework_has_them() -> None:
+    source = render_python(_of(TRAINER), _advice(config(2)))
+    (line,) = [each for each in source.splitlines() if "TrainingArguments" in each]
+    assert line.startswith("args = TrainingArguments(..., dataloader_num_workers=2, prefetch")
+    assert "DataLoader" not in source
+    ast.parse(source)
+    assert difference(config(2), config(1), TRAINER) == (
+        "args = TrainingArguments(..., dataloader_num_workers=2)"
+    )
+    assert difference(config(2), config(1)) == "loader = DataLoader(dataset, ..., num_workers=2)"
+
+
+def test_code_that_is_more_than_a_call_is_shown_as_it_is() -> None:
+    inside = LoaderCall(
+        text="def train_dataloader(self):\n    return DataLoader(..., {settings})", variable=""
+    )
+    source = render_python(_of(inside), _advice(config(2, worker_threads=2)))
+    ast.parse(source)
+    assert "\n    return DataLoader(..., num_workers=2, " in source
+    assert "worker_init_fn=set_worker_threads)" in source
+
+
+def test_a_call_of_a_stranger_s_run_file_brings_no_escape_sequence() -> None:
+    source = render_python(_of(LoaderCall(text="\x1b[2Jx({settings})")), _advice(config(2)))
+    assert "\x1b" not in source
+
+
+def test_a_fix_is_shown_where_the_target_s_framework_has_it() -> None:
+    fix = Fix(text="", dataloader_kwargs={"num_workers": 4})
+    assert fix_code(fix) == "DataLoader(dataset, ..., num_workers=4)"
+    fix = dataclasses.replace(fix, call=TRAINER.written(fix.dataloader_kwargs))
+    assert fix_code(fix) == "TrainingArguments(..., dataloader_num_workers=4)"

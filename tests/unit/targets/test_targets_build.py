@@ -65,7 +65,7 @@ class OwnLoader(DataLoader[int]):
 
 
 class ClosedLoader(DataLoader[int]):
-    """A subclass that can't be built again: its argument is kept nowhere."""
+    """A subclass whose argument is kept nowhere."""
 
     def __init__(self, folder: str, num_workers: int = 0) -> None:
         super().__init__(Numbers(len(folder)), batch_size=2, num_workers=num_workers)
@@ -228,11 +228,25 @@ def test_a_subclass_is_built_again_with_its_own_arguments() -> None:
     assert (loader.tag, loader.batch_size, loader.num_workers) == ("x", 2, 1)
 
 
-def test_a_subclass_that_cannot_be_built_again() -> None:
-    error = fault(lambda: build_from_object(ClosedLoader("abcd")))
-    assert "ClosedLoader can't be built again" in error.message
-    assert "'folder'" in error.message
-    assert "num_workers" in error.hint
+def test_a_subclass_that_keeps_no_argument_is_copied_with_what_it_takes() -> None:
+    built = build_from_object(ClosedLoader("abcd"))
+    loader = make_loader(built, Config(num_workers=1))
+    assert isinstance(loader, ClosedLoader)
+    assert loader.num_workers == 1
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+    assert built.target.fixed["pin_memory"] == "ClosedLoader takes no pin_memory"
+    assert "num_workers" not in built.target.fixed
+
+
+def test_a_subclass_that_takes_no_workers_is_taken_as_it_is() -> None:
+    class Fixed(DataLoader[int]):
+        def __init__(self) -> None:
+            super().__init__(Numbers(4), batch_size=2)
+
+    built = build_from_object(Fixed())
+    assert [batch.tolist() for batch in make_loader(built, Config())] == [[0, 1], [2, 3]]
+    assert "can't be built again" in built.target.fixed["num_workers"]
+    assert built.target.notes == ("Fixed is measured as it is.",)
 
 
 def test_a_callable_that_makes_loaders_of_its_own_class() -> None:
@@ -243,6 +257,7 @@ def test_a_callable_that_makes_loaders_of_its_own_class() -> None:
     assert built.parts is None
     assert built.target.length == 4
     assert "make()" in built.target.notes[0]
+    assert built.target.call.assigned({"num_workers": 2}) == "loader = make(num_workers=2)"
     loader = make_loader(built, Config(num_workers=1))
     assert isinstance(loader, ClosedLoader)
     assert loader.num_workers == 1

@@ -1,0 +1,266 @@
+"""What objects of other packages are loaded through, and how their users set what is swept.
+
+A DataLoader, of whatever class, needs no adapter, nor what holds one. An adapter is for what has to
+be asked for its loader first, or is set elsewhere than where a DataLoader is made.
+
+Imports neither torch nor any of those packages: an object says by its classes where it comes from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import metadata
+from types import FrameType
+from typing import Any
+
+from dlprof.records import LoaderCall
+from dlprof.targets.faults import one_line
+from dlprof.version import __version__
+
+ENTRY_POINTS = "dlprof.loaders"
+"""The group of other packages' adapters; each is named after the package whose objects it knows."""
+
+_TRAINER_SETTINGS = (
+    "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order",
+)  # fmt: skip
+_NO_ADAPTER = ("torch", "builtins", "typing", "collections", "abc")
+_MOST_FRAMES = 30  # between a DataLoader and the line of the user's that has it made
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Adapted:
+    """How dlprof takes an object of another package.
+
+    Attributes:
+        load: Gives the loader as the object has it; ``None`` where the object is the loader.
+        make: Gives a loader with the settings that it names among its parameters, as
+            ``make(num_workers, prefetch_factor=None)``; ``None`` where the DataLoader that ``load``
+            gives is set instead.
+        fixed: Settings that the object's users can't set, by the names of DataLoader's arguments,
+            each with the reason in words.
+        call: Where they set the others; ``None`` for where the DataLoader is made.
+        once: Whether what ``load`` gives can be iterated only once, so that each epoch needs a new
+            object from the function that makes them.
+    """
+
+    load: Callable[[], Any] | None = None
+    make: Callable[..., Any] | None = None
+    fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    call: LoaderCall | None = None
+    once: bool = False
+
+
+Adapter = Callable[[Any], "Adapted | None"]
+"""Gives ``None`` for what it doesn't know. It is asked about objects that nobody loads, too."""
+
+
+def adapt(found: object) -> tuple[Adapted | None, str]:
+    """How to take an object by the adapter of its package.
+
+    Returns:
+        That, or ``None`` where there is none; and in a sentence which adapter knows the object's
+        package at another version, and what that one lacks.
+    """
+    for package in _packages_of(type(found)):
+        for adapter in _adapters(package):
+            try:
+                adapted = adapter(found)
+            except Exception as error:  # noqa: BLE001 - whatever a changed class answers with
+                return None, _misfit(package, found, error)
+            if adapted is not None:
+                return adapted, ""
+    return None, ""
+
+
+def call_of(loader: object) -> LoaderCall | None:
+    """Where the users of a loader's class set it; ``None`` for a plain DataLoader.
+
+    Args:
+        loader: A DataLoader, or anything that an adapter knows.
+    """
+    adapted, _ = adapt(loader)
+    if adapted is not None and adapted.call is not None:
+        return adapted.call
+    return _call_of_class(type(loader))
+
+
+def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> LoaderCall | None:
+    """The same of a DataLoader that is being made.
+
+    What the user's own line calls counts: an object that an adapter knows, a class derived from
+    DataLoader, or a function that takes ``num_workers``.
+
+    Args:
+        frame: What calls ``DataLoader.__init__``.
+        is_library: Whether a file is of an installed package.
+    """
+    found: LoaderCall | None = None
+    for _ in range(_MOST_FRAMES):
+        if frame is None or not is_library(frame.f_code.co_filename):
+            break
+        found = _call_in(frame) or found
+        frame = frame.f_back
+    return found
+
+
+def _call_in(frame: FrameType) -> LoaderCall | None:
+    code = frame.f_code
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if parameters[:1] == ("self",):
+        own = frame.f_locals.get("self")
+        adapted, _ = adapt(own)
+        if adapted is not None and adapted.call is not None:
+            return adapted.call
+        return _call_of_class(type(own)) if code.co_name == "__init__" else None
+    return _call_by(code.co_name, parameters) if "num_workers" in parameters else None
+
+
+def _call_of_class(cls: type) -> LoaderCall | None:
+    name, origin = cls.__name__, cls.__module__.partition(".")[0]
+    if origin == "torch" or not any(base.__name__ == "DataLoader" for base in cls.__mro__[1:]):
+        return None
+    try:
+        parameters = tuple(inspect.signature(cls).parameters)
+    except (TypeError, ValueError):
+        parameters = ()
+    return _call_by(name, parameters)
+
+
+def _call_by(name: str, parameters: tuple[str, ...]) -> LoaderCall:
+    """The call of a function or class by its name, with the name of its first parameter."""
+    first = next((each for each in parameters if each not in {"args", "kwargs"}), "dataset")
+    return LoaderCall(text=f"{name}({first}, ..., {{settings}})")
+
+
+def _packages_of(cls: type) -> Iterator[str]:
+    """The packages of a class and of those that it is derived from, each once."""
+    names = (base.__module__.partition(".")[0] for base in cls.__mro__)
+    return (name for name in dict.fromkeys(names) if name not in _NO_ADAPTER)
+
+
+@functools.cache
+def _adapters(package: str) -> tuple[Adapter, ...]:
+    """Other packages' adapters come first: they may know more of their own classes."""
+    points = metadata.entry_points(group=ENTRY_POINTS, name=package)
+    own = _OWN.get(package)
+    return (*map(_loaded, points), *([own] if own is not None else []))
+
+
+def _loaded(point: metadata.EntryPoint) -> Adapter:
+    """An entry point's adapter; one that can't be imported says so of each object."""
+
+    def adapter(found: Any) -> Adapted | None:
+        known: Adapted | None = point.load()(found)
+        return known
+
+    return adapter
+
+
+def _misfit(package: str, found: object, error: Exception) -> str:
+    kind = f"{type(found).__module__}.{type(found).__qualname__}"
+    return (
+        f"{kind} of {package} {_version_of(package)} isn't what the adapter of dlprof "
+        f"{__version__} expects ({one_line(error)}), so it is taken as any other object."
+    )
+
+
+def _version_of(package: str) -> str:
+    version = getattr(sys.modules.get(package), "__version__", None)
+    return str(version) if version is not None else "of an unknown version"
+
+
+def _is_a(found: object, *names: str) -> bool:
+    return any(base.__name__ in names for base in type(found).__mro__)
+
+
+def _lightning(found: Any) -> Adapted | None:
+    """A data module, or a module with a loader of its own."""
+    if not _is_a(found, "LightningDataModule", "LightningModule"):
+        return None
+    give = found.train_dataloader
+
+    def load() -> Any:
+        found.prepare_data()
+        found.setup("fit")
+        return give()
+
+    inside = f"def train_dataloader(self):  # of {type(found).__name__}\n    return "
+    text = f"{inside}{LoaderCall().text}"
+    return Adapted(load=load, call=LoaderCall(text=text, variable=""))
+
+
+def _transformers(found: Any) -> Adapted | None:
+    """Its Trainer makes the loader by what its arguments say."""
+    if not _is_a(found, "Trainer"):
+        return None
+    arguments, name = found.args, type(found.args).__name__
+    names = {each: f"dataloader_{each}" for each in _TRAINER_SETTINGS}
+    names["multiprocessing_context"] = "dataloader_multiprocessing_context"
+    names["batch_size"] = "per_device_train_batch_size"
+    fixed = {
+        each: f"{name} has no {own}" for each, own in names.items() if not hasattr(arguments, own)
+    }
+    if "num_workers" in fixed:
+        raise AttributeError(fixed["num_workers"])
+    fixed["worker_threads"] = f"{name} has no worker_init_fn"
+    call = LoaderCall(text=f"{name}(..., {{settings}})", names=names, variable="args")
+    return Adapted(load=found.get_train_dataloader, fixed=fixed, call=call)
+
+
+def _accelerate(found: Any) -> Adapted | None:
+    if not _is_a(found, "DataLoaderAdapter"):
+        return None
+    return Adapted(call=LoaderCall(text=f"accelerator.prepare({LoaderCall().text})"))
+
+
+def _timm(found: Any) -> Adapted | None:
+    """What ``create_loader`` returns, which has less to set than a DataLoader."""
+    if not _is_a(found, "PrefetchLoader", "MultiEpochsDataLoader"):
+        return None
+    taken = inspect.signature(sys.modules["timm.data.loader"].create_loader).parameters
+    return Adapted(
+        fixed={
+            each: f"timm's create_loader takes no {each}"
+            for each in (*_TRAINER_SETTINGS, "multiprocessing_context", "worker_init_fn")
+            if each not in taken
+        },
+        call=_call_by("create_loader", ("dataset",)),
+    )
+
+
+def _webdataset(found: Any) -> Adapted | None:
+    """A WebLoader, or a pipeline that goes on from one; one of samples is a dataset."""
+    stages: Iterable[Any] = getattr(found, "pipeline", ())
+    if not any(_is_a(each, "DataLoader", "WebLoader") for each in (found, *stages)):
+        return None
+    return Adapted(call=_call_by("wds.WebLoader", ("dataset",)))
+
+
+def _spdl(found: Any) -> Adapted | None:
+    """A pipeline, whose threads are started before its only epoch and stopped after it."""
+    if not _is_a(found, "Pipeline"):
+        return None
+    started, batches = found.auto_stop, found.get_iterator
+
+    class Started:
+        def __iter__(self) -> Iterator[Any]:
+            with started():
+                yield from batches()
+
+    Started.__name__ = type(found).__name__
+    return Adapted(load=Started, once=True)
+
+
+_OWN: Mapping[str, Adapter] = {
+    "accelerate": _accelerate,
+    "lightning": _lightning,
+    "pytorch_lightning": _lightning,
+    "spdl": _spdl,
+    "timm": _timm,
+    "transformers": _transformers,
+    "webdataset": _webdataset,
+}

@@ -1,0 +1,246 @@
+"""Loaders of real packages: swept, profiled, and set in the words of their own framework.
+
+``.ci/ecosystem`` installs them all; where one is missing, its tests are skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+LOADERS = Path(__file__).with_name("loaders.py")
+TIMEOUT_S = 400
+PLAIN = "DataLoader(dataset, ..., {settings})"
+UNSET = "# {} is measured as it is: nothing of it is set"
+AS_IT_IS = ("num_workers", "prefetch_factor", "persistent_workers")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is expected of one of the loaders.
+
+    Attributes:
+        package: What has to be installed.
+        call: Where its users set it.
+        fixed: Settings that it can't take.
+        more: Further options; Ray takes long to start.
+    """
+
+    package: str
+    call: str = PLAIN
+    fixed: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+
+CASES = {
+    "web_dataset": Case(package="webdataset"),
+    "web_loader": Case(package="webdataset", call="wds.WebLoader(dataset, ..., {settings})"),
+    "web_loader_rebatched": Case(
+        package="webdataset", call="wds.WebLoader(dataset, ..., {settings})"
+    ),
+    "web_pipeline": Case(package="webdataset"),
+    "hf_map": Case(package="datasets"),
+    "hf_formatted": Case(package="datasets"),
+    "hf_iterable": Case(package="datasets"),
+    "stateful": Case(package="torchdata", call="StatefulDataLoader(dataset, ..., {settings})"),
+    "nodes": Case(
+        package="torchdata",
+        call="nodes({settings})",
+        fixed=("prefetch_factor", "persistent_workers"),
+    ),
+    "nodes_made": Case(package="torchdata", call=UNSET.format("Loader"), fixed=AS_IT_IS),
+    "data_module": Case(
+        package="lightning",
+        call=f"def train_dataloader(self):  # of Data\n    return {PLAIN}",
+    ),
+    "trainer": Case(
+        package="transformers",
+        call="TrainingArguments(..., {settings})",
+        fixed=("worker_threads",),
+    ),
+    "prepared": Case(package="accelerate", call=f"accelerator.prepare({PLAIN})"),
+    "monai_loader": Case(package="monai", call="DataLoader(dataset, ..., {settings})"),
+    "monai_cached": Case(package="monai", call="DataLoader(dataset, ..., {settings})"),
+    "monai_threads": Case(package="monai", call="ThreadDataLoader(dataset, ..., {settings})"),
+    "graphs": Case(package="torch_geometric", call="DataLoader(dataset, ..., {settings})"),
+    "neighbors": Case(package="torch_geometric", call="NeighborLoader(data, ..., {settings})"),
+    "timm_loader": Case(
+        package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
+    ),
+    "timm_multi_epochs": Case(
+        package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
+    ),
+    "lit": Case(package="litdata", call="StreamingDataLoader(dataset, ..., {settings})"),
+    "mosaic": Case(package="streaming"),
+    "spdl_pipeline": Case(package="spdl", call=UNSET.format("Pipeline"), fixed=AS_IT_IS),
+    "spdl_loader": Case(package="spdl", call=UNSET.format("DataLoader"), fixed=AS_IT_IS),
+    "speech": Case(package="lhotse"),
+    "ray_batches": Case(
+        package="ray",
+        call=UNSET.format("_IterableFromIterator"),
+        fixed=AS_IT_IS,
+        more=("--budget", "150s", "--timeout", "90s"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for files of the packages', and for run files."""
+    return tmp_path_factory.mktemp("ecosystem")
+
+
+def dlprof(place: Path, *arguments: str) -> Any:
+    """What a command prints, read where it is JSON."""
+    known = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+    mine = {"ECOSYSTEM_DATA": str(place), "DLPROF_CACHE_DIR": str(place / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "dlprof", *arguments],
+        cwd=place,
+        env={**known, **mine, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    is_json = "--json" in arguments and arguments[0] != "run"  # where it names a file
+    return json.loads(done.stdout) if is_json else done.stdout
+
+
+def needs(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed; .ci/ecosystem installs it")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_swept_and_set_in_its_own_framework(name: str, place: Path) -> None:
+    case, run = CASES[name], f"{name}.sweep.jsonl"
+    needs(case.package)
+    workers = () if case.fixed == AS_IT_IS else ("--num-workers", "0,2")
+    short = ("--repeats", "1", "--trial-time", "400ms", "--timeout", "120s")
+    options = (*workers, *(case.more or short), "--json", "-q", "-o", run)
+    document = dlprof(place, "sweep", f"{LOADERS}:{name}", *options)
+    assert {each["outcome"] for each in document["trials"]} == {"completed"}
+    assert {each["config"]["num_workers"] for each in document["trials"]} == (
+        {0} if case.fixed == AS_IT_IS else {0, 2}
+    )
+    target = document["target"]
+    assert target["call"]["text"] == case.call
+    assert all(target["fixed"].get(setting) for setting in case.fixed)
+    assert ("num_workers" in target["fixed"]) == (case.fixed == AS_IT_IS)
+    shown = dlprof(place, "recommend", run, "--format", "python")
+    told = document["recommendation"]["dataloader_kwargs"]
+    changed = target["call"]["names"].get("num_workers", "num_workers")
+    assert (f"{changed}={told['num_workers']}" in shown) == (case.fixed != AS_IT_IS)
+    if case.call != PLAIN:
+        assert case.call.partition("{settings}")[0] in shown
+
+
+HANGS = pytest.mark.xfail(
+    strict=False,
+    reason="open: streaming's later trials may wait for shared state that an ended one left",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[HANGS] * (each == "mosaic")) for each in CASES]
+)
+def test_it_is_profiled(name: str, place: Path) -> None:
+    case = CASES[name]
+    needs(case.package)
+    options = case.more or ("--budget", "40s")
+    document = dlprof(
+        place, "profile", f"{LOADERS}:{name}", *options, "--json", "-q", "-o", f"{name}.jsonl"
+    )
+    own = [each for each in document["trials"] if each["config"] == document["config"]]
+    assert own  # others may fail: webdataset refuses more workers than shards
+    assert {each["outcome"] for each in own} == {"completed"}
+    for finding in document["findings"]:
+        settings = (finding["fix"] or {}).get("dataloader_kwargs") or {}
+        if settings and case.call != PLAIN:
+            assert case.call.partition("{settings}")[0] in finding["fix"]["call"]
+        assert not set(settings) & set(case.fixed)
+
+
+TRAININGS = {
+    "transformers": (
+        "loaders.trainer().train()",
+        "TrainingArguments(..., {settings})",
+    ),
+    "accelerate": (
+        """model = loaders.Model()
+    for batch in loaders.prepared():
+        model(**batch)["loss"].backward()""",
+        f"accelerator.prepare({PLAIN})",
+    ),
+    "lightning": (
+        """from lightning.pytorch import LightningModule, Trainer
+    import torch
+
+    class Module(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = loaders.Model()
+
+        def training_step(self, batch, number):
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    options = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer = Trainer(max_epochs=1, limit_val_batches=0, accelerator="cpu", **options)
+    trainer.fit(Module(), datamodule=loaders.data_module())""",
+        PLAIN,  # the line that is shown is that of train_dataloader
+    ),
+    "torch_geometric": (
+        """for batch in loaders.neighbors():
+        batch.x.sum()""",
+        "NeighborLoader(data, ..., {settings})",
+    ),
+    "torchdata": (
+        """for batch in loaders.stateful():
+        batch["x"].sum()""",
+        "StatefulDataLoader(dataset, ..., {settings})",
+    ),
+    "timm": (
+        """for images, labels in loaders.timm_loader():
+        images.sum()""",
+        "create_loader(dataset, ..., {settings})",
+    ),
+    "webdataset": (
+        """for batch in loaders.web_loader():
+        len(batch)""",
+        "wds.WebLoader(dataset, ..., {settings})",
+    ),
+}
+
+
+@pytest.mark.parametrize("package", TRAININGS)
+def test_its_training_is_watched_and_set_in_its_own_framework(package: str, place: Path) -> None:
+    needs(package)
+    body, call = TRAININGS[package]
+    head = f"import sys\nsys.path.insert(0, {str(LOADERS.parent)!r})\nimport loaders\n\n"
+    script = place / f"train_{package}.py"
+    script.write_text(f'{head}if __name__ == "__main__":\n    {body}\n')
+    files = ("-q", "--json", f"{script}.json", "-o", f"{script}.dlprof.jsonl")
+    dlprof(place, "run", *files, str(script))
+    document = json.loads(Path(f"{script}.json").read_text())
+    (loader,) = document["loaders"]
+    assert loader["batches"] >= 20
+    assert loader["call"]["text"] == call
+    assert loader["config"]["num_workers"] in {1, 2}
+    for finding in document["findings"]:
+        if finding["fix"] and finding["fix"]["dataloader_kwargs"] and call != PLAIN:
+            assert finding["fix"]["call"].startswith(call.partition("{settings}")[0])

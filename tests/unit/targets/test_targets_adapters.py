@@ -1,0 +1,347 @@
+"""Adapters of other packages' loaders, by classes that only look as if they came from there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from dlprof.errors import TargetError
+from dlprof.records import Config, LoaderCall
+from dlprof.targets.adapters import adapt, call_at, call_of
+from dlprof.targets.build import BuiltTarget, build_from_object
+from dlprof.targets.epoch import EpochGate
+from dlprof.targets.loader import make_loader
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def of(package: str, name: str, *bases: type, **members: Any) -> type:
+    """A class that says it is of a package."""
+    return type(name, bases or (object,), {"__module__": f"{package}.inner", **members})
+
+
+def batches(built: BuiltTarget, **settings: Any) -> list[list[int]]:
+    loader = make_loader(built, Config(**settings))
+    return [batch.tolist() for batch in loader]
+
+
+def arguments(**changes: Any) -> Any:
+    names = (
+        "dataloader_num_workers",
+        "dataloader_prefetch_factor",
+        "dataloader_pin_memory",
+        "dataloader_persistent_workers",
+        "dataloader_in_order",
+        "per_device_train_batch_size",
+    )
+    return type("TrainingArguments", (), {**dict.fromkeys(names), **changes})()
+
+
+def trainer(package: str = "transformers", **members: Any) -> Any:
+    def loader(_self: Any) -> DataLoader[int]:
+        return DataLoader(Numbers(), batch_size=4)
+
+    members = {"args": arguments(), "get_train_dataloader": loader, **members}
+    return of(package, "Trainer", **members)()
+
+
+def test_a_trainer_is_asked_for_its_loader_and_set_by_its_arguments() -> None:
+    built = build_from_object(trainer)
+    assert batches(built, num_workers=1) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    call = built.target.call
+    assert call.assigned({"num_workers": 8, "batch_size": 16}) == (
+        "args = TrainingArguments(..., dataloader_num_workers=8, per_device_train_batch_size=16)"
+    )
+    assert built.target.fixed["start_method"] == (
+        "TrainingArguments has no dataloader_multiprocessing_context"
+    )
+    assert "worker_threads" in built.target.fixed
+    assert "num_workers" not in built.target.fixed
+
+
+def test_a_data_module_is_set_up_and_asked() -> None:
+    seen: list[str] = []
+    module = of(
+        "lightning",
+        "LightningDataModule",
+        prepare_data=lambda _self: seen.append("prepare_data"),
+        setup=lambda _self, stage: seen.append(stage),
+        train_dataloader=lambda _self: DataLoader(Numbers(), batch_size=6),
+    )
+    built = build_from_object(type("Data", (module,), {})())
+    assert seen == ["prepare_data", "fit"]
+    assert batches(built, num_workers=0) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert built.target.call.assigned({"num_workers": 3}) == (
+        "def train_dataloader(self):  # of Data\n    return DataLoader(dataset, ..., num_workers=3)"
+    )
+
+
+def test_a_module_that_can_be_called_is_asked_for_its_loader_all_the_same() -> None:
+    module = of(
+        "lightning",
+        "LightningModule",
+        __call__=lambda _self: pytest.fail("that is its forward pass"),
+        prepare_data=lambda _self: None,
+        setup=lambda _self, _stage: None,
+        train_dataloader=lambda _self: DataLoader(Numbers(), batch_size=6),
+    )
+    assert batches(build_from_object(module()), num_workers=0)[0] == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_raises_as_it_is_asked_for_its_loader_is_named() -> None:
+    def setup(_self: Any) -> Any:
+        raise OSError("no such folder")
+
+    with pytest.raises(TargetError, match=r"Trainer gave no loader: OSError: no such folder"):
+        build_from_object(trainer(get_train_dataloader=setup))
+
+
+@pytest.mark.parametrize("lost", ["args", "get_train_dataloader"])
+def test_a_version_that_has_moved_its_classes_is_named_and_taken_as_anything_else(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("transformers")
+    module.__version__ = "99.1"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", module)
+    rows = {"__iter__": lambda _self: iter(DataLoader(Numbers(), batch_size=6))}
+    moved = of("transformers", "Trainer", args=arguments(), **rows)
+    if lost == "args":
+        moved = of("transformers", "Trainer", args=SimpleNamespace(), **rows)
+    built = build_from_object(moved())
+    assert [len(batch) for batch in make_loader(built, Config())] == [6, 6]
+    (note,) = [each for each in built.target.notes if "99.1" in each]
+    assert "transformers.inner.Trainer of transformers 99.1" in note
+    assert "adapter of dlprof" in note
+    assert "TrainingArguments" not in built.target.call.text
+
+
+def test_a_version_that_has_moved_its_classes_says_so_where_nothing_can_be_loaded() -> None:
+    with pytest.raises(TargetError, match=r"neither a Dataset nor a .*adapter of dlprof"):
+        build_from_object(of("transformers", "Trainer", args=SimpleNamespace())())
+
+
+def test_what_is_prepared_by_accelerate_is_set_where_it_loads() -> None:
+    class Prepared(DataLoader[Any]):
+        """A DataLoader by its class alone, as accelerate's."""
+
+        def __init__(self, loader: DataLoader[Any]) -> None:
+            object.__setattr__(self, "base_dataloader", loader)
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "base_dataloader":
+                raise AttributeError(name)
+            return getattr(self.base_dataloader, name)
+
+        def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+            return (batch * 2 for batch in self.base_dataloader)
+
+    adapter = of("accelerate", "DataLoaderAdapter")
+    kind: Any = type("DataLoaderShard", (Prepared, adapter), {})
+    own = kind(DataLoader(Numbers(), batch_size=6, num_workers=1))
+    built = build_from_object(own)
+    assert built.target.own_config == Config(num_workers=1, prefetch_factor=2)
+    made: Any = make_loader(built, Config(num_workers=2, worker_threads=3))
+    assert made.base_dataloader.num_workers == 2
+    assert made.base_dataloader.worker_init_fn.threads == 3
+    assert [batch.tolist() for batch in made][1] == [12, 14, 16, 18, 20, 22]
+    assert own.base_dataloader.num_workers == 1
+    assert built.target.call.assigned({"num_workers": 2}) == (
+        "loader = accelerator.prepare(DataLoader(dataset, ..., num_workers=2))"
+    )
+
+
+class Sampling(DataLoader[Any]):
+    """As PyG's NeighborLoader: what it was made of is kept nowhere."""
+
+    def __init__(self, data: Any, fanout: int, **rest: Any) -> None:
+        self.secret = fanout * 2
+        super().__init__(range(len(data)), collate_fn=self.gathered, **rest)  # type: ignore[arg-type]
+
+    def gathered(self, indices: list[int]) -> torch.Tensor:
+        return torch.tensor(indices) * self.secret
+
+
+def test_a_class_whose_arguments_are_kept_nowhere_is_copied() -> None:
+    own = Sampling([0] * 6, 5, batch_size=3, num_workers=1, persistent_workers=True)
+    next(iter(own))  # its workers are its own
+    built = build_from_object(own)
+    made: Any = make_loader(built, Config(num_workers=2, prefetch_factor=3))
+    assert type(made) is Sampling
+    assert (made.num_workers, made.prefetch_factor, made.persistent_workers) == (2, 3, False)
+    assert made._iterator is None
+    assert [batch.tolist() for batch in made] == [[0, 10, 20], [30, 40, 50]]
+    assert (own.num_workers, own.prefetch_factor, own.persistent_workers) == (1, 2, True)
+    assert batches(built, num_workers=0, batch_size=2) == [[0, 10], [20, 30], [40, 50]]
+    assert batches(build_from_object(own, shuffle=True, seed=1)) != [[0, 10, 20], [30, 40, 50]]
+    assert built.target.call.text == "Sampling(data, ..., {settings})"
+    assert not built.target.notes
+    own._iterator._shutdown_workers()  # type: ignore[union-attr]
+
+
+def test_what_is_no_dataset_is_measured_as_it_is() -> None:
+    class Batches:
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter([torch.zeros(2), torch.zeros(2)])
+
+    for found in (Batches(), Batches):
+        built = build_from_object(found)
+        assert len([*make_loader(built, Config())]) == 2
+        assert set(built.target.fixed) >= {"num_workers", "prefetch_factor", "pin_memory"}
+        assert built.target.notes[0] == "Batches is measured as it is."
+        assert built.target.call.assigned({"num_workers": 0}) == (
+            "# Batches is measured as it is: nothing of it is set"
+        )
+
+
+def pipeline() -> Any:
+    class Pipeline:
+        """As SPDL's: started once, for one epoch."""
+
+        started = False
+
+        def auto_stop(self) -> Any:
+            assert not self.started
+            self.started = True
+            return torch.no_grad()  # any context manager
+
+        def get_iterator(self) -> Iterator[torch.Tensor]:
+            return iter([torch.zeros(2)] * 3)
+
+    Pipeline.__module__ = "spdl.pipeline"
+    return Pipeline()
+
+
+def test_what_can_be_iterated_once_is_made_again_for_each_epoch() -> None:
+    built = build_from_object(pipeline)
+    loader = make_loader(built, Config())
+    assert [len([*loader]) for _ in range(3)] == [3, 3, 3]
+    assert type(loader).__name__ == "Pipeline"
+    with pytest.raises(TargetError, match="can be iterated once") as caught:
+        build_from_object(pipeline())
+    assert "function" in caught.value.hint
+
+
+def test_a_loader_of_endless_indices_ends_its_epochs_itself() -> None:
+    class Endless:
+        def __init__(self, source: Any) -> None:
+            self.source = source
+
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                yield from self.source
+
+    class MultiEpochs(DataLoader[Any]):
+        """As timm's."""
+
+        def __init__(self, *args: Any, **rest: Any) -> None:
+            super().__init__(*args, **rest)
+            object.__setattr__(self, "batch_sampler", Endless(self.batch_sampler))
+            self.kept: Any = None
+
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+            self.kept = super().__iter__() if self.kept is None else self.kept
+            for _ in range(3):
+                yield next(self.kept)
+
+    gate = EpochGate()
+    loader = MultiEpochs(Numbers(), batch_size=4)
+    gate.attach(loader)
+    gate.reopen(limit=1)
+    assert not gate.attached
+    assert "MultiEpochs counts the batches of its epochs itself" in gate.reason
+    assert [len([*loader]) for _ in range(2)] == [3, 3]
+
+
+def test_an_adapter_of_another_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "feeder.py").write_text("""
+from torch.utils.data import DataLoader
+
+class Feeder:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def loader(self, num_workers=0, prefetch_factor=None, persistent_workers=False):
+        return DataLoader(self.rows, batch_size=2, num_workers=num_workers)
+""")
+    (tmp_path / "feeder_dlprof.py").write_text("""
+from dlprof.records import LoaderCall
+from dlprof.targets.adapters import Adapted
+
+def adapter(found):
+    if type(found).__name__ != "Feeder":
+        return None
+    call = LoaderCall(text="feeder.loader({settings})", names={"num_workers": "processes"})
+    return Adapted(make=found.loader, fixed={"pin_memory": "a Feeder pins nothing"}, call=call)
+""")
+    info = tmp_path / "feeder-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: feeder\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[dlprof.loaders]\nfeeder = feeder_dlprof:adapter\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from feeder import Feeder  # type: ignore[import-not-found] # noqa: PLC0415
+
+    built = build_from_object(Feeder([1, 2, 3, 4]))
+    assert batches(built, num_workers=1) == [[1, 2], [3, 4]]
+    assert built.target.call.assigned({"num_workers": 4}) == "loader = feeder.loader(processes=4)"
+    assert built.target.fixed["pin_memory"] == "a Feeder pins nothing"
+    assert built.target.fixed["in_order"] == "Feeder takes no in_order"
+    assert "num_workers" not in built.target.fixed
+
+
+def test_an_adapter_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[dlprof.loaders]\nbrokenfeed = brokenfeed_x:adapter\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    adapted, misfit = adapt(of("brokenfeed", "Feed")())
+    assert adapted is None
+    assert "No module named 'brokenfeed_x'" in misfit
+
+
+def test_the_call_of_a_class_has_its_name_and_that_of_what_it_loads() -> None:
+    assert call_of(DataLoader(Numbers())) is None
+    found = call_of(Sampling([0], 1))
+    assert found is not None
+    assert found.written({"num_workers": 2}) == "Sampling(data, ..., num_workers=2)"
+
+
+def test_the_call_that_makes_a_loader_is_the_outermost_of_a_library() -> None:
+    source = """
+def create(dataset, num_workers=1):
+    return made(dataset)
+
+def made(dataset):
+    return look()
+"""
+    seen: list[LoaderCall | None] = []
+
+    def look() -> None:
+        frame: FrameType | None = sys._getframe(1)
+        seen.append(call_at(frame, lambda path: path == "library.py"))
+
+    library: dict[str, Any] = {"look": look}
+    exec(compile(source, "library.py", "exec"), library)  # noqa: S102 - frames of a file of its name
+    library["create"](Numbers())
+    library["made"](Numbers())
+    assert seen == [LoaderCall(text="create(dataset, ..., {settings})"), None]
