@@ -25,6 +25,9 @@ WORKER_LOOPS = (
 )
 """Functions in which a worker waits for indices, as a stack names them."""
 
+WORKER = "pt_data_worker"
+"""A worker's first thread, and with it the process, as the kernel shows it."""
+
 PIN_THREAD = "pt_data_pin"
 """The thread that pins, as the kernel shows it. Workers that are threads pin by themselves."""
 

@@ -11,15 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.internals import WORKER
 from dlprof.machine.files import read_text
 from dlprof.machine.neighbours import name_of_user
 from dlprof.machine.procfs import ProcessStat
 from dlprof.machine.tree import scan_processes
-
-WORKER = "pt_data_worker"
-"""What torch calls the main thread of a worker, and with it the process."""
-
-PIN_THREAD = "pt_data_pin"
 
 _FORKSERVER = "multiprocessing.forkserver"
 _TORCH = "libtorch"

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dlprof.attach.trainings import PIN_THREAD, WORKER, Training
+from dlprof.attach.trainings import Training
+from dlprof.internals import PIN_THREAD, WORKER
 from dlprof.machine import Sampler, Snapshot
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.machine.files import list_names, read_text

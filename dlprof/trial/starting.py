@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from dlprof.internals import shut_down
 from dlprof.records import StartPhase, WorkerStart
 
 _PATIENCE_S = 60.0
@@ -92,10 +93,7 @@ def _work(
     """In the worker: what torch would run, with the first batch's stamps sent beside."""
     for name in ("started", "imported", "unpickled"):
         _moments.setdefault(name, _Moment.now())  # forked: nothing was unpickled
-    from torch.utils.data.dataloader import _DatasetKind  # noqa: PLC0415
-
-    kinds: Any = _DatasetKind
-    plain = kinds.create_fetcher
+    from dlprof.internals import set_create_fetcher  # noqa: PLC0415 - torch comes before it
 
     def create(*given: Any) -> Any:
         fetcher = plain(*given)
@@ -112,10 +110,10 @@ def _work(
             return batch
 
         fetcher.fetch = first
-        kinds.create_fetcher = staticmethod(plain)
+        set_create_fetcher(plain)
         return fetcher
 
-    kinds.create_fetcher = staticmethod(create)
+    plain = set_create_fetcher(create)
     target(*arguments)
 
 
@@ -239,4 +237,4 @@ def _idle(method: str) -> float:
 
 def _end(iterator: Any) -> None:
     with contextlib.suppress(Exception):
-        iterator._shutdown_workers()  # noqa: SLF001 - as torch does when it is let go
+        shut_down(iterator)
