@@ -58,6 +58,11 @@ class Row:
     beyond: str = ""
 
     @property
+    def name(self) -> str:
+        """The configuration for people, ``prefetch_factor`` among it."""
+        return self.config.text_naming("prefetch_factor")
+
+    @property
     def rate(self) -> float:
         """Predicted batches per second of one rank."""
         return self.prediction.batches_per_s.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,12 @@ from typing import Any, Literal
 
 from dlprof.records.config import Config
 from dlprof.records.record import record
+
+_OF_CALLS = (
+    *(ast.Module, ast.Assign, ast.Expr, ast.FunctionDef, ast.arguments, ast.arg, ast.Return),
+    *(ast.Call, ast.keyword, ast.Name, ast.Attribute, ast.Constant, ast.Load, ast.Store),
+)
+"""What a call is made of, in a method of the user's that returns it or by itself."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -40,6 +47,28 @@ class LoaderCall:
         """
         known = (f"{self.names.get(name, name)}={value!r}" for name, value in settings.items())
         return self.text.replace("{settings}", ", ".join([*known, *extra]))
+
+    def checked(self) -> LoaderCall:
+        """The same, or that of a plain DataLoader where it is more than a call.
+
+        A run file from elsewhere may hold any text, and people paste what is shown.
+
+        >>> LoaderCall(text="os.system('…')").checked() == LoaderCall()
+        True
+        """
+        try:
+            parsed = ast.parse(self.assigned(dict.fromkeys(self.names, 0)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return LoaderCall()
+        nodes = list(ast.walk(parsed))
+        values = (node.value for node in nodes if isinstance(node, ast.Constant))
+        is_call = (
+            len(parsed.body) == 1
+            and any(isinstance(node, ast.Call) for node in nodes)
+            and all(isinstance(node, _OF_CALLS) for node in nodes)
+            and not any(isinstance(value, str | bytes) for value in values)
+        )
+        return self if is_call else LoaderCall()
 
     def assigned(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
         """The same with the variable that takes its value."""

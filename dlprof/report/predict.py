@@ -241,7 +241,7 @@ def feed_report(run: Run, feed: Feed) -> doc.Document:
             *first(run),
             doc.Text(doc.Span(f"{feed_text(feed)}.", "strong")),
             doc.Facts(tuple(_feed_rows(feed))),
-            doc.Code(difference(feed.config, None, run.header.target.call)),
+            doc.Code(difference(feed.config, None, run.header.target.call.checked())),
         ),
         hints=doc.hint(f"{about_file(run)} (what it rests on)"),
         details=(

@@ -53,7 +53,7 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     torch wants them.
     """
     config, settings = recommendation.config, recommendation.dataloader_kwargs
-    extra, known = _worker_init(config), run.header.target.call
+    extra, known = _worker_init(config), run.header.target.call.checked()
     call = loader_call(settings, extra=extra)
     call[0] = f"loader = {call[0]}"
     imports = [_TORCH_LOADER]

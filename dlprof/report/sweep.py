@@ -89,7 +89,7 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
             *first(run),
             doc.Facts(tuple(_answer(run, advice))),
             *doc.known(_chart(run, advice)),
-            doc.Code(difference(advice.config, present_of(run), run.header.target.call)),
+            doc.Code(difference(advice.config, present_of(run), run.header.target.call.checked())),
         ),
         hints=_last(run, advice),
         details=tuple(_details(run, advice, again)),

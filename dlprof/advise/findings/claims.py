@@ -249,7 +249,7 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
     torch.set_num_threads({threads})
 
 loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
-    settings, call = _changes(now, config), view.evidence.target.call
+    settings, call = _changes(now, config), view.evidence.target.call.checked()
     other = call.written(settings) if settings and call != LoaderCall() else ""
     return Fix(text=claim.fix, dataloader_kwargs=settings, code=code, call=other)
 
