@@ -41,9 +41,8 @@ from dlprof.records import (
     TrialCost,
     Usage,
 )
-from dlprof.search.calibrating import race_plan
-from dlprof.search.foretell import race
 from dlprof.search.grid import GridSearch, Proposal
+from dlprof.search.led import race, race_plan
 from dlprof.settings import SweepSettings
 from dlprof.stats import NEAR, Expected
 

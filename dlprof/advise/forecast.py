@@ -159,16 +159,14 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
             calibration is for another batch size.
     """
     candidates, speeds = candidates_of(run, situation, useful(run, configs))
-    rows, allowed, kept = [], [], run.kept_rates
+    rows, allowed = [], []
     for each in candidates:
         found, measured = breach(each, situation), None
         if found is None:
             allowed.append(each)
         if each.measured:
             measured = Measured(
-                samples_per_s=kept[each.config].samples_per_s
-                if each.config in kept
-                else speeds.rate(each.key),
+                samples_per_s=speeds.rate(each.key),
                 wait_fraction=speeds.wait_fraction(each),
                 trials=tuple(each.trial_ids),
             )
