@@ -227,9 +227,12 @@ def speeds_of(
 
 
 def _epoch_factors(expected: Expected) -> dict[str, EpochFactor]:
-    """What epochs leave of rates that were predicted."""
+    """What epochs leave of rates that were predicted, as sure as where a restart is timed once."""
     over = expected.epoch_log_rates
-    return {k: EpochFactor(log=over.get(k, log) - log) for k, log in expected.log_rates.items()}
+    logs = {key: over.get(key, log) - log for key, log in expected.log_rates.items()}
+    return {
+        key: EpochFactor(log, (1 - math.exp(log)) * TURNOVER_SPREAD) for key, log in logs.items()
+    }
 
 
 def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:

@@ -165,17 +165,20 @@ def rates_chart(
     ):
         shown[each.config.num_workers] = each
     found = [shown[workers] for workers in sorted(shown)]
-    best = max(range(len(found)), key=lambda i: found[i].rate.value, default=0)
+    if len(found) < 2:
+        return None
+    best = max(range(len(found)), key=lambda i: found[i].rate.value)
     kept = {i for i, each in enumerate(found) if each.config in {pick, present}} | {0, best}
-    first = [i for i, each in enumerate(found) if each.first]
-    pool = first if len({*first, *kept}) >= most else range(len(found))
-    chosen: Iterable[int] = range(len(found))
-    if len(found) > most:  # those that are kept, and evenly some of the others
-        rest, room = [place for place in pool if place not in kept], most - len(kept)
-        even = {rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room) if rest}
-        chosen = sorted({*kept, *even})
-    bars = [_bar(found[place], pick, present, spare=place not in kept) for place in chosen]
-    return chart(bars, "workers", unit) if len(bars) > 1 else None
+    first = {i for i, each in enumerate(found) if each.first}
+    fits = len(first | kept) <= most
+    rest = sorted({*range(len(found))} - kept - first if fits else first - kept)
+    sure = first | kept if fits else kept
+    if len(rest) > (room := most - len(sure)):  # evenly some of the others
+        rest = [rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room)]
+    chosen = sorted({*sure, *rest})
+    firm = sure if rest else kept
+    bars = [_bar(found[place], pick, present, spare=place not in firm) for place in chosen]
+    return chart(bars, "workers", unit)
 
 
 def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: bool) -> Bar:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dlprof.advise.forecast import Calibrated, Feed, Forecast, Row
 from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
-from dlprof.records import Config, Estimate, Prediction, Run
+from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.configurations import MOST_BARS, Rated, rates_chart, setting_columns
 from dlprof.report.documents import json_document
@@ -136,14 +136,8 @@ def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:
 
 
 def _rate(row: Row) -> Estimate:
-    """Over whole epochs where their length is known, as every view has it."""
-    return _over_epochs(row.prediction) if row.measured is None else row.measured.samples_per_s
-
-
-def _over_epochs(found: Prediction) -> Estimate:
-    """A predicted rate, in batches where samples are not known."""
-    steady, over = found.samples_per_s or found.batches_per_s, found.epoch_batches_per_s
-    return steady if over is None else steady.times(over / found.batches_per_s.value)
+    """The one that every view has; in batches where their samples are not known."""
+    return row.samples_per_s or row.prediction.batches_per_s.times(row.speed / row.rate)
 
 
 def _wait(row: Row) -> float | None:
@@ -262,9 +256,9 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
     yield "Cores", f"{_whole(feed.cores)}; {busy}; {_cores_there(feed)}"
     yield "Storage", _storage(feed, everyone)
-    if feed.prediction.samples_per_s is not None:
-        rate = rate_text(_over_epochs(feed.prediction))
-        yield "Throughput", rate + (" for each rank" if feed.ranks > 1 else "")
+    if feed.samples_per_s is not None:
+        each = " for each rank" if feed.ranks > 1 else ""
+        yield "Throughput", rate_text(feed.samples_per_s) + each
     yield certainty(feed)
 
 
