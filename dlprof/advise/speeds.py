@@ -214,8 +214,9 @@ def speeds_of(
         epochs[config.key] = EpochFactor(log=log, log_sd=(1 - math.exp(log)) * error)
     advice, pick, kept = run.recommendation, "", tuple[ConfigRate, ...]()
     if situation.as_measured and advice is not None and not advice.extrapolated:
-        alike = Situation.of(run, advice.constraints).as_measured
-        pick, kept = advice.config.key, advice.rates if alike else ()
+        with contextlib.suppress(UsageError):  # it was for what this run doesn't show
+            if Situation.of(run, advice.constraints).as_measured:
+                pick, kept = advice.config.key, advice.rates
     return Speeds(
         belief=believe(seen, expected),
         epochs=epochs,
