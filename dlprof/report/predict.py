@@ -97,9 +97,10 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         if (wait := _wait(picked)) is not None:
             yield "Data wait", f"{percent_text(wait)} of the time"
-        limit = forecast.bounds.get(picked.prediction.bound, "")
-        if limit:
-            yield "Bottleneck", limit.partition(": ")[2] or limit
+        bound = picked.prediction.bound
+        if limit := forecast.bounds.get(bound, ""):
+            why = limit.partition(": ")[2]
+            yield "Bottleneck", f"{_LIMITS.get(bound, bound)}: {why}" if why else limit
     yield certainty(forecast)
 
 
