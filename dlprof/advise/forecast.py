@@ -47,6 +47,8 @@ class Row:
     Attributes:
         config: Which.
         prediction: What it would give each rank, corrected by what the run measured.
+        samples_per_s: Its one rate, over whole epochs where their length is known; ``None`` where
+            the samples of a batch are not.
         measured: What it gave when it was measured under the same conditions; ``None`` where it
             was not.
         beyond: The limit of the machine that it would not keep; empty if it would.
@@ -54,6 +56,7 @@ class Row:
 
     config: Config
     prediction: Prediction
+    samples_per_s: Estimate | None
     measured: Measured | None = None
     beyond: str = ""
 
@@ -164,16 +167,14 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
             calibration is for another batch size.
     """
     candidates, speeds = candidates_of(run, situation, useful(run, configs))
-    rows, allowed, kept = [], [], run.kept_rates
+    rows, allowed = [], []
     for each in candidates:
         found, measured = breach(each, situation), None
         if found is None:
             allowed.append(each)
         if each.measured:
             measured = Measured(
-                samples_per_s=kept[each.config].samples_per_s
-                if each.config in kept
-                else speeds.rate(each.key),
+                samples_per_s=speeds.rate(each.key),
                 wait_fraction=speeds.wait_fraction(each),
                 trials=tuple(each.trial_ids),
             )
@@ -181,7 +182,11 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
             beyond = "" if found is None else f"{found[0]}: it {found[1]}"
             rows.append(
                 Row(
-                    config=each.config, prediction=each.prediction, measured=measured, beyond=beyond
+                    config=each.config,
+                    prediction=each.prediction,
+                    samples_per_s=each.prediction.samples_per_s and speeds.rate(each.key),
+                    measured=measured,
+                    beyond=beyond,
                 )
             )
     choice = choose(allowed or candidates, situation, speeds)
@@ -219,7 +224,7 @@ MISSING = {
 """Why a figure of a prediction is ``None``."""
 
 
-_MOST_WORKERS = 512
+_MOST_WORKERS, _MOST_SEARCHES = 512, 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +247,7 @@ class Feed(Answer):
         pss_bytes: Memory of all ranks.
         shm_bytes: Shared memory of all ranks.
         prediction: Of one rank, in that configuration on those cores.
+        samples_per_s: Its rate, as in ``Row``.
         reached: Whether that keeps the wait, and the step computes for most of the time; if not,
             nothing within reason does.
         machine_cores: Cores that there are.
@@ -264,6 +270,7 @@ class Feed(Answer):
     pss_bytes: float | None
     shm_bytes: float | None
     prediction: Prediction
+    samples_per_s: Estimate | None
     reached: bool
     machine_cores: float
     enough: bool
@@ -305,8 +312,8 @@ def feed(
     free = attainable(run, [deepest], {})[0].prefetch_factor == at.PREFETCH_OF_BURSTS[-1]
     depths = at.PREFETCH_OF_BURSTS if free else at.PREFETCH_OF_BURSTS[:1]
     most = Integrity.of(run).most_workers
-    factor = 1.0
-    for _ in range(2):  # how far off the model is depends on what is found
+    factor, tried = 1.0, set[Config]()
+    for _ in range(_MOST_SEARCHES):  # how far off the model is depends on what is found
         # Where loading is that many times as fast as the model says, all that it takes over the
         # same step is as it would be over a step so much longer.
         longer = dataclasses.replace(
@@ -324,8 +331,12 @@ def feed(
         endless = dataclasses.replace(there, step_s=0.0, step_cpu_s=0.0)
         unfed, speeds = candidates_of(run, endless, [config])
         own_rate, raw = speeds.steady(config.key), claims(predictions(run, endless, [config]))
+        if config in tried:
+            break
+        tried.add(config)
         factor = own_rate.value / raw[config.key].value
-    prediction = candidates_of(run, there, [config])[0][0].prediction
+    (fed,), fed_speeds = candidates_of(run, there, [config])
+    prediction = fed.prediction
     if prediction is None:
         raise RuntimeError("a configuration that was predicted has no prediction")
     confidence, reason = judge(choose(unfed, endless, speeds), run, None)
@@ -356,6 +367,7 @@ def feed(
         cores=_around(cores, own_rate),
         **whole,
         prediction=prediction,
+        samples_per_s=prediction.samples_per_s and fed_speeds.rate(config.key),
         machine_cores=situation.cores,
         reached=can_be_fed and found.wait(workers, prefetch, float(cores)) <= allowed,
         enough=can_be_fed and machine_wait <= allowed,

@@ -353,7 +353,7 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
             command=f"dlprof profile {target} --num-workers 2{kept} --cold-cache",
         )
     yield ToMeasure(
-        what="how many cores other processes keep busy: give that with --neighbours",
+        what="how many cores other processes keep busy: give that with --assume-background",
         command="dlprof machine",
     )
 

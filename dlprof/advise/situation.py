@@ -302,7 +302,7 @@ def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
     """What was taken for granted."""
     known = run.calibration
     if asked.neighbours is None and there.extrapolated:
-        yield "no other process is assumed to use the machine: set --neighbours if some do"
+        yield "no other process is assumed to use the machine: set --assume-background if some do"
     logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf
     if physical < logical and there.cores > physical:
         yield (

@@ -23,6 +23,7 @@ from dlprof.errors import UsageError
 from dlprof.records import (
     Calibration,
     Config,
+    ConfigRate,
     Estimate,
     PredictedCell,
     Prediction,
@@ -30,7 +31,17 @@ from dlprof.records import (
     SweepPrediction,
     Trial,
 )
-from dlprof.stats import Belief, Carried, Expected, Gap, Observation, believe, observe, turnovers
+from dlprof.stats import (
+    CALIBRATED,
+    Belief,
+    Carried,
+    Expected,
+    Gap,
+    Observation,
+    believe,
+    observe,
+    turnovers,
+)
 
 _LEAST_FACTOR = 1e-20
 """Turnovers that would leave less are nonsense, but must not overflow."""
@@ -78,12 +89,17 @@ class Speeds:
             another.
         claimed: Steady rates with the model's own intervals, where nothing was measured that they
             could be held against.
+        kept: Rates that the run keeps for this situation: a later version may estimate otherwise,
+            and one run has one figure everywhere.
+        kept_ratios: Those that it keeps with them, of one rate over that of another.
     """
 
     belief: Belief
     epochs: Mapping[str, EpochFactor]
     rates: Mapping[str, Rates] = dataclasses.field(default_factory=dict)
     claimed: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+    kept: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+    kept_ratios: Mapping[tuple[str, str], Estimate] = dataclasses.field(default_factory=dict)
 
     def waits(self, candidate: Candidate) -> list[float]:
         """Share of time that the step waits, of each trial that tells; of quiet ones, if any."""
@@ -100,20 +116,29 @@ class Speeds:
 
     def steady(self, key: str) -> Estimate:
         """The rate of a configuration within an epoch."""
+        if key in self.kept:
+            return self.kept[key].times(math.exp(-self.epochs[key].log))
         return self.claimed[key] if key in self.claimed else self.belief.rate(key)
 
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
+        if key in self.kept:
+            return self.kept[key]
         return product(self.steady(key), around(*self.epochs[key]))
 
     def ratio(self, key: str, other: str) -> Estimate:
         """The rate of one over that of another, with the interval of their quotient."""
         if key == other:
             return Estimate(value=1.0, low=1.0, high=1.0)
+        if (key, other) in self.kept_ratios:
+            return self.kept_ratios[key, other]
         one, two, steady = self.epochs[key], self.epochs[other], self.belief.ratio(key, other)
         if self.claimed and self.belief.error(key, other):
             steady = product(self.claimed[key], self.claimed[other].inverse)
-        return product(steady, around(one.log - two.log, math.hypot(one.log_sd, two.log_sd)))
+        found = product(steady, around(one.log - two.log, math.hypot(one.log_sd, two.log_sd)))
+        if key in self.kept and other in self.kept:
+            found = found.times(self.kept[key].value / self.kept[other].value / found.value)
+        return found
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:
         """Probability that one is more than a factor as fast as another."""
@@ -187,18 +212,28 @@ def speeds_of(
         log = math.fsum(found) / len(found)  # as sure as the turnover's share of the epoch
         error = TURNOVER_SPREAD / math.sqrt(max(1, timed[config.turnover_group]))
         epochs[config.key] = EpochFactor(log=log, log_sd=(1 - math.exp(log)) * error)
+    advice, pick, kept = run.recommendation, "", tuple[ConfigRate, ...]()
+    if situation.as_measured and advice is not None and not advice.extrapolated:
+        with contextlib.suppress(UsageError):  # it was for what this run doesn't show
+            if Situation.of(run, advice.constraints).as_measured:
+                pick, kept = advice.config.key, advice.rates
     return Speeds(
         belief=believe(seen, expected),
         epochs=epochs,
         rates=rates,
         claimed={} if seen else claims(models),
+        kept={each.config.key: each.samples_per_s for each in kept},
+        kept_ratios={(each.config.key, pick): each.ratio for each in kept},
     )
 
 
 def _epoch_factors(expected: Expected) -> dict[str, EpochFactor]:
-    """What epochs leave of rates that were predicted."""
+    """What epochs leave of rates that were predicted, as sure as where a restart is timed once."""
     over = expected.epoch_log_rates
-    return {k: EpochFactor(log=over.get(k, log) - log) for k, log in expected.log_rates.items()}
+    logs = {key: over.get(key, log) - log for key, log in expected.log_rates.items()}
+    return {
+        key: EpochFactor(log, (1 - math.exp(log)) * TURNOVER_SPREAD) for key, log in logs.items()
+    }
 
 
 def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:
@@ -376,18 +411,27 @@ def expectation(
     have = {cell.config for cell in known} | set(measured)
     rest = {config: each for config, each in models.items() if config not in have}
     log_sd = relative_error(calibration) if stored is None else stored.log_sd
-    return _expected(log_sd, {**mine, **rest}, beside=known)
+    return _expected(run, log_sd, {**mine, **rest}, beside=known)
 
 
 def _expected(
-    log_sd: float, models: Mapping[Config, Prediction], beside: Sequence[PredictedCell] = ()
+    run: Run,
+    log_sd: float,
+    models: Mapping[Config, Prediction],
+    beside: Sequence[PredictedCell] = (),
 ) -> Expected:
+    """What was predicted, as sure as by what the run calibrated, whatever else is asked for."""
     from dlprof.model import cells_of  # noqa: PLC0415 - where it predicts
 
     cells = (*beside, *cells_of(models))
-    return Expected.of(
-        SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
-    )
+    found = SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
+    if run.prediction is not None:
+        calibrated = Expected.of(run.prediction).calibrated
+    else:
+        known = usable_calibration(run).trials
+        counts = {trial.config.num_workers for trial in run.trials if trial.id in known}
+        calibrated = frozenset(counts - {0}) or CALIBRATED
+    return dataclasses.replace(Expected.of(found), calibrated=calibrated)
 
 
 def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction]) -> Speeds:
@@ -407,7 +451,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
 
     calibration = usable_calibration(run)
     log_sd = relative_error(calibration)
-    asked = prior = _expected(log_sd, models)
+    asked = prior = _expected(run, log_sd, models)
     before, seen = models, list[Observation]()
     if calibration.samples_per_batch is not None:
         trials = (trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial))
@@ -416,7 +460,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         ours = {each.config for each in gather(run)}
         ours = {each for each in ours if each.batch_size == calibration.batch_size}
         before = predictions(run, Situation.of(run), {*models, *ours})
-        prior = _expected(log_sd, before)
+        prior = _expected(run, log_sd, before)
     learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
     whole = {each.key for each in seen if each.whole_epochs}
     over = {key: rate for key, rate in prior.epoch_log_rates.items() if key in whole}

@@ -93,7 +93,7 @@ _BEHIND = "Other processes took the cores: it is what is left once their delays 
 
 _LEAST_GROWN, _FILLED_UP = 48 << 20, 112 << 20
 """Steady growth of each worker that counts: once memory has had the batches to fill up, and before
-that (both as in ``advise/findings/memory.py``)."""
+that (both as in ``advise/thresholds.py``)."""
 
 _FULL = 0.9
 _LONGEST_MESSAGE = 16384

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dlprof import late
-from dlprof.records.advice import ConfigRate, Recommendation
+from dlprof.records.advice import Recommendation
 from dlprof.records.calibration import Calibration, SweepPrediction
-from dlprof.records.config import Config
 from dlprof.records.findings import Diagnosis, Finding
 from dlprof.records.machine import Machine
 from dlprof.records.plan import LeftOut, Plan
@@ -132,12 +131,6 @@ class Run:
             for trial in self.trials
             if trial.outcome == "completed" and trial.purpose == "measure"
         )
-
-    @property
-    def kept_rates(self) -> dict[Config, ConfigRate]:
-        """What configurations that were measured were found to be worth when the run ended."""
-        kept = () if self.recommendation is None else self.recommendation.rates
-        return {each.config: each for each in kept if each.measured}
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> Any:
         """The trials as a table: a row for each, every figure in a column with a type of its own.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
-from dlprof.records import Config, Estimate, Run
+from dlprof.records import Config, Estimate, Recommendation, Run
 from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.units import MISSING, format_rate
 
@@ -68,12 +68,14 @@ class Row:
         return self.seen.config
 
 
-def summarize(run: Run) -> tuple[Row, ...]:
+def summarize(run: Run, advice: Recommendation | None = None) -> tuple[Row, ...]:
     """One row per configuration, fastest first, those without figures last.
 
     Args:
-        run: What was measured, and its recommendation, which says the pick and the ties.
+        run: What was measured.
+        advice: Says the pick and the ties; ``None`` for the recommendation that the run keeps.
     """
+    advice = advice or run.recommendation
     candidates = gather(run)
     failed = tuple(
         Row(seen=Candidate(config=each.config, name=each.name), role=FAILED)
@@ -83,7 +85,6 @@ def summarize(run: Run) -> tuple[Row, ...]:
     measured = [each for each in candidates if each.trials]
     if not measured:
         return failed
-    advice = run.recommendation
     situation = Situation.of(run, advice.constraints if advice else None)
     # What the trials gave, where the recommendation is for what a model predicts from them.
     situation = Situation.of(run) if situation.by_model else situation
@@ -98,21 +99,17 @@ def summarize(run: Run) -> tuple[Row, ...]:
         known = {config: role for config, role in related.items() if role != "slower"}
         roles = known | roles | {advice.config: PICK}
     predicted = _predicted(run)
-    # What was kept when the run ended counts, whatever would be estimated by now.
-    kept_rates = run.kept_rates if pick else {}
-    rows = []
-    for each in sorted(measured, key=lambda each: speeds.log_speed(each.key), reverse=True):
-        kept = kept_rates.get(each.config)
-        rows.append(
-            Row(
-                seen=each,
-                role=roles.get(each.config, ""),
-                rate=kept.samples_per_s if kept else speeds.rate(each.key),
-                predicted=predicted.get(each.config),
-                relative=kept.ratio if kept else speeds.ratio(each.key, (pick or fastest).key),
-                wait_fraction=speeds.wait_fraction(each),
-            )
+    rows = (
+        Row(
+            seen=each,
+            role=roles.get(each.config, ""),
+            rate=speeds.rate(each.key),
+            predicted=predicted.get(each.config),
+            relative=speeds.ratio(each.key, (pick or fastest).key),
+            wait_fraction=speeds.wait_fraction(each),
         )
+        for each in sorted(measured, key=lambda each: speeds.log_speed(each.key), reverse=True)
+    )
     return (*rows, *failed)
 
 
@@ -168,17 +165,20 @@ def rates_chart(
     ):
         shown[each.config.num_workers] = each
     found = [shown[workers] for workers in sorted(shown)]
-    best = max(range(len(found)), key=lambda i: found[i].rate.value, default=0)
+    if len(found) < 2:
+        return None
+    best = max(range(len(found)), key=lambda i: found[i].rate.value)
     kept = {i for i, each in enumerate(found) if each.config in {pick, present}} | {0, best}
-    first = [i for i, each in enumerate(found) if each.first]
-    pool = first if len({*first, *kept}) >= most else range(len(found))
-    chosen: Iterable[int] = range(len(found))
-    if len(found) > most:  # those that are kept, and evenly some of the others
-        rest, room = [place for place in pool if place not in kept], most - len(kept)
-        even = {rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room) if rest}
-        chosen = sorted({*kept, *even})
-    bars = [_bar(found[place], pick, present, spare=place not in kept) for place in chosen]
-    return chart(bars, "workers", unit) if len(bars) > 1 else None
+    first = {i for i, each in enumerate(found) if each.first}
+    fits = len(first | kept) <= most
+    rest = sorted({*range(len(found))} - kept - first if fits else first - kept)
+    sure = first | kept if fits else kept
+    if len(rest) > (room := most - len(sure)):  # evenly some of the others
+        rest = [rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room)]
+    chosen = sorted({*sure, *rest})
+    firm = sure if rest else kept
+    bars = [_bar(found[place], pick, present, spare=place not in firm) for place in chosen]
+    return chart(bars, "workers", unit)
 
 
 def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: bool) -> Bar:

@@ -97,9 +97,10 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         if (wait := _wait(picked)) is not None:
             yield "Data wait", f"{percent_text(wait)} of the time"
-        limit = forecast.bounds.get(picked.prediction.bound, "")
-        if limit:
-            yield "Bottleneck", limit.partition(": ")[2] or limit
+        bound = picked.prediction.bound
+        if limit := forecast.bounds.get(bound, ""):
+            why = limit.partition(": ")[2]
+            yield "Bottleneck", f"{_LIMITS.get(bound, bound)}: {why}" if why else limit
     yield certainty(forecast)
 
 
@@ -136,11 +137,8 @@ def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:
 
 
 def _rate(row: Row) -> Estimate:
-    """Over whole epochs where their length is known, as every view has it."""
-    if row.measured is not None:
-        return row.measured.samples_per_s
-    steady = row.prediction.samples_per_s or row.prediction.batches_per_s
-    return steady.times(row.speed / row.rate)
+    """The one that every view has; in batches where their samples are not known."""
+    return row.samples_per_s or row.prediction.batches_per_s.times(row.speed / row.rate)
 
 
 def _wait(row: Row) -> float | None:
@@ -259,9 +257,9 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
     yield "Cores", f"{_whole(feed.cores)}; {busy}; {_cores_there(feed)}"
     yield "Storage", _storage(feed, everyone)
-    rate = feed.prediction.samples_per_s
-    if rate is not None:
-        yield "Throughput", rate_text(rate) + (" for each rank" if feed.ranks > 1 else "")
+    if feed.samples_per_s is not None:
+        each = " for each rank" if feed.ranks > 1 else ""
+        yield "Throughput", rate_text(feed.samples_per_s) + each
     yield certainty(feed)
 
 

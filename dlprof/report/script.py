@@ -16,7 +16,6 @@ from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _MOST_BARS = 4
 _MOST_LOADERS = 50
-_TEXT_WIDTH = 80
 _LEAST_SHOWN = 0.005
 """A share below this is written as less than 1%."""
 

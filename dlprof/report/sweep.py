@@ -230,7 +230,7 @@ def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
 
 
 def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[doc.Section]:
-    rows = summarize(run)
+    rows = summarize(run, advice)
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
         yield from doc.section("Expected", doc.facts(_expected(advice)))

@@ -31,7 +31,7 @@ _RACE_TRIAL_S = 1.0
 workers takes as long to start and to end, and has a quarter of a second's batches in hand."""
 
 _RACED = 5
-"""Most configurations of a race (``dlprof.search.led``)."""
+"""Most configurations of a race (``race``)."""
 
 _LONGEST_S = 2.0
 _CAP_S = 6.0

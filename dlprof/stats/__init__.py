@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlprof.stats.belief import (
+    CALIBRATED,
     NEAR,
     NEAR_LOG,
     PROBABILITY,
@@ -29,6 +30,7 @@ from dlprof.stats.intervals import (
 )
 
 __all__ = [
+    "CALIBRATED",
     "NEAR",
     "NEAR_LOG",
     "PROBABILITY",

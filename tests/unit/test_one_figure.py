@@ -18,12 +18,12 @@ from dlprof.advise.candidates import candidate_configs, wanted_configs
 from dlprof.advise.forecast import Forecast, feed, forecast
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import speeds_of
+from dlprof.advise.speeds import predictions, speeds_of
 from dlprof.engine.foretelling import foretold
 from dlprof.records import Config, Constraints, Estimate, Run
 from dlprof.report.configurations import summarize
 from dlprof.report.documents import recommend_document
-from dlprof.report.predict import forecast_document, forecast_report
+from dlprof.report.predict import feed_report, forecast_document, forecast_report
 from dlprof.report.screen import render_html
 from dlprof.report.sweep import recommendation_report, sweep_report, with_recommendation
 from dlprof.store import read_run
@@ -37,6 +37,7 @@ RATES = {
     config(8): [1240],
     config(8, persistent_workers=True): [1260],
 }
+KEPT = config(4, persistent_workers=True)
 
 
 @pytest.fixture
@@ -226,15 +227,9 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
     assert configs <= rows.keys()
     for chosen, expected in told.items():
         row = rows[chosen]
-        assert row.prediction.samples_per_s is not None
-        shown = row.prediction.samples_per_s.times(row.speed / row.rate)
-        assert [shown.value, shown.low, shown.high] == pytest.approx(
-            [
-                expected.samples_per_s.value,
-                expected.samples_per_s.low,
-                expected.samples_per_s.high,
-            ]
-        )
+        shown, known = row.samples_per_s, expected.samples_per_s
+        assert shown is not None
+        assert dataclasses.astuple(shown) == pytest.approx(dataclasses.astuple(known))
         assert row.prediction.wait_fraction == expected.wait_fraction
     for other in advice.alternatives:
         assert other.speed == pytest.approx(rows[other.config].speed / rows[advice.config].speed)
@@ -266,12 +261,21 @@ def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured(
     assert all((row.prediction.wait_fraction or 0.0) < 0.01 for row in fed)
 
 
+@pytest.mark.parametrize("share", [0.8, 0.3])
 @pytest.mark.parametrize("step_s", [0.002, 0.01])
-def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float) -> None:
-    found = feed(slower := _slower(0.8), asked(slower, step_s=step_s))
+def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float, share: float) -> None:
+    found = feed(slower := _slower(share), asked(slower, step_s=step_s))
     where = asked(slower, step_s=step_s, cores=found.cores.value)
     (row,) = forecast(slower, [found.config], where).rows
     assert row.prediction == found.prediction
+    assert row.samples_per_s == found.samples_per_s
+    assert found.samples_per_s is not None
+    assert found.prediction.samples_per_s is not None
+    assert found.samples_per_s.value < found.prediction.samples_per_s.value  # over whole epochs
+    rate = format_rate(found.samples_per_s.value)
+    answer = forecast(slower, [found.config], where)
+    for screen in (feed_report(slower, found), forecast_report(slower, answer)):
+        assert rate in drawn(screen, 200)
     assert found.prediction.wait_fraction is not None
     assert found.prediction.wait_fraction <= found.max_wait_fraction + 0.03
 
@@ -280,6 +284,53 @@ def test_a_loader_that_proved_slower_takes_more_workers_to_feed_a_step() -> None
     raw, slower = calibrated(), _slower(0.8)
     found, other = (feed(each, asked(each, step_s=0.01)) for each in (slower, raw))
     assert found.workers.value > other.workers.value
+
+
+@pytest.mark.parametrize("limits", [{}, {"ranks": 2}, {"step_s": 0.01}])
+def test_what_is_predicted_of_settings_does_not_follow_from_what_else_is_asked(
+    limits: dict[str, Any],
+) -> None:
+    """Of a run that measured neither of the ``num_workers`` that calibrate."""
+    made = calibrated(trials=blocks({config(4): [880, 905], config(8): [1240]}, usage=WAITING))
+    where = asked(made, **limits)
+    whole = {row.config: row for row in forecast(made, [config(w) for w in range(17)], where).rows}
+    for workers in (3, 8, 16):
+        (row,) = forecast(made, [config(workers)], where).rows
+        assert row == whole[row.config]
+
+
+def test_rates_that_another_version_kept_are_those_of_every_question(run: Run) -> None:
+    advice = run.recommendation
+    assert advice is not None
+    moved = {
+        each.config: dataclasses.replace(each, samples_per_s=each.samples_per_s.times(2))
+        for each in advice.rates
+    }
+    kept = dataclasses.replace(advice, rates=tuple(moved.values()))
+    older = dataclasses.replace(run, recommendation=kept)
+    limited = recommend(older, Constraints(max_workers=4))
+    assert limited.config.num_workers <= 4
+    for each in limited.rates:
+        assert each.samples_per_s == moved[each.config].samples_per_s
+        ratio = each.samples_per_s.value / limited.expected.samples_per_s.value
+        assert each.ratio.value == pytest.approx(ratio)
+    for row in forecast(older, [*moved], asked(older)).rows:
+        assert row.samples_per_s == moved[row.config].samples_per_s
+        if row.measured is not None:
+            assert row.measured.samples_per_s == row.samples_per_s
+    table = {row.config: row for row in summarize(older, limited)}
+    assert table[limited.config].role == "recommended"
+    assert all(row.rate == moved[row.config].samples_per_s for row in table.values())
+
+
+def test_how_long_a_predicted_epoch_restart_takes_is_not_certain() -> None:
+    """As where it was timed: by its share of an epoch."""
+    short = target(length=320, batches_per_epoch=10)
+    made = calibrated(target=short)
+    speeds = speeds_of(made, where := asked(made), predictions(made, where, [config(4), KEPT]))
+    ratio = speeds.ratio(KEPT.key, config(4).key)
+    assert ratio.low is not None
+    assert ratio.low < 0.99 * ratio.value
 
 
 def test_what_was_predicted_before_epochs_were_seen_is_told_over_them_too() -> None:

@@ -166,14 +166,8 @@ def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
             f"{run.path} did not measure num_workers={num_workers}",
             hint=f"It has {', '.join(map(str, tried))}.",
         )
-    # The one rate of each configuration: as it was kept, or else made now.
-    speeds, kept = speeds_of(run, Situation.of(run)), run.kept_rates
-    rates = {
-        each.config: kept[each.config].samples_per_s
-        if each.config in kept
-        else speeds.rate(each.key)
-        for each in measured
-    }
+    speeds = speeds_of(run, Situation.of(run))
+    rates = {each.config: speeds.rate(each.key) for each in measured}
     means = {m.config: statistics.fmean(map(log_of, m.trials)) for m in measured}
     return {
         _settings(run, each.config): Chosen(

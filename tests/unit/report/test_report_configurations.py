@@ -8,8 +8,19 @@ import pytest
 from builders import blocks, config, failed, run, target, trial
 
 from dlprof.advise.recommend import recommend
-from dlprof.records import Config, Constraints, Run
-from dlprof.report.configurations import DEFAULT, FAILED, FASTEST, PICK, PRESENT, Row, summarize
+from dlprof.records import Config, Constraints, Estimate, Run
+from dlprof.report.configurations import (
+    DEFAULT,
+    FAILED,
+    FASTEST,
+    MOST_BARS,
+    PICK,
+    PRESENT,
+    Rated,
+    Row,
+    rates_chart,
+    summarize,
+)
 
 W0, W2, W4 = (config(w) for w in (0, 2, 4))
 KEPT = config(4, persistent_workers=True)
@@ -94,3 +105,21 @@ def test_what_failed_or_gave_no_rate_stands_last_without_figures() -> None:
     assert [len(row.seen.trials) for row in rows] == [1, 0, 0]
     assert rows[-1].rate is rows[-1].relative is None
     assert summarize(run([])) == ()
+
+
+def test_a_chart_leaves_out_what_was_only_predicted_first() -> None:
+    def bars(measured: set[int]) -> dict[str, bool]:
+        rates = [
+            Rated(config(w), Estimate(value=100.0 + w), "", first=w in measured) for w in range(13)
+        ]
+        shown = rates_chart(rates, config(12))
+        assert shown is not None
+        assert len(shown.bars) == MOST_BARS
+        return {bar.label.split()[0]: bar.spare for bar in shown.bars}
+
+    some = bars({2, 4, 8})
+    assert {"0", "2", "4", "8", "12"} <= {label for label, spare in some.items() if not spare}
+    every = bars({*range(13)})
+    assert {label for label, spare in every.items() if not spare} == {"0", "12"}
+    many = bars({1, 2, 3, 4, 5, 6, 7, 8})
+    assert not {"9", "10", "11"} & many.keys()
