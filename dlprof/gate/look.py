@@ -1,4 +1,10 @@
-"""One look at one metric: bounds of its shift, and what they decide."""
+"""One look at one metric: bounds of its shift, and what they decide.
+
+Quads that are left out (``rule``) decide nothing by themselves, but may keep a metric from passing.
+Where the change stalls now and then, its own blocks differ more often than those of the base, and
+what is left knows nothing of the stalls. The mean shift over all quads, and its standard error,
+then have to be within the limit as well. FAIL needs none of that: the bound of false alarms stays.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from typing import Literal
 
 from dlprof.gate.signed_rank import Shift, shift_interval
 from dlprof.gate.views import Reading, base_service_s
-from dlprof.gate.wording import METRICS, figure_text, figures_text, percent, sentence
+from dlprof.gate.wording import METRICS, amount, figure_text, figures_text, percent, sentence
 from dlprof.records.gate import (
     CheckPlan,
     GateResult,
@@ -53,23 +59,29 @@ class _View:
     figures: ViewFigures
 
 
-def look_at(plan: CheckPlan, rule: GateRule, readings: Sequence[Reading]) -> GateResult:
+def look_at(
+    plan: CheckPlan, rule: GateRule, readings: Sequence[Reading], left_out: Sequence[Reading] = ()
+) -> GateResult:
     """What a metric says at a look; ``pending`` tells whether more quads could change it.
 
     Args:
         plan: The rules of the whole check.
         rule: The metric's.
         readings: Of the usable quads so far, at least one.
+        left_out: Of those during which the machine seems to have changed.
     """
     views = [_view(rule, name, readings) for name in rule.views]
-    finding = _finding(views)
+    finding, doubt = _finding(views), ""
+    if finding == "not_slower":
+        doubt = _stalls(rule, views, readings, left_out)
+        finding = "undecided" if doubt else finding
     state, reason, blocking, pending = _consequence(plan, rule, readings, finding)
     views.sort(key=lambda view: _distance(view, finding), reverse=True)
     figures = tuple(view.figures for view in views)
     detail = {
         "contended": _crowd(readings),
         "settings_differ": plan.loader_difference,
-        "undecided": f"after {len(readings)} ABBA blocks",
+        "undecided": f"after {len(readings)} ABBA blocks{doubt}",
     }.get(reason, "")
     return GateResult(
         name=rule.name,
@@ -92,6 +104,26 @@ def _finding(views: Sequence[_View]) -> _Finding:
     if all(view.bounds.high < view.passes_below for view in views):
         return "not_slower"
     return "undecided"
+
+
+def _stalls(
+    rule: GateRule, views: Sequence[_View], readings: Sequence[Reading], left_out: Sequence[Reading]
+) -> str:
+    """What keeps a metric from passing where the change seems to stall; empty where it doesn't."""
+    uneven = sum(each.uneven == "change" for each in left_out)
+    if 2 * uneven <= len(left_out):
+        return ""
+    for view in views:
+        shifts = [each.shift(view.name, rule.scale) for each in (*readings, *left_out)]
+        mean, error = statistics.fmean(shifts), statistics.stdev(shifts) / math.sqrt(len(shifts))
+        if mean + error >= view.passes_below:
+            ratio, unit = rule.scale == "ratio", METRICS[rule.name].unit
+            whole = percent(fraction_of(mean)) if ratio else amount(mean, unit)
+            return (
+                f": in {uneven} of the {len(left_out)} that are left out, the change's own blocks "
+                f"differ; with these it is {whole}"
+            )
+    return ""
 
 
 def _distance(view: _View, finding: _Finding) -> float:

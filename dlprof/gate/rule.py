@@ -9,7 +9,8 @@ blocks always give the same verdict, while they are measured and years later.
 Quads during which the machine changed its speed are left out, by a bound that knows nothing of
 which side is which: they say little and are far off. The two blocks of a side differ by the
 machine alone, whichever side the coin (``design.order_of``) has given them to, so that what is
-left is symmetric about the same shift. Where most would go, all of them count.
+left is symmetric about the same shift. Where most would go, all of them count. Code that stalls now
+and then makes its own blocks differ, too: what is left out can speak against PASS (``look``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 from dlprof.gate.look import fraction_of, look_at
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
-from dlprof.gate.views import LEAST_BATCHES, Reading, change_within, cleaned, read_quad
+from dlprof.gate.views import LEAST_BATCHES, Reading, cleaned, read_quad
 from dlprof.gate.wording import METRICS, amount, percent, sentence
 from dlprof.records.gate import CheckPlan, GateResult, GateRule, Quad, ReasonCode
 
@@ -63,7 +64,7 @@ def judge_gate(
     """
     walked = _walk(plan, rule, [quad for quad in quads if quad.series == rule.series])
     progress = _progress(plan, rule, walked, ended=ended)
-    return dataclasses.replace(progress, left_out=len(walked.read) - progress.usable)
+    return dataclasses.replace(progress, left_out=len(walked.left_out))
 
 
 def _progress(plan: CheckPlan, rule: GateRule, walked: _Walk, *, ended: bool) -> GateProgress:
@@ -74,7 +75,7 @@ def _progress(plan: CheckPlan, rule: GateRule, walked: _Walk, *, ended: bool) ->
         return _settled(_without_figures(rule, walked), usable)
     later = [look for look in rule.looks if look > usable]
     if ended and later and usable not in rule.looks and _can_tell(rule, usable):
-        result = look_at(plan, rule, walked.usable)
+        result = look_at(plan, rule, walked.usable, walked.left_out)
     if ended or not later:
         return _settled(result or _too_few(rule, walked.usable), usable)
     result = dataclasses.replace(result or _too_few(rule, walked.usable), pending=True)
@@ -86,16 +87,16 @@ class _Walk:
     """What has been met on the way through the quads, in their order.
 
     Attributes:
-        read: All readings.
-        usable: Those that count.
+        usable: Readings that count.
+        left_out: Those that don't.
         all_count: Whether most would have been left out, so that none is.
         faulty: Quads without one.
         faults: Why, and how often.
         result: Of the last look.
     """
 
-    read: list[Reading] = dataclasses.field(default_factory=list)
     usable: list[Reading] = dataclasses.field(default_factory=list)
+    left_out: list[Reading] = dataclasses.field(default_factory=list)
     all_count: bool = False
     faulty: list[Quad] = dataclasses.field(default_factory=list)
     faults: collections.Counter[ReasonCode] = dataclasses.field(default_factory=collections.Counter)
@@ -104,34 +105,35 @@ class _Walk:
 
 def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
     """Go through the quads, look where a look is due, and stop at the first that decides."""
-    walked = _Walk()
+    walked, last = _Walk(), rule.looks[-1]
     for quad in quads[:MOST_DIFFERENCES]:
         reading = read_quad(quad, rule)
         if not isinstance(reading, Reading):
             walked.faulty.append(quad)
             walked.faults[reading] += 1
             continue
-        walked.read.append(reading)
-        if not _counts(rule, walked, quad):
-            continue
+        _take_in(walked, rule, reading)
         usable = len(walked.usable)
-        if usable in rule.looks and not _too_many(walked.faults, usable):
-            walked.result = look_at(plan, rule, walked.usable)
-            if not walked.result.pending or usable == rule.looks[-1]:
+        # Where all count at last, there may be more of them than the last look wants.
+        is_due = usable in rule.looks or usable > last
+        if is_due and not _too_many(walked.faults, usable):
+            walked.result = look_at(plan, rule, walked.usable, walked.left_out)
+            if not walked.result.pending or usable >= last:
                 break
     return walked
 
 
-def _counts(rule: GateRule, walked: _Walk, quad: Quad) -> bool:
-    """Take in the last reading, unless the machine changed during its quad."""
-    most, read = rule.most_change, walked.read
-    if walked.all_count or most is None or change_within(quad) <= most:
-        walked.usable.append(read[-1])
-        return True
-    if len(read) < 2 * rule.looks[0] or 2 * len(walked.usable) >= len(read):
-        return False
-    walked.usable, walked.all_count = [*read], True
-    return True
+def _take_in(walked: _Walk, rule: GateRule, reading: Reading) -> None:
+    """Have a reading count, unless the machine changed during its quad."""
+    most = rule.most_change
+    if walked.all_count or most is None or reading.change_within <= most:
+        walked.usable.append(reading)
+        return
+    walked.left_out.append(reading)
+    count, out = len(walked.usable), len(walked.left_out)
+    if count + out >= 2 * rule.looks[0] and count < out:
+        walked.usable, walked.left_out = [*walked.usable, *walked.left_out], []
+        walked.all_count = True
 
 
 def _settled(result: GateResult, usable: int) -> GateProgress:

@@ -148,6 +148,17 @@ class Reading:
             base, change = list(map(math.log, base)), list(map(math.log, change))
         return sum(change) / len(change) - sum(base) / len(base)
 
+    @property
+    def change_within(self) -> float:
+        """How much the machine changed during the quad, as it seems: 0 where no side tells."""
+        return max(_change_of(self.quad, "base"), _change_of(self.quad, "change"))
+
+    @property
+    def uneven(self) -> Side:
+        """The side whose own blocks differ more."""
+        base, change = _change_of(self.quad, "base"), _change_of(self.quad, "change")
+        return "change" if change > base else "base"
+
 
 def usable_quads(rule: GateRule, quads: Sequence[Quad]) -> int:
     """How many quads have figures for a metric: looks are due by their number."""
@@ -176,17 +187,12 @@ def read_quad(quad: Quad, rule: GateRule) -> Reading | ReasonCode:
     return Reading(quad, values)
 
 
-def change_within(quad: Quad) -> float:
-    """How much the machine changed during a quad: by what a side's own blocks differ at most.
-
-    As the logarithm of a ratio of mean service times; 0 where no side has two blocks that tell.
-    """
-    found: dict[Side, list[float]] = {}
-    for block in quad.blocks:
-        mean = _VALUES["service", "mean"](block) if block.samples else None
-        if mean:
-            found.setdefault(block.side, []).append(math.log(mean))
-    return max((max(logs) - min(logs) for logs in found.values()), default=0.0)
+def _change_of(quad: Quad, side: Side) -> float:
+    """By what a side's own blocks differ: the logarithm of a ratio of mean service times."""
+    own = [block for block in quad.blocks if block.side == side and block.samples]
+    means = map(_VALUES["service", "mean"], own)
+    logs = [math.log(mean) for mean in means if mean]
+    return max(logs) - min(logs) if len(logs) > 1 else 0.0
 
 
 def base_service_s(quad: Quad) -> list[float]:

@@ -25,8 +25,8 @@ class Placement:
     """Holds a side's processes to cores, one each, while a block is loaded.
 
     Not where one of them computes with several threads, which a single core would slow down; nor
-    where the code itself has chosen cores for its workers; nor where workers are started for each
-    epoch, as these would all be held to the core of the process that starts them.
+    where the code itself has chosen cores, for its workers or for all; nor where workers are
+    started for each epoch, as these would all be held to the core of the process that starts them.
     """
 
     def __init__(self) -> None:
@@ -49,17 +49,20 @@ class Placement:
         pids = [*workers, os.getpid()]
         if not self._held and any(_affinity(pid) != self._own for pid in pids):
             self._is_free = True  # the code places its processes itself
-        if not cores or self._is_free or len(workers) != config.num_workers:
-            self.release(workers)
-            self._spent_ns = {pid: _spent_ns(pid) for pid in pids}
-            return False
+        fits = len(workers) == config.num_workers and set(cores) <= set(self._own or ())
+        if cores and fits and not self._is_free and self._place(pids, cores):
+            return True
+        self.release(workers)
+        self._spent_ns = {pid: _spent_ns(pid) for pid in pids}
+        return False
+
+    def _place(self, pids: Sequence[int], cores: Sequence[int]) -> bool:
+        self._held = True  # of some, where it fails for others
         try:
             for place, pid in enumerate(pids):
                 _hold(pid, {cores[place % len(cores)]})
         except OSError:  # not allowed, or the job's cores have changed
-            self.release(workers)
             return False
-        self._held = True
         return True
 
     def learn(self, workers: Sequence[int], took_s: float) -> None:

@@ -187,7 +187,10 @@ class SideProcess:
                 hint=error.hint,
                 stderr_tail=error.traceback,
             )
-        answer = self._ask({"block": dataclasses.asdict(request)}, self._build_s)
+        free = dataclasses.replace(
+            request, cores=()
+        )  # what it learns of its threads it learns anew
+        answer = self._ask({"block": dataclasses.asdict(free)}, self._build_s)
         if not isinstance(answer, Failure):
             return None
         self.close()

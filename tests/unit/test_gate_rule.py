@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlprof.gate import (
+    SIDES,
     checked_target,
     judge,
     loader_difference,
@@ -504,6 +506,36 @@ def test_where_most_would_be_left_out_all_count() -> None:
     assert judge(service_plan(), quads[: 2 * FIRST]).quads["load"] == 2 * FIRST
     slow = judge(service_plan(), changed_quads(LOOKS[2], 0.5))
     assert (slow.state, slow.quads["load"]) == ("fail", LOOKS[2])
+
+
+def stalled_quads(count: int, letter: str, seed: int) -> list[Quad]:
+    """Quads of equal code, one side of which stalls in every fourth block for 40% of its time."""
+    coin, quads = random.Random(seed), []
+    for quad in load_quads(count, noise=0.01, seed=seed):
+        blocks = [
+            dataclasses.replace(
+                each, service_s=(each.service_s[0] + 0.4 * sum(each.service_s), *each.service_s[1:])
+            )
+            if each.side == SIDES[letter] and coin.random() < 0.25
+            else each
+            for each in quad.blocks
+        ]
+        quads.append(dataclasses.replace(quad, blocks=tuple(blocks)))
+    return quads
+
+
+def test_a_change_that_stalls_does_not_pass_by_what_is_left_out() -> None:
+    plan = service_plan()
+    found = [judge(plan, stalled_quads(140, "B", seed)) for seed in range(20)]
+    assert sum(each.state == "pass" for each in found) <= 4  # all but one did
+    undecided = next(each for each in found if each.state == "inconclusive")
+    assert "the change's own blocks differ; with these it is +" in undecided.explanation
+
+
+def test_a_base_that_stalls_keeps_no_change_from_passing() -> None:
+    plan = service_plan()
+    found = [judge(plan, stalled_quads(140, "A", seed)) for seed in range(20)]
+    assert [each.state for each in found] == ["pass"] * 20
 
 
 def test_plans_of_earlier_documents_leave_nothing_out() -> None:

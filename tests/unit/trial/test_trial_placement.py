@@ -109,6 +109,25 @@ def test_a_core_that_the_job_no_longer_has(own: set[int]) -> None:
     assert placement.hold([], Config(), [min(own)])
 
 
+def test_cores_that_the_target_has_chosen_for_all_are_kept(own: set[int]) -> None:
+    if len(own) < 2:
+        pytest.skip("there is one core, so nothing to choose")
+    os.sched_setaffinity(0, {min(own)})
+    placement = Placement()
+    assert not placement.hold([], Config(), sorted(own, reverse=True))
+    assert os.sched_getaffinity(0) == {min(own)}
+
+
+def test_a_worker_that_has_ended_leaves_no_other_held(worker: BaseProcess, own: set[int]) -> None:
+    assert worker.pid is not None
+    placement, core = Placement(), min(own)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dlprof.trial.placement._affinity", lambda _: own)
+        pids = [worker.pid, 2**22 + 1]
+        assert not placement.hold(pids, Config(num_workers=2, prefetch_factor=2), [core])
+    assert os.sched_getaffinity(worker.pid) == own
+
+
 def test_the_core_of_a_process(own: set[int]) -> None:
     (core,) = cores_of([os.getpid()])
     assert core in own
