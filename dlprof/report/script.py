@@ -72,7 +72,7 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     diagnosis = run.diagnosis
     shown = [each for each in run.findings if not _is_of_data(each)]
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
-        yield from answer(shown)
+        yield from answer(shown, _slowest(run.watched).wait_fraction if run.watched else None)
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
 
@@ -128,7 +128,8 @@ def _how_it_went(run: Run) -> str:
     parts = [f"{name} ran {format_duration(script.wall_s)}"]
     if run.watched:
         waited = format_duration(script.waited_s)
-        parts.append(f"{waited} of it waiting for data ({percent_text(script.wait_fraction)})")
+        share = percent_text(script.wait_fraction)
+        parts = [f"{parts[0]} and waited {waited} of that for data ({share})"]
     if script.ending == "running":
         parts.append("cut off")
     if script.ending in _ENDINGS:
