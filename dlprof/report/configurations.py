@@ -177,7 +177,10 @@ def rates_chart(
         rest, room = [place for place in pool if place not in kept], most - len(kept)
         even = {rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room) if rest}
         chosen = sorted({*kept, *even})
-    bars = [_bar(found[place], pick, present, spare=place not in kept) for place in chosen]
+    # The best is as fast as the recommended one: it goes, too, where lines are few.
+    spare = {place for place in chosen if place not in kept or place == best}
+    spare -= {place for place in spare if found[place].config in {pick, present}} | {0}
+    bars = [_bar(found[place], pick, present, spare=place in spare) for place in chosen]
     return chart(bars, "workers", unit) if len(bars) > 1 else None
 
 

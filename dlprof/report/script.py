@@ -88,7 +88,7 @@ def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
 def headroom_text(found: Headroom) -> str:
     """What a perfect loader would bring, and which two parts of the step that is made of."""
     waiting, slower = found.waiting_fraction, found.slowed_fraction
-    parts = f"{percent_text(max(0.0, waiting.value))} of the step is waiting for data"
+    parts = f"{percent_text(max(0.0, waiting.value))} of a batch's time is waiting for data"
     most = slower.high or 0.0
     if most < 0:
         # A thread that never waits gets its turns later, where others want the cores as well.
