@@ -143,6 +143,7 @@ class Forecast(Answer):
             none does.
         bounds: What each bound that occurs means.
         agreement: Predictions against the run's own trials.
+        speedup: Rate of ``pick`` over that of PyTorch's default, where both are known.
     """
 
     conditions: Conditions
@@ -150,6 +151,7 @@ class Forecast(Answer):
     pick: Config | None
     bounds: Mapping[str, str]
     agreement: Agreement | None = None
+    speedup: Estimate | None = None
     method: str = "maxplus"
 
 
@@ -191,6 +193,13 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
             )
     choice = choose(allowed or candidates, situation, speeds)
     confidence, reason = judge(choice, run, certify(choice, run))
+    speedup, unavailable = None, dict[str, str]()
+    if not allowed:
+        unavailable["speedup"] = "no configuration keeps the machine's limits"
+    elif choice.default is None:
+        unavailable["speedup"] = "num_workers=0 is not predicted, or keeps no limit"
+    else:
+        speedup = speeds.ratio(choice.pick.key, choice.default.key)
     return Forecast(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
@@ -203,7 +212,9 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
         confidence_reason=reason,
         notes=situation.notes,
         agreement=agreement(run),
-        unavailable={
+        speedup=speedup,
+        unavailable=unavailable
+        | {
             name: reason
             for name, reason in MISSING.items()
             if any(getattr(row.prediction, name) is None for row in rows)

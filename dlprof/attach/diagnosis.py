@@ -99,7 +99,7 @@ _FULL = 0.9
 _LONGEST_MESSAGE = 16384
 _BLIND: Final[Mapping[FindingCode, str]] = {
     "fetch.cpu": "__getitem__ and collate_fn look alike",
-    "fetch.io": "what workers wait for in __getitem__ has no name",
+    "fetch.io": "what __getitem__ waits for is not seen",
     "main.receive": "what receiving takes is estimated",
     "main.sampler": "a step that computes and a sampler look nearly alike",
 }

@@ -36,8 +36,8 @@ Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order"]
 
 _WORDS: dict[Bound, str] = {
     "step": (
-        "the training step is the limit: it waits only for what the main process itself does for "
-        "a batch"
+        "the training step is the limit: the workers keep up, and it waits only while the main "
+        "process takes in a batch"
     ),
     "workers": "the workers are the limit: each is busy with a batch all the time",
     "cores": "the cores are the limit: all available ones are busy",

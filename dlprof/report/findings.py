@@ -7,15 +7,18 @@ from typing import Any
 
 from dlprof.records import Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, Facts, Span, Text, Tone, Words
-from dlprof.report.labels import cores_text, gain_text, percent_text
+from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import format_bytes, format_duration, format_rate
 
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
 _SOURCES = {
     "measured": "measured here",
-    "model": "by the model",
+    "model": "predicted",
     "bound": "an estimate",
 }
+_LEAST_WAIT = 0.05
+"""A share of the time below this is not worth a figure."""
+
 _NO_FIGURES = frozenset({"trials", "gain_from", "gain_at", "gain_trials", "seen_in"})
 
 
@@ -49,13 +52,18 @@ def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
     if gain:
         yield "Speed-up", gain
     if finding.script_gain is not None:
-        yield "Script", f"{gain_text(finding.script_gain)}, from start to end"
+        yield "Overall", f"{gain_text(finding.script_gain)}, from the script's start to its end"
     if finding.doubtful:
         yield "Doubt", Span(finding.doubtful, "warn")
 
 
-def answer(findings: Sequence[Finding]) -> Iterator[tuple[str, Words]]:
-    """The first finding in two lines or three: the bottleneck, the fix and what it brings."""
+def answer(findings: Sequence[Finding], wait: float | None = None) -> Iterator[tuple[str, Words]]:
+    """The first finding in two lines or three: the bottleneck, the fix and what it brings.
+
+    Args:
+        findings: The cause to bet on first.
+        wait: Share of the time that is waited for data: a bound, where no gain is known.
+    """
     finding = next(iter(findings), None)
     if finding is None:
         yield "Bottleneck", "none found that is worth fixing"
@@ -64,7 +72,10 @@ def answer(findings: Sequence[Finding]) -> Iterator[tuple[str, Words]]:
     if finding.fix is not None:
         fix = finding.fix
         yield "Fix", fix.call.rpartition("\n")[2].strip() or _arguments(fix) or fix.text
-    yield from _worth(finding, _gain(finding))
+    gain = _gain(finding)
+    if not gain and finding.fix is not None and wait is not None and _LEAST_WAIT <= wait < 1:
+        gain = f"not known; without any wait for data {ratio_text(1 / (1 - wait))}"
+    yield from _worth(finding, gain)
 
 
 def _arguments(fix: Fix) -> str:

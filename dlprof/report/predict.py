@@ -14,6 +14,7 @@ from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     cores_text,
     count_text,
+    gain_text,
     interval_text,
     percent_text,
     rate_text,
@@ -25,6 +26,9 @@ from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _MOST_ROWS = 66
+_LONG_START = 0.05
+"""A share of an epoch from which on its start is worth a word."""
+
 _LIMITS = {
     "step": "step",
     "workers": "workers",
@@ -95,12 +99,16 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
         yield "Recommended", doc.Span(picked.config.text, "strong")
         each = " for each rank" if forecast.conditions.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
+        if forecast.speedup is not None and picked.config.num_workers:
+            yield "Speed-up", gain_text(forecast.speedup, "PyTorch's default")
         if (wait := _wait(picked)) is not None:
-            yield "Data wait", f"{percent_text(wait)} of the time"
-        bound = picked.prediction.bound
-        if limit := forecast.bounds.get(bound, ""):
-            why = limit.partition(": ")[2]
-            yield "Bottleneck", f"{_LIMITS.get(bound, bound)}: {why}" if why else limit
+            text = f"{percent_text(wait)} of the time"
+            if (start := _start(picked)) >= _LONG_START:  # else the rate seems to disagree
+                text += f"; starting takes {percent_text(start)} of each epoch"
+            yield "Data wait", text
+        limit = forecast.bounds.get(picked.prediction.bound, "")
+        if limit:
+            yield "Bottleneck", limit.replace(" is the limit", "").replace(" are the limit", "")
     yield certainty(forecast)
 
 
@@ -145,6 +153,11 @@ def _wait(row: Row) -> float | None:
     """What is waited at that rate: measured where the rate is."""
     seen = None if row.measured is None else row.measured.wait_fraction
     return row.prediction.wait_fraction if seen is None else seen
+
+
+def _start(row: Row) -> float:
+    """The share of an epoch that its start takes, where nobody measured what it takes."""
+    return 0.0 if row.measured is not None else max(0.0, 1.0 - row.speed / row.rate)
 
 
 def _unit(rows: Sequence[Row]) -> str:

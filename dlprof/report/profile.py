@@ -18,6 +18,7 @@ from dlprof.records import (
     WorkerCosts,
 )
 from dlprof.report import document as doc
+from dlprof.report.configurations import summarize
 from dlprof.report.findings import answer, cards
 from dlprof.report.labels import STAGES, cores_text, count_text, gpu_text, percent_text, rate_text
 from dlprof.report.sweep import about_file, first, title_of
@@ -28,6 +29,9 @@ _MOST_WORKERS = 64
 _MOST_TRANSFORMS = 12
 _PILE_BATCHES = 1.0
 """Fewer batches than this are on their way, not piling up."""
+
+_SLOWER_TRACED = 0.1
+"""From this share on it is said that traced batches took longer than the others, or less long."""
 
 _WORKERS: tuple[StageName, ...] = ("pick_up", "fetch", "collate", "serialise")
 _MAIN: tuple[StageName, ...] = ("queue", "rebuild", "pin", "hold_up", "copy", "wait", "step")
@@ -55,7 +59,7 @@ def profile_report(run: Run) -> doc.Document:
         title=title_of(run),
         answer=(
             *(first(run) if mine else ()),  # else findings are all that there is
-            doc.Facts(tuple(_answer(diagnosis, traced, trial))),
+            doc.Facts(tuple(_answer(run, diagnosis, traced, trial))),
             *doc.known(_lanes(traced)),
         ),
         hints=_last(run, len(diagnosis.findings) - 1),
@@ -64,32 +68,48 @@ def profile_report(run: Run) -> doc.Document:
 
 
 def _answer(
-    diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
+    run: Run, diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
 ) -> Iterator[tuple[str, doc.Words]]:
     measured = trial if trial is not None and trial.outcome == "completed" else None
-    rate = ""
-    if measured is not None:
-        of_samples = measured.samples_per_s
-        rate = ": " + (
-            rate_text(of_samples) if of_samples else rate_text(measured.batches_per_s, "batches/s")
-        )
-    yield "Profiled", f"{diagnosis.config.text}{rate}"
+    row = next((each for each in summarize(run) if each.seen.config == diagnosis.config), None)
+    rate, unit = None if row is None else row.rate, "samples/s"
+    if rate is None and measured is not None:  # how many samples a batch has is not known
+        rate, unit = measured.batches_per_s, "batches/s"
+    said = "" if rate is None else f": {rate_text(rate, unit)}"
+    yield "Profiled", f"{diagnosis.config.text}{said}"
+    wait = None if measured is None else measured.wait_fraction
+    wait = wait if row is None else row.wait_fraction
     if diagnosis.findings or (traced is not None and traced.hooked):
-        yield from answer(diagnosis.findings)
+        yield from answer(diagnosis.findings, wait)
     else:  # that batches were not traced must not read as "nothing is wrong"
         yield "Bottleneck", "not known: no batch could be traced through its stages"
-    if measured is not None and measured.wait_fraction is not None:
-        yield "Data wait", _wait(measured, traced)
+    if wait is not None:
+        period_s = None
+        if rate is not None and rate.value > 0 and measured is not None:
+            period_s = _batch_samples(measured, unit) / rate.value
+        yield "Data wait", _wait(wait, run.header.settings.get("step_s"), period_s, traced)
 
 
-def _wait(trial: Trial, traced: Explanation | None) -> str:
-    text = f"{percent_text(trial.wait_fraction)} of the time"
+def _batch_samples(trial: Trial, unit: str) -> float:
+    """How many samples a batch has, or 1 where a rate is of batches."""
+    samples, batches = trial.samples_per_s, trial.batches_per_s
+    if unit != "samples/s" or samples is None or batches is None or batches.value <= 0:
+        return 1.0
+    return samples.value / batches.value
+
+
+def _wait(wait: float, step_s: object, period_s: float | None, traced: Explanation | None) -> str:
+    text = f"{percent_text(wait)} of the time"
     parts = []
-    step = None if traced is None else traced.stage("step")
-    if step is not None and step.mean_s > 0:
-        parts.append(f"step {format_duration(step.mean_s)}")
-    if trial.batches_per_s is not None and trial.batches_per_s.value > 0:
-        parts.append(f"a batch every {format_duration(1 / trial.batches_per_s.value)}")
+    stages = {} if traced is None else {each.name: each.mean_s for each in traced.stages}
+    step = step_s if isinstance(step_s, float) and step_s > 0 else stages.get("step", 0.0)
+    if step > 0:
+        parts.append(f"step {format_duration(step)}")
+    if period_s is not None:
+        parts.append(f"a batch every {format_duration(period_s)}")
+        there_s = stages.get("wait", 0.0) + stages.get("step", 0.0)
+        if abs(there_s - period_s) > _SLOWER_TRACED * period_s and there_s > 0:
+            parts.append(f"every {format_duration(there_s)} as traced below")
     return f"{text} ({', '.join(parts)})" if parts else text
 
 

@@ -71,7 +71,7 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     diagnosis = run.diagnosis
     shown = [each for each in run.findings if not _is_of_data(each)]
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
-        yield from answer(shown)
+        yield from answer(shown, _slowest(run.watched).wait_fraction if run.watched else None)
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
 
@@ -87,7 +87,7 @@ def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
 def headroom_text(found: Headroom) -> str:
     """What a perfect loader would bring, and which two parts of the step that is made of."""
     waiting, slower = found.waiting_fraction, found.slowed_fraction
-    parts = f"{percent_text(max(0.0, waiting.value))} of the step is waiting for data"
+    parts = f"{percent_text(max(0.0, waiting.value))} of a batch's time is waiting for data"
     most = slower.high or 0.0
     if most < 0:
         # A thread that never waits gets its turns later, where others want the cores as well.
@@ -127,7 +127,8 @@ def _how_it_went(run: Run) -> str:
     parts = [f"{name} ran {format_duration(script.wall_s)}"]
     if run.watched:
         waited = format_duration(script.waited_s)
-        parts.append(f"{waited} of it waiting for data ({percent_text(script.wait_fraction)})")
+        share = percent_text(script.wait_fraction)
+        parts = [f"{parts[0]} and waited {waited} of that for data ({share})"]
     if script.ending == "running":
         parts.append("cut off")
     if script.ending in _ENDINGS:

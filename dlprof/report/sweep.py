@@ -144,7 +144,10 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         yield "Data wait", _wait(advice)
     yield certainty(advice)
     # The step is beside what is waited for it.
-    asked = _asked(advice.constraints, step=advice.expected.wait_fraction is None)
+    limits = advice.constraints
+    if advice.extrapolated and advice.basis == "predicted":  # the machine is named above
+        limits = dataclasses.replace(limits, machine=None)
+    asked = _asked(limits, step=advice.expected.wait_fraction is None)
     if words := ", ".join(asked):
         yield "Asked for", words
     yield from _shortfall(run)
@@ -205,7 +208,7 @@ def _shortfall(run: Run) -> Iterator[tuple[str, doc.Words]]:
 def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
     """Where the rest is, and what to run next."""
     if advice is not None and advice.measure_there:
-        said = f"{about_file(run)} · check it on the machine in question:"
+        said = f"{about_file(run)} · check it there:"
         return doc.hint(said, advice.measure_there[0].command)
     command = f"dlprof report {shlex.quote(run.path)} -o report.html"
     return doc.hint(f"{about_file(run)} · all of it:", command) if run.path else ()
@@ -223,7 +226,10 @@ def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
         ratio, rate = each.ratio, each.samples_per_s
         notes = [] if each.measured else ["predicted"]
         if each.config != pick and ratio.low is not None and ratio.high is not None:
-            notes += ["same within noise"] if ratio.low <= 1 <= ratio.high else []
+            # Of a cheaper one that it is as fast is not likely enough to recommend it.
+            cheaper = each.config.cost_key < pick.cost_key
+            alike = "perhaps as fast" if cheaper else "same within noise"
+            notes += [alike] if ratio.low <= 1 <= ratio.high else []
         notes += [f"95% CI {interval_text(rate)}"] if rate.is_wide else []
         shown.append(Rated(each.config, rate, ", ".join(notes), first=each.measured))
     return rates_chart(shown, pick, present)

@@ -180,10 +180,9 @@ class _Writer:
         left = max(map(cell_len, (chart.label, *labels)))
         middle = max(map(cell_len, (chart.unit, *figures)))
         room = self._width - len(indent) - left - middle - 2 * _GAP
-        behind = max(map(cell_len, notes)) + _GAP
-        if behind > _GAP and room - behind < _NARROWEST_BAR:
-            behind = 0
-        longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind if behind > _GAP else 0)))
+        notes = _fitting_notes(notes, room - _NARROWEST_BAR - _GAP)
+        behind = max(map(cell_len, notes))
+        longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind + _GAP if behind else 0)))
         if chart.label or chart.unit:
             head = f"{_aligned(chart.label, left, left=True)}{' ' * _GAP}{chart.unit:>{middle}}"
             yield Line(indent + head, "dim", no_wrap=True, overflow="ignore")
@@ -193,7 +192,7 @@ class _Writer:
             line.append(_aligned(label, left, left=True), _STYLES[bar.tone])
             line.append(f"{' ' * _GAP}{_aligned(figure, middle, left=False)}{' ' * _GAP}")
             self._draw(line, bar, chart, longest, reach)
-            if note and behind:
+            if note:
                 line.append(" " * _GAP + note, "dim")
             line.rstrip()
             yield line
@@ -275,6 +274,17 @@ def _shortened(label: str, most: int) -> str:
     if cell_len(label) <= most:
         return label
     return "..." + chop_cells(label[::-1], most - 3)[0][::-1]
+
+
+def _fitting_notes(notes: Sequence[str], most: int) -> list[str]:
+    """Notes of at most so many cells: what a longer one says last is left out."""
+    fitting = []
+    for note in notes:
+        kept = note
+        while kept and cell_len(kept) > most:
+            kept = kept.rpartition(", ")[0]
+        fitting.append(kept)
+    return fitting
 
 
 def _spare(block: doc.Block) -> list[doc.Bar]:

@@ -60,7 +60,7 @@ def transfer_report(found: Transfers) -> doc.Document:
 
 def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
     if found.accelerator is None:
-        yield "Accelerator", f"none: copies within {_HOST}, which no link exceeds"
+        yield "Accelerator", f"none: copies within {_HOST}; no link to a device is faster"
     for device in found.devices[:1]:
         yield from _of_device(device, found.batch)
     if found.together:  # what the device that suffers most keeps of its bandwidth

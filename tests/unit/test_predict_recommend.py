@@ -74,7 +74,7 @@ def test_a_step_that_waits_to_take_batches_in_is_not_told_to_be_kept_up_with() -
     text = " ".join(reason.claim for reason in answer.reasons)
     assert "No configuration would keep a step of 50 ms fed" in text
     assert "keeps up" not in text
-    assert "it waits only for what the main process itself does" in text
+    assert "it waits only while the main process takes in a batch" in text
 
 
 def test_a_run_of_no_trials_is_enough() -> None:

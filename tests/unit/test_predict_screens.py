@@ -64,7 +64,7 @@ def test_rows_tell_what_they_differ_in() -> None:
 
 def test_limits_are_told_in_words() -> None:
     text = screen(calibrated(), 120)
-    assert "  Bottleneck   workers: each is busy with a batch all the time" in text
+    assert "  Bottleneck   the workers: each is busy with a batch all the time" in text
 
 
 def test_rows_that_say_nothing_new_are_left_out() -> None:

@@ -163,13 +163,11 @@ def _quota(side: Figures) -> str:
 def _neighbours(side: Figures) -> str:
     available, waiting = side["available_cpu_cores"], side["run_queue_wait_fraction"]
     known = []
-    if waiting is not None:
-        known.append(f"run-queue delay was {percent(waiting)} of its threads' time")
     if available is not None:
-        known.append(
-            f"{available:.1f} of {side['usable_cores']:g} usable cores were its own or idle"
-        )
-    return ", and ".join(known) or "use of the cores was not recorded"
+        known.append(f"had {available:.1f} of {side['usable_cores']:g} cores")
+    if waiting is not None:
+        known.append(f"{percent(waiting)} of its threads' time was run-queue delay")
+    return ", and ".join(known) or "has no record of the cores"
 
 
 def _storage(a: Figures, b: Figures) -> str:
@@ -223,7 +221,7 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
             "background load",
             ("neighbour_stretch",),
             ("available_cpu_cores", "usable_cores", "other_cpu_cores", "run_queue_wait_fraction"),
-            lambda a, b: f"In A {_neighbours(a)}; in B {_neighbours(b)}.",
+            lambda a, b: f"A {_neighbours(a)}. B {_neighbours(b)}.",
             ("cpu.neighbours", "Move the other processes, or reserve cores for this job."),
         ),
         "storage": Kind(

@@ -20,7 +20,16 @@ from dlprof.advise.speeds import speeds_of
 from dlprof.advise.thresholds import SAME_STEP, USED_UP
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Means, rate_allowed
-from dlprof.records import Config, Estimate, Explanation, Run, RunHeader, StageName, Trial
+from dlprof.records import (
+    SCRIPT_SPEC,
+    Config,
+    Estimate,
+    Explanation,
+    Run,
+    RunHeader,
+    StageName,
+    Trial,
+)
 from dlprof.units import format_duration
 
 PartCode = Literal[
@@ -156,8 +165,10 @@ def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
     run = dataclasses.replace(run, trials=tuple(alike))
     measured = [each for each in gather(run) if each.trials]
     if not measured:
+        script = run.header.target.spec.startswith(SCRIPT_SPEC)
+        what = "is of a training script, which has no trials" if script else "has no rate"
         raise NothingMeasuredError(
-            f"No trial of {run.path} gave a rate",
+            f"{run.path} {what}",
             hint="Give run files of dlprof sweep or dlprof profile.",
         )
     tried = sorted({each.config.num_workers for each in measured})

@@ -54,7 +54,7 @@ def _answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
     if test.sights:
         last = test.sights[-1]
         worse = _slowdown(last)
-        yield "Detects", f"a service time {worse} worse, after {last.quads} ABBA blocks"
+        yield "Detects", f"slowdowns of {worse} or more"
 
 
 def _verdict(check: TargetCheck) -> str:

@@ -55,6 +55,17 @@ def test_what_slows_leads_to_the_left() -> None:
     assert right.index("█") > right.index("|")
 
 
+def test_of_a_note_that_does_not_fit_what_is_said_last_goes() -> None:
+    bars = [
+        Bar(label="2", pieces=(Piece(1),), figure="100", note="predicted, 95% CI 50-200"),
+        Bar(label="4", pieces=(Piece(2),), figure="200", note="perhaps as fast"),
+    ]
+    text = shown(Chart(bars=tuple(bars)), width=34)
+    assert "predicted" in text
+    assert "95% CI" not in text
+    assert "perhaps as fast" in text
+
+
 def test_a_note_goes_where_there_is_no_room_for_it() -> None:
     bar = Bar(label="2", pieces=(Piece(1),), figure="100", note="same within noise")
     assert "same within noise" in shown(Chart(bars=(bar,)), width=40)
