@@ -109,7 +109,7 @@ def _wait(wait: float, step_s: object, period_s: float | None, traced: Explanati
         parts.append(f"a batch every {format_duration(period_s)}")
         there_s = stages.get("wait", 0.0) + stages.get("step", 0.0)
         if abs(there_s - period_s) > _SLOWER_TRACED * period_s and there_s > 0:
-            parts.append(f"every {format_duration(there_s)} as traced below")
+            parts[-1] += f"; traced {format_duration(there_s)}"
     return f"{text} ({', '.join(parts)})" if parts else text
 
 
