@@ -402,6 +402,15 @@ def test_a_step_of_nothing_is_no_step() -> None:
     assert recommend(measured, Constraints(step_s=0.0)) == recommend(measured)
 
 
+def test_a_choice_by_disturbed_trials_alone_is_never_high() -> None:
+    quiet = blocks({W0: [100.0] * 40, W4: [1000.0] * 40}, spread=0.001)
+    assert recommend(run(quiet)).confidence == "high"
+    disturbed = recommend(run([dataclasses.replace(each, noisy=True) for each in quiet]))
+    assert disturbed.config == W4
+    assert disturbed.confidence == "medium"
+    assert "all trials of it were disturbed" in disturbed.confidence_reason
+
+
 def test_absurd_figures_give_finite_answers() -> None:
     wild = [trial(W0, 1e-300), trial(W4, 1e300), trial(W4, 1.0, repetition=1)]
     answer = recommend(run([*wild, trial(W0, 1e-5, repetition=1, spread=1e9)]))
