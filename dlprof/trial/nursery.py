@@ -33,7 +33,7 @@ from dlprof.machine.files import list_names
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, build_request, trial_request
 from dlprof.trial.stacks import answer_with_stacks
-from dlprof.trial.temporary import Parting, keep_sockets_in
+from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -193,6 +193,7 @@ class Nursery:
     def end_all(self) -> None:
         """At the end: end what the target itself has started too, and part from what it made."""
         self._own = frozenset()
+        end_tracker()  # while it lives: it is a child, too
         self._end_orphans()
         self.part()
 

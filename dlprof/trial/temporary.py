@@ -12,9 +12,10 @@ import contextlib
 import os
 import stat
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
-from multiprocessing import process
+from multiprocessing import process, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ _LONGEST_PATH = 107
 
 _SOCKET = "/listener-12345678"
 _REMEMBERED = 64  # torch makes ten at a time
+_TRACKER_S, _POLL_S = 0.5, 0.005
 
 
 def keep_sockets_in(directory: str) -> bool:
@@ -107,10 +109,31 @@ class Parting:
 
     def take(self) -> None:
         """Finalize them, the youngest first; whatever goes wrong, the others are too."""
+        end_tracker()
         for finalizer in reversed(_finalizers()):
             if finalizer not in self._before and finalizer.atexit:
                 with contextlib.suppress(BaseException):
                     finalizer()
+
+
+def end_tracker() -> None:
+    """Let multiprocessing's own tracker remove shared memory that this process has not unlinked.
+
+    A dataset that keeps some unlinks it at exit, which is never reached here, and a tracker that is
+    killed removes nothing. One that other processes keep running is left after a moment.
+    """
+    tracker: Any = getattr(resource_tracker, "_resource_tracker", None)
+    pid, pipe = getattr(tracker, "_pid", None), getattr(tracker, "_fd", None)
+    if pid is None or pipe is None:
+        return
+    with contextlib.suppress(OSError):  # in a fork it is the child of another process
+        if os.waitpid(pid, os.WNOHANG)[0] == pid:
+            return
+        os.close(pipe)
+        tracker._fd = tracker._pid = None  # noqa: SLF001 - so that it isn't asked any more
+        ends_s = time.monotonic() + _TRACKER_S
+        while os.waitpid(pid, os.WNOHANG)[0] != pid and time.monotonic() < ends_s:
+            time.sleep(_POLL_S)
 
 
 def _finalizers() -> list[weakref.finalize[..., Any]]:

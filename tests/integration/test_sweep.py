@@ -249,3 +249,33 @@ def test_the_python_api_takes_a_live_object(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["True True", "0"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere shared memory has no folder")
+def test_shared_memory_that_a_dataset_keeps_is_removed_at_the_end(tmp_path: Path) -> None:
+    name = f"dlprof-test-{os.getpid()}"
+    (tmp_path / "kept.py").write_text(
+        f"""
+import atexit
+from multiprocessing.shared_memory import SharedMemory
+
+import torch
+
+
+class Kept(torch.utils.data.Dataset):
+    def __init__(self):
+        self.held = SharedMemory(create=True, size=64, name={name!r})
+        atexit.register(self.held.unlink)
+
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        return torch.zeros(4)
+"""
+    )
+    words = ("sweep", "kept.py:Kept", "--num-workers", "0,1", "--repeats", "1")
+    subprocess.run(
+        (sys.executable, "-m", "dlprof", *words, "--trial-time", "100ms"), cwd=tmp_path, check=True
+    )
+    assert not Path("/dev/shm", name).exists()  # noqa: S108 - where POSIX has it
