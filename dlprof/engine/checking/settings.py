@@ -20,7 +20,7 @@ DEFAULT_BUDGET_S = 60.0
 BLOCK_S = 0.05
 """Length of a block of loading, in seconds. Cores change their speed after a second or so: four
 blocks of 0.15 s mostly see a change, four of 0.05 s seldom do (simulated: a verdict on equal code
-after 2.4 s of loading instead of 11; benchmarks, gate_rule)."""
+after 2.6 s of loading instead of 11; benchmarks, gate_rule)."""
 
 _LEAST_PATIENCE_S = 30.0
 """Importing torch on a slow machine takes as long."""
