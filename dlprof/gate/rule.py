@@ -9,8 +9,9 @@ blocks always give the same verdict, while they are measured and years later.
 Quads during which the machine changed its speed are left out, by a bound that knows nothing of
 which side is which: they say little and are far off. The two blocks of a side differ by the
 machine alone, whichever side the coin (``design.order_of``) has given them to, so that what is
-left is symmetric about the same shift. Where most would go, all of them count. Code that stalls now
-and then makes its own blocks differ, too: what is left out can speak against PASS (``look``).
+left is symmetric about the same shift. Where most would go, or too few to tell anything would be
+left at the end, all of them count. Code that stalls now and then makes its own blocks differ, too:
+what is left out can speak against PASS (``look``).
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def judge_gate(
             there is, and spends the error that was laid aside for it.
     """
     walked = _walk(plan, rule, [quad for quad in quads if quad.series == rule.series])
+    if ended and not _can_tell(rule, len(walked.usable)):
+        _have_all_count(walked)
     progress = _progress(plan, rule, walked, ended=ended)
     return dataclasses.replace(progress, left_out=len(walked.left_out))
 
@@ -132,8 +135,12 @@ def _take_in(walked: _Walk, rule: GateRule, reading: Reading) -> None:
     walked.left_out.append(reading)
     count, out = len(walked.usable), len(walked.left_out)
     if count + out >= 2 * rule.looks[0] and count < out:
-        walked.usable, walked.left_out = [*walked.usable, *walked.left_out], []
-        walked.all_count = True
+        _have_all_count(walked)
+
+
+def _have_all_count(walked: _Walk) -> None:
+    walked.usable, walked.left_out = [*walked.usable, *walked.left_out], []
+    walked.all_count = True
 
 
 def _settled(result: GateResult, usable: int) -> GateProgress:

@@ -10,7 +10,7 @@ from dlprof.gate.look import UNCORRECTED_FACTOR
 from dlprof.gate.rule import GateProgress, judge_gate
 from dlprof.gate.stages import PART, stage_shifts
 from dlprof.gate.views import cleaned
-from dlprof.gate.wording import amount, percent
+from dlprof.gate.wording import amount, percent, stage_line
 from dlprof.records.gate import (
     CheckPlan,
     GateResult,
@@ -137,7 +137,8 @@ def _blame(stages: Sequence[StageShift]) -> str:
     worst = next(whole, None)
     if worst is None or worst.low_s is None or worst.low_s <= 0:
         return ""
-    text = f" Most of it is in {worst.stage}: {amount(worst.shift_s, 's')} a sample"
+    shift = f"{amount(worst.shift_s, 's')} a sample ({stage_line(worst)})"
+    text = f" Most of it is in {worst.stage}: {shift}"
     parts = (stage for stage in stages if stage.stage.startswith(f"{worst.stage}{PART}"))
     part = next(parts, None)
     if part is None or part.low_s is None or part.low_s <= 0:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from dlprof.records.gate import GateName, ReasonCode, ViewFigures
+from dlprof.records.gate import GateName, ReasonCode, StageShift, ViewFigures
 from dlprof.units import format_bytes, format_duration
 
 _MOST_PERCENT = 1e6
@@ -88,6 +88,15 @@ def _scale(largest: float, unit: str) -> tuple[float, str, int]:
                 return 1 / 1024**power, name, 0 if name == "B" or shown >= 99.95 else 1
     factor, name = next(((f, n) for below, f, n in _SCALES if 0 < size < below), (1.0, "s"))
     return factor, name, max(0, 2 - math.floor(math.log10(max(1, factor * size * 1.0005))))
+
+
+def stage_line(stage: StageShift) -> str:
+    """What a stage took and takes, such as ``2.00 ms to 2.20 ms``.
+
+    The change's figure is the base's and the shift: medians of each side may differ the other way.
+    """
+    change_s = max(0.0, stage.base_s + stage.shift_s)
+    return f"{seconds_text(stage.base_s)} to {seconds_text(change_s)}"
 
 
 def figure_text(value: float | None, unit: str) -> str:

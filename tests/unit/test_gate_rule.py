@@ -356,7 +356,7 @@ def test_a_failure_says_which_stage_got_slower() -> None:
         {"stages_s": {**base, "collate": 0.032}, "service_s": (0.012,) * BATCHES},
     )
     explanation = judge(make_plan(), slower).explanation
-    assert explanation.endswith("Most of it is in collate: +500 µs a sample.")
+    assert explanation.endswith("Most of it is in collate: +500 µs a sample (500 µs to 1.00 ms).")
 
 
 def test_a_failure_says_which_transform_got_slower() -> None:
@@ -365,7 +365,7 @@ def test_a_failure_says_which_transform_got_slower() -> None:
     quads = quads_of(11, {"stages_s": base}, {"stages_s": more, "service_s": (0.012,) * BATCHES})
     verdict = judge(make_plan(), quads)
     assert verdict.explanation.endswith(
-        "Most of it is in fetch: +500 µs a sample, +500 µs of which in Resize."
+        "Most of it is in fetch: +500 µs a sample (2.00 ms to 2.50 ms), +500 µs of which in Resize."
     )
     assert {stage.stage for stage in verdict.stages} == set(base)
 
@@ -506,6 +506,13 @@ def test_where_most_would_be_left_out_all_count() -> None:
     assert judge(service_plan(), quads[: 2 * FIRST]).quads["load"] == 2 * FIRST
     slow = judge(service_plan(), changed_quads(LOOKS[2], 0.5))
     assert (slow.state, slow.quads["load"]) == ("fail", LOOKS[2])
+
+
+def test_too_few_kept_at_the_end_count_with_those_left_out() -> None:
+    quads = [*changed_quads(FIRST - 4, 0.5), *load_quads(FIRST + 2, 0.5, noise=0.01)[FIRST - 4 :]]
+    assert next_look(service_plan(), quads).needed == {"load": 4}
+    verdict = judge(service_plan(), quads)
+    assert (verdict.state, verdict.quads["load"]) == ("fail", FIRST + 2)
 
 
 def stalled_quads(count: int, letter: str, seed: int) -> list[Quad]:

@@ -330,6 +330,14 @@ def test_no_text_leaves_its_cell(text: str) -> None:
     assert lines[0] == MARKER
 
 
+@pytest.mark.parametrize("check", [passing_check(), failing_check(), inconclusive_check()])
+def test_a_comment_says_its_verdict_in_five_lines(check: CheckReport) -> None:
+    seen, _, folded = render_comment(check).partition("<details>")
+    assert len([line for line in seen.splitlines() if line and line != MARKER]) <= 5
+    assert "### Measured on" in folded
+    assert folded.endswith("</details>\n")
+
+
 def test_nobody_is_called_by_a_comment() -> None:
     text = render_comment(with_texts("@all #12"))
     assert "@all" not in text

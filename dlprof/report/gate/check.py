@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.errors import FileError
-from dlprof.gate.wording import amount, percent
+from dlprof.gate.wording import amount, percent, stage_line
 from dlprof.records import Estimate
 from dlprof.records.gate import (
     CHECK_SCHEMA_VERSION,
@@ -30,7 +30,6 @@ from dlprof.report.gate.wording import (
     rows,
     short,
     side_text,
-    stage_line,
     state_word,
 )
 from dlprof.store.codec import MismatchError, from_json, to_json

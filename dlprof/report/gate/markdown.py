@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlprof.records.gate import CheckReport
-from dlprof.report.document import Document
+from dlprof.report.document import Document, Facts
 from dlprof.report.gate.check import check_answer, check_details
 from dlprof.report.markdown import to_markdown
 
@@ -19,19 +19,28 @@ MARKER = "<!-- dlprof check -->"
 
 def render_summary(check: CheckReport) -> str:
     """What goes to ``$GITHUB_STEP_SUMMARY``."""
-    return _fitted(check, MOST_SUMMARY_BYTES)
+    head = to_markdown(check_answer(check), level=2)
+    return head + _details(check, MOST_SUMMARY_BYTES - len(head.encode()))
 
 
 def render_comment(check: CheckReport) -> str:
-    """A comment on a pull or merge request."""
-    return f"{MARKER}\n{_fitted(check, MOST_COMMENT_BYTES - len(MARKER) - 1)}"
+    """A comment on a pull or merge request: five lines of one target, all else folded away."""
+    whole = check_answer(check)
+    facts, *pictures = whole.answer
+    if isinstance(facts, Facts):  # the title says the verdict, the table the other metrics
+        facts = Facts(tuple(row for row in facts.rows if row[0] not in {"Verdict", "Also"}))
+    answer = to_markdown(Document(title=whole.title, answer=(facts,)), level=3)
+    drawn = f"\n{to_markdown(Document(title='', answer=tuple(pictures)))}" if pictures else ""
+    head = f"{MARKER}\n{answer}\n<details><summary>Details</summary>\n{drawn}"
+    end = "\n</details>\n"
+    return head + _details(check, MOST_COMMENT_BYTES - len((head + end).encode())) + end
 
 
-def _fitted(check: CheckReport, most_bytes: int) -> str:
-    """The whole text, with as many targets, worst first, as the place takes."""
-    parts = [to_markdown(check_answer(check), level=2)]
+def _details(check: CheckReport, most_bytes: int) -> str:
+    """Where it was measured and as many targets, worst first, as the place takes."""
+    parts: list[str] = []
     count = len(check.targets)
-    room = most_bytes - len(parts[0].encode()) - len(_more(count).encode())
+    room = most_bytes - len(_more(count).encode())
     for number, section in enumerate(check_details(check)):  # the first says where, not what
         title, blocks = section.title, section.blocks
         text = "\n" + to_markdown(Document(title=title, answer=blocks), level=3)

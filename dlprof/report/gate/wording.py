@@ -9,13 +9,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dlprof.gate.views import usable_quads
-from dlprof.gate.wording import METRICS, VIEW_NAMES, amount, figure_text, seconds_text
+from dlprof.gate.wording import METRICS, VIEW_NAMES, amount, figure_text, stage_line
 from dlprof.records.gate import (
     CheckReport,
     Compared,
     GateResult,
     GateState,
-    StageShift,
     TargetCheck,
     ViewFigures,
 )
@@ -148,15 +147,6 @@ def notes(target: TargetCheck) -> list[str]:
         return list(target.verdict.notes)
     loaded = f"Blocks load the same {samples:,} of {target.length:,} samples."
     return [loaded, *target.verdict.notes]
-
-
-def stage_line(stage: StageShift) -> str:
-    """What a stage took and takes, such as ``2.00 ms to 2.20 ms``.
-
-    The change's figure is the base's and the shift: medians of each side may differ the other way.
-    """
-    change_s = max(0.0, stage.base_s + stage.shift_s)
-    return f"{seconds_text(stage.base_s)} to {seconds_text(change_s)}"
 
 
 def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
