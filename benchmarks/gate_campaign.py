@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import random
 import sys
 import time
@@ -53,6 +54,9 @@ BUDGET_S, QUICK_BUDGET_S = 60.0, 10.0
 def side_plan(side: Side, kind: Kind, slower: float, workers: int) -> SidePlan:
     """One side of a session."""
     arguments = {"kind": kind.argument, "slower": f"{slower:g}", "workers": str(workers)}
+    if kind.placement == "apart":
+        usable = sorted(os.sched_getaffinity(0))
+        arguments["core"] = str(usable[0] if side == "base" else usable[-1])
     return SidePlan(
         side=side,
         request=BuildRequest(target=TARGET, arguments=arguments),
@@ -89,7 +93,10 @@ def sessions_of(batch: Batch) -> Generator[Session, None, None]:
         side_plan("base", batch.kind, 0.0, batch.workers),
         side_plan("change", batch.kind, batch.kind.slower, batch.workers),
     ]
-    settings = CheckSettings(sweep=SweepSettings(target=TARGET, budget_s=batch.budget_s))
+    settings = CheckSettings(
+        sweep=SweepSettings(target=TARGET, budget_s=batch.budget_s),
+        pin=batch.kind.placement == "rotating",
+    )
     neighbours = NEIGHBOURS if batch.crowded else 0
     with (
         open_check_listener(quiet=True) as listener,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import time
 import zlib
@@ -70,7 +71,9 @@ def start_worker(_number: int, *, wait_s: float) -> None:
     time.sleep(wait_s)
 
 
-def make(kind: str = "none", slower: str = "0", workers: str = "2") -> DataLoader[torch.Tensor]:
+def make(
+    kind: str = "none", slower: str = "0", workers: str = "2", core: str = ""
+) -> DataLoader[torch.Tensor]:
     """A loader, slower by about a fraction of its service time in one way.
 
     With ``tail`` one sample in twenty bears it all, so that blocks of few samples bear a bit more.
@@ -79,7 +82,10 @@ def make(kind: str = "none", slower: str = "0", workers: str = "2") -> DataLoade
         kind: ``none``, ``cpu``, ``wait``, ``tail``, ``collate``, ``receive`` or ``startup``.
         slower: The fraction; with ``startup`` the seconds.
         workers: ``num_workers``.
+        core: What the process that builds it keeps to from now on; empty for all that it has.
     """
+    if core:
+        os.sched_setaffinity(0, {int(core)})
     more = float(slower)
     rounds, in_collate, wait_s, tail, tensors, start_s = _ROUNDS, 0, 0.0, 0, 1, 0.0
     match kind:

@@ -58,7 +58,9 @@ def sessions(tables: Any, verdicts: dict[str, str], seconds: float = 10.0) -> li
         ({"uniform CPU 10 %": "inconclusive"}, False),
         ({"collate 20 %": "inconclusive"}, True),
         ({"collate 20 %": "pass"}, False),
-        ({"none": "inconclusive"}, True),
+        ({"none": "inconclusive"}, False),
+        ({"none, sides apart": "inconclusive"}, True),
+        ({"none, sides apart": "fail"}, False),
     ],
 )
 def test_the_goals_are_held_against_each_kind(
