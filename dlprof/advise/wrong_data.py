@@ -110,13 +110,14 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
         cost = 1.0 if now in found.truncated else 0.0
         yield finding("data.truncated", title, text, Fix(text=WHOLE_EPOCHS), ids, cost)
     if found.fed is not None and found.fault(Config(num_workers=found.fed)) is None:
+        workers = now if now > found.fed else found.unfed_of
         yield Finding(
             code="workers.unfed",
             severity="info",
-            title=f"{found.unfed_of - found.fed} of {found.unfed_of} workers get no data",
+            title=f"{workers - found.fed} of {workers} workers get no data",
             explanation=f"num_workers={found.fed} does as well: the dataset has too few shards for "
             "more.",
-            evidence={"num_workers": found.unfed_of, "fed_workers": found.fed},
+            evidence={"num_workers": workers, "fed_workers": found.fed},
             fix=Fix(
                 text=f"Set num_workers={found.fed}, or cut the data into more shards.",
                 dataloader_kwargs={"num_workers": found.fed},
@@ -136,7 +137,11 @@ def said_first(run: Run) -> list[str]:
     told = [each.claim for each in present_failure(run)]
     if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):
         told.append(ONE_BATCH)
+    present = present_of(run)
     for each in data_findings(run):
+        fed = each.evidence.get("fed_workers")
+        if fed is not None and present is not None and present.num_workers <= fed:
+            continue  # it limits what is tried, and is wrong with nothing that the user has
         fix = f" Fix: {each.fix.text}" if each.fix is not None else ""
         told.append(f"{each.title}. {each.explanation}{fix}")
     return told

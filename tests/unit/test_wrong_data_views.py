@@ -339,3 +339,13 @@ def test_that_shares_were_not_compared_is_said() -> None:
     whole = [dataclasses.replace(each, epoch_samples=4000) for each in trials]
     claims = [each.claim for each in recommend(run(whole, target=target(kind="iterable"))).reasons]
     assert not any(claim.startswith(said) for claim in claims)
+
+
+def test_idle_workers_that_nobody_asked_for_are_not_said_first() -> None:
+    trials = blocks({config(2): [1000, 1000], config(8): [990, 1000]})
+    found = dataclasses.replace(
+        run(trials, target=target(kind="iterable", own_config=config(2))),
+        explanations=(explanation(Loader(config=config(8), idle_workers=6), "t0009"),),
+    )
+    assert recommend(found).findings[0].code == "workers.unfed"
+    assert not said_first(found)
