@@ -110,14 +110,14 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
         cost = 1.0 if now in found.truncated else 0.0
         yield finding("data.truncated", title, text, Fix(text=WHOLE_EPOCHS), ids, cost)
     if found.fed is not None and found.fault(Config(num_workers=found.fed)) is None:
-        workers = now if now > found.fed else found.unfed_of
+        those = now if now > found.fed else found.unfed_of
         yield Finding(
             code="workers.unfed",
             severity="info",
-            title=f"{workers - found.fed} of {workers} workers get no data",
+            title=f"{those - found.fed} of {those} workers get no data",
             explanation=f"num_workers={found.fed} does as well: the dataset has too few shards for "
             "more.",
-            evidence={"num_workers": workers, "fed_workers": found.fed},
+            evidence={"num_workers": those, "fed_workers": found.fed},
             fix=Fix(
                 text=f"Set num_workers={found.fed}, or cut the data into more shards.",
                 dataloader_kwargs={"num_workers": found.fed},

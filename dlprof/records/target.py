@@ -89,6 +89,8 @@ class Target:
         batches_per_epoch: Batches per epoch at ``batch_size``; ``None`` likewise.
         batch_size: The loader's own batch size; ``None`` with a batch sampler or no batching.
         sampler: The sampler's class name.
+        collate_fn: What makes batches of samples, ``module.qualname``; ``None`` where nothing does,
+            or that isn't known.
         fork_safe: Whether trials can be forked from one process that has built the target once;
             false where building it started threads or touched CUDA.
         import_s: Importing and building the target, once.
@@ -115,6 +117,7 @@ class Target:
     batches_per_epoch: int | None = None
     batch_size: int | None = None
     sampler: str | None = None
+    collate_fn: str | None = None
     fork_safe: bool = True
     import_s: float | None = None
     own_config: Config | None = None

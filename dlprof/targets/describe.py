@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sized
 from inspect import Parameter
 from typing import Any, Literal
@@ -48,7 +49,18 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
         batches_per_epoch=batches,
         batch_size=getattr(loader, "batch_size", None),
         sampler=None if sampler is None or kind == "iterable" else type(sampler).__name__,
+        collate_fn=_collate_fn(loader),
     )
+
+
+def _collate_fn(loader: Any) -> str | None:
+    """The name of the function that makes batches: what a partial calls, or an object's class."""
+    found = getattr(core_of(loader), "collate_fn", None)
+    while isinstance(found, functools.partial):
+        found = found.func
+    if found is None or not hasattr(found, "__qualname__"):
+        return None if found is None else type_name(found)
+    return f"{found.__module__}.{found.__qualname__}"
 
 
 def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config | None:

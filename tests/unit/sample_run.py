@@ -103,6 +103,7 @@ HEADER = dataclasses.replace(
     target=dataclasses.replace(
         OLDER_HEADER.target,
         own_config=OWN,
+        collate_fn="torch.utils.data._utils.collate.default_collate",
         batch_bytes=19267584,
         batch_tensors=2,
         batch_s=0.103,

@@ -230,6 +230,17 @@ def test_collating_into_objects_costs_their_handing_over_too(
     assert least <= first.predicted_gain.value <= most
 
 
+def test_what_to_do_about_collating_depends_on_whose_function_it_is() -> None:
+    lists = Loader(config=config(1), rate=30, fetch_cpu=0.001, collate_cpu=0.01)
+    names = (None, "data.pad", "torch.utils.data._utils.collate.default_collate")
+    fixes = [
+        find(evidence(lists, target_fields={"batch_tensors": 1, "collate_fn": name}))[0].fix
+        for name in names
+    ]
+    assert [fix is not None and "Python" in fix.text for fix in fixes] == [True, True, False]
+    assert [fix is not None and bool(fix.code) for fix in fixes] == [True, True, False]
+
+
 def test_collating_in_python_keeps_main_waiting_for_the_workers_answer() -> None:
     """Of the 6 ms that receiving a tensor takes, all but 0.3 are the worker's collating."""
     lists = Loader(config=config(1), rate=45, fetch_cpu=0.0005, collate_cpu=0.02)

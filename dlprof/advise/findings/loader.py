@@ -481,6 +481,13 @@ def _blocked(view: View, costs: Costs) -> Claim | None:
     )
 
 
+_STACKING = """def collate(samples):
+    images, labels = zip(*samples)
+    return torch.stack(images), torch.tensor(labels)
+
+loader = DataLoader(dataset, collate_fn=collate, ...)"""
+
+
 def collate(view: View) -> Claim | None:
     """Collating costs the most."""
     costs, tensors = _making_costs(view), view.evidence.target.batch_tensors
@@ -497,21 +504,22 @@ def collate(view: View) -> Claim | None:
         receive, put_s = Work(min(receive.own_s, at.LEAST_RECEIVE_S)), min(put_s, at.LEAST_PUT_S)
     free = dataclasses.replace(costs, collate=Work(), receive=receive, put_cpu_s=put_s)
     handing = " and that one tensor is sent instead of objects" if objects else ""
+    name = view.evidence.target.collate_fn
+    is_torchs = name is not None and name.startswith("torch.utils.data.")
+    advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
+    if not is_torchs:
+        advice = (
+            "Stack whole tensors instead of looping in Python, pad once to the longest, and do "
+        )
+        advice += "per-sample work in __getitem__."
     return Claim(
         "Collating costs the most",
         f"Collating a batch takes {format_duration(costs.collate.own_s)}, fetching its samples "
         f"{format_duration(costs.fetch.own_s)}.",
         _share(costs, costs.collate.wall_s) * (view.wait or 1.0),
         "collate_s collate_cpu_s fetch_s",
-        fix="Stack whole tensors instead of looping in Python, pad once to the longest, and do "
-        "per-sample work in __getitem__; where collate_fn is torch's own, give it less, "
-        "such as uint8 instead of float32. The gain assumes that collating is "
-        f"free{handing}.",
-        code="""def collate(samples):
-    images, labels = zip(*samples)
-    return torch.stack(images), torch.tensor(labels)
-
-loader = DataLoader(dataset, collate_fn=collate, ...)""",
+        fix=f"{advice} The gain assumes that collating is free{handing}.",
+        code="" if is_torchs else _STACKING,
         gain=predicted_gain(view, costs=free),
     )
 

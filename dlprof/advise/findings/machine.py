@@ -140,7 +140,7 @@ def neighbours(view: View) -> Claim | None:
         "other_cpu_cores other_runnable own_cpu_cores available_cpu_cores usable_cores "
         "starved_fraction",
         fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
-        "cores: no setting of the loader helps.",
+        "cores.",
         gain=predicted_gain(view, cores=max(view.cores, had), now=had),
         place=Place.CROWD if lost >= at.TAKES_OVER and crowded else Place.BEHIND,
     )

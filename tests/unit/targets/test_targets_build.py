@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -33,6 +34,11 @@ class Numbers(Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         return index
+
+
+class Collator:
+    def __call__(self, samples: list[int]) -> torch.Tensor:
+        return torch.tensor(samples)
 
 
 class Batched(Numbers):
@@ -396,7 +402,16 @@ def test_the_description_tells_the_user_s_own_settings() -> None:
     assert (target.kind, target.length, target.batches_per_epoch) == ("map", 10, 3)
     assert target.dataset == f"{__name__}.Numbers"
     assert target.sampler == "SequentialSampler"
+    assert target.collate_fn == "torch.utils.data._utils.collate.default_collate"
     assert build_from_object(Numbers()).target.own_config is None
+
+
+def test_the_description_names_what_makes_batches() -> None:
+    own = DataLoader(Numbers(), 4, collate_fn=functools.partial(max, key=len))
+    assert build_from_object(own).target.collate_fn == "builtins.max"
+    assert build_from_object(DataLoader(Numbers(), collate_fn=Collator())).target.collate_fn == (
+        f"{__name__}.Collator"
+    )
 
 
 def test_the_user_s_own_settings_are_those_of_a_callable_s_defaults() -> None:
