@@ -504,14 +504,16 @@ def collate(view: View) -> Claim | None:
         receive, put_s = Work(min(receive.own_s, at.LEAST_RECEIVE_S)), min(put_s, at.LEAST_PUT_S)
     free = dataclasses.replace(costs, collate=Work(), receive=receive, put_cpu_s=put_s)
     handing = " and that one tensor is sent instead of objects" if objects else ""
-    name = view.evidence.target.collate_fn
-    is_torchs = name is not None and name.startswith("torch.utils.data.")
+    name = view.evidence.target.collate_fn or ""
+    is_torchs = name.startswith("torch.utils.data.")
     advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
     if not is_torchs:
         advice = (
             "Stack whole tensors instead of looping in Python, pad once to the longest, and do "
         )
-        advice += "per-sample work in __getitem__."
+        advice += "per-sample work in __getitem__" + (
+            "." if name else "; where collate_fn is torch's own, give it less to stack."
+        )
     return Claim(
         "Collating costs the most",
         f"Collating a batch takes {format_duration(costs.collate.own_s)}, fetching its samples "
