@@ -50,7 +50,8 @@ def index_row(run: Run) -> tuple[str, ...]:
     names = (_stem(Path(run.path)), header.target.spec, header.machine.hostname)
     started = header.started_at[:16].replace("T", " ")
     short = (shortened(name, _LONGEST) for name in names)
-    return (*short, found, value_text(rate), interval_text(rate), started)
+    name, target, host = short
+    return (name, found, value_text(rate), interval_text(rate), target, host, started)
 
 
 def _found(run: Run) -> tuple[str, Estimate | None]:
@@ -73,14 +74,14 @@ def index_report(rows: Sequence[tuple[str, ...]], pages: Sequence[str] = ()) -> 
         rows: As ``index_row`` gives them.
         pages: File names of the runs' pages beside it; empty where there are none.
     """
-    name, target, machine, found, rate, interval, started = zip(*rows, strict=True)
+    name, found, rate, interval, target, machine, started = zip(*rows, strict=True)
     columns = (
         Column("run", name, left=True, links=[f"./{quote(page)}" for page in pages]),
-        Column("target", target, 2, left=True),
-        Column("machine", machine, 1, left=True),
         Column("recommended, or found", found, left=True),
         Column("samples/s", rate, 5),
         Column("95% CI", interval, 4),
+        Column("target", target, 2, left=True),
+        Column("machine", machine, 1, left=True),
         Column("started (UTC)", started, 3, left=True),
     )
     return Document(title=f"{len(rows)} runs", answer=(Table(columns),))
