@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from dlprof.advise.recommend import with_recommendation
+from dlprof.advise.summary import summarize
 from dlprof.records import Estimate, Run
 from dlprof.report.document import Column, Document, Table
 from dlprof.report.labels import interval_text, value_text
 from dlprof.report.script import verdict
-from dlprof.report.sweep import with_recommendation
 from dlprof.report.text import shortened
 from dlprof.units import MISSING
 
@@ -60,10 +61,9 @@ def _found(run: Run) -> tuple[str, Estimate | None]:
         advice = run.recommendation
         return advice.config.text, advice.expected.samples_per_s
     if run.diagnosis is not None and not run.watched:
-        config = run.diagnosis.config
-        trial = next((each for each in run.completed if each.config == config), None)
+        found = {each.config: each.rate for each in summarize(run)}
         titles = [finding.title for finding in run.findings]
-        return (titles or ["no finding"])[0], trial.samples_per_s if trial else None
+        return (titles or ["no finding"])[0], found.get(run.diagnosis.config)
     return verdict(run.watched, run.script) if run.watched else MISSING, None
 
 

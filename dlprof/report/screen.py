@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from dlprof.advise.recommend import with_recommendation
 from dlprof.records import SCRIPT_SPEC, Run
 from dlprof.report.document import Document
 from dlprof.report.profile import profile_report
 from dlprof.report.script import script_report
-from dlprof.report.sweep import sweep_report, with_recommendation
+from dlprof.report.sweep import sweep_report
 
 
 def run_report(run: Run) -> Document:

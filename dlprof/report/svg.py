@@ -91,6 +91,10 @@ def draw(block: Chart | Plot | Timeline) -> Element:
     for kind, width in reversed(_WIDTHS.items()):
         svg = draw_one(width)
         svg.set("class", kind)
+        if kind == "narrow":  # on phones nothing hovers
+            for each in list(svg.iter()):
+                for said in each.findall("title"):
+                    each.remove(said)
         name = Element("title")
         name.text = clean(title) or "chart"
         svg.insert(0, name)
@@ -237,7 +241,7 @@ def _draw_plot(plot: Plot, width: float) -> Element:
         _label(svg, format_rate(tick), _LEFT - 6, at(0, tick)[1] + 4, "end", "soft")
     for tick in ticks(*x_range):
         _path(svg, f"M{at(tick, 0)[0]:.1f} {top:.1f}V{bottom:.1f}", "grid")
-        _label(svg, f"{tick:g}", at(tick, 0)[0], bottom + 16, "middle", "soft")
+        _label(svg, f"{tick:,g}", at(tick, 0)[0], bottom + 16, "middle", "soft")
     _label(svg, plot.x, right, bottom + 34, "end", "soft")
     _label(svg, plot.y, _LEFT, top - 6, "start", "soft")
     if plot.diagonal:
@@ -248,6 +252,8 @@ def _draw_plot(plot: Plot, width: float) -> Element:
         if each.line and len(each.points) > 1:
             steps = "L".join("{:.1f} {:.1f}".format(*at(p.x, p.y.value)) for p in each.points)
             _path(svg, f"M{steps}", f"path {kinds[each.name]}")
+            if width < _WIDTHS["broad"]:  # its points are there to be hovered
+                continue
         for point in each.points:
             _point(svg, point, at, kinds[each.name], small=each.line)
     return svg
