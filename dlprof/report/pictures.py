@@ -37,6 +37,12 @@ from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 _MOST_BATCHES = 200
 _MOST_TRIALS = 1000
 _MOST_POINTS = 400
+_MOST_LOOKS = 150
+"""Of each line over time."""
+
+_OF_THE_LOOP = frozenset({"wait", "step"})
+"""Stages of the consumer, whose CPU time is not what they last."""
+
 
 
 def with_pictures(document: doc.Document, run: Run) -> doc.Document:
@@ -128,7 +134,7 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
         pieces = tuple(
             doc.Piece(seconds, kind, format_duration(seconds))
             for kind, seconds in spent.items()
-            if seconds is not None and seconds > 0
+            if seconds is not None and seconds > 0 and stage.name not in _OF_THE_LOOP
         )
         whole = (doc.Piece(max(0.0, stage.mean_s), name, figure),)
         bars.append(doc.Bar(label=name, pieces=pieces or whole, figure=figure))
@@ -159,7 +165,7 @@ def _usage(run: Run) -> Iterator[doc.Plot]:
     """What the trials and everybody else used, in the order of measuring."""
     began = _moment(run.header.started_at)
     found: dict[str, list[doc.Point]] = {}
-    for trial in run.trials[:: len(run.trials) // _MOST_POINTS + 1]:
+    for trial in run.trials[:: len(run.trials) // _MOST_LOOKS + 1]:
         started = _moment(trial.started_at)
         if began is None or started is None:
             continue
@@ -185,7 +191,7 @@ def _usage(run: Run) -> Iterator[doc.Plot]:
             x="seconds since the run began",
             y="cores",
             series=tuple(
-                doc.Series(name, tuple(points[:: len(points) // _MOST_POINTS + 1]), line=True)
+                doc.Series(name, tuple(points[:: len(points) // _MOST_LOOKS + 1]), line=True)
                 for name, points in found.items()
             ),
         )

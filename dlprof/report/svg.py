@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -82,8 +83,7 @@ def draw(block: Chart | Plot | Timeline) -> Element:
         case Timeline():
             title, draw_one = block.title, functools.partial(_draw_timeline, block)
         case Chart():
-            by = f"by {block.label}" if block.label else ""
-            title = ", ".join(filter(None, (block.unit, by)))
+            title = ", by ".join(filter(None, (block.unit, block.label)))
             draw_one = functools.partial(_draw_bars, block)
     figure = Element("figure")
     if title:
@@ -152,7 +152,9 @@ def _legend(kinds: dict[str, str], left: float, width: float) -> tuple[list[Elem
 
 
 def _draw_bars(chart: Chart, width: float) -> Element:
-    """A chart of bars."""
+    """A chart of bars; those of shares are all of one length."""
+    if chart.kind == "share":
+        chart = dataclasses.replace(chart, bars=tuple(map(_as_shares, chart.bars)))
     kinds = _kinds(p.name for bar in chart.bars for p in bar.pieces if p.name)
     rows = _ROW * len(chart.bars)
     labels = [shortened(bar.label, round(width / 20)) for bar in chart.bars]
@@ -180,6 +182,12 @@ def _draw_bars(chart: Chart, width: float) -> Element:
         _bar(svg, bar, kinds, zero, scale, middle)
         _label(svg, behind[place], right + 10, middle + 4)
     return svg
+
+
+def _as_shares(bar: Bar) -> Bar:
+    whole = bar.length or 1.0
+    pieces = (dataclasses.replace(each, length=each.length / whole) for each in bar.pieces)
+    return dataclasses.replace(bar, pieces=tuple(pieces))
 
 
 def _right_of_bars(behind: Sequence[str], width: float) -> float:
