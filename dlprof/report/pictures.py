@@ -44,7 +44,6 @@ _OF_THE_LOOP = frozenset({"wait", "step"})
 """Stages of the consumer, whose CPU time is not what they last."""
 
 
-
 def with_pictures(document: doc.Document, run: Run) -> doc.Document:
     """A document with what only a page shows."""
     advice = run.recommendation

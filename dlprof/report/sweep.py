@@ -32,6 +32,7 @@ from dlprof.report.labels import (
     value_text,
 )
 from dlprof.report.snippets import difference
+from dlprof.report.text import shortened
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
 
 if TYPE_CHECKING:  # dlprof recommend answers without predictions
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 _MOST_TRIALS = 6
 _MOST_FAILURES = 50
+_LONGEST_PATH = 44
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
 _CUT_SHORT = {
@@ -196,7 +198,8 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
 
 def about_file(run: Run) -> str:
     """Where the run is kept, and how more of it is shown."""
-    return f"Run file {run.path} · details: -v" if run.path else "Details: -v"
+    name = shortened(run.path, _LONGEST_PATH)  # the command beside it has all of it
+    return f"Run file {name} · details: -v" if run.path else "Details: -v"
 
 
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
