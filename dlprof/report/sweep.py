@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 _MOST_TRIALS = 6
 _MOST_FAILURES = 50
-_LONGEST_PATH = 44
+_LONGEST_PATH = 40
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
 _CUT_SHORT = {

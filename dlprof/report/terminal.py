@@ -23,8 +23,9 @@ _NARROWEST_BAR = 4
 _MOST_LINES = 16
 """Of an answer, so that all of it is seen at once."""
 
-_ARGUMENT = re.compile(r"""(?:'[^']*'|"[^"]*"|\\.|\S)+""")
-"""A word of a command, quotes and what is in them whole."""
+_ARGUMENT = r"""(?:'[^']*'|"[^"]*"|\\.|\S)+"""
+_ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
+"""A word of a command, quotes and what is in them whole; an option with its value."""
 
 _SHORTEST_PIECE = 0.02
 """Share of a lane below which a piece is left out where the lane is longer than a line."""
@@ -266,7 +267,7 @@ def _continued(text: str, width: int) -> Iterator[str]:
     """Commands to copy: what is too long goes on below, as a shell reads it."""
     for command in text.splitlines():
         line = ""
-        for word in _ARGUMENT.findall(command):
+        for word in _ARGUMENTS.findall(command):
             if line and cell_len(f"{line} {word} \\") > width and cell_len(command) > width:
                 yield f"{line} \\"
                 line = f"  {word}"
