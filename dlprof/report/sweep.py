@@ -88,7 +88,7 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
             doc.Code(difference(advice.config, present_of(run), run.header.target.call.checked())),
         ),
         hints=_last(run, advice),
-        details=tuple(_details(run, advice, again)),
+        details=doc.Later(lambda: _details(run, advice, again)),
     )
 
 
