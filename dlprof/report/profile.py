@@ -49,7 +49,10 @@ def profile_report(run: Run) -> doc.Document:
         # Findings need figures: that there are none must not read as "nothing is wrong".
         unknown = "nothing could be measured"
     if diagnosis is None or unknown:
-        row = doc.Facts((("Bottleneck", f"not known: {unknown}"),))
+        rows = [("Bottleneck", f"not known: {unknown}")]
+        if run.end is None:
+            rows.append(("Cut off", "the profile did not end; run it once more"))
+        row = doc.Facts(tuple(rows))
         return doc.Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
     traced = run.traced
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]

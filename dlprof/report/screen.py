@@ -24,7 +24,9 @@ def run_report(run: Run) -> Document:
     cut_off = header.target.spec.startswith(SCRIPT_SPEC) and not header.settings
     if run.script is not None or run.watched or cut_off:
         return script_report(run)
-    return sweep_report(run) if run.diagnosis is None else profile_report(run)
+    # A profile that was cut off has no diagnosis yet; what it lacks for good is a sweep's plan.
+    explains = header.plan is None and any(trial.purpose == "explain" for trial in run.trials)
+    return profile_report(run) if run.diagnosis is not None or explains else sweep_report(run)
 
 
 def render_html(run: Run) -> str:

@@ -176,9 +176,12 @@ def _draw_bars(chart: Chart, width: float) -> Element:
         _path(svg, f"M{at:.1f} {top:.1f}V{top + rows:.1f}", "grid")
         if chart.kind == "bars" and len(kinds) == 0:
             _label(svg, format_rate(tick), at, top + rows + 14, "middle", "soft")
-    for place, (bar, label) in enumerate(zip(chart.bars, labels, strict=True)):
+    for place, (each, label) in enumerate(zip(chart.bars, labels, strict=True)):
+        bar = each
         middle = top + _ROW * (place + 0.5)
         _label(svg, label, left - 8, middle + 4, "end")
+        if chart.kind == "signed" and not bar.tone:
+            bar = dataclasses.replace(bar, tone="bad" if bar.length < 0 else "good")
         _bar(svg, bar, kinds, zero, scale, middle)
         _label(svg, behind[place], right + 10, middle + 4)
     return svg
