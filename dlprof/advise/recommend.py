@@ -13,6 +13,7 @@ from dlprof.advise.candidates import (
     base_config,
     candidate_configs,
     gather,
+    stored_limits,
     within_limits,
 )
 from dlprof.advise.choice import Choice, certify, choose, is_better, judge, unmeasured
@@ -32,7 +33,7 @@ from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
 from dlprof.advise.speeds import candidates_of, predictions, speeds_of
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
 from dlprof.advise.wrong_data import data_findings, present_failure
-from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
     Alternative,
@@ -474,3 +475,17 @@ def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, i
         "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
         "torch's suggested maximum": affinity,
     }
+
+
+def with_recommendation(run: Run) -> Run:
+    """The run with a recommendation, as ``dlprof recommend`` gives it where the sweep keeps none.
+
+    One of an earlier version, without rates, was made by other rules.
+    """
+    if run.diagnosis is not None:
+        return run
+    try:
+        found = recommend(run, stored_limits(run.header.settings))
+        return dataclasses.replace(run, recommendation=found)
+    except DlprofError:  # nothing measured, or nothing within the limits: there is none
+        return run

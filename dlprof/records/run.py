@@ -124,6 +124,14 @@ class Run:
         return () if self.diagnosis is None else self.diagnosis.findings
 
     @property
+    def traced(self) -> Explanation | None:
+        """What the last traced trial showed, in a profile of the configuration that it is on."""
+        found = self.explanations
+        if self.diagnosis is not None and self.script is None:
+            found = tuple(each for each in found if each.config == self.diagnosis.config)
+        return found[-1] if found else None
+
+    @property
     def completed(self) -> tuple[Trial, ...]:
         """The trials that have figures to compare."""
         return tuple(

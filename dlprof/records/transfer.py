@@ -131,6 +131,21 @@ class DeviceTransfer:
         pinned = [cell.bytes_per_s for cell in self.cells if cell.memory == "pinned"]
         return max(pinned or [cell.bytes_per_s for cell in self.cells], default=None)
 
+    @property
+    def best_way(self) -> list[CopyTime]:
+        """Copies by size: pinned and not waited for where that is possible, else the first way."""
+        ways = [(cell.memory, cell.mode) for cell in self.cells]
+        best = ("pinned", "non_blocking")
+        way = best if best in ways else next(iter(ways), None)
+        found = (cell for cell in self.cells if (cell.memory, cell.mode) == way)
+        return sorted(found, key=lambda cell: cell.bytes)
+
+    def cell(self, memory: Memory, mode: CopyMode, size: int) -> CopyTime | None:
+        """One way to copy buffers of one size; ``None`` where it was not timed."""
+        wanted = (memory, mode, size)
+        cells = (cell for cell in self.cells if (cell.memory, cell.mode, cell.bytes) == wanted)
+        return next(cells, None)
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class TogetherRate:
@@ -145,6 +160,11 @@ class TogetherRate:
     device: str
     alone_bytes_per_s: float
     together_bytes_per_s: Estimate
+
+    @property
+    def kept(self) -> float:
+        """Share of its bandwidth that it keeps beside the others."""
+        return self.together_bytes_per_s.value / self.alone_bytes_per_s
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -213,6 +233,38 @@ class BatchTransfer:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class Pinning:
+    """What pinned memory changes for copies to the first device.
+
+    Attributes:
+        bytes: Of what was copied.
+        of_batch: Whether that is the user's batch; else it is the largest plain buffer.
+        pageable_s: Seconds of a copy from pageable memory.
+        pinned_s: The same from pinned memory.
+    """
+
+    bytes: int
+    of_batch: bool
+    pageable_s: Estimate
+    pinned_s: Estimate
+
+    @property
+    def speedup(self) -> Estimate:
+        """How many times as fast; with both intervals at their worst ends, so never too narrow."""
+        slow, fast = self.pageable_s, self.pinned_s
+        low = slow.low / fast.high if slow.low is not None and fast.high else None
+        high = slow.high / fast.low if slow.high is not None and fast.low else None
+        value = slow.value / fast.value if fast.value > 0 else 1.0
+        return Estimate(value=value, low=low, high=high)
+
+    @property
+    def pays(self) -> bool:
+        """Whether pinned copies are surely faster."""
+        low = self.speedup.low
+        return (self.speedup.value if low is None else low) > 1
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Transfers:
     """All that ``dlprof transfer`` found.
 
@@ -236,3 +288,28 @@ class Transfers:
     batch: BatchTransfer | None = None
     warnings: tuple[str, ...] = ()
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def pinning(self) -> Pinning | None:
+        """What it changes for the user's batch, else for the largest buffers, where timed."""
+        if self.batch is not None:
+            ways = {each.way: each.copy_s for each in self.batch.together}
+            if {"pageable", "pinned_by_loader"} <= ways.keys():
+                return Pinning(
+                    bytes=self.batch.bytes,
+                    of_batch=True,
+                    pageable_s=ways["pageable"],
+                    pinned_s=ways["pinned_by_loader"],
+                )
+        device = next(iter(self.devices), None)
+        cells = [] if device is None else device.best_way
+        pinned = next((cell for cell in reversed(cells) if cell.memory == "pinned"), None)
+        plain = pinned and device and device.cell("pageable", pinned.mode, pinned.bytes)
+        if not pinned or not plain:
+            return None
+        return Pinning(
+            bytes=pinned.bytes,
+            of_batch=False,
+            pageable_s=plain.time_s,
+            pinned_s=pinned.time_s,
+        )

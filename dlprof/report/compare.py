@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from dlprof.advise.compare import Comparison, SideInfo
 from dlprof.records import Estimate
@@ -48,7 +49,7 @@ def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
 
 def _details(comparison: Comparison) -> Iterator[doc.Section]:
     sides = {
-        name: f"{side.cpu_model}, {side.config.text}, {side.run_file}"
+        name: f"{side.cpu_model}, {side.config.text}, {PurePath(side.run_file).name}"
         for name, side in (("A", comparison.a), ("B", comparison.b))
     }
     yield from doc.section("Compared", doc.Facts((*sides.items(), ("pairs", comparison.pairing))))

@@ -1,7 +1,4 @@
-"""A run's configurations: as rows of a table, and as bars by ``num_workers``.
-
-The figures are those that the recommendation rests on, so that one screen never says two.
-"""
+"""A run's configurations: columns of their settings, and bars by ``num_workers``."""
 
 from __future__ import annotations
 
@@ -9,19 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dlprof.advise.candidates import Candidate, gather
-from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import speeds_of
-from dlprof.records import Config, Estimate, Recommendation, Run
+from dlprof.records import Config, Estimate
 from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.units import MISSING, format_rate
-
-PICK = "recommended"
-PRESENT = "yours"
-TIE = "tie"
-FASTEST = "fastest"
-DEFAULT = "default"
-FAILED = "failed"
 
 MOST_BARS = 7
 """Bars beside an answer, which has to fit into 16 lines."""
@@ -38,89 +25,6 @@ _TITLES = {
     "sharing_strategy": "sharing",
     "worker_threads": "threads",
 }
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One configuration over all its trials.
-
-    Attributes:
-        seen: What was seen of it.
-        role: ``recommended``, ``yours`` (what the target is set to now), ``tie``, ``fastest``,
-            ``default`` (PyTorch's own), ``failed`` or empty.
-        rate: The one rate that the run has for it, over whole epochs where their length is known;
-            ``None`` without figures.
-        predicted: The same as a model predicted it before anything was measured.
-        relative: That rate over that of the pick (of the fastest, where nothing is recommended).
-        wait_fraction: Mean share of time waiting for data at the stated step.
-    """
-
-    seen: Candidate
-    role: str
-    rate: Estimate | None = None
-    predicted: Estimate | None = None
-    relative: Estimate | None = None
-    wait_fraction: float | None = None
-
-    @property
-    def config(self) -> Config:
-        """Which."""
-        return self.seen.config
-
-
-def summarize(run: Run, advice: Recommendation | None = None) -> tuple[Row, ...]:
-    """One row per configuration, fastest first, those without figures last.
-
-    Args:
-        run: What was measured.
-        advice: Says the pick and the ties; ``None`` for the recommendation that the run keeps.
-    """
-    advice = advice or run.recommendation
-    candidates = gather(run)
-    failed = tuple(
-        Row(seen=Candidate(config=each.config, name=each.name), role=FAILED)
-        for each in candidates
-        if not (each.trials or any(trial.outcome == "skipped" for trial in each.failures))
-    )
-    measured = [each for each in candidates if each.trials]
-    if not measured:
-        return failed
-    situation = Situation.of(run, advice.constraints if advice else None)
-    # What the trials gave, where the recommendation is for what a model predicts from them.
-    situation = Situation.of(run) if situation.by_model else situation
-    speeds = speeds_of(run, situation)
-    fastest = speeds.fastest(measured)
-    pick = next((each for each in measured if advice and each.config == advice.config), None)
-    roles = {} if situation.present is None else {situation.present: PRESENT}
-    if advice is None:
-        roles = {fastest.config: FASTEST} | roles
-    else:
-        related = {other.config: other.relation for other in advice.alternatives}
-        known = {config: role for config, role in related.items() if role != "slower"}
-        roles = known | roles | {advice.config: PICK}
-    predicted = _predicted(run)
-    rows = (
-        Row(
-            seen=each,
-            role=roles.get(each.config, ""),
-            rate=speeds.rate(each.key),
-            predicted=predicted.get(each.config),
-            relative=speeds.ratio(each.key, (pick or fastest).key),
-            wait_fraction=speeds.wait_fraction(each),
-        )
-        for each in sorted(measured, key=lambda each: speeds.log_speed(each.key), reverse=True)
-    )
-    return (*rows, *failed)
-
-
-def _predicted(run: Run) -> dict[Config, Estimate]:
-    cells = run.prediction.cells if run.prediction is not None else ()
-    return {
-        cell.config: cell.samples_per_s
-        if cell.epoch_samples_per_s is None
-        else cell.samples_per_s.times(cell.epoch_samples_per_s / cell.samples_per_s.value)
-        for cell in cells
-    }
 
 
 def setting_columns(configs: Sequence[Config]) -> Iterator[Column]:

@@ -7,7 +7,7 @@ anywhere: the writers clean and escape every one of them, so that nothing in it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from dlprof.records import Estimate
@@ -297,6 +297,21 @@ class Section:
     blocks: tuple[Block, ...]
 
 
+class Later(Iterable[Section]):
+    """Sections that are filled when they are read: most screens show none of their details."""
+
+    def __init__(self, fill: Callable[[], Iterable[Section]]) -> None:
+        """Keep how.
+
+        Args:
+            fill: Gives the sections.
+        """
+        self._fill = fill
+
+    def __iter__(self) -> Iterator[Section]:
+        return iter(self._fill())
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Document:
     """What a command has to say.
@@ -314,7 +329,7 @@ class Document:
     title: str
     answer: tuple[Block, ...]
     hints: tuple[Block, ...] = ()
-    details: tuple[Section, ...] = ()
+    details: Iterable[Section] = ()
     pictures: tuple[Section, ...] = ()
     appendix: tuple[Section, ...] = ()
 

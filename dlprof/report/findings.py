@@ -72,7 +72,7 @@ def answer(findings: Sequence[Finding], wait: float | None = None) -> Iterator[t
     if finding.fix is not None:
         fix = finding.fix
         yield "Fix", fix.call.rpartition("\n")[2].strip() or _arguments(fix) or fix.text
-    gain = _gain(finding)
+    gain = _gain(finding, names_step=False)  # which the line on the wait has
     if not gain and finding.fix is not None and wait is not None and _LEAST_WAIT <= wait < 1:
         gain = f"not known; without any wait for data {ratio_text(1 / (1 - wait))}"
     yield from _worth(finding, gain)
@@ -88,11 +88,12 @@ def known_gain(finding: Finding) -> str:
     return gain and gain + _trials(finding.evidence.get("gain_trials"))
 
 
-def _gain(finding: Finding) -> str:
+def _gain(finding: Finding, *, names_step: bool = True) -> str:
     gain, evidence = finding.predicted_gain, finding.evidence
     if gain is None:
         return ""
     at = str(evidence.get("gain_at") or "")
+    at = "" if at.startswith("at a step of") and not names_step else at
     known = _SOURCES.get(str(evidence.get("gain_from")), "")
     return ", ".join(filter(None, (f"{gain_text(gain)} {at}".strip(), known)))
 

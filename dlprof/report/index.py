@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from dlprof.advise.recommend import with_recommendation
+from dlprof.advise.summary import summarize
 from dlprof.records import Estimate, Run
 from dlprof.report.document import Column, Document, Table
 from dlprof.report.labels import interval_text, value_text
 from dlprof.report.script import verdict
-from dlprof.report.sweep import with_recommendation
 from dlprof.report.text import shortened
 from dlprof.units import MISSING
 
@@ -50,7 +51,8 @@ def index_row(run: Run) -> tuple[str, ...]:
     names = (_stem(Path(run.path)), header.target.spec, header.machine.hostname)
     started = header.started_at[:16].replace("T", " ")
     short = (shortened(name, _LONGEST) for name in names)
-    return (*short, found, value_text(rate), interval_text(rate), started)
+    name, target, host = short
+    return (name, found, value_text(rate), interval_text(rate), target, host, started)
 
 
 def _found(run: Run) -> tuple[str, Estimate | None]:
@@ -59,10 +61,9 @@ def _found(run: Run) -> tuple[str, Estimate | None]:
         advice = run.recommendation
         return advice.config.text, advice.expected.samples_per_s
     if run.diagnosis is not None and not run.watched:
-        config = run.diagnosis.config
-        trial = next((each for each in run.completed if each.config == config), None)
+        found = {each.config: each.rate for each in summarize(run)}
         titles = [finding.title for finding in run.findings]
-        return (titles or ["no finding"])[0], trial.samples_per_s if trial else None
+        return (titles or ["no finding"])[0], found.get(run.diagnosis.config)
     return verdict(run.watched, run.script) if run.watched else MISSING, None
 
 
@@ -73,14 +74,14 @@ def index_report(rows: Sequence[tuple[str, ...]], pages: Sequence[str] = ()) -> 
         rows: As ``index_row`` gives them.
         pages: File names of the runs' pages beside it; empty where there are none.
     """
-    name, target, machine, found, rate, interval, started = zip(*rows, strict=True)
+    name, found, rate, interval, target, machine, started = zip(*rows, strict=True)
     columns = (
         Column("run", name, left=True, links=[f"./{quote(page)}" for page in pages]),
-        Column("target", target, 2, left=True),
-        Column("machine", machine, 1, left=True),
         Column("recommended, or found", found, left=True),
         Column("samples/s", rate, 5),
         Column("95% CI", interval, 4),
+        Column("target", target, 2, left=True),
+        Column("machine", machine, 1, left=True),
         Column("started (UTC)", started, 3, left=True),
     )
     return Document(title=f"{len(rows)} runs", answer=(Table(columns),))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import math
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +19,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dlprof.records import Config, Estimate, Run, RunHeader, SweepPrediction, Trial, Usage
+from dlprof.advise.summary import best_so_far
+from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, rate_text
 from dlprof.report.text import clean
-from dlprof.stats import mean_interval
 from dlprof.units import counted, format_bytes, format_duration
 
 _PREPARING_STEPS = 4  # lines about made data, where there is no terminal
@@ -36,9 +34,6 @@ _PURPOSES = {
     "lever": "extra setting",
 }
 _LABEL_WIDTH = len("machine ")
-
-_LEAST_FOR_INTERVAL = 3
-"""Trials of a configuration from which on their mean has an interval."""
 
 _NAMED_CARDS = 2
 """Cards beyond which a line has no room for each one's name."""
@@ -88,37 +83,6 @@ class SweepState:
         if self.expected_s <= 0:
             return self.reached
         return max(self.reached, min(1.0, self.elapsed_at(now) / self.expected_s))
-
-
-def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:
-    """The configuration of the highest mean rate; ``None`` before any trial has figures.
-
-    The mean is that of logarithms, whose interval is never below 0, and from three trials on has
-    one: two hardly say how far a third may lie.
-    """
-    rates: dict[Config, list[Estimate]] = {}
-    for trial in trials:
-        compared = trial.outcome == "completed" and trial.purpose == "measure"
-        if compared and trial.samples_per_s is not None:
-            rates.setdefault(trial.config, []).append(trial.samples_per_s)
-    means = {config: _mean(found) for config, found in rates.items()}
-    if not means:
-        return None
-    best = max(means, key=lambda config: means[config].value)
-    return best, means[best]
-
-
-def _mean(found: Sequence[Estimate]) -> Estimate:
-    values = [rate.value for rate in found]
-    if len(found) == 1:
-        return found[0]
-    if min(values) <= 0:
-        return Estimate(value=statistics.fmean(values))
-    if len(found) < _LEAST_FOR_INTERVAL:
-        return Estimate(value=statistics.geometric_mean(values))
-    logs = mean_interval([math.log(value) for value in values])
-    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
-    return Estimate(value=math.exp(logs.value), low=low, high=high)
 
 
 def planned_text(header: RunHeader, configs: Sequence[Config], repeats: int | None) -> str:

@@ -12,7 +12,7 @@ from importlib.resources import files
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from dlprof.report import document as doc
-from dlprof.report.svg import draw_bars, draw_plot, draw_timeline, stage_rules
+from dlprof.report.svg import draw, stage_rules
 from dlprof.report.text import clean, clean_lines, clean_within
 
 _MOST_ROWS = 500
@@ -65,12 +65,8 @@ def _hash(text: str) -> str:
 
 def _add(parent: Element, block: doc.Block) -> None:
     match block:
-        case doc.Plot():
-            parent.append(draw_plot(block))
-        case doc.Timeline():
-            parent.append(draw_timeline(block))
-        case doc.Chart():
-            parent.append(draw_bars(block))
+        case doc.Plot() | doc.Timeline() | doc.Chart():
+            parent.append(draw(block))
         case doc.Table():
             _add_table(parent, block)
         case doc.Card():

@@ -37,6 +37,11 @@ from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 _MOST_BATCHES = 200
 _MOST_TRIALS = 1000
 _MOST_POINTS = 400
+_MOST_LOOKS = 150
+"""Of each line over time."""
+
+_OF_THE_LOOP = frozenset({"wait", "step"})
+"""Stages of the consumer, whose CPU time is not what they last."""
 
 
 def with_pictures(document: doc.Document, run: Run) -> doc.Document:
@@ -46,7 +51,7 @@ def with_pictures(document: doc.Document, run: Run) -> doc.Document:
         document,
         pictures=(
             *doc.section("Throughput", *_throughput(run, advice)),
-            *doc.section("Where a batch's time goes", *_stages(run.explanations)),
+            *doc.section("Where a batch's time goes", *_stages(run.traced)),
             *doc.section("Batches over time", *_timeline(run)),
         ),
         appendix=(
@@ -119,26 +124,22 @@ def _lines(run: Run) -> Iterator[doc.Series]:
             yield doc.Series(f"predicted, prefetch_factor={prefetch}", points, line=True)
 
 
-def _stages(explanations: Sequence[Explanation]) -> Iterator[doc.Chart]:
+def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
     """CPU time, run-queue delay and blocked time of each stage that knows them apart."""
-    for traced in explanations[-1:]:
-        bars = []
-        for stage in traced.stages:
-            name, figure = STAGES[stage.name], format_duration(stage.mean_s)
-            spent = {
-                "CPU": stage.cpu_s,
-                "run-queue delay": stage.run_queue_s,
-                "blocked": stage.io_s,
-            }
-            pieces = tuple(
-                doc.Piece(seconds, kind, format_duration(seconds))
-                for kind, seconds in spent.items()
-                if seconds is not None and seconds > 0
-            )
-            whole = (doc.Piece(max(0.0, stage.mean_s), name, figure),)
-            bars.append(doc.Bar(label=name, pieces=pieces or whole, figure=figure))
-        if bars:
-            yield doc.Chart(bars=tuple(bars), label="stage", unit="seconds a batch")
+    bars = []
+    for stage in () if traced is None else traced.stages:
+        name, figure = STAGES[stage.name], format_duration(stage.mean_s)
+        spent = {"CPU": stage.cpu_s, "run-queue delay": stage.run_queue_s, "blocked": stage.io_s}
+        pieces = tuple(
+            doc.Piece(seconds, kind, format_duration(seconds))
+            for kind, seconds in spent.items()
+            if seconds is not None and seconds > 0 and stage.name not in _OF_THE_LOOP
+        )
+        whole = (doc.Piece(max(0.0, stage.mean_s), name, figure),)
+        bars.append(doc.Bar(label=name, pieces=pieces or whole, figure=figure))
+    if bars and traced is not None:
+        unit = f"seconds a batch, traced with {traced.config.text}"
+        yield doc.Chart(bars=tuple(bars), label="stage", unit=unit)
 
 
 def _timeline(run: Run) -> Iterator[doc.Timeline]:
@@ -163,7 +164,7 @@ def _usage(run: Run) -> Iterator[doc.Plot]:
     """What the trials and everybody else used, in the order of measuring."""
     began = _moment(run.header.started_at)
     found: dict[str, list[doc.Point]] = {}
-    for trial in run.trials[:: len(run.trials) // _MOST_POINTS + 1]:
+    for trial in run.trials[:: len(run.trials) // _MOST_LOOKS + 1]:
         started = _moment(trial.started_at)
         if began is None or started is None:
             continue
@@ -189,7 +190,7 @@ def _usage(run: Run) -> Iterator[doc.Plot]:
             x="seconds since the run began",
             y="cores",
             series=tuple(
-                doc.Series(name, tuple(points[:: len(points) // _MOST_POINTS + 1]), line=True)
+                doc.Series(name, tuple(points[:: len(points) // _MOST_LOOKS + 1]), line=True)
                 for name, points in found.items()
             ),
         )

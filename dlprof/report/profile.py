@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from dlprof.advise.summary import summarize
 from dlprof.records import (
     Diagnosis,
     Explanation,
@@ -18,7 +19,6 @@ from dlprof.records import (
     WorkerCosts,
 )
 from dlprof.report import document as doc
-from dlprof.report.configurations import summarize
 from dlprof.report.findings import answer, cards
 from dlprof.report.labels import STAGES, cores_text, count_text, gpu_text, percent_text, rate_text
 from dlprof.report.sweep import about_file, first, title_of
@@ -49,16 +49,18 @@ def profile_report(run: Run) -> doc.Document:
         # Findings need figures: that there are none must not read as "nothing is wrong".
         unknown = "nothing could be measured"
     if diagnosis is None or unknown:
-        row = doc.Facts((("Bottleneck", f"not known: {unknown}"),))
+        rows = [("Bottleneck", f"not known: {unknown}")]
+        if run.end is None:
+            rows.append(("Cut off", "the profile did not end; run it once more"))
+        row = doc.Facts(tuple(rows))
         return doc.Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
-    mine = [each for each in run.explanations if each.config == diagnosis.config]
-    traced = mine[-1] if mine else None
+    traced = run.traced
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
     trial = plain[0] if plain else next(iter(run.trials), None)
     return doc.Document(
         title=title_of(run),
         answer=(
-            *(first(run) if mine else ()),  # else findings are all that there is
+            *(first(run) if traced else ()),  # else findings are all that there is
             doc.Facts(tuple(_answer(run, diagnosis, traced, trial))),
             *doc.known(_lanes(traced)),
         ),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from dlprof.advise.recommend import with_recommendation
 from dlprof.records import SCRIPT_SPEC, Run
 from dlprof.report.document import Document
 from dlprof.report.profile import profile_report
 from dlprof.report.script import script_report
-from dlprof.report.sweep import sweep_report, with_recommendation
+from dlprof.report.sweep import sweep_report
 
 
 def run_report(run: Run) -> Document:
@@ -23,7 +24,9 @@ def run_report(run: Run) -> Document:
     cut_off = header.target.spec.startswith(SCRIPT_SPEC) and not header.settings
     if run.script is not None or run.watched or cut_off:
         return script_report(run)
-    return sweep_report(run) if run.diagnosis is None else profile_report(run)
+    # A profile that was cut off has no diagnosis yet; what it lacks for good is a sweep's plan.
+    explains = header.plan is None and any(trial.purpose == "explain" for trial in run.trials)
+    return profile_report(run) if run.diagnosis is not None or explains else sweep_report(run)
 
 
 def render_html(run: Run) -> str:

@@ -158,7 +158,10 @@ def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> doc
     share = loader.wait_fraction
     return doc.Bar(
         label=label,
-        pieces=(doc.Piece(max(0.0, loader.waited_s)), doc.Piece(max(0.0, loader.stepped_s))),
+        pieces=(
+            doc.Piece(max(0.0, loader.waited_s), "wait", format_duration(loader.waited_s)),
+            doc.Piece(max(0.0, loader.stepped_s), "step", format_duration(loader.stepped_s)),
+        ),
         figure=f"{percent_text(share)} {waited}",
         note=note,
         tone="bad" if (share or 0.0) >= _HARDLY else "good",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement
@@ -13,13 +15,17 @@ from dlprof.units import format_duration, format_rate
 _Place = Callable[[float, float], tuple[float, float]]
 """From figures to a place in the picture."""
 
-_WIDTH = 860.0
+_WIDTHS = {"broad": 860.0, "narrow": 400.0}
+"""Each picture is drawn for wide windows and for phones; the page shows the one that fits."""
+
+_LEAST_BARS = 0.3
+"""Share of a picture that its bars keep: what is behind them gives way."""
+
 _ROW, _THICK, _TOP = 22.0, 14.0, 6.0
 _AXIS = 22.0
 _LETTER = 6.6
 """Mean width of a letter of 12 px."""
 
-_LONGEST_LABEL = 40
 _TICKS = 5
 _HEIGHT = 300.0
 _LEFT = 70.0
@@ -68,15 +74,37 @@ def _kinds(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _frame(title: str, height: float) -> tuple[Element, Element]:
-    """A figure with its caption, and the picture in it."""
+def draw(block: Chart | Plot | Timeline) -> Element:
+    """A figure with its caption, and the picture in it, once for each kind of window."""
+    draw_one: Callable[[float], Element]
+    match block:
+        case Plot():
+            title, draw_one = block.title, functools.partial(_draw_plot, block)
+        case Timeline():
+            title, draw_one = block.title, functools.partial(_draw_timeline, block)
+        case Chart():
+            title = ", by ".join(filter(None, (block.unit, block.label)))
+            draw_one = functools.partial(_draw_bars, block)
     figure = Element("figure")
     if title:
         SubElement(figure, "figcaption").text = clean(title)
-    box = {"viewBox": f"0 0 {_WIDTH:g} {height:g}", "width": f"{_WIDTH:g}", "height": f"{height:g}"}
-    svg = SubElement(figure, "svg", {**box, "role": "img"})
-    SubElement(svg, "title").text = clean(title) or "chart"
-    return figure, svg
+    for kind, width in reversed(_WIDTHS.items()):
+        svg = draw_one(width)
+        svg.set("class", kind)
+        if kind == "narrow":  # on phones nothing hovers
+            for each in list(svg.iter()):
+                for said in each.findall("title"):
+                    each.remove(said)
+        name = Element("title")
+        name.text = clean(title) or "chart"
+        svg.insert(0, name)
+        figure.append(svg)
+    return figure
+
+
+def _picture(width: float, height: float) -> Element:
+    box = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
+    return Element("svg", {**box, "role": "img"})
 
 
 def _label(
@@ -109,31 +137,36 @@ def ticks(low: float, high: float) -> list[float]:
     return [place * step for place in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _legend(svg: Element, kinds: dict[str, str], left: float) -> float:
-    """The names with their colors; returns the room that they take."""
+def _legend(kinds: dict[str, str], left: float, width: float) -> tuple[list[Element], float]:
+    """The names with their colors, and where they end."""
+    made = Element("g")
     at, top = left, _TOP
     for name, kind in kinds.items():
         room = 22 + _LETTER * len(name) + 14
-        if at + room > _WIDTH and at > left:
+        if at + room > width and at > left:
             at, top = left, top + 20
-        _rectangle(svg, at, top + 1, 11.0, kind, height=11.0)
-        _label(svg, name, at + 16, top + 11)
+        _rectangle(made, at, top + 1, 11.0, kind, height=11.0)
+        _label(made, name, at + 16, top + 11)
         at += room
-    return top + 20 if kinds else _TOP
+    return list(made), top + 20 if kinds else _TOP
 
 
-def draw_bars(chart: Chart) -> Element:
-    """A chart of bars."""
+def _draw_bars(chart: Chart, width: float) -> Element:
+    """A chart of bars; those of shares are all of one length."""
+    if chart.kind == "share":
+        chart = dataclasses.replace(chart, bars=tuple(map(_as_shares, chart.bars)))
     kinds = _kinds(p.name for bar in chart.bars for p in bar.pieces if p.name)
-    title = ", ".join(filter(None, (chart.unit, f"by {chart.label}" if chart.label else "")))
     rows = _ROW * len(chart.bars)
-    legend = 20.0 * (1 + sum(22 + _LETTER * len(n) + 14 for n in kinds) // 500) if kinds else 0.0
-    figure, svg = _frame(title, _TOP * 2 + legend + rows + _AXIS)
-    labels = [shortened(bar.label, _LONGEST_LABEL) for bar in chart.bars]
+    labels = [shortened(bar.label, round(width / 20)) for bar in chart.bars]
     left = 16 + _LETTER * max(map(len, labels), default=0)
-    behind = max((len(_behind(bar)) for bar in chart.bars), default=0)
-    right = _WIDTH - 16 - _LETTER * behind
-    top = max(_legend(svg, kinds, left), _TOP)
+    behind = [_behind(bar) for bar in chart.bars]
+    right = _right_of_bars(behind, width)
+    if right - left < _LEAST_BARS * width:
+        behind = [bar.figure for bar in chart.bars]
+        right = _right_of_bars(behind, width)
+    legend, top = _legend(kinds, left, width)
+    svg = _picture(width, top + _TOP + rows + _AXIS)
+    svg.extend(legend)
     ends = [0.0, *(e for b in chart.bars for e in (b.length, b.low, b.high) if e is not None)]
     low, high = min(ends), max(ends)
     scale = (right - left) / (high - low) if high > low else 0.0
@@ -143,11 +176,26 @@ def draw_bars(chart: Chart) -> Element:
         _path(svg, f"M{at:.1f} {top:.1f}V{top + rows:.1f}", "grid")
         if chart.kind == "bars" and len(kinds) == 0:
             _label(svg, format_rate(tick), at, top + rows + 14, "middle", "soft")
-    for place, (bar, label) in enumerate(zip(chart.bars, labels, strict=True)):
+    for place, (each, label) in enumerate(zip(chart.bars, labels, strict=True)):
+        bar = each
         middle = top + _ROW * (place + 0.5)
         _label(svg, label, left - 8, middle + 4, "end")
-        _bar(svg, bar, kinds, zero, scale, middle, right)
-    return figure
+        if chart.kind == "signed" and not bar.tone:
+            bar = dataclasses.replace(bar, tone="bad" if bar.length < 0 else "good")
+        _bar(svg, bar, kinds, zero, scale, middle)
+        _label(svg, behind[place], right + 10, middle + 4)
+    return svg
+
+
+def _as_shares(bar: Bar) -> Bar:
+    whole = bar.length or 1.0
+    pieces = (dataclasses.replace(each, length=each.length / whole) for each in bar.pieces)
+    return dataclasses.replace(bar, pieces=tuple(pieces))
+
+
+def _right_of_bars(behind: Sequence[str], width: float) -> float:
+    """Where bars end so that what is behind them fits."""
+    return width - 16 - _LETTER * max(map(len, behind), default=0)
 
 
 def _behind(bar: Bar) -> str:
@@ -161,7 +209,6 @@ def _bar(
     zero: float,
     scale: float,
     middle: float,
-    right: float,
 ) -> None:
     at = zero
     tone = f"{bar.tone}-fill" if bar.tone in {"good", "warn", "bad"} else "bar"
@@ -177,14 +224,15 @@ def _bar(
         left, end = zero + bar.low * scale, zero + bar.high * scale
         caps = "".join(f"M{x:.1f} {middle - 4:.1f}V{middle + 4:.1f}" for x in (left, end))
         _path(svg, f"M{left:.1f} {middle:.1f}H{end:.1f}{caps}", "whisker")
-    _label(svg, _behind(bar), right + 10, middle + 4)
 
 
-def draw_plot(plot: Plot) -> Element:
+def _draw_plot(plot: Plot, width: float) -> Element:
     """Points and lines over two axes, whiskers whole."""
     kinds = {each.name: f"series-{n % len(_OTHERS)}" for n, each in enumerate(plot.series)}
-    figure, svg = _frame(plot.title, _HEIGHT + 100)
-    top = _legend(svg, kinds, _LEFT) + 16
+    legend, top = _legend(kinds, _LEFT, width)
+    top += 16
+    svg = _picture(width, top + _HEIGHT + 44)
+    svg.extend(legend)
     points = [point for each in plot.series for point in each.points]
     rates = [point.y for point in points]
     ends = [end for y in rates for end in (y.value, y.low, y.high) if end is not None]
@@ -192,7 +240,7 @@ def draw_plot(plot: Plot) -> Element:
     if plot.diagonal:
         xs = ends = [*xs, *ends]
     x_range, y_range = _range(xs), _range([0.0, *ends])
-    bottom, right = top + _HEIGHT, _WIDTH - 20
+    bottom, right = top + _HEIGHT, width - 20
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = (x - x_range[0]) / (x_range[1] - x_range[0])
@@ -204,7 +252,7 @@ def draw_plot(plot: Plot) -> Element:
         _label(svg, format_rate(tick), _LEFT - 6, at(0, tick)[1] + 4, "end", "soft")
     for tick in ticks(*x_range):
         _path(svg, f"M{at(tick, 0)[0]:.1f} {top:.1f}V{bottom:.1f}", "grid")
-        _label(svg, f"{tick:g}", at(tick, 0)[0], bottom + 16, "middle", "soft")
+        _label(svg, f"{tick:,g}", at(tick, 0)[0], bottom + 16, "middle", "soft")
     _label(svg, plot.x, right, bottom + 34, "end", "soft")
     _label(svg, plot.y, _LEFT, top - 6, "start", "soft")
     if plot.diagonal:
@@ -215,9 +263,11 @@ def draw_plot(plot: Plot) -> Element:
         if each.line and len(each.points) > 1:
             steps = "L".join("{:.1f} {:.1f}".format(*at(p.x, p.y.value)) for p in each.points)
             _path(svg, f"M{steps}", f"path {kinds[each.name]}")
+            if width < _WIDTHS["broad"]:  # its points are there to be hovered
+                continue
         for point in each.points:
             _point(svg, point, at, kinds[each.name], small=each.line)
-    return figure
+    return svg
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -237,17 +287,18 @@ def _point(svg: Element, point: Point, at: _Place, kind: str, *, small: bool) ->
     SubElement(SubElement(svg, "circle", circle), "title").text = clean(point.label)
 
 
-def draw_timeline(timeline: Timeline) -> Element:
+def _draw_timeline(timeline: Timeline, width: float) -> Element:
     """Who did what when, one lane for each."""
     spans = [span for lane in timeline.lanes.values() for span in lane]
     kinds = _kinds(name for _, _, name, _ in spans)
     left = 16 + _LETTER * max(map(len, timeline.lanes), default=0)
     rows = _ROW * len(timeline.lanes)
-    figure, svg = _frame(timeline.title, _TOP * 2 + 40 + rows + _AXIS)
-    top = _legend(svg, kinds, left)
+    legend, top = _legend(kinds, left, width)
+    svg = _picture(width, top + _TOP + rows + _AXIS)
+    svg.extend(legend)
     begin = min((span[0] for span in spans), default=0.0)
     end = max((span[1] for span in spans), default=1.0)
-    scale = (_WIDTH - 20 - left) / (end - begin) if end > begin else 0.0
+    scale = (width - 20 - left) / (end - begin) if end > begin else 0.0
     for tick in ticks(0.0, end - begin):
         at = left + tick * scale
         _path(svg, f"M{at:.1f} {top:.1f}V{top + rows:.1f}", "grid")
@@ -256,9 +307,9 @@ def draw_timeline(timeline: Timeline) -> Element:
         middle = top + _ROW * (place + 0.5)
         _label(svg, label, left - 8, middle + 4, "end")
         for start, stop, name, what in lane:
-            width = max(0.4, (stop - start) * scale)
+            length = max(0.4, (stop - start) * scale)
             across = left + (start - begin) * scale
-            drawn = _rectangle(svg, across, middle - _THICK / 2, width, kinds[name])
+            drawn = _rectangle(svg, across, middle - _THICK / 2, length, kinds[name])
             said = f"{what}: {name} {format_duration(stop - start)}"
             SubElement(drawn, "title").text = clean(said)
-    return figure
+    return svg

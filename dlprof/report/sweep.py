@@ -10,22 +10,16 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlprof.advise.candidates import stored_limits
-from dlprof.advise.recommend import recommend
+from dlprof.advise.recommend import with_recommendation
+from dlprof.advise.summary import FAILED, PICK, TIE, Summary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import present_of, said_first
-from dlprof.errors import DlprofError
 from dlprof.records import Config, Constraints, Failure, Integrity, Recommendation, Run, Trial
 from dlprof.report import document as doc
 from dlprof.report.configurations import (
-    FAILED,
-    PICK,
-    TIE,
     Rated,
-    Row,
     rates_chart,
     setting_columns,
-    summarize,
 )
 from dlprof.report.labels import (
     END_TEXTS,
@@ -38,6 +32,7 @@ from dlprof.report.labels import (
     value_text,
 )
 from dlprof.report.snippets import difference
+from dlprof.report.text import shortened
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
 
 if TYPE_CHECKING:  # dlprof recommend answers without predictions
@@ -45,6 +40,7 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 _MOST_TRIALS = 6
 _MOST_FAILURES = 50
+_LONGEST_PATH = 40
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
 _CUT_SHORT = {
@@ -92,22 +88,8 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
             doc.Code(difference(advice.config, present_of(run), run.header.target.call.checked())),
         ),
         hints=_last(run, advice),
-        details=tuple(_details(run, advice, again)),
+        details=doc.Later(lambda: _details(run, advice, again)),
     )
-
-
-def with_recommendation(run: Run) -> Run:
-    """The run with a recommendation, as ``dlprof recommend`` gives it where the sweep keeps none.
-
-    One of an earlier version, without rates, was made by other rules.
-    """
-    if run.diagnosis is not None:
-        return run
-    try:
-        found = recommend(run, stored_limits(run.header.settings))
-        return dataclasses.replace(run, recommendation=found)
-    except DlprofError:  # nothing measured, or nothing within the limits: there is none
-        return run
 
 
 def title_of(run: Run) -> str:
@@ -216,7 +198,8 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
 
 def about_file(run: Run) -> str:
     """Where the run is kept, and how more of it is shown."""
-    return f"Run file {run.path} · details: -v" if run.path else "Details: -v"
+    name = shortened(run.path, _LONGEST_PATH)  # the command beside it has all of it
+    return f"Run file {name} · details: -v" if run.path else "Details: -v"
 
 
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
@@ -260,7 +243,7 @@ def _to_measure(advice: Recommendation) -> Iterator[doc.Block]:
         yield doc.Code(each.command, "sh")
 
 
-def _table(run: Run, rows: Sequence[Row]) -> Iterator[doc.Block]:
+def _table(run: Run, rows: Sequence[Summary]) -> Iterator[doc.Block]:
     if not rows:
         return
     seen, roles = [row.seen for row in rows], [row.role for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -21,6 +22,13 @@ _WIDEST_BAR = 40
 _NARROWEST_BAR = 4
 _MOST_LINES = 16
 """Of an answer, so that all of it is seen at once."""
+
+_ARGUMENT = r"""(?:'[^']*'|"[^"]*"|\\.|\S)+"""
+_ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
+"""A word of a command, quotes and what is in them whole; an option with its value."""
+
+_SHORTEST_PIECE = 0.02
+"""Share of a lane below which a piece is left out where the lane is longer than a line."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES: Mapping[doc.Tone, str] = MappingProxyType(
@@ -99,7 +107,10 @@ class _Writer:
         match block:
             case doc.Code():
                 style = "green" if block.language == "python" else "cyan"
-                for line in clean_lines(block.text).splitlines():
+                text = clean_lines(block.text)
+                if block.language == "sh":
+                    text = "\n".join(_continued(text, self._width - len(indent)))
+                for line in text.splitlines():
                     yield Line(indent + line, style, no_wrap=True, overflow="ignore")
             case doc.Table():
                 yield from self._table(block, indent)
@@ -225,10 +236,15 @@ class _Writer:
         for bar in chart.bars:
             lead = indent + _aligned(clean(bar.label), left, left=True) + " " * _GAP
             line, room = Line(lead, no_wrap=True, overflow="ignore"), self._width
+            texts = []
             for piece in bar.pieces:
                 drawn = self._bar(piece.length * scale, whole=True)
-                name = f"{clean(piece.name)} "
                 text = f"{mark}{drawn} {clean(piece.figure)} ".replace("  ", " ")
+                texts.append((piece.length, f"{clean(piece.name)} ", text))
+            if sum(cell_len(name + text) for _, name, text in texts) > room - len(lead):
+                least = _SHORTEST_PIECE * bar.length
+                texts = [each for each in texts if each[0] >= least]
+            for _, name, text in texts:
                 if line.cell_len + cell_len(name + text) > room and line.cell_len > len(lead):
                     line.rstrip()
                     yield line
@@ -245,6 +261,19 @@ class _Writer:
             return "█" * round(length)
         cells, eighths = divmod(round(length * 8), 8)
         return "█" * cells + _EIGHTHS[eighths].strip()
+
+
+def _continued(text: str, width: int) -> Iterator[str]:
+    """Commands to copy: what is too long goes on below, as a shell reads it."""
+    for command in text.splitlines():
+        line = ""
+        for word in _ARGUMENTS.findall(command):
+            if line and cell_len(f"{line} {word} \\") > width and cell_len(command) > width:
+                yield f"{line} \\"
+                line = f"  {word}"
+            else:
+                line = f"{line} {word}" if line else word
+        yield line
 
 
 def _leads(block: doc.Text | doc.Facts | doc.Items) -> Iterator[tuple[str, doc.Words]]:

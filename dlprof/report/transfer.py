@@ -9,12 +9,9 @@ from dlprof.gate.wording import seconds_text
 from dlprof.records import Estimate
 from dlprof.records.transfer import (
     BatchTransfer,
-    CopyMode,
     CopyTime,
     DeviceTransfer,
     LinkState,
-    Memory,
-    TogetherRate,
     Transfers,
     WayTime,
 )
@@ -23,7 +20,7 @@ from dlprof.report.documents import json_document
 from dlprof.report.labels import gain_text, interval_text, percent_text, rate_text
 from dlprof.units import MISSING, counted, format_bytes
 
-_MOST_BARS = 5
+_MOST_BARS = 4
 _MODES = {"blocking": "blocking", "non_blocking": "non_blocking", "side_stream": "side stream"}
 _WAYS = {
     "pageable": "pageable",
@@ -59,13 +56,12 @@ def transfer_report(found: Transfers) -> doc.Document:
 
 
 def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
-    if found.accelerator is None:
-        yield "Accelerator", f"none: copies within {_HOST}; no link to a device is faster"
+    yield from _pinning(found)
     for device in found.devices[:1]:
         yield from _of_device(device, found.batch)
     if found.together:  # what the device that suffers most keeps of its bandwidth
-        worst = min(found.together, key=_share)
-        kept = f"{percent_text(_share(worst))} of {_speed(worst.alone_bytes_per_s)}"
+        worst = min(found.together, key=lambda each: each.kept)
+        kept = f"{percent_text(worst.kept)} of {_speed(worst.alone_bytes_per_s)}"
         least = f"the least of {counted(len(found.together), 'device')}"
         yield "All at once", f"{kept} is left to {worst.device}, {least}"
     for key, why in found.unavailable.items():
@@ -73,58 +69,49 @@ def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
             yield "Not measured", f"{key.replace('_', ' ')}: {why}"
 
 
+def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
+    """What to set, what that brings, and how sure it is."""
+    if found.accelerator is None:
+        yield "Recommended", doc.Span("pin_memory=False", "strong")
+        yield "Speed-up", "none from pinning: there is no accelerator to copy to"
+        yield "Certainty", "high: pinned memory speeds up copies to an accelerator alone"
+        return
+    pinning = found.pinning
+    if pinning is None:
+        missing = found.devices[0].unavailable if found.devices else found.unavailable
+        why = missing.get("pinned", "no pinned copy was timed")
+        yield "Recommended", f"nothing: what pinning brings is not known, {why}"
+        return
+    yield "Recommended", doc.Span(f"pin_memory={pinning.pays}", "strong")
+    what = "a batch" if pinning.of_batch else f"{format_bytes(pinning.bytes)} at a time"
+    time = seconds_text(pinning.pinned_s.value)
+    yield "Speed-up", f"{gain_text(pinning.speedup, 'pageable copies')}; {what} in {time}"
+
+
 def _of_device(
     device: DeviceTransfer, batch: BatchTransfer | None
 ) -> Iterator[tuple[str, doc.Words]]:
-    cells = _best_way(device)
-    if device.device != "cpu":
-        yield "Pinning", _pinning(device, batch)
-    elif batch is not None and batch.together:
+    cells = device.best_way
+    if device.device == "cpu" and batch is not None and batch.together:
         time = seconds_text(batch.together[0].copy_s.value)
         yield "A batch", f"{format_bytes(batch.bytes)} in {time}"
     if not cells:
         yield "Bandwidth", f"not measured: {device.unavailable.get('copies', 'no copy was timed')}"
         return
     most = cells[-1]
-    place = "" if device.device == "cpu" else f" to {device.device}"
+    place = f"within {_HOST}: no link to a device is faster"
+    place = f", {place}" if device.device == "cpu" else f" to {device.device}"
     size = f"{format_bytes(most.bytes)} {most.memory}"
     yield "Bandwidth", f"{_rate_text(most.time_s.inverse.times(most.bytes))}, {size}{place}"
-    other = _cell(device, "pageable", most.mode, most.bytes)
+    other = device.cell("pageable", most.mode, most.bytes)
     if most.memory == "pinned" and other is not None:
         yield "Host blocked", f"{_blocked(most)} pinned, {_blocked(other)} pageable"
     if device.link is not None and device.link.theory_bytes_per_s is not None:
         yield "Link", _link(device.link)
 
 
-def _pinning(device: DeviceTransfer, batch: BatchTransfer | None) -> str:
-    """What it changes for a copy of the user's batch, else for the largest buffers."""
-    if batch is not None:
-        plain, loader = (_way(batch.together, way) for way in ("pageable", "pinned_by_loader"))
-        if plain is not None and loader is not None:
-            gain = gain_text(_faster(plain.copy_s, loader.copy_s), "pageable")
-            return f"{gain}, {seconds_text(loader.copy_s.value)} a batch"
-    pinned = next((cell for cell in reversed(_best_way(device)) if cell.memory == "pinned"), None)
-    other = pinned and _cell(device, "pageable", pinned.mode, pinned.bytes)
-    if pinned is None or other is None:
-        return f"not known: {device.unavailable.get('pinned', 'no pinned copy was timed')}"
-    gain = gain_text(_faster(other.time_s, pinned.time_s), "pageable")
-    return f"{gain}, {_speed(pinned.bytes_per_s)}"
-
-
-def _faster(slow_s: Estimate, fast_s: Estimate) -> Estimate:
-    """How many times as fast; with both intervals at their worst ends, so never too narrow."""
-    low = slow_s.low / fast_s.high if slow_s.low is not None and fast_s.high else None
-    high = slow_s.high / fast_s.low if slow_s.high is not None and fast_s.low else None
-    value = slow_s.value / fast_s.value if fast_s.value > 0 else 1.0
-    return Estimate(value=value, low=low, high=high)
-
-
 def _blocked(cell: CopyTime) -> str:
     return f"{seconds_text(cell.host_s)} of {seconds_text(cell.time_s.value)}"
-
-
-def _share(rate: TogetherRate) -> float:
-    return rate.together_bytes_per_s.value / rate.alone_bytes_per_s
 
 
 def _link(link: LinkState) -> str:
@@ -136,30 +123,15 @@ def _link(link: LinkState) -> str:
     return f"PCIe {link.generation} x{link.width}{most}, {reached} of {theory} reached"
 
 
-def _best_way(device: DeviceTransfer) -> list[CopyTime]:
-    """Copies by size: pinned and not waited for where that is possible, else the first way."""
-    ways = [(cell.memory, cell.mode) for cell in device.cells]
-    best = ("pinned", "non_blocking")
-    way = best if best in ways else next(iter(ways), None)
-    found = (cell for cell in device.cells if (cell.memory, cell.mode) == way)
-    return sorted(found, key=lambda cell: cell.bytes)
-
-
-def _cell(device: DeviceTransfer, memory: Memory, mode: CopyMode, size: int) -> CopyTime | None:
-    wanted = (memory, mode, size)
-    cells = (cell for cell in device.cells if (cell.memory, cell.mode, cell.bytes) == wanted)
-    return next(cells, None)
-
-
 def _chart(device: DeviceTransfer) -> doc.Chart | None:
     """Bandwidth of some sizes, the smallest and the largest among them."""
-    cells = _best_way(device)
+    cells = device.best_way
     if len(cells) > _MOST_BARS:
         last = len(cells) - 1
         cells = [cells[round(k * last / (_MOST_BARS - 1))] for k in range(_MOST_BARS)]
     bars = []
     for cell in cells:
-        pageable = _cell(device, "pageable", cell.mode, cell.bytes)
+        pageable = device.cell("pageable", cell.mode, cell.bytes)
         other = pageable if cell.memory == "pinned" else None
         note = f"pageable {_gigabytes(other.bytes_per_s)}" if other else ""
         rate = cell.time_s.inverse.times(cell.bytes / 1e9)
@@ -183,7 +155,7 @@ def _details(found: Transfers) -> Iterator[doc.Section]:
                 doc.Column("device", [rate.device for rate in rates], left=True),
                 doc.Column("alone", [_gigabytes(rate.alone_bytes_per_s) for rate in rates]),
                 doc.Column("together", [_gigabytes(r.together_bytes_per_s.value) for r in rates]),
-                doc.Column("kept", [percent_text(_share(rate)) for rate in rates]),
+                doc.Column("kept", [percent_text(rate.kept) for rate in rates]),
             )
         )
         yield from doc.section("All devices at once, large pinned copies: GB/s", table)
@@ -198,11 +170,11 @@ def _sizes(device: DeviceTransfer) -> Iterator[doc.Table]:
         sizes = sorted({cell.bytes for cell in device.cells if cell.memory == memory})
         columns = [doc.Column(f"{memory} copy", [format_bytes(size) for size in sizes])]
         for mode in (each for kind, each in ways if kind == memory):
-            rows = [_cell(device, memory, mode, size) for size in sizes]
+            rows = [device.cell(memory, mode, size) for size in sizes]
             cells = [MISSING if row is None else _gigabytes(row.bytes_per_s) for row in rows]
             columns.append(doc.Column(_MODES[mode], cells))
         if len(ways) == 1:  # room for the time itself
-            times = [cell.time_s for cell in _best_way(device)]
+            times = [cell.time_s for cell in device.best_way]
             ends = [interval_text(time, seconds_text, " - ") for time in times]
             columns.append(
                 doc.Column("time of a copy", [seconds_text(time.value) for time in times])
@@ -258,15 +230,11 @@ def _batch(batch: BatchTransfer) -> doc.Section:
 
 
 def _way_text(ways: Sequence[WayTime], name: str) -> str:
-    way = _way(ways, name)
+    way = next((each for each in ways if each.way == name), None)
     if way is None:
         return MISSING
     pin = "" if way.pin_s is None else f"{seconds_text(way.pin_s.value)} + "
     return f"{pin}{seconds_text(way.copy_s.value)}"
-
-
-def _way(ways: Sequence[WayTime], name: str) -> WayTime | None:
-    return next((way for way in ways if way.way == name), None)
 
 
 def _gigabytes(bytes_per_s: float) -> str:

@@ -16,16 +16,16 @@ from predicted_runs import asked, calibrated, elsewhere
 from dlprof import api
 from dlprof.advise.candidates import candidate_configs, wanted_configs
 from dlprof.advise.forecast import Forecast, feed, forecast
-from dlprof.advise.recommend import recommend
+from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import predictions, speeds_of
+from dlprof.advise.summary import summarize
 from dlprof.engine.foretelling import foretold
 from dlprof.records import Config, Constraints, Estimate, Run
-from dlprof.report.configurations import summarize
 from dlprof.report.documents import recommend_document
 from dlprof.report.predict import feed_report, forecast_document, forecast_report
 from dlprof.report.screen import render_html
-from dlprof.report.sweep import recommendation_report, sweep_report, with_recommendation
+from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 from dlprof.units import format_rate
 

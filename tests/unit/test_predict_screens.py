@@ -15,10 +15,10 @@ from predicted_runs import asked, calibrated, calibration
 
 from dlprof.advise.candidates import wanted_configs
 from dlprof.advise.forecast import forecast
+from dlprof.advise.summary import summarize
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Run
-from dlprof.report.configurations import summarize
 from dlprof.report.predict import forecast_report
 from dlprof.settings import parse_option
 from dlprof.store import RunWriter

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from golden import drawn
 from sample_run import PLAIN, RUN, TRIALS
 
 from dlprof.records import Diagnosis, Timeline
 from dlprof.report.profile import profile_report
+from dlprof.report.screen import run_report
+from dlprof.store import read_run
 
 
 def test_a_profile_without_figures_does_not_say_that_all_is_well() -> None:
@@ -36,3 +39,12 @@ def test_a_picture_is_offered_only_where_batches_were_followed() -> None:
         screen = drawn(profile_report(run), 80)
         assert "Run file " in screen
         assert ("perfetto" in screen) is offered
+
+
+def test_a_profile_that_was_cut_off_says_so() -> None:
+    run = read_run(Path(__file__).parents[2] / "examples" / "why.dlprof.jsonl")
+    cut = dataclasses.replace(run, trials=run.trials[:2], diagnosis=None, end=None)
+    text = drawn(run_report(cut), 80)
+    assert "Bottleneck  not known" in text
+    assert "Cut off     the profile did not end" in text
+    assert "--resume" not in text

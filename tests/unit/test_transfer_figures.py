@@ -401,7 +401,7 @@ def test_the_screen_shows_the_figures_and_what_limits_them() -> None:
     text = _text(_transfers())
     assert "PCIe 3 x16 of at most 4 x16, 76% of 15.8 GB/s reached" in text
     assert "3.00 ms + 2.00 ms" in text
-    assert "2.00x over pageable (95% CI 1.67-2.4), 2.00 ms a batch" in text
+    assert "2.00x over pageable copies (95% CI 1.67-2.4); a batch in 2.00 ms" in text
     assert "near" in text
     assert "100%" in text
     assert "a warning" in text
@@ -423,12 +423,14 @@ def _with_batch(**times: Estimate) -> Transfers:
 def test_pinning_that_brings_nothing_is_called_so() -> None:
     same = Estimate(value=2e-3, low=1.9e-3, high=2.1e-3)
     text = _text(_with_batch(pageable=same, pinned_by_loader=same), verbose=False)
-    assert "no measurable gain over pageable (1.00x, 95% CI 0.90-1.11)" in text
+    assert "pin_memory=False" in text
+    assert "no measurable gain over pageable copies (1.00x, 95% CI 0.90-1.11)" in text
 
 
 def test_without_a_batch_of_ones_own_large_buffers_are_compared() -> None:
     text = _text(dataclasses.replace(_transfers(), batch=None), verbose=False)
-    assert "3.00x over pageable (95% CI 2.5-3.7), 12.0 GB/s" in text
+    assert "pin_memory=True" in text
+    assert "3.00x over pageable copies (95% CI 2.5-3.7); 256 MiB at a time in" in text
     assert text == _text(_with_batch(), verbose=False).replace("data.py:train", "TARGET")
 
 
@@ -438,8 +440,7 @@ def test_why_memory_is_not_pinned_is_said() -> None:
     cells = tuple(cell for cell in device.cells if cell.memory == "pageable")
     bare = dataclasses.replace(device, cells=cells, unavailable={"pinned": "memory is short"})
     text = _text(dataclasses.replace(found, devices=(bare,)), verbose=False)
-    assert "Pinning" in text
-    assert "not known: memory is short" in text
+    assert "Recommended  nothing: what pinning brings is not known, memory is short" in text
 
 
 def test_the_device_that_loses_most_to_the_others_is_named() -> None:
@@ -467,7 +468,10 @@ def test_without_an_accelerator_the_screen_says_so() -> None:
         cells=tuple(_cell(size, "pageable", "blocking", 5e9) for size in _SIZES),
     )
     text = _text(dataclasses.replace(found, accelerator=None, devices=(host,), batch=None))
-    assert "none: copies within the host's memory" in text
+    assert text.index("Recommended") < text.index("pin_memory=False") < text.index("Bandwidth")
+    assert "none from pinning: there is no accelerator to copy to" in text
+    assert "Certainty    high" in text
+    assert "within the host's memory: no link to a device is faster" in text
     assert "5.00 GB/s (95% CI 4.54-5.55), 256 MiB pageable" in text
     assert "time of a copy" in text
     assert "Pinning" not in text

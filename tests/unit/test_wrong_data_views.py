@@ -19,7 +19,7 @@ from dlprof.advise.findings import find
 from dlprof.advise.findings.diagnosis import remedies
 from dlprof.advise.findings.evidence import View
 from dlprof.advise.forecast import feed, forecast
-from dlprof.advise.recommend import recommend
+from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.wrong_data import ONE_BATCH, said_first
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import (
@@ -37,7 +37,7 @@ from dlprof.report.predict import feed_document, feed_report, forecast_document,
 from dlprof.report.profile import profile_report
 from dlprof.report.screen import render_html, render_markdown
 from dlprof.report.snippets import render_lightning, render_python, render_toml
-from dlprof.report.sweep import recommendation_report, sweep_report, with_recommendation
+from dlprof.report.sweep import recommendation_report, sweep_report
 
 SAME = "Workers yield the same samples."
 YOURS = "Your settings (num_workers=2) are wrong: workers yield the same samples."

@@ -189,6 +189,15 @@ def _receive(a: Figures, b: Figures) -> str:
     return text + "."
 
 
+def _waiting(a: Figures, b: Figures) -> str:
+    text = _seconds("The loop waits {} a sample in A and {} in B", "wait_s_per_sample")(a, b)
+    if a["settings"] != b["settings"]:
+        text += f": A has {a['settings']}, B {b['settings']}"
+    if a["fetch_s_per_batch"] and b["fetch_s_per_batch"]:
+        text += _seconds("; fetching a batch takes {} and {}", "fetch_s_per_batch")(a, b)
+    return text + "."
+
+
 KINDS: Mapping[PartCode, Kind] = MappingProxyType(
     {
         "cpu": Kind(
@@ -246,6 +255,12 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
                 "Copying to the device takes {} a sample in A and {} in B.", "copy_s_per_sample"
             ),
             ("transfer.link", "Pin memory, and look at the link with dlprof transfer."),
+        ),
+        "wait": Kind(
+            "waiting for data",
+            ("wait_s",),
+            ("wait_s_per_sample", "settings", "fetch_s_per_batch"),
+            _waiting,
         ),
         "step": Kind(
             "the training step",
@@ -306,7 +321,8 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     info_a, info_b = _info(one), _info(two)
     ratio = product(info_b.samples_per_s, info_a.samples_per_s.inverse)
     slow, fast = (info_b, info_a) if ratio.value < 1 else (info_a, info_b)
-    alike = (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
+    known = ratio.low is not None and ratio.high is not None  # not of scripts, which ran once
+    alike = known and (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
     unclear = alike or abs(total.value) < at.SAME_RATE
     wrong = [f"{name}: {text}" for name, run in (("A", a), ("B", b)) for text in said_first(run)]
     return Comparison(
@@ -359,8 +375,8 @@ def _part(code: PartCode, log_ratio: Estimate, a: Side, b: Side, *, by_form: boo
             high=None if log_ratio.high is None else _exp(log_ratio.high),
         ),
         explanation=kind.sentence(a.figures, b.figures),
-        a={name: a.figures[name] for name in kind.figures},
-        b={name: b.figures[name] for name in kind.figures},
+        a={name: a.figures.get(name) for name in kind.figures},
+        b={name: b.figures.get(name) for name in kind.figures},
         alone=alone,
     )
 
@@ -391,8 +407,9 @@ def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
 
 def _difference(ratio: Estimate, *, alike: bool) -> str:
     """How much slower or faster B is, in a sentence."""
-    figures = f"{ratio.value:.2f}x"
-    figures += f", 95% CI {ratio.low or 0.0:.2f}-{ratio.high or math.inf:.2f}"
+    figures = f"{ratio.value:.2f}x, each measured once"
+    if ratio.low is not None and ratio.high is not None:
+        figures = f"{ratio.value:.2f}x, 95% CI {ratio.low:.2f}-{ratio.high:.2f}"
     than = "slower" if ratio.value < 1 else "faster"
     if ratio.is_wide:
         text = f"B is {than} than A; too noisy to say by how much"
@@ -434,7 +451,7 @@ def _findings(parts: Sequence[Part], slow: SideInfo, fast: SideInfo) -> tuple[Fi
 
 def _cause(part: Part, slow: Config, fast: Config) -> tuple[FindingCode, Fix] | None:
     """The code and what would fix it; ``None`` for what no code is about."""
-    if part.code == "settings":
+    if part.code in {"settings", "wait"}:  # what a script's settings make is in its waiting
         fewer = slow.num_workers < fast.num_workers
         shallow = (slow.prefetch_factor or 0) < (fast.prefetch_factor or 0)
         ordered: FindingCode | None = "order.blocking" if slow.in_order > fast.in_order else None

@@ -29,6 +29,7 @@ from dlprof.records import (
     RunHeader,
     StageName,
     Trial,
+    WatchedLoader,
 )
 from dlprof.units import format_duration
 
@@ -40,6 +41,7 @@ PartCode = Literal[
     "storage",
     "receive",
     "copy",
+    "wait",
     "step",
     "settings",
     "remainder",
@@ -128,6 +130,8 @@ def pair(
         UsageError: If one of them has none for ``num_workers``, or if they load different data, so
             that a difference of their rates says nothing.
     """
+    if a.watched and b.watched:
+        return _loops(a, b, num_workers=num_workers, best=best)
     data, other = a.header.target, b.header.target
     if data.dataset != other.dataset and data.spec != other.spec:
         raise UsageError(
@@ -152,6 +156,64 @@ def pair(
     return one, two, f"{how}."
 
 
+def _loops(a: Run, b: Run, *, num_workers: int | None, best: bool) -> tuple[Chosen, Chosen, str]:
+    """The loops of two training scripts: over the loader that is waited for longest in both."""
+    found_a, found_b = _watched(a, num_workers), _watched(b, num_workers)
+    shared = [name for name in found_a if name in found_b]
+    if shared and not best:
+        name = max(shared, key=lambda name: found_a[name].waited_s + found_b[name].waited_s)
+        one, two, how = found_a[name], found_b[name], f"the loop over {name} in both scripts"
+    else:
+        one, two = (
+            max(found.values(), key=lambda each: each.waited_s) for found in (found_a, found_b)
+        )
+        how = f"the loops over {one.name} and {two.name}, which are waited for longest"
+    return _chosen_loop(a, one), _chosen_loop(b, two), f"Compared: {how}."
+
+
+def _watched(run: Run, num_workers: int | None) -> dict[str, WatchedLoader]:
+    """The loaders of a script whose samples per second are known, by name."""
+    found = {each.name: each for each in run.watched if (each.samples_per_s or 0.0) > 0}
+    if not found:
+        raise NothingMeasuredError(
+            f"{run.path} has no rate", hint="None of its loaders gave samples that can be counted."
+        )
+    if num_workers is None:
+        return found
+    fitting = {
+        name: each
+        for name, each in found.items()
+        if each.config is not None and each.config.num_workers == num_workers
+    }
+    if not fitting:
+        raise UsageError(f"{run.path} has no loader of num_workers={num_workers}")
+    return fitting
+
+
+def _chosen_loop(run: Run, loader: WatchedLoader) -> Chosen:
+    """A loop as the one trial of its loader's settings."""
+    config, rate = loader.config or Config(), Estimate(value=loader.samples_per_s or 0.0)
+    batches = loader.batches_per_s
+    trial = Trial(
+        id=loader.name,
+        config=config,
+        repetition=0,
+        outcome="completed",
+        samples_per_s=rate,
+        batches_per_s=None if batches is None else Estimate(value=batches),
+        samples_per_batch=rate.value / batches if batches else None,
+        wait_fraction=loader.wait_fraction,
+    )
+    return Chosen(
+        run=run,
+        config=config,
+        name=config.text,
+        trials=(trial,),
+        rates={config: rate},
+        means={config: log_of(trial)},
+    )
+
+
 def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
     """What a run measured and can be compared, by its settings.
 
@@ -169,7 +231,7 @@ def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
         what = "is of a training script, which has no trials" if script else "has no rate"
         raise NothingMeasuredError(
             f"{run.path} {what}",
-            hint="Give run files of dlprof sweep or dlprof profile.",
+            hint="Give two run files of dlprof run, or two of dlprof sweep or dlprof profile.",
         )
     tried = sorted({each.config.num_workers for each in measured})
     if num_workers is not None and num_workers not in tried:
@@ -230,6 +292,9 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     """What is against the comparison, one sentence each."""
     yield from _of_data(a, b)
     yield from _of_machines(a.run.header, b.run.header)
+    if a.run.watched:  # the wait holds what the settings make
+        yield "Each script ran once, so how far such figures spread is unknown."
+        return
     if a.settings != b.settings and not bridges(a, b):
         yield (
             "Neither run measured both settings, so their part is an estimate. More workers "
@@ -303,6 +368,8 @@ class Costs:
         pin_thread: Whether a thread of its own receives and pins.
         copy_s: Copying to the device.
         step_s: The training step.
+        wait_s: What a loop of a training script waits for data, where that is all that is known of
+            its loading.
         workers: ``num_workers``.
     """
 
@@ -319,6 +386,7 @@ class Costs:
     pin_thread: bool = False
     copy_s: float = 0.0
     step_s: float = 0.0
+    wait_s: float | None = None
     workers: int = 0
 
     @property
@@ -337,6 +405,8 @@ class Costs:
     @property
     def log_rate(self) -> float:
         """Natural logarithm of the samples per second that the model's bounds allow."""
+        if self.wait_s is not None:  # the loop's two parts, one after the other
+            return -math.log(max(_LEAST, self.wait_s + self.copy_s + self.step_s))
         cpu_s, main_s = self.worker_share * self.computing_s, self.receive_s
         helpers = 1 / self.worker_share - 1  # main computes beside the workers
         io_s, pinned = self.io_s, self.workers > 0 and self.pin_thread
@@ -389,6 +459,8 @@ def side_of(chosen: Chosen) -> Side:
     log_cpu_s = _mean(math.log(bounded(cores / rate)) for rate, cores in used if cores)
     cpu_s = None if log_cpu_s is None else math.exp(log_cpu_s)
     figures |= {"step_s_per_sample": step_s, "cpu_s_per_sample": cpu_s}
+    if run.watched:
+        return _side_of_loop(log_rate, figures, chosen)
     if cpu_s is None:
         why = _first_reason(own, "own_cpu_cores")
         return Side(log_rate=log_rate, costs=None, figures=figures, unknown={"cpu": why})
@@ -415,6 +487,23 @@ def side_of(chosen: Chosen) -> Side:
     )
     costs = _with_waiting(costs, figures)
     return Side(log_rate=log_rate, costs=costs, figures=figures, unknown=unknown)
+
+
+def _side_of_loop(log_rate: float, figures: Mapping[str, Any], chosen: Chosen) -> Side:
+    """What the clock around ``next()`` shows of a script's loop, and its first batches' stages."""
+    traced = _explanation(chosen.run, chosen.config)
+    stages = {} if traced is None else {each.name: each.mean_s for each in traced.stages}
+    wait, period_s = figures["wait_fraction"], math.exp(-log_rate)
+    wait_s = None if wait is None else wait * period_s
+    figures = {**figures, "wait_s_per_sample": wait_s, "fetch_s_per_batch": stages.get("fetch")}
+    if wait_s is None:
+        why = "its loop has no time"
+        return Side(log_rate=log_rate, costs=None, figures=figures, unknown={"wait": why})
+    # Copies are part of the step, whose length the clock shows.
+    step_s = max(0.0, period_s - wait_s)
+    costs = Costs(cpu_s=1.0, wait_s=wait_s, step_s=step_s)
+    figures["step_s_per_sample"] = step_s
+    return Side(log_rate=log_rate, costs=costs, figures=figures, unknown={})
 
 
 def _batch_figures(chosen: Chosen) -> dict[str, Any]:

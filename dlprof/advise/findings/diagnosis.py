@@ -365,12 +365,11 @@ def _doubted(finding: Finding, view: View) -> Finding:
     if finding.code in _CERTAIN:
         return finding
     doubts = [finding.doubtful] if finding.doubtful else []
-    disturbed = "The machine was disturbed while this was measured:"
     if view.is_noisy and view.others >= OTHERS * view.cores:
-        kept = f"other processes kept {view.others:.1f} of {view.cores:g} cores busy"
-        doubts.append(f"{disturbed} {kept}.")
+        kept = f"Other processes kept {view.others:.1f} of {view.cores:g} cores busy"
+        doubts.append(f"{kept} while this was measured.")
     elif view.is_noisy and view.disagrees:
-        doubts.append(f"{disturbed} trials of the same settings differ by {view.unsteady:.1f}x.")
+        doubts.append(f"Trials of the same settings differ by {view.unsteady:.1f}x.")
     elif view.is_noisy:
         doubts.append("Batches came unevenly while this was measured.")
     return dataclasses.replace(finding, doubtful=" ".join(doubts)) if doubts else finding

@@ -10,6 +10,7 @@ from builders import WAITING, around, blocks, config, failed, run, trial
 from predicted_runs import calibrated, calibration
 
 from dlprof.advise.recommend import recommend
+from dlprof.advise.summary import summarize
 from dlprof.records import (
     Config,
     Constraints,
@@ -21,7 +22,6 @@ from dlprof.records import (
     Trial,
     Usage,
 )
-from dlprof.report.configurations import summarize
 
 NONE, TWO, FOUR = config(0), config(2), config(4)
 COMPUTING = Usage(own_cpu_cores=8.0, available_cpu_cores=8.0)

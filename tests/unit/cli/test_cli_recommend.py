@@ -95,7 +95,7 @@ def test_next_steps_give_the_same_answer(run_file: str, capsys: pytest.CaptureFi
     assert run(["recommend", run_file, "-v", *limits], {}) == 0
     following = [
         shlex.split(line)
-        for line in capsys.readouterr().out.splitlines()
+        for line in capsys.readouterr().out.replace("\\\n", "").splitlines()
         if line.strip().startswith("dlprof recommend")
     ]
     assert [words[-2] for words in following] == ["--format", "--save"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from builders import machine, target
@@ -10,7 +11,12 @@ from example_runs import HOSTILE
 from golden import check_golden, drawn
 
 from dlprof.advise.compare import Comparison, compare
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.records import Run
 from dlprof.report.compare import compare_document, comparison_report
+from dlprof.store.reading import read_run
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def _comparison() -> Comparison:
@@ -61,3 +67,55 @@ def test_the_document_says_what_the_screen_says() -> None:
     for part in document["parts"]:
         product *= part["factor"]["value"]
     assert product == pytest.approx(document["ratio"]["value"])
+
+
+def _scripts() -> tuple[Run, Run]:
+    before, after = (
+        read_run(EXAMPLES / f"training-{name}.dlprof.jsonl") for name in ("before", "after")
+    )
+    return before, after
+
+
+def test_two_training_scripts_are_compared_by_their_loops() -> None:
+    before, after = _scripts()
+    found = compare(before, after)
+    one, two = (each.watched[0].samples_per_s or 0.0 for each in (before, after))
+    assert found.ratio.value == pytest.approx(two / one)
+    wait, step, rest = (part.factor.value for part in found.parts)
+    assert [part.code for part in found.parts] == ["wait", "step", "remainder"]
+    assert wait * step * rest == pytest.approx(two / one)
+    assert rest == pytest.approx(1)
+    assert wait > 2 > step
+    assert found.findings[0].fix is not None
+    assert found.findings[0].fix.dataloader_kwargs["num_workers"] == 8
+    screen = drawn(comparison_report(found), 80)
+    assert f"{one:,.0f} samples/s" in screen
+    assert f"{two:,.0f} samples/s" in screen
+    assert "A has num_workers=2" in " ".join(screen.split())
+    assert "each measured once" in " ".join(screen.split())
+    assert len(screen.splitlines()) <= 16
+
+
+def test_a_script_and_a_sweep_are_not_compared() -> None:
+    before, _ = _scripts()
+    sweep = dataclasses.replace(made_run(Costs()), header=before.header)
+    with pytest.raises(NothingMeasuredError, match="has no trials") as raised:
+        compare(before, sweep)
+    assert "two run files of dlprof run" in str(raised.value)
+
+
+def test_scripts_whose_samples_are_not_known_are_not_compared() -> None:
+    before, after = _scripts()
+    (loader,) = after.watched
+    unknown = dataclasses.replace(after, watched=(dataclasses.replace(loader, samples_per_s=None),))
+    with pytest.raises(NothingMeasuredError, match="has no rate"):
+        compare(before, unknown)
+    with pytest.raises(UsageError, match="no loader of num_workers=2"):
+        compare(before, after, num_workers=2)
+
+
+def test_loops_over_other_loaders_are_compared_by_the_longest_waits() -> None:
+    before, after = _scripts()
+    (loader,) = after.watched
+    other = dataclasses.replace(after, watched=(dataclasses.replace(loader, name="x.py:1"),))
+    assert "photos.py:18 and x.py:1" in compare(before, other).pairing

@@ -10,6 +10,7 @@ from example_runs import example_run
 from golden import check_golden, drawn
 from rich.console import Console
 
+from dlprof.advise.summary import best_so_far
 from dlprof.records import PredictedCell, SweepPrediction, Usage
 from dlprof.report.labels import rate_text
 from dlprof.report.live import (
@@ -18,7 +19,6 @@ from dlprof.report.live import (
     ProgressView,
     QuietListener,
     SweepState,
-    best_so_far,
     open_listener,
     usage_text,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 
 import pytest
 from golden import drawn
@@ -24,7 +25,7 @@ from dlprof.report.document import (
     Table,
     Text,
 )
-from dlprof.report.terminal import Screen
+from dlprof.report.terminal import Screen, plain_text
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07[bold]loud[/bold]\u202e"
 
@@ -153,3 +154,13 @@ def test_colors_are_left_out_where_they_are_not_wanted(*, no_color: bool) -> Non
     console = Console(file=stream, width=80, force_terminal=not no_color, no_color=no_color)
     console.print(Screen(Document(title="", answer=(Text(Span("red", "bad")),))))
     assert ("\x1b[" in stream.getvalue()) is not no_color
+
+
+def test_a_long_command_goes_on_as_a_shell_reads_it() -> None:
+    arguments = ["dlprof", "report", f"a folder/{'long-' * 14}name.dlprof.jsonl", "-o", "page.html"]
+    command = Code(shlex.join(arguments), "sh")
+    text = plain_text(Document(title="", answer=(command,)), width=60)
+    assert len(text.splitlines()) > 1
+    assert shlex.split(text.replace("\\\n", "")) == arguments
+    short = Code("dlprof report run.jsonl -o page.html", "sh")
+    assert plain_text(Document(title="", answer=(short,)), width=60).strip() == short.text

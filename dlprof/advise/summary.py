@@ -1,0 +1,141 @@
+"""What a run says of each configuration: one figure for all its trials, and its role.
+
+The figures are those that the recommendation rests on, so that no view of a run shows others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+
+from dlprof.advise.candidates import Candidate, gather
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import speeds_of
+from dlprof.records import Config, Estimate, Recommendation, Run, Trial
+from dlprof.stats import mean_interval
+
+PICK = "recommended"
+PRESENT = "yours"
+TIE = "tie"
+FASTEST = "fastest"
+DEFAULT = "default"
+FAILED = "failed"
+
+_LEAST_FOR_INTERVAL = 3
+"""Trials of a configuration from which on their mean has an interval."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One configuration over all its trials.
+
+    Attributes:
+        seen: What was seen of it.
+        role: ``recommended``, ``yours`` (what the target is set to now), ``tie``, ``fastest``,
+            ``default`` (PyTorch's own), ``failed`` or empty.
+        rate: The one rate that the run has for it, over whole epochs where their length is known;
+            ``None`` without figures.
+        predicted: The same as a model predicted it before anything was measured.
+        relative: That rate over that of the pick (of the fastest, where nothing is recommended).
+        wait_fraction: Mean share of time waiting for data at the stated step.
+    """
+
+    seen: Candidate
+    role: str
+    rate: Estimate | None = None
+    predicted: Estimate | None = None
+    relative: Estimate | None = None
+    wait_fraction: float | None = None
+
+    @property
+    def config(self) -> Config:
+        """Which."""
+        return self.seen.config
+
+
+def summarize(run: Run, advice: Recommendation | None = None) -> tuple[Summary, ...]:
+    """One for each configuration, fastest first, those without figures last.
+
+    Args:
+        run: What was measured.
+        advice: Says the pick and the ties; ``None`` for the recommendation that the run keeps.
+    """
+    advice = advice or run.recommendation
+    candidates = gather(run)
+    failed = tuple(
+        Summary(seen=Candidate(config=each.config, name=each.name), role=FAILED)
+        for each in candidates
+        if not (each.trials or any(trial.outcome == "skipped" for trial in each.failures))
+    )
+    measured = [each for each in candidates if each.trials]
+    if not measured:
+        return failed
+    situation = Situation.of(run, advice.constraints if advice else None)
+    # What the trials gave, where the recommendation is for what a model predicts from them.
+    situation = Situation.of(run) if situation.by_model else situation
+    speeds = speeds_of(run, situation)
+    fastest = speeds.fastest(measured)
+    pick = next((each for each in measured if advice and each.config == advice.config), None)
+    roles = {} if situation.present is None else {situation.present: PRESENT}
+    if advice is None:
+        roles = {fastest.config: FASTEST} | roles
+    else:
+        related = {other.config: other.relation for other in advice.alternatives}
+        known = {config: role for config, role in related.items() if role != "slower"}
+        roles = known | roles | {advice.config: PICK}
+    predicted = _predicted(run)
+    rows = (
+        Summary(
+            seen=each,
+            role=roles.get(each.config, ""),
+            rate=speeds.rate(each.key),
+            predicted=predicted.get(each.config),
+            relative=speeds.ratio(each.key, (pick or fastest).key),
+            wait_fraction=speeds.wait_fraction(each),
+        )
+        for each in sorted(measured, key=lambda each: speeds.log_speed(each.key), reverse=True)
+    )
+    return (*rows, *failed)
+
+
+def _predicted(run: Run) -> dict[Config, Estimate]:
+    cells = run.prediction.cells if run.prediction is not None else ()
+    return {
+        cell.config: cell.samples_per_s
+        if cell.epoch_samples_per_s is None
+        else cell.samples_per_s.times(cell.epoch_samples_per_s / cell.samples_per_s.value)
+        for cell in cells
+    }
+
+
+def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:
+    """The configuration of the highest mean rate; ``None`` before any trial has figures.
+
+    The mean is that of logarithms, whose interval is never below 0, and from three trials on has
+    one: two hardly say how far a third may lie.
+    """
+    rates: dict[Config, list[Estimate]] = {}
+    for trial in trials:
+        compared = trial.outcome == "completed" and trial.purpose == "measure"
+        if compared and trial.samples_per_s is not None:
+            rates.setdefault(trial.config, []).append(trial.samples_per_s)
+    means = {config: _mean(found) for config, found in rates.items()}
+    if not means:
+        return None
+    best = max(means, key=lambda config: means[config].value)
+    return best, means[best]
+
+
+def _mean(found: Sequence[Estimate]) -> Estimate:
+    values = [rate.value for rate in found]
+    if len(found) == 1:
+        return found[0]
+    if min(values) <= 0:
+        return Estimate(value=statistics.fmean(values))
+    if len(found) < _LEAST_FOR_INTERVAL:
+        return Estimate(value=statistics.geometric_mean(values))
+    logs = mean_interval([math.log(value) for value in values])
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Estimate(value=math.exp(logs.value), low=low, high=high)
