@@ -19,7 +19,7 @@ from rivals import Pick
 
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import Outlook, new_header, plan_sweep
-from dlprof.engine.sweeping import Sweep
+from dlprof.engine.sweep import Sweep
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Estimate, Machine, Target, Trial, Usage
 from dlprof.report.live import QuietListener

@@ -34,8 +34,8 @@ from others_rules import RULES
 
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.measuring import Measured, measure
-from dlprof.engine.checking.opening import open_sides
 from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.sides import open_sides
 from dlprof.errors import UsageError
 from dlprof.gate import judge
 from dlprof.gate.look import run_queue_wait

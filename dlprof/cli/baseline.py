@@ -54,7 +54,7 @@ def update(
             f"--from measures nothing, so {min(asked.given)} has no use",
             hint="Leave one of them out.",
         )
-    from dlprof.engine.baselines import read_baseline, record_entry
+    from dlprof.engine.checking.history import read_baseline, record_entry
     from dlprof.files import replaceable
     from dlprof.store.codec import to_json
 
@@ -87,7 +87,7 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
 
     By what they can be compared with. Measures nothing.
     """
-    from dlprof.engine.baselines import read_baseline
+    from dlprof.engine.checking.history import read_baseline
     from dlprof.report.gate.baseline import baseline_document, baseline_report
 
     if not file.exists():

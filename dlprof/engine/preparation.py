@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol, TypedDict, TypeVar
 
 from dlprof.engine.deadline import Deadline
-from dlprof.engine.device import place_of
 from dlprof.engine.preflight import Preflight
+from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
     SCHEMA_VERSION,
+    Calibration,
     Config,
+    DatasetWeight,
+    Explanation,
     Failure,
     LeftOut,
     Machine,
     Plan,
+    Run,
     RunHeader,
+    SweepPrediction,
     Target,
+    Timeline,
+    Trial,
     TrialCost,
+    Usage,
 )
 from dlprof.search.led import (
     calibration_configs,
@@ -37,10 +48,45 @@ from dlprof.search.space import (
     single_config,
 )
 from dlprof.settings import SweepSettings, settings_to_json
+from dlprof.store.bounds import fault_of
+from dlprof.store.codec import MismatchError, from_json
+from dlprof.targets.builtin import prepare
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.bench import Bench
-from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.story import Limits
 from dlprof.version import __version__
+
+
+class SweepListener(Protocol):
+    """Told what a sweep does, as it does it."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
+
+    def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
+        """What will be measured is known."""
+
+    def predicted(self, prediction: SweepPrediction) -> None:
+        """What a model says of all configurations is known, and which few will be measured."""
+
+    def trial_started(
+        self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
+    ) -> None:
+        """A trial begins."""
+
+    def trial_ended(self, trial: Trial) -> None:
+        """A trial is in the run file."""
+
+    def pulse(self, usage: Usage) -> None:
+        """What the machine did in the last half second."""
+
+    def message(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def ended(self, run: Run) -> None:
+        """The sweep is over."""
+
 
 _COPIED = (
     "Workers start by {method} here where no setting says otherwise, so each of them gets the "
@@ -286,4 +332,120 @@ def new_header(
         accelerator=outlook.accelerator,
         left_out=left_out,
         plan=plan,
+    )
+
+
+_Told = TypeVar("_Told", DatasetWeight, Explanation, Timeline)
+
+
+def explanation_of(told: Mapping[str, object], trial_id: str) -> Explanation | None:
+    """Where a trial's time went; ``None`` if it told nothing, or nothing that makes sense."""
+    return _record(Explanation, told.get("explanation"), trial_id)
+
+
+def timeline_of(told: Mapping[str, object], trial_id: str) -> Timeline | None:
+    """When what happened in a trial; ``None`` as in ``explanation_of``."""
+    return _record(Timeline, told.get("timeline"), trial_id)
+
+
+def weight_of(told: Mapping[str, object]) -> DatasetWeight | None:
+    """What a dataset weighs; ``None`` as in ``explanation_of``."""
+    return _read(DatasetWeight, told.get("weight"))
+
+
+def sensible(found: Calibration) -> Calibration | None:
+    """A calibration that can be read again; ``None`` for one by a clock that tells no sense."""
+    return None if fault_of(found) else found
+
+
+def _record(kind: type[_Told], data: object, trial_id: str) -> _Told | None:
+    return _read(kind, {**data, "trial_id": trial_id} if isinstance(data, dict) else None)
+
+
+def _read(kind: type[_Told], data: object) -> _Told | None:
+    if not isinstance(data, dict):
+        return None
+    try:
+        return from_json(kind, data)
+    except MismatchError:  # a clock that the dataset replaced tells times that aren't finite
+        return None
+
+
+class Place(TypedDict):
+    """The fields of a ``TrialRequest`` that say where batches go."""
+
+    device: str
+    copy_ahead: bool
+    step_on: str
+
+
+def place_of(settings: SweepSettings, accelerator: str | None) -> Place:
+    """Where batches go, for every trial of a run.
+
+    Args:
+        settings: What the user asked for.
+        accelerator: Torch's name of the kind of accelerator that is used; ``None`` for the CPU.
+
+    Raises:
+        UsageError: Options ask for a device where batches stay on the CPU.
+    """
+    if accelerator is None:
+        return _on_the_cpu(settings)
+    named = settings.device != "auto"
+    return Place(
+        device=settings.device if named else accelerator,
+        copy_ahead=settings.copy_ahead,
+        step_on=settings.step_on,
+    )
+
+
+def _on_the_cpu(settings: SweepSettings) -> Place:
+    for asked, option in (
+        (settings.copy_ahead, "copy_ahead = on"),
+        (settings.step_on == "device", "step_on = device"),
+    ):
+        if asked:
+            raise UsageError(
+                f"{option} needs an accelerator, and batches stay on the CPU here",
+                hint="Leave it out, or see with dlprof transfer which devices torch finds.",
+            )
+    return Place(device="cpu", copy_ahead=False, step_on="host")
+
+
+@contextlib.contextmanager
+def opened_bench(
+    settings: SweepSettings, listener: SweepListener, *, pickled: bytes | None = None
+) -> Iterator[Bench]:
+    """A bench for the target that the settings name, closed at the end.
+
+    Args:
+        settings: What to load.
+        listener: Told while data of a built-in is made.
+        pickled: A live object to load instead (Python API).
+
+    Raises:
+        DlprofError: The target's name can't be read, or its data can't be made.
+    """
+    if pickled is None:
+        spec = parse_target(settings.target)
+        prepare(spec, listener.preparing, arguments=settings.arguments)
+    with work_directory() as directory:
+        request = _build_request(settings, pickled, directory)
+        bench = Bench(request, directory=directory, pulse=listener.pulse)
+        with contextlib.closing(bench):
+            listener.message(f"building {settings.target}")
+            yield bench
+
+
+def _build_request(settings: SweepSettings, pickled: bytes | None, directory: Path) -> BuildRequest:
+    path = None
+    if pickled is not None:
+        path = directory / "target.pickle"
+        path.write_bytes(pickled)
+    return BuildRequest(
+        target=settings.target,
+        arguments=dict(settings.arguments),
+        shuffle=settings.shuffle,
+        seed=settings.seed,
+        pickled=None if path is None else str(path),
     )

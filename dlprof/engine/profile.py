@@ -11,11 +11,20 @@ from typing import Any, Literal
 from dlprof.advise.experiments import Allowance, left_out, propose
 from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
 from dlprof.engine.deadline import Deadline
-from dlprof.engine.device import place_of
-from dlprof.engine.listener import SweepListener
-from dlprof.engine.opening import opened_bench
-from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
-from dlprof.engine.telling import explanation_of, sensible, timeline_of, weight_of
+from dlprof.engine.preparation import (
+    Outlook,
+    SweepListener,
+    explanation_of,
+    look_at_one,
+    new_header,
+    now,
+    opened_bench,
+    place_of,
+    sensible,
+    timeline_of,
+    trial_cost,
+    weight_of,
+)
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine

@@ -22,8 +22,7 @@ from dlprof.errors import DlprofError, TargetError, UsageError
 from dlprof.records import Config
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.transfer.batches import measure_batch
-from dlprof.transfer.devices import measure_device
-from dlprof.transfer.placing import all_at_once
+from dlprof.transfer.devices import all_at_once, measure_device
 from dlprof.transfer.protocol import TransferRequest, transfer_request
 from dlprof.trial.child import as_target_error, build, describe_error
 from dlprof.trial.processes import die_with_parent

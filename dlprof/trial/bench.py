@@ -13,13 +13,11 @@ from typing import TypeVar
 
 from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.records import Config, Failure, Target, Trial, Usage
-from dlprof.trial.building import BuilderDiedError
 from dlprof.trial.inbox import Inbox
-from dlprof.trial.launch import Launcher, Nursery, make_launcher
+from dlprof.trial.launch import BuilderDiedError, Launcher, Nursery, make_launcher
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.story import Limits, failed
-from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError, Supervisor
-from dlprof.trial.watch import Watcher
+from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError, Supervisor, Watcher
 
 _REBUILT = "each trial builds the target for itself, because {reason}"
 _SLOWEST_BATCH = 20.0  # batches may take so many times as long as the probe's

@@ -26,7 +26,7 @@ from dlprof.trial.data_checks import Seen, check_length
 from dlprof.trial.explaining import Explainer, take_rested
 from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import Loop, Plan, measure
-from dlprof.trial.probing import probe, try_workers
+from dlprof.trial.probing import probe, try_workers, weigh_dataset
 from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import (
     BuildRequest,
@@ -38,11 +38,10 @@ from dlprof.trial.protocol import (
 )
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
-from dlprof.trial.weighing import weigh_dataset
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
-    from dlprof.trial.copies import CopyWatch
+    from dlprof.trial.copying import CopyWatch
 
 _BEAT_S = 1.0
 _PARTING_S = 2.0
@@ -254,7 +253,7 @@ def _copies(request: TrialRequest) -> CopyWatch | None:
     """What copies the batches to a device; ``None`` where they stay on the CPU."""
     if request.device == "cpu":
         return None
-    from dlprof.trial.copies import watch_copies  # noqa: PLC0415 - of use with a device only
+    from dlprof.trial.copying import watch_copies  # noqa: PLC0415 - of use with a device only
 
     return watch_copies(request)
 

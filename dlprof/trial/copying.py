@@ -1,5 +1,7 @@
 """The consumer that copies each batch to the device as a training loop does it, and times that.
 
+It also tells what the thread that pins batches uses.
+
 Only every few batches are timed, by device events: those cost microseconds each. The consuming
 thread's own clock is read around every copy.
 """
@@ -10,15 +12,22 @@ import contextlib
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dlprof.device.identity import held_bytes, identity
 from dlprof.device.moving import move, tensors_of
-from dlprof.device.runtime import Event, Runtime, UnavailableError
+from dlprof.device.runtime import Event, Runtime, UnavailableError, find_accelerator, open_runtime
+from dlprof.device.spinning import Spinner
 from dlprof.errors import TargetError
+from dlprof.internals import PIN_THREAD
 from dlprof.records import Copies, PinCosts
-from dlprof.trial.consumer import Consumer
+from dlprof.trial.consumer import Consumer, make_consumer
+from dlprof.trial.protocol import TrialRequest
+
+if TYPE_CHECKING:
+    from dlprof.machine.procfs import SchedStat
 
 _TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
 """Figures of ``Copies`` that come from timed batches."""
@@ -298,3 +307,187 @@ def _side_stream(runtime: Runtime) -> Any:
         raise TargetError(
             f"--copy-ahead can't be used here: {reason}.", hint="Leave it out."
         ) from None
+
+
+_NO_THREAD = "no thread of this name runs: without workers the caller pins, in next()"
+_REPLACED = "the thread ended with an epoch, and what it had used is not known any more"
+_NO_SCHEDSTAT = "the kernel reports no CPU and run-queue time of threads here"
+_NO_STATS = "torch reports page-locked memory on CUDA only"
+
+
+def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
+    """The threads of this process that pin, by their ids; ``None`` where that isn't told."""
+    # Where a trial pins only: importing the room takes as long as a trial takes to start.
+    from dlprof.machine.files import list_names, read_text  # noqa: PLC0415
+    from dlprof.machine.procfs import parse_schedstat  # noqa: PLC0415
+
+    found: dict[int, SchedStat] = {}
+    for name in list_names(proc / "task"):
+        task = proc / "task" / name
+        if (read_text(task / "comm") or "").strip() != PIN_THREAD:
+            continue
+        times = parse_schedstat(read_text(task / "schedstat") or "")
+        if times is None:
+            return None
+        found[int(name)] = times
+    return found
+
+
+def pin_costs(
+    before: Mapping[int, SchedStat] | None,
+    after: Mapping[int, SchedStat] | None,
+    batches: int,
+    memory: Mapping[str, Any],
+) -> PinCosts:
+    """What pinning cost in a window.
+
+    Args:
+        before: The threads at its start.
+        after: The threads at its end; one that began within it counts from its start.
+        batches: Batches in the window.
+        memory: ``torch.cuda.host_memory_stats()``; empty where there is none.
+    """
+    reasons: dict[str, str] = {}
+    cpu_s = wait_s = None
+    if before is None or after is None:
+        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _NO_SCHEDSTAT)
+    elif before.keys() - after.keys():
+        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _REPLACED)
+    elif not after or not batches:
+        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _NO_THREAD)
+    else:
+        early, late = before.values(), after.values()
+        cpu_s = (sum(t.run_ns for t in late) - sum(t.run_ns for t in early)) / 1e9 / batches
+        wait_s = (sum(t.wait_ns for t in late) - sum(t.wait_ns for t in early)) / 1e9 / batches
+    if not memory:
+        reasons |= dict.fromkeys(("pinned_bytes", "alloc_s", "allocations"), _NO_STATS)
+    alloc_us = memory.get("host_alloc_time.total")
+    return PinCosts(
+        thread_cpu_s=cpu_s,
+        thread_run_queue_s=wait_s,
+        pinned_bytes=_whole(memory.get("allocated_bytes.current")),
+        alloc_s=None if alloc_us is None else float(alloc_us) / 1e6,
+        allocations=_whole(memory.get("num_host_alloc")),
+        unavailable=reasons,
+    )
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
+
+
+def host_memory(kind: str) -> Mapping[str, Any]:
+    """Torch's figures of page-locked memory; empty on devices other than CUDA."""
+    import torch  # noqa: PLC0415 - only in a trial's process
+
+    if kind != "cuda":
+        return {}
+    try:
+        return dict(torch.cuda.host_memory_stats())
+    except (RuntimeError, AttributeError):
+        return {}
+
+
+def open_device(name: str) -> Runtime | None:
+    """The device that a trial's batches go to; ``None`` where they stay on the CPU.
+
+    Args:
+        name: Torch's, or ``auto``.
+
+    Raises:
+        TargetError: It isn't there.
+    """
+    wanted = find_accelerator() if name == "auto" else name
+    if wanted is None or wanted.partition(":")[0] == "cpu":
+        return None
+    try:
+        return open_runtime(wanted)
+    except UnavailableError as reason:
+        raise TargetError(
+            f"Batches can't be copied to {name}: {reason}.",
+            hint="Leave --device out, or name a device that torch finds.",
+        ) from None
+
+
+def make_copying(request: TrialRequest) -> Copying | None:
+    """What copies batches and then does the step; ``None`` where batches stay on the CPU.
+
+    Raises:
+        TargetError: The device isn't there, or the step can't be imported.
+    """
+    runtime = open_device(request.device)
+    if runtime is None:
+        return None
+    if request.step_callable is not None:
+        # It may only order its work, as a training step does that doesn't read its loss.
+        step = Step(work=make_consumer(0.0, request.step_callable), runs_ahead=True)
+    elif request.step_s > 0 and request.step_on == "device":
+        spinner = Spinner(runtime)
+        step = Step(work=lambda _batch: spinner.spin(request.step_s), runs_ahead=True)
+    else:
+        step = Step(
+            work=make_consumer(request.step_s, None),
+            waits=request.step_s > 0,
+            runs_ahead=request.step_s <= 0,
+        )
+    return Copying(runtime, step, ahead=request.copy_ahead)
+
+
+class CopyWatch:
+    """Copies a trial's batches, and knows at its end what that and pinning cost.
+
+    Args:
+        copying: Copies them.
+        pins: Whether the configuration pins batches.
+
+    Attributes:
+        consume: Called with each batch.
+    """
+
+    def __init__(self, copying: Copying, *, pins: bool) -> None:
+        self.consume: Consumer = copying
+        self._copying = copying
+        self._pins = pins
+        self._threads = pin_threads() if pins else None
+        self._pin: PinCosts | None = None
+
+    def window(self, inner: Window) -> Window:
+        """Look at the thread that pins at the window's edges, inside of what else is done there."""
+
+        def edge(name: str, fill_s: float) -> None:
+            if name == "end" and self._pins:
+                memory = host_memory(self._copying.kind)
+                self._pin = pin_costs(self._threads, pin_threads(), self._copying.batches, memory)
+            inner(name, fill_s)
+            if name == "start" and self._pins:
+                self._threads = pin_threads()
+
+        return self._copying.window(edge)
+
+    def told(self) -> Copies:
+        """The figures of the window."""
+        return self._copying.told(self._pin)
+
+    def exposed_times(self) -> list[float]:
+        """Of the timed batches, seconds in which the step had to wait for the copy."""
+        return self._copying.exposed_times()
+
+    def held_s(self) -> float:
+        """Mean seconds in which a copy held the consuming thread up."""
+        return self._copying.held_s()
+
+
+def watch_copies(request: TrialRequest) -> CopyWatch | None:
+    """What copies the batches of a trial; ``None`` where they stay on the CPU.
+
+    Raises:
+        TargetError: The device isn't there, or the step can't be imported.
+    """
+    copying = make_copying(request)
+    return None if copying is None else CopyWatch(copying, pins=request.config.pin_memory)
+
+
+def bring_for_step(batch: Any, device: str) -> Any:
+    """A batch where the user's step will find it, to try that step with."""
+    runtime = open_device(device)
+    return batch if runtime is None else move(batch, runtime.device)

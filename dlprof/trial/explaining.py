@@ -13,7 +13,7 @@ from dlprof.records import Config
 
 if TYPE_CHECKING:
     from dlprof.tracing.trace import Trace
-    from dlprof.trial.copies import CopyWatch
+    from dlprof.trial.copying import CopyWatch
     from dlprof.trial.measure import Loop
 
 _FILLED = 1.5

@@ -1,9 +1,11 @@
-"""What each worker of a trial does first, where it doesn't inherit it by a fork."""
+"""What dlprof adds to a loader's workers: a guard where they inherit none, and a delay on purpose."""
 
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Callable
+from typing import Any
 
 from dlprof.records import Config
 from dlprof.trial.processes import die_with_parent
@@ -27,3 +29,36 @@ def guard_of(config: Config, own: Config | None) -> Callable[[], None] | None:
     kept = None if own is None else own.start_method
     method = config.start_method or kept or multiprocessing.get_start_method()
     return None if method == "fork" else guard_worker
+
+
+class BurdenedCollate:
+    """A collate function that keeps a core busy for a while after its work.
+
+    It can be pickled wherever the function itself can. Waiting for a core doesn't count, so that
+    each batch costs so much more whatever else the machine does.
+
+    Args:
+        collate: The loader's own.
+        burden_s: CPU time that each batch takes longer.
+    """
+
+    def __init__(self, collate: Any, burden_s: float) -> None:
+        self._collate = collate
+        self._burden_s = burden_s
+
+    def __call__(self, samples: Any) -> Any:
+        """Collate a batch, slowly."""
+        batch = self._collate(samples)
+        ends_s = time.thread_time() + self._burden_s
+        while time.thread_time() < ends_s:
+            continue
+        return batch
+
+
+def burden(loader: Any, burden_s: float) -> None:
+    """Make a loader slower by so much CPU time a batch, in whichever process makes its batches."""
+    if burden_s > 0:
+        from dlprof.targets.inner import core_of  # noqa: PLC0415 - torch.utils.data with it
+
+        made = core_of(loader)
+        made.collate_fn = BurdenedCollate(made.collate_fn, burden_s)

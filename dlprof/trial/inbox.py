@@ -7,8 +7,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from dlprof.trial.failures import room_for
 from dlprof.trial.protocol import Message
-from dlprof.trial.room import room_for
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

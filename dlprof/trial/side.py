@@ -15,13 +15,13 @@ from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageE
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block
 from dlprof.records.gate import Side as SideName
-from dlprof.trial.building import built_of
 from dlprof.trial.failures import died, last_lines
 from dlprof.trial.inbox import Inbox
-from dlprof.trial.leftovers import SharedMemoryWatch
+from dlprof.trial.launch import built_of
 from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message
+from dlprof.trial.temporary import SharedMemoryWatch
 from dlprof.units import format_duration
 
 _GRACE_S = 1.0

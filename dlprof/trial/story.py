@@ -6,12 +6,45 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dlprof.records import Copies, Estimate, Failure, PinCosts, Trial, Usage, UsageSample
+from dlprof.records import Copies, Estimate, Failure, GpuUsage, PinCosts, Trial, Usage, UsageSample
 from dlprof.trial import failures
-from dlprof.trial.noise import disturbances
 from dlprof.trial.protocol import Message, TrialRequest
-from dlprof.trial.watch import usage_of
 from dlprof.units import format_duration
+
+NEIGHBOUR_CORES_FRACTION = 0.15
+"""Share of the usable cores that others may take before a window counts as disturbed; dlprof's own
+supervisor and observer take a few hundredths of a core of it."""
+
+THROTTLED_FRACTION = 0.05
+SPREAD = 0.25
+"""Half-width of the interval of the seconds for a batch, over their mean."""
+
+_WAITING = 0.05
+
+
+def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> tuple[str, ...]:
+    """What disturbed a window, one sentence each; empty for a quiet one.
+
+    Neighbours count only where the trial felt them: where it waited for cores.
+
+    Args:
+        usage: Of the window.
+        spread: How uncertain the rate is that was measured in it, as a share of it; ``None``
+            where it was too short to say.
+        usable_cores: Cores that the trial may use.
+    """
+    found = []
+    other, waited = usage.other_cpu_cores, usage.run_queue_wait_fraction
+    felt = waited is None or waited > _WAITING
+    if other is not None and felt and other > NEIGHBOUR_CORES_FRACTION * usable_cores:
+        found.append(f"other processes kept {other:.1f} of the usable cores busy")
+    throttled = usage.throttled_fraction
+    if throttled is not None and throttled > THROTTLED_FRACTION:
+        found.append(f"a CPU quota throttled the trial for {throttled:.0%} of the window")
+    if spread is not None and spread > SPREAD:
+        found.append(f"the rate is uncertain by ±{spread:.0%}: batches came unevenly")
+    return tuple(found)
+
 
 _STOPPED = (
     "dlprof itself was stopped for {time} during this trial: what the machine did then is not known"
@@ -251,3 +284,13 @@ def _unavailable(story: Story, request: TrialRequest, result: Message) -> dict[s
     elif result["measured"]["samples_per_s"] is None:
         reasons["samples_per_s"] = "the samples in a batch can't be counted"
     return reasons
+
+
+def usage_of(message: Message) -> Usage:
+    """Read a ``Usage`` back from an observer's answer."""
+    fields = dict(message["usage"])
+    fields["gpu"] = tuple(
+        GpuUsage(**{**gpu, "throttle_reasons": tuple(gpu["throttle_reasons"])})
+        for gpu in fields["gpu"]
+    )
+    return Usage(**fields)

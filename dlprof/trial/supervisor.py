@@ -1,30 +1,123 @@
-"""Runs trials, one after another: starts them, watches their limits, ends what exceeds them."""
+"""Runs trials, one after another: starts them, watches their limits, ends what exceeds them.
+
+What they use, a process beside them observes (``dlprof.trial.observer``).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.records import Failure, Trial, Usage
-from dlprof.trial import remedies
-from dlprof.trial.failures import blame_memory, not_started
+from dlprof.trial import failures
+from dlprof.trial.failures import NoRoomError, blame_memory, not_started, room_for
+from dlprof.trial.hangs import find_hang
 from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.launch import LAUNCHER, Handle, Launcher
-from dlprof.trial.leftovers import ManagerWatch, SharedMemoryWatch
 from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
-from dlprof.trial.protocol import Message, TrialRequest
-from dlprof.trial.room import room_for
-from dlprof.trial.silence import find_hang
-from dlprof.trial.story import Limits, Story, completed, failed, failure_in, failure_of, timed_out
-from dlprof.trial.watch import Watcher, usage_of
+from dlprof.trial.protocol import Channel, Message, TrialRequest
+from dlprof.trial.story import (
+    Limits,
+    Story,
+    completed,
+    failed,
+    failure_in,
+    failure_of,
+    timed_out,
+    usage_of,
+)
+from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
+
+_QUIT_S = 2.0
+
+
+class Watcher:
+    """Passes orders to an observer process, starting it anew if it has died.
+
+    Args:
+        inbox: Where its answers go, under ``source``.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._starts = 0
+        self._silent = False
+
+    @property
+    def source(self) -> str:
+        """The name under which the running observer's answers come in."""
+        return f"observer-{self._starts}"
+
+    def watch(self, pid: int, *, memory_bytes: int | None, reserve_bytes: int) -> None:
+        """Observe the process tree under ``pid`` from now on.
+
+        Args:
+            pid: The trial's first process.
+            memory_bytes: Most memory of its own before a ``memory`` message comes.
+            reserve_bytes: Memory to be left to others before one comes.
+        """
+        if self._silent or self._process is None or self._process.poll() is not None:
+            self.close()
+            with contextlib.suppress(NoRoomError):  # the trial goes on unobserved
+                self._start()
+        self.order("watch", pid=pid, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes)
+
+    def order(self, verb: str, **details: int | None) -> None:
+        """Send one order; to a dead observer it is lost, and no answer comes."""
+        if self._channel is not None:
+            self._channel.send({"order": verb, **details})
+
+    def give_up(self) -> None:
+        """Take the observer for dead, because it gives no answer: the next is a new one."""
+        self._silent = True
+
+    def close(self) -> None:
+        """End the observer."""
+        if self._process is None or self._channel is None:
+            return
+        self._channel.close_writing()
+        try:
+            self._process.wait(0.0 if self._silent else _QUIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._bury(self._process)
+        self._process = self._channel = None
+
+    @staticmethod
+    def _bury(process: subprocess.Popen[bytes]) -> None:
+        """Wait for one that was killed; not for long: a GPU's driver may hold it in the kernel."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_QUIT_S)
+
+    def _start(self) -> None:
+        with room_for("the observer"):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dlprof.trial.observer"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        reader = cast(BinaryIO, self._process.stdout)
+        self._channel = Channel(reader, cast(BinaryIO, self._process.stdin))
+        self._starts += 1
+        self._silent = False
+        self._inbox.listen(self.source, self._channel.hear)
+
 
 _OBSERVER_PATIENCE_S = 3.0
 _END_PATIENCE_S = 2.0
@@ -295,7 +388,7 @@ class Supervisor:
             story.failure = Failure(
                 kind="out_of_memory",
                 message=message["reason"],
-                hint=remedies.LESS_MEMORY,
+                hint=failures.LESS_MEMORY,
             )
             story.deadline_s = self._clock()
         elif message["event"] == "pulse":

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dlprof.device.runtime import AcceleratorRuntime, find_accelerator, open_runtime
 from dlprof.records import Config
-from dlprof.trial.copies import watch_copies
+from dlprof.trial.copying import watch_copies
 from dlprof.trial.protocol import TrialRequest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")

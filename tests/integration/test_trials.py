@@ -17,11 +17,10 @@ from dlprof.records import Config, Trial
 from dlprof.trial.bench import Bench
 from dlprof.trial.inbox import Inbox
 from dlprof.trial.launch import FreshProcesses
-from dlprof.trial.leftovers import SharedMemoryWatch
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.story import Limits
-from dlprof.trial.supervisor import Supervisor
-from dlprof.trial.watch import Watcher
+from dlprof.trial.supervisor import Supervisor, Watcher
+from dlprof.trial.temporary import SharedMemoryWatch
 
 TARGETS = Path(__file__).parent / "faulty_targets.py"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")

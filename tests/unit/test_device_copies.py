@@ -11,9 +11,15 @@ from fake_device import FakeBatch, FakeDevice
 from dlprof.errors import TargetError
 from dlprof.machine.procfs import SchedStat
 from dlprof.records import Config, Copies
-from dlprof.trial.copies import CopyWatch, make_copying, open_device
-from dlprof.trial.copying import Copying, Step
-from dlprof.trial.pinning import pin_costs, pin_threads
+from dlprof.trial.copying import (
+    Copying,
+    CopyWatch,
+    Step,
+    make_copying,
+    open_device,
+    pin_costs,
+    pin_threads,
+)
 from dlprof.trial.protocol import TrialRequest
 
 
@@ -163,9 +169,9 @@ def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(
 ) -> None:
     """Else the loop would be timed, until the device's queue is full, and not the step."""
     device = FakeDevice(copy_s=1e-3)
-    monkeypatch.setattr("dlprof.trial.copies.open_device", lambda _name: device)
+    monkeypatch.setattr("dlprof.trial.copying.open_device", lambda _name: device)
     work: Callable[[object], None] = lambda _batch: device.main.order(50e-3)  # noqa: E731
-    monkeypatch.setattr("dlprof.trial.copies.make_consumer", lambda *_: work)
+    monkeypatch.setattr("dlprof.trial.copying.make_consumer", lambda *_: work)
     copying = make_copying(TrialRequest(config=Config(), step_callable="mine:step"))
     assert copying is not None
     for _ in range(20):

@@ -10,7 +10,7 @@ from typing import Any, cast
 from builders import config, failed, header, machine, plan, target, trial
 
 from dlprof.engine.deadline import Deadline
-from dlprof.engine.sweeping import Sweep
+from dlprof.engine.sweep import Sweep
 from dlprof.records import BatchCosts, Config, Explanation, Plan, Run, RunHeader, Trial, Usage
 from dlprof.search.space import build_cells
 from dlprof.settings import SweepSettings

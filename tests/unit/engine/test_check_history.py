@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from check_fakes import BATCH_S, Listener, Opened, settings
 
-from dlprof.engine.baselines import record_entry
 from dlprof.engine.checking.history import (
     LOAD_BLOCKS,
     check_baseline,
     data_fingerprint,
     measure_run,
+    record_entry,
 )
 from dlprof.engine.checking.self_test import run_self_test
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import Target
 from dlprof.records.gate import BaselineEntry
-from dlprof.trial.burden import BurdenedCollate, burden
+from dlprof.trial.guard import BurdenedCollate, burden
 
 
 @pytest.fixture

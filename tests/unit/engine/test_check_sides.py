@@ -12,9 +12,8 @@ import pytest
 
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.measuring import measure
-from dlprof.engine.checking.naming import error_of_side
 from dlprof.engine.checking.settings import CheckSettings, for_check, patience
-from dlprof.engine.checking.sides import Sides
+from dlprof.engine.checking.sides import Sides, error_of_side
 from dlprof.errors import (
     BaseNotMeasuredError,
     DlprofError,

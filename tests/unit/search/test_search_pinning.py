@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.engine.device import place_of
+from dlprof.engine.preparation import place_of
 from dlprof.errors import UsageError
 from dlprof.records import Machine, Target
 from dlprof.search.space import Space, build_space

@@ -6,11 +6,10 @@ import io
 from collections.abc import Sequence
 from typing import IO, Any
 
-from dlprof.trial.building import Built
 from dlprof.trial.inbox import Event, Inbox
-from dlprof.trial.launch import LAUNCHER, Handle
+from dlprof.trial.launch import LAUNCHER, Built, Handle
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
-from dlprof.trial.watch import Watcher
+from dlprof.trial.supervisor import Watcher
 
 TRIAL = "trial-1"
 

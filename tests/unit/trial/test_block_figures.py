@@ -8,7 +8,7 @@ import pytest
 
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row
-from dlprof.trial.block import block_figures
+from dlprof.trial.warm import block_figures
 
 MS = 1_000_000
 

@@ -13,8 +13,7 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config, Target, Trial
 from dlprof.trial import bench as bench_module
 from dlprof.trial.bench import Bench
-from dlprof.trial.building import BuilderDiedError, Built
-from dlprof.trial.launch import Handle
+from dlprof.trial.launch import BuilderDiedError, Built, Handle
 from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.story import Limits

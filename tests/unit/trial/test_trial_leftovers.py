@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.trial.leftovers import SharedMemoryWatch
+from dlprof.trial.temporary import SharedMemoryWatch
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where it is, by definition
 linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no /dev/shm")

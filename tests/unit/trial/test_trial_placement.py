@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dlprof.records import Config
-from dlprof.trial.placement import Placement, cores_of
+from dlprof.trial.warm import Placement, cores_of
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="cores can't be chosen here"
@@ -122,7 +122,7 @@ def test_a_worker_that_has_ended_leaves_no_other_held(worker: BaseProcess, own: 
     assert worker.pid is not None
     placement, core = Placement(), min(own)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dlprof.trial.placement._affinity", lambda _: own)
+        patch.setattr("dlprof.trial.warm._affinity", lambda _: own)
         pids = [worker.pid, 2**22 + 1]
         assert not placement.hold(pids, Config(num_workers=2, prefetch_factor=2), [core])
     assert os.sched_getaffinity(worker.pid) == own

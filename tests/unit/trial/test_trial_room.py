@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
+from dlprof.trial.failures import NoRoomError, room_for
 from dlprof.trial.inbox import Inbox
-from dlprof.trial.room import NoRoomError, room_for
-from dlprof.trial.watch import Watcher
+from dlprof.trial.supervisor import Watcher
 
 
 def refused(number: int) -> OSError:
@@ -56,7 +56,7 @@ def test_a_trial_goes_on_without_an_observer(monkeypatch: pytest.MonkeyPatch) ->
     def popen(*_words: object, **_details: object) -> None:
         raise refused(errno.EAGAIN)
 
-    monkeypatch.setattr("dlprof.trial.watch.subprocess.Popen", popen)
+    monkeypatch.setattr("dlprof.trial.supervisor.subprocess.Popen", popen)
     watcher = Watcher(Inbox())
     watcher.watch(1, memory_bytes=None, reserve_bytes=0)
     watcher.order("start")

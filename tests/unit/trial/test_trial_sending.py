@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dlprof.records import Config
-from dlprof.trial.sending import start_method_of, try_batch, try_start
+from dlprof.trial.probing import start_method_of, try_batch, try_start
 
 SPAWN = Config(num_workers=1, start_method="spawn").canonical()
 

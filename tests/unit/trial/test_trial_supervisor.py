@@ -22,11 +22,11 @@ from fake_processes import (
 
 from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.records import Config, Trial, Usage
+from dlprof.trial.failures import NoRoomError
 from dlprof.trial.inbox import Event
 from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.log import MOST_BYTES
 from dlprof.trial.protocol import TrialRequest
-from dlprof.trial.room import NoRoomError
 from dlprof.trial.story import Limits, Story
 from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
 
