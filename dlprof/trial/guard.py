@@ -1,4 +1,4 @@
-"""What dlprof adds to a loader's workers: a guard where they inherit none, and a delay on purpose."""
+"""What dlprof adds to a loader's workers: a guard where they inherit none, a delay on purpose."""
 
 from __future__ import annotations
 
