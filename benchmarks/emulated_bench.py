@@ -37,7 +37,7 @@ _LEAST_BATCHES = 10
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class EmulatedBench:
-    """Runs trials of a load as ``dlprof.trial.bench.Bench`` does those of a target.
+    """Runs trials of a load as ``dlprof.trial.runner.TrialRunner`` does those of a target.
 
     Attributes:
         load: What samples cost.
@@ -138,7 +138,7 @@ def sweep(load: Load, *, cores: int, budget_s: float, seed: int) -> Pick:
             header=header,
             settings=settings,
             plan=plan,
-            bench=bench,
+            runner=bench,
             writer=writer,
             listener=QuietListener(),
             deadline=Deadline(budget_s=budget_s, began_s=began_s),

@@ -13,12 +13,12 @@ from dlprof.engine.deadline import Deadline
 from dlprof.engine.foretelling import calibrated, foretold, levers_of
 from dlprof.engine.preparation import (
     SweepListener,
+    copy_settings,
     explanation_of,
     look_at,
     new_header,
     now,
-    opened_bench,
-    place_of,
+    opened_runner,
     plan_sweep,
 )
 from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
@@ -48,8 +48,8 @@ from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats import Expected
 from dlprof.store import RunWriter, check_output, read_run
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.runner import TrialRunner
 from dlprof.units import counted, with_hint
 
 _NO_MODEL = (
@@ -71,7 +71,7 @@ class Sweep:
     header: RunHeader
     settings: SweepSettings
     plan: Plan
-    bench: Bench
+    runner: TrialRunner
     writer: RunWriter
     listener: SweepListener
     deadline: Deadline
@@ -291,7 +291,7 @@ class Sweep:
         self.listener.trial_started(
             proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
         )
-        trial, told = self.bench.explain(
+        trial, told = self.runner.explain(
             self._request(proposal, explain=purpose == "explain"),
             trial_id=self._next_id(),
             repetition=proposal.repetition,
@@ -321,7 +321,7 @@ class Sweep:
             step_callable=self.settings.step_callable,
             cold_cache=self.settings.cold_cache,
             turnover=not timed,
-            **place_of(self.settings, self.header.accelerator),
+            **copy_settings(self.settings, self.header.accelerator),
             explain=explain,
         )
 
@@ -379,17 +379,17 @@ def run_sweep(
         check_folder(output.parent)
         refuse_budget(settings)
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
-    with opened_bench(settings, listener, pickled=pickled) as bench:
+    with opened_runner(settings, listener, pickled=pickled) as runner:
         machine = inspect_machine()
-        outlook = look_at(bench, settings, machine, deadline)
+        outlook = look_at(runner, settings, machine, deadline)
         if before is None:
             gone_s = settings.budget_s - deadline.left_s
-            plan, no_room = plan_sweep(settings, machine, outlook, bench, gone_s)
+            plan, no_room = plan_sweep(settings, machine, outlook, runner, gone_s)
             left_out = (*outlook.space.left_out, *no_room)
-            header = new_header(settings, machine, outlook, bench, plan=plan, left_out=left_out)
+            header = new_header(settings, machine, outlook, runner, plan=plan, left_out=left_out)
             writer = RunWriter.create(output, header, force=force)
         else:
-            header = same_run(before.header, settings, machine, outlook.target, bench.versions)
+            header = same_run(before.header, settings, machine, outlook.target, runner.versions)
             writer = RunWriter.resume(output)
         with writer:
             plan = plan_of(header)
@@ -401,7 +401,7 @@ def run_sweep(
                 header=header,
                 settings=settings,
                 plan=plan,
-                bench=bench,
+                runner=runner,
                 writer=writer,
                 listener=listener,
                 deadline=deadline,

@@ -48,7 +48,7 @@ _ERRORS: dict[str, type[DlprofError]] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TransferOptions:
+class TransferSettings:
     """What the user asked for.
 
     Attributes:
@@ -76,7 +76,7 @@ class TransferOptions:
     @classmethod
     def of(
         cls, given: Mapping[str, object | None], named: Callable[[str], str] = str
-    ) -> TransferOptions:
+    ) -> TransferSettings:
         """What was asked for, read by the rules that all commands share.
 
         Args:
@@ -121,7 +121,7 @@ class TransferListener(Protocol):
 
 
 def run_transfer(
-    options: TransferOptions,
+    options: TransferSettings,
     listener: TransferListener,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -173,7 +173,7 @@ def largest_buffer(machine: Machine) -> int:
     return size
 
 
-def _build_request(options: TransferOptions, listener: TransferListener) -> BuildRequest | None:
+def _build_request(options: TransferSettings, listener: TransferListener) -> BuildRequest | None:
     if options.target is None:
         return None
     prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
@@ -250,7 +250,7 @@ class _Heard:
         """Nothing more will come."""
         self._cut, self.over = reason, True
 
-    def transfers(self, machine: Machine, options: TransferOptions, log: str) -> Transfers:
+    def transfers(self, machine: Machine, options: TransferSettings, log: str) -> Transfers:
         """All of it.
 
         Raises:
@@ -274,7 +274,7 @@ class _Heard:
             unavailable=self._missing(options, accelerator),
         )
 
-    def _missing(self, options: TransferOptions, accelerator: Any) -> dict[str, str]:
+    def _missing(self, options: TransferSettings, accelerator: Any) -> dict[str, str]:
         reasons = {}
         if self._cut:
             reasons["rest"] = self._cut

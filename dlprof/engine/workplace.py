@@ -18,29 +18,29 @@ from pathlib import Path
 from dlprof.errors import FileError
 from dlprof.files import lock, write_fault
 
-_deeds: list[Callable[[], object]] = []
+_cleanups: list[Callable[[], object]] = []
 
 
 @contextlib.contextmanager
-def undone_at_last(deed: Callable[[], object]) -> Iterator[None]:
+def cleanup_at_exit(cleanup: Callable[[], object]) -> Iterator[None]:
     """Have something undone if the process is ended before the block is.
 
     Args:
-        deed: Undoes it, in a moment; the block itself does so where it ends as usual.
+        cleanup: Undoes it, in a moment; the block itself does so where it ends as usual.
     """
-    _deeds.append(deed)
+    _cleanups.append(cleanup)
     try:
         yield
     finally:
-        if deed in _deeds:
-            _deeds.remove(deed)
+        if cleanup in _cleanups:
+            _cleanups.remove(cleanup)
 
 
-def undo_all() -> None:
+def clean_up_now() -> None:
     """Undo what is to be undone, the latest first, whatever goes wrong."""
-    while _deeds:
+    while _cleanups:
         with contextlib.suppress(BaseException):
-            _deeds.pop()()
+            _cleanups.pop()()
 
 
 _PREFIX = "dlprof-sweep-"
@@ -63,7 +63,7 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
     try:
         if held is not None:
             _clear(place)
-        with undone_at_last(lambda: shutil.rmtree(directory, ignore_errors=True)):
+        with cleanup_at_exit(lambda: shutil.rmtree(directory, ignore_errors=True)):
             yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)

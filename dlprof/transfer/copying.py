@@ -108,7 +108,7 @@ _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class CopyCell:
     """What is measured in one go: a size, a memory, a mode."""
 
     size: int
@@ -220,7 +220,7 @@ class Copier:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class CopyFigures:
     """Copies of plain buffers to one device.
 
     Attributes:
@@ -247,7 +247,7 @@ def measure_copies(
     sizes: Iterable[int] = SIZES,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
-) -> Measured:
+) -> CopyFigures:
     """Time all cells in random order, pass after pass.
 
     Args:
@@ -261,12 +261,12 @@ def measure_copies(
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]
     cells = [
-        Cell(size=size, memory=memory, mode=mode)
+        CopyCell(size=size, memory=memory, mode=mode)
         for size in kept
         for memory in buffers.memories
         for mode in modes
     ]
-    passes: list[dict[Cell, Round]] = []
+    passes: list[dict[CopyCell, Round]] = []
     began_s = clock()
     for number, order in enumerate(_orders(cells, seed)):
         found = {cell: _round(copier, buffers, cell) for cell in order}
@@ -276,26 +276,26 @@ def measure_copies(
             break
         if len(passes) >= FEWEST_PASSES and clock() - began_s > budget_s:
             break
-    return Measured(
+    return CopyFigures(
         cells=tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells),
         fits=tuple(_fits(cells, passes)),
         unavailable={**buffers.unavailable, **missing},
     )
 
 
-def _orders(cells: Sequence[Cell], seed: int) -> Iterator[list[Cell]]:
+def _orders(cells: Sequence[CopyCell], seed: int) -> Iterator[list[CopyCell]]:
     """The cells in ever new orders."""
     generator = random.Random(seed)
     while True:
         yield generator.sample(cells, len(cells))
 
 
-def _round(copier: Copier, buffers: Buffers, cell: Cell) -> Round:
+def _round(copier: Copier, buffers: Buffers, cell: CopyCell) -> Round:
     pairs = buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size))
     return copier.round(pairs, cell.memory, cell.mode)
 
 
-def _time_of(cell: Cell, rounds: Sequence[Round]) -> CopyTime:
+def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:
     time_s = median_interval([each.device_s for each in rounds])
     return CopyTime(
         bytes=cell.size,
@@ -309,7 +309,7 @@ def _time_of(cell: Cell, rounds: Sequence[Round]) -> CopyTime:
     )
 
 
-def _fits(cells: Sequence[Cell], passes: Sequence[dict[Cell, Round]]) -> Iterator[LinkFit]:
+def _fits(cells: Sequence[CopyCell], passes: Sequence[dict[CopyCell, Round]]) -> Iterator[LinkFit]:
     for memory, mode in dict.fromkeys((cell.memory, cell.mode) for cell in cells):
         own = [cell for cell in cells if (cell.memory, cell.mode) == (memory, mode)]
         points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]

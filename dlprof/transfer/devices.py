@@ -17,7 +17,7 @@ from dlprof.machine.links import read_link
 from dlprof.records import Estimate
 from dlprof.records.transfer import DeviceTransfer, LinkState, NumaRate, TogetherRate
 from dlprof.stats import median_interval
-from dlprof.transfer.copying import Buffers, Copier, Measured, measure_copies
+from dlprof.transfer.copying import Buffers, Copier, CopyFigures, measure_copies
 from dlprof.transfer.protocol import TransferRequest
 
 _LARGE_BYTES = 64 << 20
@@ -30,7 +30,7 @@ _TOO_FAST = "the copies were faster than the link that NVML reports"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Flight:
+class _CopiesUnderway:
     """Copies that are on their way to one device."""
 
     began: Event
@@ -43,14 +43,14 @@ class _Flight:
         return self.bytes / (self.began.elapsed_time(self.ended) / 1e3)
 
 
-def _send(runtime: Runtime, buffers: Buffers, copies: int) -> _Flight:
+def _send(runtime: Runtime, buffers: Buffers, copies: int) -> _CopiesUnderway:
     began, ended = runtime.event(), runtime.event()
     pairs = buffers.pairs(buffers.size, "pinned", copies)
     began.record(runtime.current())
     for target, source in pairs:
         target.copy_(source, non_blocking=True)
     ended.record(runtime.current())
-    return _Flight(began, ended, buffers.size * copies)
+    return _CopiesUnderway(began, ended, buffers.size * copies)
 
 
 def _large(runtime: Runtime, most_bytes: int) -> Buffers:
@@ -94,7 +94,7 @@ def look_at_link(
     """
     buffers = _large(runtime, most_bytes)
     copies = _copies_for(_LOOK_S, best_bytes_per_s, buffers.size)
-    flights: list[_Flight] = []
+    flights: list[_CopiesUnderway] = []
     state = read(lambda: flights.append(_send(runtime, buffers, copies)))
     in_time = any(not flight.ended.query() for flight in flights)
     runtime.synchronize()
@@ -278,7 +278,7 @@ def _one_thread() -> Iterator[None]:
 
 def _copies(
     runtime: Runtime, request: TransferRequest, budget_s: float, reasons: dict[str, str]
-) -> tuple[Measured, int]:
+) -> tuple[CopyFigures, int]:
     """Copies of all sizes that the memory of both sides allows; ``reasons`` gets the rest."""
     size = request.most_bytes
     while True:
@@ -287,10 +287,14 @@ def _copies(
             found = measure_copies(copier, buffers, budget_s=budget_s, seed=request.seed)
         except (RuntimeError, MemoryError) as error:
             if not _is_shortage(error):
-                return Measured(cells=(), fits=(), unavailable={"copies": _first_line(error)}), size
+                return CopyFigures(
+                    cells=(), fits=(), unavailable={"copies": _first_line(error)}
+                ), size
             reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
             if size <= _LEAST_BYTES:
-                return Measured(cells=(), fits=(), unavailable={"copies": reasons["sizes"]}), size
+                return CopyFigures(
+                    cells=(), fits=(), unavailable={"copies": reasons["sizes"]}
+                ), size
             size //= _SMALLER
             continue
         return found, size

@@ -22,10 +22,10 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
-from dlprof.trial.data_checks import Seen, check_length
+from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.explaining import Explainer, take_rested
-from dlprof.trial.guard import guard_of
-from dlprof.trial.measure import Loop, Plan, measure
+from dlprof.trial.in_worker import guard_of
+from dlprof.trial.measure import Loop, WindowPlan, measure
 from dlprof.trial.probing import probe, try_workers, weigh_dataset
 from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import (
@@ -205,7 +205,7 @@ def _measure(
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
-    seen = Seen(built.target, request.config, count, core_of(loader))
+    seen = BatchChecks(built.target, request.config, count, core_of(loader))
     computes = request.step_callable is not None or copies is not None
     explainer = Explainer(loader, session.window, computes=computes) if request.explain else None
     loop = Loop(
@@ -219,7 +219,7 @@ def _measure(
         count=count,
     )
     session.loop = loop
-    plan = Plan(
+    plan = WindowPlan(
         config=request.config,
         window_s=request.trial_s,
         turnover=request.turnover,
@@ -244,8 +244,8 @@ def _measure(
         "batch_bytes": seen.batch_bytes(each),
         "no_turnover": gate.reason,
         "warnings": [*seen.warnings, *lengths],
-        **({} if copies is None else {"copies": dataclasses.asdict(copies.told())}),
-        **({} if explainer is None else explainer.told(request.config, copies)),
+        **({} if copies is None else {"copies": dataclasses.asdict(copies.to_record())}),
+        **({} if explainer is None else explainer.summary(request.config, copies)),
     }
 
 
@@ -266,7 +266,7 @@ def _evict(built: BuiltTarget) -> None:
 
 
 def main() -> None:
-    """Run one trial in a process of its own, where there is no nursery to fork it.
+    """Run one trial in a process of its own, where there is no fork server to fork it.
 
     Reads a build request and a trial request from standard input, and answers on what was
     standard output; whatever the target prints goes to standard error.

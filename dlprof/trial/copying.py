@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from dlprof.device.identity import held_bytes, identity
 from dlprof.device.moving import move, tensors_of
-from dlprof.device.runtime import Event, Runtime, UnavailableError, find_accelerator, open_runtime
+from dlprof.device.runtime import (
+    Event,
+    Runtime,
+    UnavailableError,
+    find_accelerator,
+    open_runtime,
+)
 from dlprof.device.spinning import Spinner
 from dlprof.errors import TargetError
 from dlprof.internals import PIN_THREAD
@@ -61,7 +67,7 @@ class Step:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class _Sample:
+class _TimedCopy:
     """One timed batch."""
 
     bytes: int
@@ -98,10 +104,10 @@ class _Flight:
 
     batch: Any
     ended: Event | None
-    sample: _Sample | None
+    sample: _TimedCopy | None
 
 
-class Copying:
+class DeviceCopier:
     """A consumer that copies each batch to the device first.
 
     Args:
@@ -130,7 +136,7 @@ class Copying:
         self._under_way: deque[Event] = deque()
         self._count = 0
         self._first = self._last = 0
-        self._samples: list[_Sample] = []
+        self._samples: list[_TimedCopy] = []
         self._every = _EVERY
 
     def __call__(self, batch: Any) -> None:
@@ -168,7 +174,7 @@ class Copying:
 
         return edge
 
-    def told(self, pin: PinCosts | None) -> Copies:
+    def to_record(self, pin: PinCosts | None) -> Copies:
         """What the copies of the window cost."""
         held = held_bytes(self._runtime)
         reasons = {} if held is not None else {"held_bytes": "torch doesn't report it"}
@@ -215,7 +221,7 @@ class Copying:
         held_s = sum(sample.blocked_s + sample.waited_s for sample in samples)
         return held_s / len(samples) if samples else 0.0
 
-    def _done(self) -> list[_Sample]:
+    def _done(self) -> list[_TimedCopy]:
         """The timed batches of the window that have come and were worked on."""
         return [sample for sample in self._samples if sample.is_done()]
 
@@ -224,14 +230,14 @@ class Copying:
         """Batches copied in the window."""
         return max(0, self._last - self._first)
 
-    def _sample(self, batch: Any) -> _Sample | None:
+    def _sample(self, batch: Any) -> _TimedCopy | None:
         """Make ready to time this batch, if it is one of those that are timed."""
         if self._count % self._every:
             return None
         if len(self._samples) >= _MOST_SAMPLES:
             self._samples, self._every = self._samples[::2], 2 * self._every
         tensors = [tensor for _, tensor in tensors_of(batch)]
-        sample = _Sample(
+        sample = _TimedCopy(
             bytes=sum(tensor.nbytes for tensor in tensors),
             pinned_bytes=sum(tensor.nbytes for tensor in tensors if tensor.is_pinned()),
             began=self._runtime.event(),
@@ -239,7 +245,7 @@ class Copying:
         self._samples.append(sample)
         return sample
 
-    def _send(self, batch: Any, sample: _Sample | None) -> _Flight:
+    def _send(self, batch: Any, sample: _TimedCopy | None) -> _Flight:
         """Order the copy; events only where somebody asks for them."""
         ended = None
         if sample is not None or self._step.waits or self._side is not None:
@@ -409,7 +415,7 @@ def open_device(name: str) -> Runtime | None:
         ) from None
 
 
-def make_copying(request: TrialRequest) -> Copying | None:
+def make_copier(request: TrialRequest) -> DeviceCopier | None:
     """What copies batches and then does the step; ``None`` where batches stay on the CPU.
 
     Raises:
@@ -430,7 +436,7 @@ def make_copying(request: TrialRequest) -> Copying | None:
             waits=request.step_s > 0,
             runs_ahead=request.step_s <= 0,
         )
-    return Copying(runtime, step, ahead=request.copy_ahead)
+    return DeviceCopier(runtime, step, ahead=request.copy_ahead)
 
 
 class CopyWatch:
@@ -444,7 +450,7 @@ class CopyWatch:
         consume: Called with each batch.
     """
 
-    def __init__(self, copying: Copying, *, pins: bool) -> None:
+    def __init__(self, copying: DeviceCopier, *, pins: bool) -> None:
         self.consume: Consumer = copying
         self._copying = copying
         self._pins = pins
@@ -464,9 +470,9 @@ class CopyWatch:
 
         return self._copying.window(edge)
 
-    def told(self) -> Copies:
+    def to_record(self) -> Copies:
         """The figures of the window."""
-        return self._copying.told(self._pin)
+        return self._copying.to_record(self._pin)
 
     def exposed_times(self) -> list[float]:
         """Of the timed batches, seconds in which the step had to wait for the copy."""
@@ -483,7 +489,7 @@ def watch_copies(request: TrialRequest) -> CopyWatch | None:
     Raises:
         TargetError: The device isn't there, or the step can't be imported.
     """
-    copying = make_copying(request)
+    copying = make_copier(request)
     return None if copying is None else CopyWatch(copying, pins=request.config.pin_memory)
 
 

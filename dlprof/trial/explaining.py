@@ -79,7 +79,7 @@ class Explainer:
         reason = _REBATCHED.format(name=self._outer_name)
         return dataclasses.replace(trace, unavailable={"hooks": reason})
 
-    def told(self, config: Config, copies: CopyWatch | None = None) -> dict[str, Any]:
+    def summary(self, config: Config, copies: CopyWatch | None = None) -> dict[str, Any]:
         """The explanation and the timeline as plain values; the trial's id is not known here.
 
         Args:

@@ -450,7 +450,7 @@ _REMEDIES = {
 }
 
 
-class NoRoomError(NothingMeasuredError):
+class ResourceLimitError(NothingMeasuredError):
     """The system has no room for what is to be started."""
 
 
@@ -460,14 +460,14 @@ def remedy(number: int) -> str:
 
 
 @contextlib.contextmanager
-def room_for(what: str) -> Iterator[None]:
+def resource_limits(what: str) -> Iterator[None]:
     """Say plainly that there is no room for what is started within.
 
     Args:
         what: It, for people: ``the process that builds the target``.
 
     Raises:
-        NoRoomError: It can't be started.
+        ResourceLimitError: It can't be started.
     """
     try:
         yield
@@ -475,12 +475,12 @@ def room_for(what: str) -> Iterator[None]:
         if error.errno not in _REMEDIES:
             raise
         reason = error.strerror or str(error)
-        raise NoRoomError(
+        raise ResourceLimitError(
             f"The system does not start {what}: {reason}.", hint=remedy(error.errno)
         ) from error
     except RuntimeError as error:  # threading's own words
         if "can't start new thread" not in str(error):
             raise
-        raise NoRoomError(
+        raise ResourceLimitError(
             f"The system does not start {what}: {error}.", hint=MORE_PROCESSES
         ) from error

@@ -16,7 +16,7 @@ from dlprof.trial import failures, stacks
 from dlprof.trial.log import TrialLog
 from dlprof.trial.processes import is_stopped
 from dlprof.trial.stacks import Frame, awaits_work, users_frame
-from dlprof.trial.story import Story
+from dlprof.trial.state import TrialState
 
 _HAND_OVER = 3
 """Descriptors that a process needs to hand over one piece of shared memory: the connection over
@@ -207,32 +207,32 @@ _SILENT_S = 1.0  # without a sign of progress before a trial's log is read
 _IDLE_CORES = 0.02
 
 
-def find_hang(story: Story, log: TrialLog, now_s: float, *, stall_s: float) -> Failure | None:
+def find_hang(state: TrialState, log: TrialLog, now_s: float, *, stall_s: float) -> Failure | None:
     """What a trial hangs for, if it does: a dropped batch is known at once, all else in time.
 
     Args:
-        story: Of the trial; remembers when it was asked.
+        state: Of the trial; remembers when it was asked.
         log: What its processes wrote.
         now_s: By the supervisor's clock.
         stall_s: Silence after which it hangs, whatever the reason.
     """
-    silent_s = now_s - story.heard_s
+    silent_s = now_s - state.heard_s
     if silent_s > stall_s:
-        return judge(_standstill(story, silent_s, log))
-    if silent_s <= max(_SILENT_S, story.asked_s):
+        return judge(_standstill(state, silent_s, log))
+    if silent_s <= max(_SILENT_S, state.asked_s):
         return None
-    story.asked_s = silent_s + _SILENT_S
+    state.asked_s = silent_s + _SILENT_S
     if dropped_batch(log.text()) is None:
         return None
-    story.asked_s = 2 * silent_s  # to be asked where they stand costs them something
-    standstill = _standstill(story, silent_s, log)
-    return dropped_batch(standstill.log) if all_wait(standstill.stacks, story.workers) else None
+    state.asked_s = 2 * silent_s  # to be asked where they stand costs them something
+    standstill = _standstill(state, silent_s, log)
+    return dropped_batch(standstill.log) if all_wait(standstill.stacks, state.workers) else None
 
 
-def _standstill(story: Story, silent_s: float, log: TrialLog) -> Standstill:
+def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill:
     written = log.text()
-    tree = [] if story.pid is None else _tree(story.pid)
-    idle = None if story.busy_cores is None else story.busy_cores < _IDLE_CORES
+    tree = [] if state.pid is None else _tree(state.pid)
+    idle = None if state.busy_cores is None else state.busy_cores < _IDLE_CORES
     return Standstill(
         waited_s=silent_s,
         log=written,

@@ -7,12 +7,12 @@ import queue
 import threading
 from collections.abc import Callable
 
-from dlprof.trial.failures import room_for
+from dlprof.trial.failures import resource_limits
 from dlprof.trial.protocol import Message
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class Received:
     """One message and who sent it; a message of ``None`` is the end of that sender's stream."""
 
     source: str
@@ -27,29 +27,29 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Received] = queue.SimpleQueue()
 
     def listen(self, source: str, receive: Callable[[], Message | None]) -> None:
         """Read a stream to its end in the background.
 
         Raises:
-            NoRoomError: The system starts no thread for that.
+            ResourceLimitError: The system starts no thread for that.
         """
 
         def read() -> None:
             message: Message | None = {}
             while message is not None:
                 message = receive()
-                self._events.put(Event(source, message))
+                self._events.put(Received(source, message))
 
-        with room_for("a thread that listens"):
+        with resource_limits("a thread that listens"):
             threading.Thread(target=read, name=f"dlprof-{source}", daemon=True).start()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Received) -> None:
         """Add an event of the supervisor's own."""
         self._events.put(event)
 
-    def get(self, timeout_s: float) -> Event | None:
+    def get(self, timeout_s: float) -> Received | None:
         """The next event, or ``None`` if none comes in time."""
         try:
             return self._events.get(timeout=max(0.0, timeout_s))

@@ -1,4 +1,4 @@
-"""Starting trials: from a nursery where processes can be forked, else each from nothing."""
+"""Starting trials: from a fork server where processes can be forked, else each from nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import IO, BinaryIO, Protocol, cast
 from dlprof.errors import DlprofError, FileError, TargetError, UsageError
 from dlprof.records import Config, LoaderCall, Target
 from dlprof.trial import stacks
-from dlprof.trial.failures import ended, last_lines, room_for
-from dlprof.trial.inbox import Event, Inbox
+from dlprof.trial.failures import ended, last_lines, resource_limits
+from dlprof.trial.inbox import Inbox, Received
 from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
@@ -135,7 +135,7 @@ class Launcher(Protocol):
         """Start a trial whose output goes to ``log``; ``not_started`` may follow, and why.
 
         Raises:
-            NoRoomError: The system starts nothing more.
+            ResourceLimitError: The system starts nothing more.
         """
 
     def kill(self) -> None:
@@ -160,7 +160,7 @@ def _build_answer(
     return built_of(message)
 
 
-class Nursery:
+class ForkLauncher:
     """Forks trials from a process that has torch imported and the target built.
 
     Args:
@@ -170,10 +170,10 @@ class Nursery:
 
     def __init__(self, inbox: Inbox, directory: Path) -> None:
         self._inbox = inbox
-        self._log = TrialLog(open_log(directory / "nursery.log"))
+        self._log = TrialLog(open_log(directory / "fork_server.log"))
         self._link, theirs = socket.socketpair()
-        words = ["-m", "dlprof.trial.nursery", str(theirs.fileno()), str(directory)]
-        with theirs, room_for("the process that builds the target"):
+        words = ["-m", "dlprof.trial.fork_server", str(theirs.fileno()), str(directory)]
+        with theirs, resource_limits("the process that builds the target"):
             self._process = subprocess.Popen(
                 [sys.executable, *words],
                 stdin=subprocess.DEVNULL,
@@ -187,7 +187,7 @@ class Nursery:
         self._stuck = False
 
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
-        """Build the target in the nursery, and listen to it from then on."""
+        """Build the target in the fork server, and listen to it from then on."""
         self._channel.send({"build": dataclasses.asdict(request)})
         if not self._answers(patience_s):
             self._stuck = True
@@ -198,7 +198,7 @@ class Nursery:
         return built
 
     def _answers(self, patience_s: float) -> bool:
-        """Whether the nursery has something to say before the time is over.
+        """Whether the fork server has something to say before the time is over.
 
         Counted in looks and not by a clock, which runs on while this process is stopped.
         """
@@ -217,7 +217,7 @@ class Nursery:
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         """Fork a trial."""
-        with room_for("a trial"):
+        with resource_limits("a trial"):
             ours, theirs = socket.socketpair()
         with ours:
             channel = _socket_channel(ours)
@@ -227,16 +227,16 @@ class Nursery:
         with theirs:
             # First, because without a listener there must be no trial.
             self._inbox.listen(handle.source, channel.hear)
-            with contextlib.suppress(OSError):  # of a dead nursery, the inbox tells
+            with contextlib.suppress(OSError):  # of a dead fork server, the inbox tells
                 socket.send_fds(self._link, [order], [theirs.fileno(), log.fileno()])
         return handle
 
     def kill(self) -> None:
-        """Have the nursery end the running trial."""
+        """Have the fork server end the running trial."""
         self._channel.send({"kill": True})
 
     def give_up(self) -> None:
-        """Take the nursery for dead, because something stopped it; the inbox tells so."""
+        """Take the fork server for dead, because something stopped it; the inbox tells so."""
         self._stuck = True
         self._process.kill()
 
@@ -245,7 +245,7 @@ class Nursery:
         self._log.trim()
 
     def close(self) -> None:
-        """End the nursery, which ends its trial, or else end it by force."""
+        """End the fork server, which ends its trial, or else end it by force."""
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._channel.close()
@@ -254,7 +254,7 @@ class Nursery:
         self._log.file.close()
 
 
-class FreshProcesses:
+class FreshLauncher:
     """Starts each trial as a new interpreter, where processes can't be forked safely.
 
     Args:
@@ -308,7 +308,7 @@ class FreshProcesses:
         self.kill()
 
     def _start(self, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], Channel]:
-        with room_for("a process for the trial"):
+        with resource_limits("a process for the trial"):
             process = subprocess.Popen(
                 [sys.executable, "-m", "dlprof.trial.child"],
                 stdin=subprocess.PIPE,
@@ -325,7 +325,7 @@ class FreshProcesses:
     def _await_exit(self, process: subprocess.Popen[bytes]) -> None:
         status = process.wait()
         end_group(process.pid, linger_s=_GRACE_S, grace_s=_GRACE_S)
-        self._inbox.put(Event(LAUNCHER, {"event": "exited", "status": status}))
+        self._inbox.put(Received(LAUNCHER, {"event": "exited", "status": status}))
 
 
 def _socket_channel(link: socket.socket) -> Channel:
@@ -343,11 +343,13 @@ def _end_process(process: subprocess.Popen[bytes], *, patience_s: float) -> None
     end_group(process.pid, linger_s=0.0, grace_s=_GRACE_S)
 
 
-def make_launcher(inbox: Inbox, directory: Path) -> Nursery | FreshProcesses:
+def make_launcher(inbox: Inbox, directory: Path) -> ForkLauncher | FreshLauncher:
     """The best launcher for this platform: only Linux can fork a process that has torch loaded.
 
     On macOS system libraries fail after a fork; Windows has none.
     """
     return (
-        Nursery(inbox, directory) if sys.platform == "linux" else FreshProcesses(inbox, directory)
+        ForkLauncher(inbox, directory)
+        if sys.platform == "linux"
+        else FreshLauncher(inbox, directory)
     )

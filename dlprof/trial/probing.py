@@ -19,7 +19,7 @@ from dlprof.records import Config, DatasetWeight, Failure, FailureKind, WorkerSt
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer, try_consumer
-from dlprof.trial.guard import guard_of
+from dlprof.trial.in_worker import guard_of
 from dlprof.trial.measure import EmptyLoaderError
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted

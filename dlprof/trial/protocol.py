@@ -1,4 +1,4 @@
-"""What the supervisor, the nursery, the child and the observer say to each other.
+"""What the supervisor, the fork server, the child and the observer say to each other.
 
 Every message is one JSON object on a line. A ``Channel`` is one end of a two-way stream of them.
 """
@@ -28,7 +28,7 @@ class BuildRequest:
         shuffle: Overrides the target's own order; ``None`` keeps it.
         seed: Seeds Python's and torch's generators before the target is built.
         pickled: Path of a pickled live object that stands in for ``target`` (Python API only).
-        burden_s: CPU time by which each batch of a warm side is to take longer (self-test only).
+        delay_s: CPU time by which each batch of a warm side is to take longer (self-test only).
     """
 
     target: str
@@ -36,7 +36,7 @@ class BuildRequest:
     shuffle: bool | None = None
     seed: int = 0
     pickled: str | None = None
-    burden_s: float = 0.0
+    delay_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from dlprof.records import Config
 from dlprof.tracing.spans import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
-from dlprof.trial.guard import burden, guard_of
+from dlprof.trial.in_worker import add_delay, guard_of
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
 from dlprof.trial.processes import die_with_parent, tie_forked
 from dlprof.trial.protocol import BlockRequest, Channel, Message, build_request
@@ -52,7 +52,7 @@ _clock = time.perf_counter
 
 
 @dataclasses.dataclass(slots=True)
-class _Seen:
+class _BlockBatches:
     """What the consumer saw of a block's batches, in their order.
 
     Attributes:
@@ -77,13 +77,13 @@ class Warm:
     Args:
         built: The target.
         config: The settings of its loader.
-        burden_s: CPU time by which each batch is to take longer.
+        delay_s: CPU time by which each batch is to take longer.
 
     Raises:
         TargetError: No loader can be made with them.
     """
 
-    def __init__(self, built: BuiltTarget, config: Config, burden_s: float = 0.0) -> None:
+    def __init__(self, built: BuiltTarget, config: Config, delay_s: float = 0.0) -> None:
         from dlprof.machine.portable import open_tree  # noqa: PLC0415 - torch comes first
         from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
         from dlprof.targets.inner import core_of  # noqa: PLC0415
@@ -94,7 +94,7 @@ class Warm:
         self._gate = EpochGate()
         self._counter = SampleCounter(built.target.batch_size)
         self._loader = _lasting_loader(built, config, self._gate)
-        burden(self._loader, burden_s)
+        add_delay(self._loader, delay_s)
         self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
         inner = core_of(self._loader)
         # What is made around a DataLoader is followed through that one, where it has as many rows.
@@ -144,9 +144,9 @@ class Warm:
             found.append((trace.rows[max(0, len(trace.rows) - new) :], trace.names))
         return next((each for each in found if len(each[0]) == batches), found[-1])
 
-    def _take(self, batches: int, held: int | None) -> _Seen:
+    def _take(self, batches: int, held: int | None) -> _BlockBatches:
         """Take the batches of a block, through as many epochs as that needs."""
-        seen = _Seen(undisturbed=max(1, batches - self._config.batches_in_flight))
+        seen = _BlockBatches(undisturbed=max(1, batches - self._config.batches_in_flight))
         while len(seen.times_s) < batches:
             came = len(seen.times_s)
             self._gate.reopen(limit=batches - came)
@@ -161,7 +161,7 @@ class Warm:
             self._close_epoch(seen, came)
         return seen
 
-    def _close_epoch(self, seen: _Seen, before: int) -> None:
+    def _close_epoch(self, seen: _BlockBatches, before: int) -> None:
         """Note what an epoch has brought, which must be as much as was asked of it."""
         came = len(seen.times_s) - before
         if not came:
@@ -177,7 +177,7 @@ class Warm:
     def _count(self, batch: object) -> int:
         return self._counter(batch) or self._built.target.batch_size or 1
 
-    def _hold(self, seen: _Seen, held: int | None) -> Message:
+    def _hold(self, seen: _BlockBatches, held: int | None) -> Message:
         """Take nothing until the queues are full, and look what is held then."""
         times = seen.times_s
         if len(times) > 1:
@@ -286,7 +286,7 @@ class Server:
         self._channel = channel
         self._built: BuiltTarget | None = None
         self._warm: Warm | None = None
-        self._burden_s = 0.0
+        self._delay_s = 0.0
 
     def serve(self) -> None:
         """Answer order after order."""
@@ -305,7 +305,7 @@ class Server:
         if self._built is None:
             raise AssertionError("a target is built before anything is asked of it")
         if "open" in order:
-            self._warm = Warm(self._built, Config(**order["open"]), self._burden_s)
+            self._warm = Warm(self._built, Config(**order["open"]), self._delay_s)
             return {"event": "opened"}
         if self._warm is None:
             raise AssertionError("a loader is made before blocks are asked for")
@@ -318,7 +318,7 @@ class Server:
         keep_sockets_in(order["temporary"])
         sys.path[:] = _moved(sys.path, order["moved"])
         request = build_request(order["build"])
-        self._burden_s = request.burden_s
+        self._delay_s = request.delay_s
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python itself puts it there
         if importlib.util.find_spec("torch") is None:
             error = UsageError(

@@ -64,7 +64,7 @@ def _copied(loader: Any, *, pin: bool, ahead: bool = False) -> Any:
     for _ in range(10):
         watch.consume(next(batches))
     window("end", 0.0)
-    return watch.told()
+    return watch.to_record()
 
 
 def _loader(*, pin: bool) -> DataLoader[Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from dlprof.engine.workplace import undone_at_last
+from dlprof.engine.workplace import cleanup_at_exit
 from dlprof.errors import FileError, UsageError
 
 _FETCH = (
@@ -180,7 +180,7 @@ def worktree(git: Git, commit: str, places: tuple[Path, ...] = ()) -> Iterator[P
                 f"git can't make a worktree of {commit[:12]}: {told[-1] if told else 'no reason'}",
                 hint="Give a directory that holds the base with --against DIRECTORY.",
             )
-        with undone_at_last(lambda: _remove(git, path)):
+        with cleanup_at_exit(lambda: _remove(git, path)):
             yield path
     finally:
         _remove(git, path)

@@ -24,7 +24,7 @@ _BLOCKS_OF_SIDE = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredQuads:
     """What was measured of one target.
 
     Attributes:
@@ -45,7 +45,7 @@ def measure(
     *,
     clock: Callable[[], float],
     began_s: float,
-) -> Measured:
+) -> MeasuredQuads:
     """Measure quads until the rules decide, or the budget is spent.
 
     Args:
@@ -79,7 +79,7 @@ def measure(
         plan = _plan(sides, settings, without=_STARTS)
         listener.message(f"time to first batch is not measured: {reason}")
     loop = _Loop(sides, plan, settings, listener, clock, began_s, starts_last=starts_last)
-    return Measured(plan=plan, quads=loop.run(), unavailable=unavailable)
+    return MeasuredQuads(plan=plan, quads=loop.run(), unavailable=unavailable)
 
 
 def _starts_fit(plan: CheckPlan, sides: Sides, left_s: float) -> bool:

@@ -52,7 +52,7 @@ def run_self_test(
     same, sides, batch_s = tester.checked((base, change))
     injected = INJECTED * settings.limits.service
     listener.message(f"the same code, {100 * injected:g}% slower")
-    request = dataclasses.replace(change.request, burden_s=injected * batch_s)
+    request = dataclasses.replace(change.request, delay_s=injected * batch_s)
     slowed, _, _ = tester.checked((base, dataclasses.replace(change, request=request)))
     built = sides.built["change"]
     return dataclasses.replace(

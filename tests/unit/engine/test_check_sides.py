@@ -135,7 +135,7 @@ def plan(side: Side, root: str) -> SidePlan:
 
 
 @dataclasses.dataclass
-class Bench:
+class TrialRunner:
     """Two fake sides, built and warm."""
 
     clock: Clock
@@ -146,7 +146,7 @@ class Bench:
 
 def bench(
     base: dict[str, Any] | None = None, change: dict[str, Any] | None = None, **settings: Any
-) -> Bench:
+) -> TrialRunner:
     clock = Clock()
     processes: dict[Side, FakeProcess] = {
         "base": FakeProcess("base", clock, **(base or {})),
@@ -158,10 +158,10 @@ def bench(
     sides = Sides(plans, cast(dict[Side, SideProcess], processes), chosen, clock=clock)
     sides.build()
     sides.warm_up()
-    return Bench(clock=clock, processes=processes, sides=sides, settings=chosen)
+    return TrialRunner(clock=clock, processes=processes, sides=sides, settings=chosen)
 
 
-def measured(made: Bench, listener: Listener | None = None) -> Any:
+def measured(made: TrialRunner, listener: Listener | None = None) -> Any:
     return measure(made.sides, made.settings, listener or Listener(), clock=made.clock, began_s=0.0)
 
 

@@ -53,7 +53,7 @@ _NO_OBSERVER = "the observer gave no answer"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TrialLimits:
     """When a trial is ended by force.
 
     Attributes:
@@ -84,7 +84,7 @@ one of those that take longer."""
 
 
 @dataclasses.dataclass(slots=True)
-class Story:
+class TrialState:
     """What is known of the running trial so far. Times are the supervisor's clock, in seconds.
 
     Attributes:
@@ -161,7 +161,7 @@ class Story:
         return self.result is not None or self.failure is not None
 
 
-def timed_out(limits: Limits) -> Failure:
+def timed_out(limits: TrialLimits) -> Failure:
     """The failure of a trial that took too long."""
     return Failure(
         kind="timeout",
@@ -171,14 +171,14 @@ def timed_out(limits: Limits) -> Failure:
     )
 
 
-def failure_of(story: Story, limits: Limits, log: str) -> Failure:
+def failure_of(state: TrialState, limits: TrialLimits, log: str) -> Failure:
     """Why a trial has no result."""
-    if story.failure is not None:
-        failure = story.failure
-    elif story.killed:
+    if state.failure is not None:
+        failure = state.failure
+    elif state.killed:
         failure = timed_out(limits)
     else:
-        failure = failures.died(story.status or 0, "")
+        failure = failures.died(state.status or 0, "")
     failure = failures.blame_log(failure, log)
     if failure.stderr_tail:
         return failure
@@ -203,15 +203,15 @@ def failed(blank: Trial, failure: Failure) -> Trial:
     return dataclasses.replace(blank, outcome=failures.outcome_of(failure), failure=failure)
 
 
-def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits) -> Trial:
+def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: TrialLimits) -> Trial:
     """The record of a trial that has a result."""
-    result = story.result or {}
+    result = state.result or {}
     measured: Mapping[str, Any] = result["measured"]
     rate = _estimate(measured["batches_per_s"])
-    usage = usage_of(story.usage) if story.usage else Usage()
+    usage = usage_of(state.usage) if state.usage else Usage()
     disturbed = disturbances(usage, measured["spread"], usable_cores=limits.usable_cores)
-    if story.stopped_s:
-        disturbed += (_STOPPED.format(time=format_duration(story.stopped_s)),)
+    if state.stopped_s:
+        disturbed += (_STOPPED.format(time=format_duration(state.stopped_s)),)
     return dataclasses.replace(
         blank,
         samples_per_s=_estimate(measured["samples_per_s"]),
@@ -223,7 +223,7 @@ def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits)
         usage=usage,
         noisy=bool(disturbed),
         warnings=(*result["warnings"], *measured["warnings"], *disturbed),
-        unavailable=_unavailable(story, request, result),
+        unavailable=_unavailable(state, request, result),
         measured_s=measured["measured_s"],
         window_batches=measured["batches"],
         batch_bytes=result["batch_bytes"],
@@ -260,15 +260,15 @@ def _each(samples: int | None, batches: int) -> float | None:
     return None if samples is None or not batches else samples / batches
 
 
-def _unavailable(story: Story, request: TrialRequest, result: Message) -> dict[str, str]:
+def _unavailable(state: TrialState, request: TrialRequest, result: Message) -> dict[str, str]:
     """Reasons for every figure of the trial that is missing."""
     reasons: dict[str, str] = {}
-    if story.usage is None:
+    if state.usage is None:
         for field in dataclasses.fields(Usage):
             if field.name != "gpu":
                 reasons[f"usage.{field.name}"] = _NO_OBSERVER
     else:
-        for name, reason in story.usage["unavailable"].items():
+        for name, reason in state.usage["unavailable"].items():
             reasons[f"usage.{name}"] = reason
     if not _has_step(request):
         reasons["wait_fraction"] = "no step was stated: a consumer that does nothing only waits"

@@ -5,7 +5,7 @@ and every trial still gets a process that no other trial has touched. It runs no
 no torch operation beyond those of the user's own constructor, so that no thread pool exists that a
 fork would break.
 
-Run as ``python -m dlprof.trial.nursery FD DIRECTORY``: FD is its end of a socket to the
+Run as ``python -m dlprof.trial.fork_server FD DIRECTORY``: FD is its end of a socket to the
 supervisor, and DIRECTORY that of the sweep.
 """
 
@@ -48,7 +48,7 @@ _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 
 
-class Nursery:
+class ForkServer:
     """Answers the supervisor's orders until the supervisor goes away.
 
     Args:
@@ -143,7 +143,7 @@ class Nursery:
         state = random.getstate()
         self._own = children()  # what the target itself has started lives on
         self._status = None
-        nursery_pid = os.getpid()
+        server_pid = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
@@ -152,7 +152,7 @@ class Nursery:
             _close(descriptors)
             return
         if pid == 0:
-            _Newborn(self, nursery_pid, descriptors, state).live(order)
+            _Newborn(self, server_pid, descriptors, state).live(order)
         _close(descriptors)
         self._child = pid
 
@@ -208,8 +208,8 @@ class Nursery:
         self._finish_child(linger_s=0.0)
 
     def release(self) -> None:
-        """In a forked trial: let go of everything that is the nursery's."""
-        self._parting = None  # what was made before the fork is the nursery's to finalize
+        """In a forked trial: let go of everything that is the fork server's."""
+        self._parting = None  # what was made before the fork is the fork server's to finalize
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, self._users_handler)
         self._channel.close()
@@ -238,8 +238,8 @@ class Nursery:
 class _Newborn:
     """A trial's process in its first moments after the fork."""
 
-    nursery: Nursery
-    nursery_pid: int
+    server: ForkServer
+    server_pid: int
     descriptors: list[int]
     random_state: tuple[Any, ...]
 
@@ -248,15 +248,15 @@ class _Newborn:
         status = 70
         try:
             self._detach()
-            from dlprof.trial import child  # noqa: PLC0415 - loaded by the nursery already
+            from dlprof.trial import child  # noqa: PLC0415 - loaded by the fork server already
 
             channel = Channel.of_descriptors(os.dup(self.descriptors[0]), self.descriptors[0])
             # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
             random.setstate(self.random_state)
-            child.run_trial(trial_request(order["trial"]), self.nursery.target, channel)
-            self.nursery.part()
+            child.run_trial(trial_request(order["trial"]), self.server.target, channel)
+            self.server.part()
             status = 0
-        except BaseException:  # noqa: BLE001 - nothing may unwind into the nursery's frames
+        except BaseException:  # noqa: BLE001 - nothing may unwind into the fork server's frames
             sys.excepthook(*sys.exc_info())
         finally:
             with contextlib.suppress(OSError, ValueError):
@@ -266,8 +266,8 @@ class _Newborn:
 
     def _detach(self) -> None:
         os.setsid()
-        die_with_parent(self.nursery_pid)
-        self.nursery.release()
+        die_with_parent(self.server_pid)
+        self.server.release()
         os.dup2(self.descriptors[1], 1)
         os.dup2(self.descriptors[1], 2)
         os.close(self.descriptors[1])
@@ -326,9 +326,9 @@ def main() -> None:
     tempfile.gettempdir()
     keep_sockets_in(sys.argv[2])
     answer_with_stacks()
-    nursery = Nursery(socket.socket(fileno=int(sys.argv[1])))
-    nursery.serve()
-    nursery.end_all()
+    server = ForkServer(socket.socket(fileno=int(sys.argv[1])))
+    server.serve()
+    server.end_all()
     with contextlib.suppress(OSError, ValueError):  # the target may have closed them
         sys.stdout.flush()
         sys.stderr.flush()
