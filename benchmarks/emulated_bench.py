@@ -22,11 +22,11 @@ from dlprof.engine.preparation import Outlook, new_header, plan_sweep
 from dlprof.engine.sweep import Sweep
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Estimate, Machine, Target, Trial, Usage
+from dlprof.records.codec import to_json
 from dlprof.report.live import QuietListener
 from dlprof.search.space import build_cells, build_space
 from dlprof.settings import SweepSettings
 from dlprof.store import RunWriter
-from dlprof.store.codec import to_json
 from dlprof.trial.protocol import Message, TrialRequest
 
 _REPEAT = 0.03

@@ -12,7 +12,7 @@ from pathlib import Path
 import real_targets
 
 from dlprof.records import Config, Explanation, Machine, Target, Trial
-from dlprof.store.codec import from_json
+from dlprof.records.codec import from_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest, TrialRequest

@@ -56,7 +56,7 @@ def update(
         )
     from dlprof.engine.checking.history import read_baseline, record_entry
     from dlprof.files import replaceable
-    from dlprof.store.codec import to_json
+    from dlprof.records.codec import to_json
 
     replaceable(file)  # before time is spent
     read_baseline(file)

@@ -33,6 +33,8 @@ from dlprof.records import (
     TrialCost,
     Usage,
 )
+from dlprof.records.bounds import fault_of
+from dlprof.records.codec import MismatchError, from_json
 from dlprof.search.led import (
     calibration_configs,
     has_room,
@@ -48,8 +50,6 @@ from dlprof.search.space import (
     single_config,
 )
 from dlprof.settings import SweepSettings, settings_to_json
-from dlprof.store.bounds import fault_of
-from dlprof.store.codec import MismatchError, from_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest

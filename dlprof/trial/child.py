@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import DlprofError, TargetError
+from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
@@ -33,8 +34,7 @@ from dlprof.trial.protocol import (
     Channel,
     Message,
     TrialRequest,
-    build_request,
-    trial_request,
+    describe_error,
 )
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
@@ -271,23 +271,21 @@ def main() -> None:
     Reads a build request and a trial request from standard input, and answers on what was
     standard output; whatever the target prints goes to standard error.
     """
-    channel = Channel.of_descriptors(os.dup(0), os.dup(1))
-    os.dup2(2, 1)
+    channel = Channel.of_standard_streams()
     order = channel.receive()
     if order is None:
         return
     began_s, parting = _clock(), Parting()
     try:
-        built = build(build_request(order["build"]))
+        built = build(from_json(BuildRequest, order["request"]))
     except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-        told = describe_error(as_target_error(error))
-        channel.send({"event": "build_failed", "error": told})
+        channel.send(build_failed(error))
         parting.take()
         os._exit(0)
-    channel.send({"event": "built", **describe_built(built, _clock() - began_s)})
-    request = channel.receive()
-    if request is not None:
-        run_trial(trial_request(request), lambda: built, channel)
+    channel.send(describe_built(built, _clock() - began_s))
+    order = channel.receive()
+    if order is not None:
+        run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
     parting.take()
     os._exit(0)
 
@@ -303,20 +301,15 @@ def as_target_error(error: BaseException) -> DlprofError:
     )
 
 
-def describe_error(error: DlprofError) -> dict[str, str]:
-    """A ``DlprofError`` as a message that ``launch`` raises again in the supervisor."""
-    return {
-        "kind": error.kind,
-        "message": error.message,
-        "hint": error.hint,
-        "traceback": error.traceback,
-    }
+def build_failed(error: BaseException) -> Message:
+    """The answer to an order to build that failed."""
+    return {"event": "build_failed", "error": describe_error(as_target_error(error))}
 
 
 def describe_built(built: BuiltTarget, import_s: float) -> dict[str, Any]:
-    """The answer to a build request that succeeded."""
+    """The answer to an order to build that succeeded."""
     target = dataclasses.replace(built.target, import_s=import_s)
-    return {"target": dataclasses.asdict(target), "versions": describe_versions()}
+    return {"event": "built", "target": dataclasses.asdict(target), "versions": describe_versions()}
 
 
 if __name__ == "__main__":

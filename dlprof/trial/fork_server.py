@@ -5,8 +5,8 @@ and every trial still gets a process that no other trial has touched. It runs no
 no torch operation beyond those of the user's own constructor, so that no thread pool exists that a
 fork would break.
 
-Run as ``python -m dlprof.trial.fork_server FD DIRECTORY``: FD is its end of a socket to the
-supervisor, and DIRECTORY that of the sweep.
+Run as ``python -m dlprof.trial.fork_server DIRECTORY FD``: DIRECTORY is that of the sweep, and FD
+its end of a socket to the supervisor.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from dlprof.machine.files import list_names
+from dlprof.records.codec import from_json
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
-from dlprof.trial.protocol import BuildRequest, Channel, Message, build_request, trial_request
+from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 
@@ -57,7 +58,14 @@ class ForkServer:
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
-        self._channel = Channel(link.makefile("rb"), link.makefile("wb"))
+        self._channel = Channel.of_socket(link)
+        self._orders: Orders = {
+            "build": self._build,
+            "preload": self._preload,
+            "trial": self._fork,
+            "kill": self._end_child,
+        }
+        self._descriptors: list[int] = []  # that came with the orders
         self._built: BuiltTarget | None = None
         self._later: BuildRequest | None = None
         self._parting: Parting | None = None
@@ -104,42 +112,33 @@ class ForkServer:
         # Orders that came together are read together; the kernel reads no further than the one
         # that brings descriptors, so that these belong to the only trial among them.
         for line in text.splitlines():
-            self._obey(json.loads(line), descriptors)
+            self._descriptors = descriptors
+            obey(json.loads(line), self._orders)
         return True
 
-    def _obey(self, order: Message, descriptors: list[int]) -> None:
-        if "build" in order:
-            self._build(build_request(order["build"]))
-        elif "preload" in order:
-            self._preload(build_request(order["preload"]))
-        elif "trial" in order:
-            self._fork(order, descriptors)
-        elif "kill" in order:
-            self._end_child()
-
-    def _build(self, request: BuildRequest) -> None:
+    def _build(self, request: Message) -> None:
         from dlprof.trial import child  # noqa: PLC0415 - imports torch with the target
 
         began_s = time.perf_counter()
         self._parting = Parting()
         try:
-            self._built = child.build(request)
+            self._built = child.build(from_json(BuildRequest, request))
         except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-            told = child.describe_error(child.as_target_error(error))
-            self._channel.send({"event": "build_failed", "error": told})
+            self._channel.send(child.build_failed(error))
             return
         self._users_handler = signal.getsignal(signal.SIGCHLD)
         self._listen_for_children()
         answer = child.describe_built(self._built, time.perf_counter() - began_s)
-        self._channel.send({"event": "built", **answer, "fork_hazard": fork_hazard()})
+        self._channel.send({**answer, "fork_hazard": fork_hazard()})
 
-    def _preload(self, request: BuildRequest) -> None:
+    def _preload(self, request: Message) -> None:
         from dlprof.trial import child  # noqa: PLC0415 - imports torch
 
-        self._later = request
+        self._later = from_json(BuildRequest, request)
         child.preload()
 
-    def _fork(self, order: Message, descriptors: list[int]) -> None:
+    def _fork(self, request: Message) -> None:
+        descriptors, wanted = self._descriptors, from_json(TrialRequest, request)
         state = random.getstate()
         self._own = children()  # what the target itself has started lives on
         self._status = None
@@ -152,7 +151,7 @@ class ForkServer:
             _close(descriptors)
             return
         if pid == 0:
-            _Newborn(self, server_pid, descriptors, state).live(order)
+            _Newborn(self, server_pid, descriptors, state).live(wanted)
         _close(descriptors)
         self._child = pid
 
@@ -243,7 +242,7 @@ class _Newborn:
     descriptors: list[int]
     random_state: tuple[Any, ...]
 
-    def live(self, order: Message) -> None:
+    def live(self, request: TrialRequest) -> None:
         """Become a trial, run it, and never return."""
         status = 70
         try:
@@ -253,7 +252,7 @@ class _Newborn:
             channel = Channel.of_descriptors(os.dup(self.descriptors[0]), self.descriptors[0])
             # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
             random.setstate(self.random_state)
-            child.run_trial(trial_request(order["trial"]), self.server.target, channel)
+            child.run_trial(request, self.server.target, channel)
             self.server.part()
             status = 0
         except BaseException:  # noqa: BLE001 - nothing may unwind into the fork server's frames
@@ -324,9 +323,9 @@ def main() -> None:
     adopt_orphans()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()
-    keep_sockets_in(sys.argv[2])
+    keep_sockets_in(sys.argv[1])
     answer_with_stacks()
-    server = ForkServer(socket.socket(fileno=int(sys.argv[1])))
+    server = ForkServer(socket.socket(fileno=int(sys.argv[2])))
     server.serve()
     server.end_all()
     with contextlib.suppress(OSError, ValueError):  # the target may have closed them

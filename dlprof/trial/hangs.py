@@ -13,8 +13,8 @@ import psutil
 
 from dlprof.records import Failure, FailureKind
 from dlprof.trial import failures, stacks
-from dlprof.trial.log import TrialLog
 from dlprof.trial.processes import is_stopped
+from dlprof.trial.runtime import TrialLog
 from dlprof.trial.stacks import Frame, awaits_work, users_frame
 from dlprof.trial.state import TrialState
 

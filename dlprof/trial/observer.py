@@ -9,7 +9,6 @@ Run as ``python -m dlprof.trial.observer``: orders on standard input, answers on
 from __future__ import annotations
 
 import dataclasses
-import os
 import queue
 import threading
 import time
@@ -110,7 +109,7 @@ class Observer:
 
     def obey(self, order: Message) -> None:
         """Carry out one order; what makes no sense in its place does nothing."""
-        verb = order["order"]
+        verb = str(order.get("order"))
         if verb == "watch":
             self._sampler = Sampler(order["pid"], root=self._root)
             self._guard = MemoryGuard(
@@ -195,7 +194,7 @@ class Observer:
 
 def main() -> None:
     """Serve until standard input ends."""
-    channel = Channel.of_descriptors(os.dup(0), os.dup(1))
+    channel = Channel.of_standard_streams()
     orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
 
     def read() -> None:

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.records import Config, Failure, Target, Trial, Usage
-from dlprof.trial.inbox import Inbox
 from dlprof.trial.launch import BuilderDiedError, ForkLauncher, Launcher, make_launcher
-from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
+from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
+from dlprof.trial.runtime import Inbox
 from dlprof.trial.state import TrialLimits, failed
 from dlprof.trial.supervisor import (
     LauncherDiedError,
@@ -148,7 +148,7 @@ class TrialRunner:
             )
         except DlprofError:
             return None
-        return None if answer["failure"] is None else Failure(**answer["failure"])
+        return record_of(Failure, answer["failure"])
 
     def weigh(
         self, config: Config, *, limit_s: float, left_s: float, starts: tuple[str, ...] = ()

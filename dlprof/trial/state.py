@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dlprof.records import Copies, Estimate, Failure, GpuUsage, PinCosts, Trial, Usage, UsageSample
+from dlprof.records import Copies, Estimate, Failure, Trial, Usage, UsageSample
+from dlprof.records.codec import from_json
 from dlprof.trial import failures
-from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.protocol import Message, TrialRequest, record_of
 from dlprof.units import format_duration
 
 NEIGHBOUR_CORES_FRACTION = 0.15
@@ -188,7 +189,7 @@ def failure_of(state: TrialState, limits: TrialLimits, log: str) -> Failure:
 def failure_in(message: Message) -> Failure:
     """The failure that a child tells of."""
     if message["event"] == "failed":
-        return Failure(**message["failure"])
+        return from_json(Failure, message["failure"])
     error = message["error"]
     return Failure(
         kind="target_error",
@@ -207,14 +208,14 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
     """The record of a trial that has a result."""
     result = state.result or {}
     measured: Mapping[str, Any] = result["measured"]
-    rate = _estimate(measured["batches_per_s"])
-    usage = usage_of(state.usage) if state.usage else Usage()
+    rate = record_of(Estimate, measured["batches_per_s"])
+    usage = from_json(Usage, state.usage["usage"]) if state.usage else Usage()
     disturbed = disturbances(usage, measured["spread"], usable_cores=limits.usable_cores)
     if state.stopped_s:
         disturbed += (_STOPPED.format(time=format_duration(state.stopped_s)),)
     return dataclasses.replace(
         blank,
-        samples_per_s=_estimate(measured["samples_per_s"]),
+        samples_per_s=record_of(Estimate, measured["samples_per_s"]),
         batches_per_s=rate,
         bytes_per_s=_scaled(rate, result["batch_bytes"]),
         startup_s=measured["startup_s"],
@@ -233,23 +234,12 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         fed_workers=measured["fed_workers"],
         transient_s=measured["transient_s"],
         whole_epochs=measured["whole_epochs"],
-        copies=_copies(result.get("copies")),
+        copies=record_of(Copies, result.get("copies")),
     )
 
 
 def _has_step(request: TrialRequest) -> bool:
     return request.step_s > 0 or request.step_callable is not None
-
-
-def _estimate(fields: Mapping[str, Any] | None) -> Estimate | None:
-    return None if fields is None else Estimate(**fields)
-
-
-def _copies(fields: Mapping[str, Any] | None) -> Copies | None:
-    if fields is None:
-        return None
-    pin = fields["pin"]
-    return Copies(**{**fields, "pin": None if pin is None else PinCosts(**pin)})
 
 
 def _scaled(rate: Estimate | None, factor: float | None) -> Estimate | None:
@@ -284,13 +274,3 @@ def _unavailable(state: TrialState, request: TrialRequest, result: Message) -> d
     elif result["measured"]["samples_per_s"] is None:
         reasons["samples_per_s"] = "the samples in a batch can't be counted"
     return reasons
-
-
-def usage_of(message: Message) -> Usage:
-    """Read a ``Usage`` back from an observer's answer."""
-    fields = dict(message["usage"])
-    fields["gpu"] = tuple(
-        GpuUsage(**{**gpu, "throttle_reasons": tuple(gpu["throttle_reasons"])})
-        for gpu in fields["gpu"]
-    )
-    return Usage(**fields)

@@ -8,26 +8,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.records import Failure, Trial, Usage
+from dlprof.records.codec import from_json
 from dlprof.trial import failures
 from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started, resource_limits
 from dlprof.trial.hangs import find_hang
-from dlprof.trial.inbox import Inbox, Received
 from dlprof.trial.launch import LAUNCHER, Handle, Launcher
-from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
-from dlprof.trial.protocol import Channel, Message, TrialRequest
+from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.runtime import Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.trial.state import (
     TrialLimits,
     TrialState,
@@ -36,7 +34,6 @@ from dlprof.trial.state import (
     failure_in,
     failure_of,
     timed_out,
-    usage_of,
 )
 from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
 
@@ -52,8 +49,7 @@ class ObserverProcess:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
+        self._process: ModuleProcess | None = None
         self._starts = 0
         self._silent = False
 
@@ -70,16 +66,23 @@ class ObserverProcess:
             memory_bytes: Most memory of its own before a ``memory`` message comes.
             reserve_bytes: Memory to be left to others before one comes.
         """
-        if self._silent or self._process is None or self._process.poll() is not None:
+        if self._silent or self._process is None or self._process.has_ended():
             self.close()
+            self._starts += 1
             with contextlib.suppress(ResourceLimitError):  # the trial goes on unobserved
-                self._start()
+                self._process = ModuleProcess(
+                    [sys.executable, "-m", "dlprof.trial.observer"],
+                    what="the observer",
+                    inbox=self._inbox,
+                    source=self.source,
+                )
+                self._silent = False
         self.order("watch", pid=pid, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes)
 
     def order(self, verb: str, **details: int | None) -> None:
         """Send one order; to a dead observer it is lost, and no answer comes."""
-        if self._channel is not None:
-            self._channel.send({"order": verb, **details})
+        if self._process is not None:
+            self._process.order(verb, **details)
 
     def give_up(self) -> None:
         """Take the observer for dead, because it gives no answer: the next is a new one."""
@@ -87,36 +90,9 @@ class ObserverProcess:
 
     def close(self) -> None:
         """End the observer."""
-        if self._process is None or self._channel is None:
-            return
-        self._channel.close_writing()
-        try:
-            self._process.wait(0.0 if self._silent else _QUIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._bury(self._process)
-        self._process = self._channel = None
-
-    @staticmethod
-    def _bury(process: subprocess.Popen[bytes]) -> None:
-        """Wait for one that was killed; not for long: a GPU's driver may hold it in the kernel."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_QUIT_S)
-
-    def _start(self) -> None:
-        with resource_limits("the observer"):
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "dlprof.trial.observer"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        reader = cast(BinaryIO, self._process.stdout)
-        self._channel = Channel(reader, cast(BinaryIO, self._process.stdin))
-        self._starts += 1
-        self._silent = False
-        self._inbox.listen(self.source, self._channel.hear)
+        if self._process is not None:
+            self._process.end(0.0 if self._silent else _QUIT_S)
+            self._process = None
 
 
 _OBSERVER_PATIENCE_S = 3.0
@@ -394,7 +370,7 @@ class Supervisor:
             )
             state.deadline_s = self._clock()
         elif message["event"] == "pulse":
-            usage = usage_of(message)
+            usage = from_json(Usage, message["usage"])
             state.used(usage, self._clock())
             self._pulse(usage)
 

@@ -27,13 +27,14 @@ import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that 
 from dlprof.errors import TargetError, UsageError
 from dlprof.internals import kept_iterator, shut_down, workers_of
 from dlprof.records import Config
+from dlprof.records.codec import from_json
 from dlprof.tracing.spans import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
 from dlprof.trial.in_worker import add_delay, guard_of
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
 from dlprof.trial.processes import die_with_parent, tie_forked
-from dlprof.trial.protocol import BlockRequest, Channel, Message, build_request
+from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, serve
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import keep_sockets_in
 
@@ -290,51 +291,48 @@ class Server:
 
     def serve(self) -> None:
         """Answer order after order."""
-        while (order := self._channel.receive()) is not None:
-            try:
-                answer = self._obey(order)
-            except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
-                answer = _failed(error)
-            self._channel.send(answer)
+        serve(
+            self._channel,
+            {"build": self._build, "open": self._open, "block": self._block},
+            failed=_failed,
+        )
         if self._warm is not None:
             self._warm.close()
 
-    def _obey(self, order: Message) -> Message:
-        if "build" in order:
-            return self._build(order)
+    def _open(self, config: Message) -> Message:
         if self._built is None:
             raise AssertionError("a target is built before anything is asked of it")
-        if "open" in order:
-            self._warm = Warm(self._built, Config(**order["open"]), self._delay_s)
-            return {"event": "opened"}
+        self._warm = Warm(self._built, from_json(Config, config), self._delay_s)
+        return {"event": "opened"}
+
+    def _block(self, request: Message) -> Message:
         if self._warm is None:
             raise AssertionError("a loader is made before blocks are asked for")
-        request = BlockRequest(**order["block"])
-        figures = self._warm.load if request.series == "load" else self._warm.start
-        return {"event": "block", "block": figures(request)}
+        wanted = from_json(BlockRequest, request)
+        figures = self._warm.load if wanted.series == "load" else self._warm.start
+        return {"event": "block", "block": figures(wanted)}
 
-    def _build(self, order: Message) -> Message:
+    def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
         began_s = _clock()
-        keep_sockets_in(order["temporary"])
-        sys.path[:] = _moved(sys.path, order["moved"])
-        request = build_request(order["build"])
-        self._delay_s = request.delay_s
+        keep_sockets_in(temporary)
+        sys.path[:] = _moved(sys.path, moved)
+        wanted = from_json(BuildRequest, request)
+        self._delay_s = wanted.delay_s
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python itself puts it there
         if importlib.util.find_spec("torch") is None:
             error = UsageError(
                 f"{sys.executable} has no torch", hint="Install it there, or name another Python."
             )
-            return {"event": "build_failed", "error": child.describe_error(error)}
+            return child.build_failed(error)
         try:
-            self._built = child.build(request)
+            self._built = child.build(wanted)
         except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-            told = child.describe_error(child.as_target_error(error))
-            return {"event": "build_failed", "error": told}
+            return child.build_failed(error)
         from dlprof.targets.places import place_of  # noqa: PLC0415 - torch comes with it
 
-        place = None if request.pickled else place_of(request.target)
+        place = None if wanted.pickled else place_of(wanted.target)
         described = child.describe_built(self._built, _clock() - began_s)
-        return {"event": "built", **described, "place": place}
+        return {**described, "place": place}
 
 
 def _moved(entries: list[str], moved: list[list[str]]) -> list[str]:
@@ -357,8 +355,7 @@ def _failed(error: BaseException) -> Message:
 
 def main() -> None:
     """Serve the check that started this process."""
-    channel = Channel.of_descriptors(os.dup(0), os.dup(1))
-    os.dup2(2, 1)
+    channel = Channel.of_standard_streams()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()
     die_with_parent()

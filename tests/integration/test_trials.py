@@ -14,10 +14,10 @@ import pytest
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
-from dlprof.trial.inbox import Inbox
 from dlprof.trial.launch import FreshLauncher
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
+from dlprof.trial.runtime import Inbox
 from dlprof.trial.state import TrialLimits
 from dlprof.trial.supervisor import ObserverProcess, Supervisor
 from dlprof.trial.temporary import SharedMemoryWatch

@@ -9,7 +9,7 @@ import pytest
 
 from dlprof.model import first_batch_s
 from dlprof.records import PIPE_BYTES, Config, DatasetWeight
-from dlprof.store.codec import from_json
+from dlprof.records.codec import from_json
 from dlprof.trial.protocol import BuildRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits

@@ -12,10 +12,10 @@ from builders import config, failed, header, machine, plan, target, trial
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.sweep import Sweep
 from dlprof.records import BatchCosts, Config, Explanation, Plan, Run, RunHeader, Trial, Usage
+from dlprof.records.codec import to_json
 from dlprof.search.space import build_cells
 from dlprof.settings import SweepSettings
 from dlprof.store import RunWriter, read_run
-from dlprof.store.codec import to_json
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runner import TrialRunner
 

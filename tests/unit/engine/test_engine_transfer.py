@@ -15,7 +15,7 @@ import pytest
 from dlprof.engine.transfer import TransferSettings, run_transfer
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records.transfer import DeviceTransfer, TogetherRate
-from dlprof.trial.inbox import Inbox
+from dlprof.trial.runtime import Inbox
 
 _HOST = dataclasses.asdict(DeviceTransfer(device="cpu", timed_by="host clock"))
 _RATE = {

@@ -6,9 +6,9 @@ import io
 from collections.abc import Sequence
 from typing import IO, Any
 
-from dlprof.trial.inbox import Inbox, Received
 from dlprof.trial.launch import LAUNCHER, Built, Handle
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
+from dlprof.trial.runtime import Inbox, Received
 from dlprof.trial.supervisor import ObserverProcess
 
 TRIAL = "trial-1"

@@ -23,8 +23,8 @@ from dlprof.trial.failures import (
     outcome_of,
     resource_limits,
 )
-from dlprof.trial.inbox import Inbox
 from dlprof.trial.measure import EmptyLoaderError
+from dlprof.trial.runtime import Inbox
 from dlprof.trial.supervisor import ObserverProcess
 
 
@@ -365,7 +365,7 @@ def test_a_trial_goes_on_without_an_observer(monkeypatch: pytest.MonkeyPatch) ->
     def popen(*_words: object, **_details: object) -> None:
         raise refused(errno.EAGAIN)
 
-    monkeypatch.setattr("dlprof.trial.supervisor.subprocess.Popen", popen)
+    monkeypatch.setattr("dlprof.trial.runtime.subprocess.Popen", popen)
     watcher = ObserverProcess(Inbox())
     watcher.watch(1, memory_bytes=None, reserve_bytes=0)
     watcher.order("start")

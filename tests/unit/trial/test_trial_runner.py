@@ -13,9 +13,9 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config, Target, Trial
 from dlprof.trial import runner as runner_module
 from dlprof.trial.launch import BuilderDiedError, Built, Handle
-from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
+from dlprof.trial.runtime import TrialLog, open_log
 from dlprof.trial.state import TrialLimits
 from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError
 

@@ -23,10 +23,9 @@ from fake_processes import (
 from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.records import Config, Trial, Usage
 from dlprof.trial.failures import ResourceLimitError
-from dlprof.trial.inbox import Received
 from dlprof.trial.launch import LAUNCHER
-from dlprof.trial.log import MOST_BYTES
 from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.runtime import MOST_BYTES, Received
 from dlprof.trial.state import TrialLimits, TrialState
 from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
 

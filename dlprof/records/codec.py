@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast
 
-from dlprof.store.bounds import fault_of, number_fault
+from dlprof.records.bounds import fault_of, number_fault
 
 _Record = TypeVar("_Record")
 _Decoder = Callable[[Any], Any]
