@@ -1,7 +1,7 @@
 """Records to JSON values and back, strictly: what is not a record's field or type is refused.
 
-Small and of our own rather than a library's, since ``dlprof recommend`` may not spend its start-up
-on importing and compiling models, and since only finite numbers may pass.
+Small and of our own rather than a library's, since ``dlprof recommend`` may not spend its first
+moments on importing and compiling models, and since only finite numbers may pass.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
-    from dlprof.trial.copying import CopyWatch
+    from dlprof.trial.copying import DeviceCopier
 
 _BEAT_S = 1.0
 _PARTING_S = 2.0
@@ -201,7 +201,7 @@ def _measure(
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
     copies = _copies(request)
-    consume = copies.consume if copies else make_consumer(request.step_s, request.step_callable)
+    consume = copies or make_consumer(request.step_s, request.step_callable)
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
@@ -249,13 +249,13 @@ def _measure(
     }
 
 
-def _copies(request: TrialRequest) -> CopyWatch | None:
+def _copies(request: TrialRequest) -> DeviceCopier | None:
     """What copies the batches to a device; ``None`` where they stay on the CPU."""
     if request.device == "cpu":
         return None
-    from dlprof.trial.copying import watch_copies  # noqa: PLC0415 - of use with a device only
+    from dlprof.trial.copying import make_copier  # noqa: PLC0415 - of use with a device only
 
-    return watch_copies(request)
+    return make_copier(request)
 
 
 def _evict(built: BuiltTarget) -> None:

@@ -114,6 +114,7 @@ class DeviceCopier:
         runtime: The device.
         step: What is done with the batch there.
         ahead: Copy on a side stream while the batch before is worked on.
+        pins: Whether the configuration pins batches; what that costs is then looked at, too.
         clock: Monotonic seconds.
 
     Raises:
@@ -126,6 +127,7 @@ class DeviceCopier:
         step: Step,
         *,
         ahead: bool = False,
+        pins: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._runtime = runtime
@@ -138,6 +140,9 @@ class DeviceCopier:
         self._first = self._last = 0
         self._samples: list[_TimedCopy] = []
         self._every = _EVERY
+        self._pins = pins
+        self._threads = pin_threads() if pins else None
+        self._pin: PinCosts | None = None
 
     def __call__(self, batch: Any) -> None:
         """Copy a batch, and do the step with it, or with the one before."""
@@ -162,19 +167,23 @@ class DeviceCopier:
             self._hold_back()
 
     def window(self, inner: Window) -> Window:
-        """Note the window's edges, inside of what else is done there."""
+        """Note the window's edges, and look at the thread that pins just within them."""
 
         def edge(name: str, fill_s: float) -> None:
             if name == "end":
                 self._runtime.synchronize()
                 self._last = self._count
+                if self._pins:
+                    memory = host_memory(self._runtime.device.type)
+                    self._pin = pin_costs(self._threads, pin_threads(), self.batches, memory)
             inner(name, fill_s)
             if name == "start":
+                self._threads = pin_threads() if self._pins else None
                 self._first, self._samples, self._every = self._count, [], _EVERY
 
         return edge
 
-    def to_record(self, pin: PinCosts | None) -> Copies:
+    def to_record(self) -> Copies:
         """What the copies of the window cost."""
         held = held_bytes(self._runtime)
         reasons = {} if held is not None else {"held_bytes": "torch doesn't report it"}
@@ -184,7 +193,7 @@ class DeviceCopier:
             held_bytes=held,
             batches=self.batches,
             prefetched=self._side is not None,
-            pin=pin,
+            pin=self._pin,
             unavailable=reasons,
         )
         samples = self._done()
@@ -205,11 +214,6 @@ class DeviceCopier:
             blocked_s=sum(sample.blocked_s for sample in samples) / count,
             pinned_fraction=sum(s.pinned_bytes for s in samples) / size if size else 0.0,
         )
-
-    @property
-    def kind(self) -> str:
-        """Torch's name of the kind of device."""
-        return self._runtime.device.type
 
     def exposed_times(self) -> list[float]:
         """Seconds in which the step had to wait for the copy, of each timed batch."""
@@ -436,61 +440,7 @@ def make_copier(request: TrialRequest) -> DeviceCopier | None:
             waits=request.step_s > 0,
             runs_ahead=request.step_s <= 0,
         )
-    return DeviceCopier(runtime, step, ahead=request.copy_ahead)
-
-
-class CopyWatch:
-    """Copies a trial's batches, and knows at its end what that and pinning cost.
-
-    Args:
-        copying: Copies them.
-        pins: Whether the configuration pins batches.
-
-    Attributes:
-        consume: Called with each batch.
-    """
-
-    def __init__(self, copying: DeviceCopier, *, pins: bool) -> None:
-        self.consume: Consumer = copying
-        self._copying = copying
-        self._pins = pins
-        self._threads = pin_threads() if pins else None
-        self._pin: PinCosts | None = None
-
-    def window(self, inner: Window) -> Window:
-        """Look at the thread that pins at the window's edges, inside of what else is done there."""
-
-        def edge(name: str, fill_s: float) -> None:
-            if name == "end" and self._pins:
-                memory = host_memory(self._copying.kind)
-                self._pin = pin_costs(self._threads, pin_threads(), self._copying.batches, memory)
-            inner(name, fill_s)
-            if name == "start" and self._pins:
-                self._threads = pin_threads()
-
-        return self._copying.window(edge)
-
-    def to_record(self) -> Copies:
-        """The figures of the window."""
-        return self._copying.to_record(self._pin)
-
-    def exposed_times(self) -> list[float]:
-        """Of the timed batches, seconds in which the step had to wait for the copy."""
-        return self._copying.exposed_times()
-
-    def held_s(self) -> float:
-        """Mean seconds in which a copy held the consuming thread up."""
-        return self._copying.held_s()
-
-
-def watch_copies(request: TrialRequest) -> CopyWatch | None:
-    """What copies the batches of a trial; ``None`` where they stay on the CPU.
-
-    Raises:
-        TargetError: The device isn't there, or the step can't be imported.
-    """
-    copying = make_copier(request)
-    return None if copying is None else CopyWatch(copying, pins=request.config.pin_memory)
+    return DeviceCopier(runtime, step, ahead=request.copy_ahead, pins=request.config.pin_memory)
 
 
 def bring_for_step(batch: Any, device: str) -> Any:

@@ -62,7 +62,8 @@ def built_of(message: Message) -> Built:
         target = from_json(Target, message["target"])
     except MismatchError as error:
         raise TargetError(
-            f"The target can't be described: its {error}.", hint="Mend what is named."
+            f"The target can't be described: its {error}.",
+            hint="Give the loader a setting that DataLoader takes.",
         ) from None
     return Built(
         target=target,

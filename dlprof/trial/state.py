@@ -217,7 +217,9 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         blank,
         samples_per_s=record_of(Estimate, measured["samples_per_s"]),
         batches_per_s=rate,
-        bytes_per_s=_scaled(rate, result["batch_bytes"]),
+        bytes_per_s=rate.times(result["batch_bytes"])
+        if rate and result["batch_bytes"] is not None
+        else None,
         startup_s=measured["startup_s"],
         epoch_turnover_s=measured["epoch_turnover_s"],
         wait_fraction=measured["wait_fraction"] if _has_step(request) else None,
@@ -229,7 +231,9 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         window_batches=measured["batches"],
         batch_bytes=result["batch_bytes"],
         window_samples=measured["samples"],
-        samples_per_batch=_each(measured["samples"], measured["batches"]),
+        samples_per_batch=measured["samples"] / measured["batches"]
+        if measured["samples"] is not None and measured["batches"]
+        else None,
         epoch_samples=measured["epoch_samples"],
         fed_workers=measured["fed_workers"],
         transient_s=measured["transient_s"],
@@ -240,14 +244,6 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
 
 def _has_step(request: TrialRequest) -> bool:
     return request.step_s > 0 or request.step_callable is not None
-
-
-def _scaled(rate: Estimate | None, factor: float | None) -> Estimate | None:
-    return None if rate is None or factor is None else rate.times(factor)
-
-
-def _each(samples: int | None, batches: int) -> float | None:
-    return None if samples is None or not batches else samples / batches
 
 
 def _unavailable(state: TrialState, request: TrialRequest, result: Message) -> dict[str, str]:

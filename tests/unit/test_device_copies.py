@@ -1,4 +1,4 @@
-"""DeviceCopier a trial's batches: what is exposed, what is hidden, and who waits for whom."""
+"""Copying a trial's batches: what is exposed, what is hidden, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dlprof.errors import TargetError
 from dlprof.machine.procfs import SchedStat
 from dlprof.records import Config, Copies
 from dlprof.trial.copying import (
-    CopyWatch,
     DeviceCopier,
     Step,
     make_copier,
@@ -33,7 +32,7 @@ def _run(device: FakeDevice, step: Step, *, ahead: bool, host_s: float = 0.0) ->
         device.clock.sleep(1e-3)
         copying(FakeBatch(device, host_s))
     window("end", 0.0)
-    return copying.to_record(None)
+    return copying.to_record()
 
 
 def _sleeping(device: FakeDevice, step_s: float) -> Step:
@@ -56,12 +55,11 @@ def test_a_copy_before_a_step_that_sleeps_is_exposed() -> None:
 
 def test_the_step_is_what_is_left_when_the_copy_is_taken_out() -> None:
     device = FakeDevice(copy_s=3e-3)
-    copying = DeviceCopier(device, _sleeping(device, 5e-3), clock=device.clock)
-    watch = CopyWatch(copying, pins=False)
+    watch = DeviceCopier(device, _sleeping(device, 5e-3), clock=device.clock)
     window = watch.window(lambda _name, _fill_s: None)
     window("start", 0.0)
     began_s = device.clock()
-    watch.consume(FakeBatch(device, host_s=1e-3))
+    watch(FakeBatch(device, host_s=1e-3))
     consumed_s = device.clock() - began_s
     window("end", 0.0)
     assert consumed_s - watch.held_s() == pytest.approx(5e-3)
@@ -136,7 +134,7 @@ def test_a_long_window_keeps_few_events() -> None:
     for _ in range(5000):
         copying(FakeBatch(device))
     window("end", 0.0)
-    copies = copying.to_record(None)
+    copies = copying.to_record()
     assert copies.batches == 5000
     assert 256 <= copies.timed <= 512
     assert copies.copy_s == pytest.approx(1e-3)
@@ -145,7 +143,7 @@ def test_a_long_window_keeps_few_events() -> None:
 def test_a_window_without_a_timed_batch_says_so() -> None:
     device = FakeDevice()
     copying = DeviceCopier(device, _sleeping(device, 0.0), clock=device.clock)
-    copies = copying.to_record(None)
+    copies = copying.to_record()
     assert copies.copy_s is None
     assert "no batch" in copies.unavailable["copy_s"]
 
@@ -181,10 +179,10 @@ def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(
 
 def test_what_pinning_costs_is_told_with_the_copies() -> None:
     device = FakeDevice(copy_s=1e-3)
-    watch = CopyWatch(DeviceCopier(device, _sleeping(device, 0.0), clock=device.clock), pins=True)
+    watch = DeviceCopier(device, _sleeping(device, 0.0), pins=True, clock=device.clock)
     window = watch.window(lambda _name, _fill_s: None)
     window("start", 0.0)
-    watch.consume(FakeBatch(device))
+    watch(FakeBatch(device))
     window("end", 0.0)
     pin = watch.to_record().pin
     assert pin is not None

@@ -215,7 +215,10 @@ def recordable(
         data=data_fingerprint(built.target),
     )
     return BaselineEntry(
-        key=key, recorded_at=started_at, commit=_commit(plan), figures=dict(figures)
+        key=key,
+        recorded_at=started_at,
+        commit="" if plan.compared.note else plan.compared.commit,
+        figures=dict(figures),
     )
 
 
@@ -243,11 +246,6 @@ def _spelled(settings: CheckSettings) -> str:
     """TARGET with its arguments, in one order."""
     arguments = (f"{key}={value}" for key, value in sorted(settings.sweep.arguments.items()))
     return " ".join((settings.sweep.target, *arguments))
-
-
-def _commit(plan: SidePlan) -> str:
-    """The commit that was measured; none where changes are not committed."""
-    return "" if plan.compared.note else plan.compared.commit
 
 
 def _figures(

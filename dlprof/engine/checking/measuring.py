@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
@@ -122,11 +123,12 @@ def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s:
         return
     budget_s = settings.sweep.budget_s
     whole_s = budget_s - left_s + need_s
+    minutes = math.ceil(1.5 * whole_s / 60)
     raise UsageError(
         f"The target is too slow for --budget {format_duration(budget_s)}: a block of "
         f"{sides.batches} batches takes {format_duration(sides.block_s)}{_unequal(sides)}, and a "
         f"verdict needs {format_duration(whole_s)} at the least",
-        hint=f"Give --budget {_minutes(1.5 * whole_s)}, or smaller batches with --batch-size.",
+        hint=f"Give --budget {minutes}m, or smaller batches with --batch-size.",
     )
 
 
@@ -140,10 +142,6 @@ def _unequal(sides: Sides) -> str:
     if not base_s or change_s < _FAR_SLOWER * base_s:
         return ""
     return f" in the change, {change_s / base_s:.3g} times as long as in the base"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{-(-seconds // 60):.0f}m"
 
 
 @dataclasses.dataclass(slots=True)

@@ -214,7 +214,7 @@ class Sides:
         self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
         cold = self._try_all("load")
         self.block_s = max(cold.values())
-        if self.block_s > self._hopeless_s:
+        if self.block_s > self._settings.sweep.budget_s / 4:  # no room for a verdict
             return
         warm = self._try_all("load")
         self._fit_block(warm, least, workers)
@@ -244,11 +244,6 @@ class Sides:
         fitting = min(_MOST_BATCHES, max(least, wanted))
         self.block_s *= fitting / self.batches
         self.batches = fitting
-
-    @property
-    def _hopeless_s(self) -> float:
-        """A block that takes so long leaves no room for a verdict."""
-        return self._settings.sweep.budget_s / 4
 
     def _try_starts(self, guesses: Mapping[Side, float]) -> None:
         """Start each side once, unless that has taken so long before that there is no time for it.
