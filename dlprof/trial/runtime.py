@@ -162,9 +162,10 @@ class ModuleProcess:
                 self.log.trim()
             if received is not None and received.source == self.source:
                 return received
-            left_s -= _LOOK_S
-            if left_s <= 0:
-                return None
+            if received is None:
+                left_s -= _LOOK_S
+                if left_s <= 0:
+                    return None
 
     def has_ended(self) -> bool:
         """Whether it runs no more."""
