@@ -19,14 +19,14 @@ from rivals import Pick
 
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import Outlook, new_header, plan_sweep
-from dlprof.engine.sweeping import Sweep
+from dlprof.engine.sweep import Sweep
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Estimate, Machine, Target, Trial, Usage
+from dlprof.records.codec import to_json
 from dlprof.report.live import QuietListener
 from dlprof.search.space import build_cells, build_space
 from dlprof.settings import SweepSettings
 from dlprof.store import RunWriter
-from dlprof.store.codec import to_json
 from dlprof.trial.protocol import Message, TrialRequest
 
 _REPEAT = 0.03
@@ -37,7 +37,7 @@ _LEAST_BATCHES = 10
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class EmulatedBench:
-    """Runs trials of a load as ``dlprof.trial.bench.Bench`` does those of a target.
+    """Runs trials of a load as ``dlprof.trial.runner.TrialRunner`` does those of a target.
 
     Attributes:
         load: What samples cost.
@@ -138,7 +138,7 @@ def sweep(load: Load, *, cores: int, budget_s: float, seed: int) -> Pick:
             header=header,
             settings=settings,
             plan=plan,
-            bench=bench,
+            runner=bench,
             writer=writer,
             listener=QuietListener(),
             deadline=Deadline(budget_s=budget_s, began_s=began_s),

@@ -34,9 +34,9 @@ from gate_tables import (
 from others_rules import RULES
 
 from dlprof.engine.checking.compared import SidePlan
-from dlprof.engine.checking.measuring import Measured, measure
-from dlprof.engine.checking.opening import open_sides
+from dlprof.engine.checking.measuring import MeasuredQuads, measure
 from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.sides import open_sides
 from dlprof.errors import UsageError
 from dlprof.gate import judge
 from dlprof.gate.look import run_queue_wait
@@ -112,7 +112,7 @@ def sessions_of(batch: Batch) -> Generator[Session, None, None]:
                 yield ended_session(batch, found, time.monotonic() - began_s)
 
 
-def ended_session(batch: Batch, found: Measured, seconds: float) -> Session:
+def ended_session(batch: Batch, found: MeasuredQuads, seconds: float) -> Session:
     """What one check found, and what others' rules find in its blocks."""
     verdict = judge(found.plan, found.quads)
     load = [quad for quad in found.quads if quad.series == "load"]

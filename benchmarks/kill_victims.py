@@ -10,7 +10,15 @@ from pathlib import Path
 
 import psutil
 
-PARTS = ("supervisor", "nursery", "observer", "trial", "worker", "forkserver", "resource tracker")
+PARTS = (
+    "supervisor",
+    "fork server",
+    "observer",
+    "trial",
+    "worker",
+    "forkserver",
+    "resource tracker",
+)
 _PAUSE_S = 0.02
 
 
@@ -46,7 +54,7 @@ def part_of(command_line: str, parents: str, *, depth: int) -> str:
     if "multiprocessing.forkserver" in command_line:
         # Its workers are forked from it, and keep its command line.
         return "worker" if "multiprocessing.forkserver" in parents else "forkserver"
-    return {1: "nursery", 2: "trial"}.get(depth, "worker")
+    return {1: "fork server", 2: "trial"}.get(depth, "worker")
 
 
 def by_part(supervisor: int, found: Mapping[int, psutil.Process]) -> dict[str, list[int]]:

@@ -26,7 +26,7 @@ SLACK = 32 * MIB
 
 WORKERS = 2
 _DATA = "synthetic:tensors=1,shape=4,length={length}"
-_PARTS = ("supervisor", "nursery", "observer", "trial")
+_PARTS = ("supervisor", "fork server", "observer", "trial")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from common import Report, Table, parser, publish, surroundings
 from truth import open_bench
 
 from dlprof.records import Config
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.runner import TrialRunner
 
 GOAL = 0.02
 WORKERS, QUICK_WORKERS = (0, 4, 16), (0, 4)
@@ -59,7 +59,7 @@ def cpu_s(proc: Path, pid: int) -> float:
     return sum(int(file.read_text().split()[0]) for file in files) / 1e9
 
 
-def measure(bench: Bench, name: str, workers: int, window_s: float) -> Cost:
+def measure(bench: TrialRunner, name: str, workers: int, window_s: float) -> Cost:
     """Run one trial and read what its observer took."""
     config = Config(num_workers=workers).canonical()
     before_s, began_s = observer_cpu_s(), time.perf_counter()

@@ -16,9 +16,9 @@ from common import Table
 from planted_cases import TARGETS, Case
 
 from dlprof.records import Config
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 
 ROUNDS = 5
 TRIAL_S = 1.5
@@ -69,7 +69,7 @@ class _Side:
         batches: Of an epoch; ``None`` where that isn't known.
     """
 
-    bench: Bench
+    bench: TrialRunner
     config: Config
     case: Case | None
     batches: int | None
@@ -145,8 +145,8 @@ def _built(
     """A bench with a target at its present settings, in no special surroundings."""
     folder.mkdir()
     request = BuildRequest(target=spec, arguments=dict(arguments))
-    bench = stack.enter_context(contextlib.closing(Bench(request, directory=folder)))
-    target = bench.build(Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
+    bench = stack.enter_context(contextlib.closing(TrialRunner(request, directory=folder)))
+    target = bench.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
     bench.probe(TrialRequest(config=Config(), probe=True))
     config = target.present_settings(has_accelerator=False) or Config()
     return _Side(bench=bench, config=config, case=None, batches=target.batches_per_epoch)

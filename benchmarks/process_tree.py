@@ -24,7 +24,7 @@ class Peaks:
     Attributes:
         total: Memory of the whole tree at one time, without pages of files: libraries that other
             programs have mapped too count for less as long as those run.
-        parts: The same of each part: ``supervisor``, ``nursery``, ``observer``, ``trial`` (its
+        parts: The same of each part: ``supervisor``, ``fork server``, ``observer``, ``trial`` (its
             workers included); shared pages count for each process by its share.
     """
 
@@ -47,9 +47,9 @@ def part_of(command_line: Sequence[str], *, depth: int) -> str:
     """
     if depth == 0:
         return "supervisor"
-    for part in ("observer", "nursery"):
-        # Trials are forked from the nursery and keep its command line.
-        if depth == 1 and f"dlprof.trial.{part}" in command_line:
+    for part in ("observer", "fork server"):
+        # Trials are forked from the fork server and keep its command line.
+        if depth == 1 and f"dlprof.trial.{part.replace(' ', '_')}" in command_line:
             return part
     return "trial"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import real_targets
 
 from dlprof.records import Config, Explanation, Machine, Target, Trial
-from dlprof.store.codec import from_json
+from dlprof.records.codec import from_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 
 _FILE = real_targets.__file__
 DATA: Mapping[str, str] = {
@@ -46,7 +46,7 @@ class Loaded:
 
     target: Target
     usable_cores: float
-    _bench: Bench
+    _bench: TrialRunner
     _numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
     def measure(self, config: Config, trial_s: float, step_s: float = 0.0) -> Trial:
@@ -75,12 +75,14 @@ def loaded(target: str, machine: Machine) -> Iterator[Loaded]:
         DlprofError: It can't be built.
     """
     prepare(parse_target(target), lambda *_: None)
-    limits = Limits(
+    limits = TrialLimits(
         wall_s=_TRIAL_LIMIT_S, stall_s=_STALL_LIMIT_S, usable_cores=machine.usable_cores
     )
     with (
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder,
-        contextlib.closing(Bench(BuildRequest(target=target), directory=Path(folder))) as bench,
+        contextlib.closing(
+            TrialRunner(BuildRequest(target=target), directory=Path(folder))
+        ) as bench,
     ):
         built = bench.build(limits)
         bench.probe(TrialRequest(config=Config()))

@@ -27,9 +27,9 @@ from dlprof.machine import inspect_machine
 from dlprof.records import Config, Trial
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 from dlprof.units import format_rate
 
 GOAL = 0.05
@@ -146,15 +146,17 @@ class Cell:
 
 
 @contextlib.contextmanager
-def open_bench(target: str) -> Iterator[Bench]:
+def open_bench(target: str) -> Iterator[TrialRunner]:
     """A bench with the target built and probed, as a sweep has it."""
     prepare(parse_target(target), lambda *_: None)
     with (
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as directory,
-        contextlib.closing(Bench(BuildRequest(target=target), directory=Path(directory))) as bench,
+        contextlib.closing(
+            TrialRunner(BuildRequest(target=target), directory=Path(directory))
+        ) as bench,
     ):
         cores = inspect_machine().usable_cores
-        bench.build(Limits(wall_s=_TIMEOUT_S, stall_s=_TIMEOUT_S, usable_cores=cores))
+        bench.build(TrialLimits(wall_s=_TIMEOUT_S, stall_s=_TIMEOUT_S, usable_cores=cores))
         bench.probe(TrialRequest(config=Config(), probe=True))
         yield bench
 
@@ -162,7 +164,7 @@ def open_bench(target: str) -> Iterator[Bench]:
 class Dlprof:
     """One side: trials as a sweep runs them."""
 
-    def __init__(self, bench: Bench, window_s: float) -> None:
+    def __init__(self, bench: TrialRunner, window_s: float) -> None:
         self._bench = bench
         self._window_s = window_s
 

@@ -531,7 +531,7 @@ def transfer(
     Raises:
         DlprofError: The device is not there, the target can't be loaded, or nothing was measured.
     """
-    from dlprof.engine.transfer import TransferOptions as Asked
+    from dlprof.engine.transfer import TransferSettings as Asked
     from dlprof.engine.transfer import run_transfer
     from dlprof.report.live import open_listener
 

@@ -54,9 +54,9 @@ def update(
             f"--from measures nothing, so {min(asked.given)} has no use",
             hint="Leave one of them out.",
         )
-    from dlprof.engine.baselines import read_baseline, record_entry
+    from dlprof.engine.checking.history import read_baseline, record_entry
     from dlprof.files import replaceable
-    from dlprof.store.codec import to_json
+    from dlprof.records.codec import to_json
 
     replaceable(file)  # before time is spent
     read_baseline(file)
@@ -87,7 +87,7 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
 
     By what they can be compared with. Measures nothing.
     """
-    from dlprof.engine.baselines import read_baseline
+    from dlprof.engine.checking.history import read_baseline
     from dlprof.report.gate.baseline import baseline_document, baseline_report
 
     if not file.exists():

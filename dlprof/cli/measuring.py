@@ -96,8 +96,8 @@ def _at_next_signal(handler: Callable[[], object]) -> None:
 
 def _end_at_once() -> None:
     """Leave nothing behind that a moment can undo, and not even that if asked once more."""
-    from dlprof.engine.undoing import undo_all
+    from dlprof.engine.workplace import clean_up_now
 
     _at_next_signal(lambda: os._exit(ExitCode.INTERRUPTED))
-    undo_all()
+    clean_up_now()
     os._exit(ExitCode.INTERRUPTED)

@@ -50,11 +50,11 @@ def transfer(
     accelerator it measures copies within the host's memory, the upper bound.
     """
     from dlprof.cli.measuring import signals_while_measuring
-    from dlprof.engine.transfer import TransferOptions, run_transfer
+    from dlprof.engine.transfer import TransferSettings, run_transfer
     from dlprof.report.live import open_listener
     from dlprof.report.transfer import transfer_document, transfer_report
 
-    copied = TransferOptions.of(
+    copied = TransferSettings.of(
         {**asked.given, "target": target, "all_devices": all_devices, "timeout": timeout},
         lambda key: "--overtime" if key == "timeout" else "--" + key.replace("_", "-"),
     )

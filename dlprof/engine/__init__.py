@@ -1,6 +1,6 @@
 """A whole sweep or profile, from the settings to what the run file ends with."""
 
-from dlprof.engine.listener import SweepListener
+from dlprof.engine.preparation import SweepListener
 from dlprof.engine.profile import run_profile
 from dlprof.engine.resume import resume_command
 from dlprof.engine.sweep import run_sweep

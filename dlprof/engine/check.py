@@ -10,10 +10,9 @@ from pathlib import Path
 
 from dlprof.engine.checking.compared import SidePlan, both_sides
 from dlprof.engine.checking.history import recordable
-from dlprof.engine.checking.measuring import Measured, measure
-from dlprof.engine.checking.opening import open_sides
+from dlprof.engine.checking.measuring import MeasuredQuads, measure
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
-from dlprof.engine.checking.sides import Sides
+from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.gate import checked_target, figures_of, make_check
 from dlprof.records.gate import CheckReport
@@ -79,7 +78,7 @@ def _report(
     plans: tuple[SidePlan, SidePlan],
     settings: CheckSettings,
     sides: Sides,
-    measured: Measured,
+    measured: MeasuredQuads,
     started_at: str,
     took_s: float,
 ) -> CheckReport:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dlprof.advise.candidates import most_workers
 from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import PAYS
-from dlprof.engine.telling import sensible
+from dlprof.engine.preparation import sensible
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, needs
 from dlprof.records import Calibration, Config, Integrity, Run, SweepPrediction

@@ -13,7 +13,7 @@ from typing import Any
 
 from dlprof.records import Config, Failure, Machine, Target
 from dlprof.settings import SweepSettings
-from dlprof.trial import remedies
+from dlprof.trial import failures
 from dlprof.units import counted, format_bytes
 
 FORKED_WORKER_BYTES = 11_000_000
@@ -141,7 +141,7 @@ def _shared_memory(config: Config, known: Preflight) -> Failure | None:
         kind="shared_memory",
         message=f"{_batches(config, batch)} need {_bytes(need)} of shared memory, and "
         f"{known.shared_memory.text}.",
-        hint=remedies.MORE_SHM,
+        hint=failures.MORE_SHM,
     )
 
 
@@ -159,7 +159,7 @@ def _memory(config: Config, known: Preflight) -> Failure | None:
         kind="out_of_memory",
         message=f"{config.num_workers} workers of at least {_bytes(each)} and "
         f"{_batches(config, batch)} need {_bytes(need)} of memory, and {known.memory.text}.",
-        hint=remedies.LESS_MEMORY,
+        hint=failures.LESS_MEMORY,
     )
 
 
@@ -182,7 +182,7 @@ def _descriptors(config: Config, known: Preflight) -> Failure | None:
         message=f"2 batches of {known.descriptors:,} tensors and the queues of "
         f"{counted(config.num_workers, 'worker')} need {need:,} file descriptors, and a process "
         f"may have {known.open_files:,}.",
-        hint=remedies.MORE_FILES,
+        hint=failures.MORE_FILES,
     )
 
 

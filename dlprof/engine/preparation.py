@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol, TypedDict, TypeVar
 
 from dlprof.engine.deadline import Deadline
-from dlprof.engine.device import place_of
 from dlprof.engine.preflight import Preflight
+from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
     SCHEMA_VERSION,
+    Calibration,
     Config,
+    DatasetWeight,
+    Explanation,
     Failure,
     LeftOut,
     Machine,
     Plan,
+    Run,
     RunHeader,
+    SweepPrediction,
     Target,
+    Timeline,
+    Trial,
     TrialCost,
+    Usage,
 )
+from dlprof.records.bounds import fault_of
+from dlprof.records.codec import MismatchError, from_json
 from dlprof.search.led import (
     calibration_configs,
     has_room,
@@ -37,10 +50,43 @@ from dlprof.search.space import (
     single_config,
 )
 from dlprof.settings import SweepSettings, settings_to_json
-from dlprof.trial.bench import Bench
-from dlprof.trial.protocol import Message, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.targets.builtin import prepare
+from dlprof.targets.grammar import parse_target
+from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 from dlprof.version import __version__
+
+
+class SweepListener(Protocol):
+    """Told what a sweep does, as it does it."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
+
+    def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
+        """What will be measured is known."""
+
+    def predicted(self, prediction: SweepPrediction) -> None:
+        """What a model says of all configurations is known, and which few will be measured."""
+
+    def trial_started(
+        self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
+    ) -> None:
+        """A trial begins."""
+
+    def trial_ended(self, trial: Trial) -> None:
+        """A trial is in the run file."""
+
+    def pulse(self, usage: Usage) -> None:
+        """What the machine did in the last half second."""
+
+    def message(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def ended(self, run: Run) -> None:
+        """The sweep is over."""
+
 
 _COPIED = (
     "Workers start by {method} here where no setting says otherwise, so each of them gets the "
@@ -82,11 +128,13 @@ class Outlook:
         return tuple(config for config in self.space.configs if config not in self.faults)
 
 
-def look_at(bench: Bench, settings: SweepSettings, machine: Machine, deadline: Deadline) -> Outlook:
+def look_at(
+    runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
+) -> Outlook:
     """Build the target, probe it, and see what can work.
 
     Args:
-        bench: Where it is built.
+        runner: Where it is built.
         settings: What is asked for.
         machine: Where it is to work.
         deadline: Which a target that hangs keeps, too.
@@ -94,9 +142,9 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine, deadline: D
     Raises:
         DlprofError: The target can't be built or loaded from, or nothing of it can work here.
     """
-    target, accelerator, probe = _probed(bench, settings, machine, deadline)
+    target, accelerator, probe = _probed(runner, settings, machine, deadline)
     space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
-    preflight = _asked(Preflight.of(settings, target, machine, probe), space, bench)
+    preflight = _asked(Preflight.of(settings, target, machine, probe), space, runner)
     faults = _faults(space.configs, preflight)
     if len(faults) == len(space.configs):
         first = faults[space.configs[0]]
@@ -114,28 +162,28 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine, deadline: D
 
 
 def look_at_one(
-    bench: Bench, settings: SweepSettings, machine: Machine, deadline: Deadline
+    runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
 ) -> Outlook:
     """The same for the one configuration that the settings name; it may be one that can't work.
 
     Raises:
         DlprofError: The target can't be built or loaded from, or several are named.
     """
-    target, accelerator, probe = _probed(bench, settings, machine, deadline)
+    target, accelerator, probe = _probed(runner, settings, machine, deadline)
     config = single_config(settings, target, has_accelerator=accelerator is not None)
     space = Space(configs=(config,), left_out=())
-    preflight = _asked(Preflight.of(settings, target, machine, probe), space, bench)
+    preflight = _asked(Preflight.of(settings, target, machine, probe), space, runner)
     faults = _faults(space.configs, preflight)
     return Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
 
 
 def _probed(
-    bench: Bench, settings: SweepSettings, machine: Machine, deadline: Deadline
+    runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
 ) -> tuple[Target, str | None, Message]:
     """The target as built and probed, torch's name of the device, and all that the probe told."""
-    built = bench.build(_limits(settings, machine))
+    built = runner.build(_limits(settings, machine))
     _refuse_small(built, settings)
-    probe = bench.probe(
+    probe = runner.probe(
         TrialRequest(
             config=Config(),
             step_callable=settings.step_callable,
@@ -146,30 +194,30 @@ def _probed(
         left_s=deadline.cut_s,
     )
     accelerator = _device(settings.device, probe["accelerator"])
-    place_of(settings, accelerator)  # refuses what needs a device before anything is measured
+    copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
     copied = method != "fork" and (own is None or own.start_method is None)
     start = _COPIED.format(method=method) if copied else ""
     target = dataclasses.replace(
         built,
-        fork_safe=bench.fork_safe,
+        fork_safe=runner.fork_safe,
         batch_bytes=probe["batch_bytes"],
         batch_tensors=probe["batch_tensors"],
         batch_s=probe["batch_s"],
         batch_cpu_s=probe["batch_cpu_s"],
         reads_files=probe["data_files"] > 0,
-        notes=(*built.notes, *bench.notes, *filter(None, [probe.get("counting"), start])),
+        notes=(*built.notes, *runner.notes, *filter(None, [probe.get("counting"), start])),
     )
     return target, accelerator, probe
 
 
-def _asked(preflight: Preflight, space: Space, bench: Bench) -> Preflight:
+def _asked(preflight: Preflight, space: Space, runner: TrialRunner) -> Preflight:
     """Asks a process once whether workers can be started anew, where some would be."""
     copied = next(filter(preflight.starts_by_copy, space.configs), None)
     if copied is None:
         return preflight
     started = dataclasses.replace(copied, num_workers=1)
-    return dataclasses.replace(preflight, unstartable=bench.try_workers(started))
+    return dataclasses.replace(preflight, unstartable=runner.try_workers(started))
 
 
 def _faults(configs: Sequence[Config], preflight: Preflight) -> dict[Config, Failure]:
@@ -198,12 +246,12 @@ def _device(asked: str, found: str | None) -> str | None:
     return found
 
 
-def _limits(settings: SweepSettings, machine: Machine) -> Limits:
+def _limits(settings: SweepSettings, machine: Machine) -> TrialLimits:
     """When a trial is ended: before the machine runs out of memory, for one."""
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     memory = min((size for size in sizes if size is not None), default=0)
     own = settings.max_ram_bytes
-    return Limits(
+    return TrialLimits(
         wall_s=settings.timeout_s,
         stall_s=min(_STALL_S, settings.timeout_s),
         usable_cores=machine.usable_cores,
@@ -224,10 +272,10 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
         )
 
 
-def trial_cost(machine: Machine, target: Target, bench: Bench) -> TrialCost:
+def trial_cost(machine: Machine, target: Target, runner: TrialRunner) -> TrialCost:
     """What trials of a target are expected to cost, as it was built and probed."""
     return TrialCost(
-        overhead_s=DEFAULT_OVERHEAD_S + (0.0 if bench.fork_safe else target.import_s or 0.0),
+        overhead_s=DEFAULT_OVERHEAD_S + (0.0 if runner.fork_safe else target.import_s or 0.0),
         batch_s=target.batch_s or 0.0,
         batch_cpu_s=target.batch_cpu_s or 0.0,
         usable_cores=machine.usable_cores,
@@ -235,10 +283,10 @@ def trial_cost(machine: Machine, target: Target, bench: Bench) -> TrialCost:
 
 
 def plan_sweep(
-    settings: SweepSettings, machine: Machine, outlook: Outlook, bench: Bench, spent_s: float
+    settings: SweepSettings, machine: Machine, outlook: Outlook, runner: TrialRunner, spent_s: float
 ) -> tuple[Plan, tuple[LeftOut, ...]]:
     """Plan a sweep of which ``spent_s`` are gone; returns what there is no room for, too."""
-    cost = trial_cost(machine, outlook.target, bench)
+    cost = trial_cost(machine, outlook.target, runner)
     present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
     left_s = settings.budget_s - spent_s
@@ -267,7 +315,7 @@ def new_header(
     settings: SweepSettings,
     machine: Machine,
     outlook: Outlook,
-    bench: Bench,
+    runner: TrialRunner,
     *,
     plan: Plan | None = None,
     left_out: tuple[LeftOut, ...] = (),
@@ -278,12 +326,128 @@ def new_header(
         run_id=secrets.token_hex(8),
         started_at=now(),
         dlprof_version=__version__,
-        torch_version=bench.versions["torch"],
-        python_version=bench.versions["python"],
+        torch_version=runner.versions["torch"],
+        python_version=runner.versions["python"],
         machine=machine,
         target=outlook.target,
         settings=settings_to_json(settings),
         accelerator=outlook.accelerator,
         left_out=left_out,
         plan=plan,
+    )
+
+
+_Told = TypeVar("_Told", DatasetWeight, Explanation, Timeline)
+
+
+def explanation_of(told: Mapping[str, object], trial_id: str) -> Explanation | None:
+    """Where a trial's time went; ``None`` if it told nothing, or nothing that makes sense."""
+    return _record(Explanation, told.get("explanation"), trial_id)
+
+
+def timeline_of(told: Mapping[str, object], trial_id: str) -> Timeline | None:
+    """When what happened in a trial; ``None`` as in ``explanation_of``."""
+    return _record(Timeline, told.get("timeline"), trial_id)
+
+
+def weight_of(told: Mapping[str, object]) -> DatasetWeight | None:
+    """What a dataset weighs; ``None`` as in ``explanation_of``."""
+    return _read(DatasetWeight, told.get("weight"))
+
+
+def sensible(found: Calibration) -> Calibration | None:
+    """A calibration that can be read again; ``None`` for one by a clock that tells no sense."""
+    return None if fault_of(found) else found
+
+
+def _record(kind: type[_Told], data: object, trial_id: str) -> _Told | None:
+    return _read(kind, {**data, "trial_id": trial_id} if isinstance(data, dict) else None)
+
+
+def _read(kind: type[_Told], data: object) -> _Told | None:
+    if not isinstance(data, dict):
+        return None
+    try:
+        return from_json(kind, data)
+    except MismatchError:  # a clock that the dataset replaced tells times that aren't finite
+        return None
+
+
+class CopySettings(TypedDict):
+    """The fields of a ``TrialRequest`` that say where batches go."""
+
+    device: str
+    copy_ahead: bool
+    step_on: str
+
+
+def copy_settings(settings: SweepSettings, accelerator: str | None) -> CopySettings:
+    """Where batches go, for every trial of a run.
+
+    Args:
+        settings: What the user asked for.
+        accelerator: Torch's name of the kind of accelerator that is used; ``None`` for the CPU.
+
+    Raises:
+        UsageError: Options ask for a device where batches stay on the CPU.
+    """
+    if accelerator is None:
+        return _on_the_cpu(settings)
+    named = settings.device != "auto"
+    return CopySettings(
+        device=settings.device if named else accelerator,
+        copy_ahead=settings.copy_ahead,
+        step_on=settings.step_on,
+    )
+
+
+def _on_the_cpu(settings: SweepSettings) -> CopySettings:
+    for asked, option in (
+        (settings.copy_ahead, "copy_ahead = on"),
+        (settings.step_on == "device", "step_on = device"),
+    ):
+        if asked:
+            raise UsageError(
+                f"{option} needs an accelerator, and batches stay on the CPU here",
+                hint="Leave it out, or see with dlprof transfer which devices torch finds.",
+            )
+    return CopySettings(device="cpu", copy_ahead=False, step_on="host")
+
+
+@contextlib.contextmanager
+def opened_runner(
+    settings: SweepSettings, listener: SweepListener, *, pickled: bytes | None = None
+) -> Iterator[TrialRunner]:
+    """A runner for the target that the settings name, closed at the end.
+
+    Args:
+        settings: What to load.
+        listener: Told while data of a built-in is made.
+        pickled: A live object to load instead (Python API).
+
+    Raises:
+        DlprofError: The target's name can't be read, or its data can't be made.
+    """
+    if pickled is None:
+        spec = parse_target(settings.target)
+        prepare(spec, listener.preparing, arguments=settings.arguments)
+    with work_directory() as directory:
+        request = _build_request(settings, pickled, directory)
+        runner = TrialRunner(request, directory=directory, pulse=listener.pulse)
+        with contextlib.closing(runner):
+            listener.message(f"building {settings.target}")
+            yield runner
+
+
+def _build_request(settings: SweepSettings, pickled: bytes | None, directory: Path) -> BuildRequest:
+    path = None
+    if pickled is not None:
+        path = directory / "target.pickle"
+        path.write_bytes(pickled)
+    return BuildRequest(
+        target=settings.target,
+        arguments=dict(settings.arguments),
+        shuffle=settings.shuffle,
+        seed=settings.seed,
+        pickled=None if path is None else str(path),
     )

@@ -11,11 +11,20 @@ from typing import Any, Literal
 from dlprof.advise.experiments import Allowance, left_out, propose
 from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
 from dlprof.engine.deadline import Deadline
-from dlprof.engine.device import place_of
-from dlprof.engine.listener import SweepListener
-from dlprof.engine.opening import opened_bench
-from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
-from dlprof.engine.telling import explanation_of, sensible, timeline_of, weight_of
+from dlprof.engine.preparation import (
+    Outlook,
+    SweepListener,
+    copy_settings,
+    explanation_of,
+    look_at_one,
+    new_header,
+    now,
+    opened_runner,
+    sensible,
+    timeline_of,
+    trial_cost,
+    weight_of,
+)
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
@@ -35,8 +44,8 @@ from dlprof.records import (
 )
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.runner import TrialRunner
 from dlprof.units import format_duration, with_hint
 
 DEFAULT_BUDGET_S = 30.0
@@ -142,13 +151,13 @@ def run_profile(
     deadline = Deadline.since(began_s, settings.budget_s)
     check_output(output, force=force)
     check_folder(output.parent)
-    with opened_bench(settings, listener, pickled=pickled) as bench:
+    with opened_runner(settings, listener, pickled=pickled) as runner:
         machine = inspect_machine()
-        outlook = look_at_one(bench, settings, machine, deadline)
-        config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, bench)
+        outlook = look_at_one(runner, settings, machine, deadline)
+        config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, runner)
         if config not in outlook.faults:
             refuse_spent(settings, config, cost, deadline)
-        header = new_header(settings, machine, outlook, bench)
+        header = new_header(settings, machine, outlook, runner)
         with RunWriter.create(output, header, force=force) as writer:
             listener.planned(header, (config,), None)
             profile = _Profile(
@@ -156,7 +165,7 @@ def run_profile(
                 settings=settings,
                 config=config,
                 cost=cost,
-                bench=bench,
+                runner=runner,
                 writer=writer,
                 listener=listener,
                 deadline=deadline,
@@ -174,7 +183,7 @@ class _Profile:
     settings: SweepSettings
     config: Config
     cost: TrialCost
-    bench: Bench
+    runner: TrialRunner
     writer: RunWriter
     listener: SweepListener
     deadline: Deadline
@@ -263,7 +272,7 @@ class _Profile:
             experiment.config, experiment.repetition, elapsed_s, max(budget_s, elapsed_s)
         )
         wall_s = max(cut_s, least_s)
-        trial, told = self.bench.explain(
+        trial, told = self.runner.explain(
             self._request(experiment),
             trial_id=self._next_id(),
             repetition=experiment.repetition,
@@ -278,12 +287,12 @@ class _Profile:
 
     def _weigh(self, *, limit_s: float, starts: tuple[str, ...] = ()) -> None:
         """Weigh the dataset, as far as there is time; that it can't be weighed ends nothing."""
-        built_s = 0.0 if self.bench.fork_safe else self.header.target.import_s or 0.0
+        built_s = 0.0 if self.runner.fork_safe else self.header.target.import_s or 0.0
         if limit_s <= built_s or not self.config.num_workers:
             return
         weighing_s = min(_WEIGHING_S, limit_s - built_s)
         try:
-            told = self.bench.weigh(
+            told = self.runner.weigh(
                 self.config, limit_s=weighing_s, left_s=limit_s + 1.0, starts=starts
             )
         except DlprofError as error:
@@ -314,7 +323,7 @@ class _Profile:
             cold_cache=experiment.cold_cache or settings.cold_cache,
             turnover=experiment.turnover,
             explain=experiment.explain,
-            **place_of(settings, self.header.accelerator),
+            **copy_settings(settings, self.header.accelerator),
         )
 
     def _next_id(self) -> str:

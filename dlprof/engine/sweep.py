@@ -3,21 +3,337 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Literal
 
+from dlprof.advise.candidates import stored_limits
+from dlprof.advise.recommend import recommend
 from dlprof.engine.deadline import Deadline
-from dlprof.engine.listener import SweepListener
-from dlprof.engine.opening import opened_bench
-from dlprof.engine.preparation import look_at, new_header, plan_sweep
+from dlprof.engine.foretelling import calibrated, foretold, levers_of
+from dlprof.engine.preparation import (
+    SweepListener,
+    copy_settings,
+    explanation_of,
+    look_at,
+    new_header,
+    now,
+    opened_runner,
+    plan_sweep,
+)
 from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
-from dlprof.engine.sweeping import Sweep
 from dlprof.engine.workplace import check_folder
+from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.machine import inspect_machine
-from dlprof.records import Run
-from dlprof.search.space import refuse_budget
+from dlprof.records import (
+    Calibration,
+    Config,
+    Cost,
+    Explanation,
+    Failure,
+    Integrity,
+    Plan,
+    Purpose,
+    Recommendation,
+    Run,
+    RunEnd,
+    RunHeader,
+    SweepPrediction,
+    Trial,
+    checked,
+)
+from dlprof.search.grid import GridSearch, Proposal
+from dlprof.search.led import next_calibration, next_lever, race_plan
+from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
+from dlprof.stats import Expected
 from dlprof.store import RunWriter, check_output, read_run
+from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.runner import TrialRunner
+from dlprof.units import counted, with_hint
+
+_NO_MODEL = (
+    "The traced trials show too little to predict from, so configurations are measured directly"
+)
+_RAISES = (
+    "The target's own code raises or ends an epoch early, with workers and without, so no other "
+    "settings are tried"
+)
+
+
+EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Sweep:
+    """The measuring part of a sweep."""
+
+    header: RunHeader
+    settings: SweepSettings
+    plan: Plan
+    runner: TrialRunner
+    writer: RunWriter
+    listener: SweepListener
+    deadline: Deadline
+    before: dataclasses.InitVar[Run | None]
+    earlier_s: float
+    faults: Mapping[Config, Failure]
+    trials: list[Trial] = dataclasses.field(default_factory=list)
+    explanations: list[Explanation] = dataclasses.field(default_factory=list)
+    calibration: Calibration | None = None
+    prediction: SweepPrediction | None = None
+    earlier_trials: int = dataclasses.field(init=False)
+    raw: Run = dataclasses.field(init=False)
+    """What was measured as it was: later trials may show that the data was right after all."""
+    mute: set[str] = dataclasses.field(default_factory=set)
+    """Traced trials of this session that told nothing, and would not if they were run again."""
+
+    def __post_init__(self, before: Run | None) -> None:
+        """Go on from what an earlier session has measured."""
+        if before is not None:
+            self.trials += before.trials
+            self.explanations += before.explanations
+            self.calibration, self.prediction = before.calibration, before.prediction
+        self.earlier_trials = len(self.trials)
+        self.raw = self._so_far()
+
+    def run(self) -> Run:
+        """Measure, recommend, and write down both.
+
+        Raises:
+            DlprofError: Nothing could be measured.
+        """
+        try:
+            reason: EndReason = self._measure()
+            if self._is_hopeless:
+                self.listener.message(_RAISES)
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        except DlprofError as error:
+            if not self._so_far().completed:  # nothing that could be recommended from
+                raise
+            self.listener.message(with_hint(error.message, error.hint))
+            reason = "failed"
+        total = self.earlier_s + self.deadline.elapsed_s
+        measured = sum(trial.measured_s for trial in self.trials)
+        cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
+        end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
+        run = dataclasses.replace(self._so_far(), end=end)
+        found: Recommendation | None = None
+        try:
+            found = self._recommend(run, reason)
+        finally:  # what was measured is kept, whether or not there is something to recommend
+            fault = self.writer.try_append(found, end)
+            if fault is not None and reason != "failed":
+                self.listener.message(with_hint(fault.message, fault.hint))
+        return dataclasses.replace(run, recommendation=found)
+
+    def _so_far(self) -> Run:
+        return Run(
+            path=str(self.writer.path),
+            header=self.header,
+            trials=tuple(self.trials),
+            explanations=tuple(self.explanations),
+            calibration=self.calibration,
+            prediction=self.prediction,
+        )
+
+    def _skip(self) -> None:
+        """Keep what can't work as skipped trials, so that nobody has to ask where it is.
+
+        A run that goes on keeps to its plan, whatever can't work by now.
+        """
+        known = {*self.plan.configs, *(trial.config for trial in self.trials)}
+        told: dict[str, int] = {}
+        for config, failure in self.faults.items():
+            if config in known:
+                continue
+            trial = Trial(
+                id=self._next_id(),
+                config=config,
+                repetition=0,
+                outcome="skipped",
+                failure=failure,
+                started_at=now(),
+            )
+            self._keep(trial)
+            told[failure.message] = told.get(failure.message, 0) + 1
+        for message, count in told.items():
+            self.listener.message(f"skipped ({counted(count, 'configuration')}): {message}")
+
+    def _next_id(self) -> str:
+        return f"t{len(self.trials) + 1:04d}"
+
+    def _keep(self, trial: Trial, explanation: Explanation | None = None) -> None:
+        """Append a trial to the file, and remember it, even if that is full.
+
+        What it shows of all others' data is known from then on.
+        """
+        fault = self.writer.try_append(trial, explanation)
+        told = () if explanation is None else (explanation,)
+        self.raw = dataclasses.replace(
+            self.raw,
+            trials=(*self.raw.trials, trial),
+            explanations=(*self.raw.explanations, *told),
+            calibration=self.calibration,
+            prediction=self.prediction,
+        )
+        run = checked(self.raw)
+        self.trials, self.explanations = [*run.trials], [*run.explanations]
+        self.calibration, self.prediction = run.calibration, run.prediction
+        if fault is not None:
+            raise fault
+
+    def _measure(self) -> EndReason:
+        self._skip()
+        if self.plan.search != "model":
+            return self._search(self.plan)
+        while True:
+            if self.prediction is None:
+                if not self._calibrate():
+                    return "budget"
+                self._foretell()
+            if self.prediction is None:
+                if not self._is_hopeless:
+                    self.listener.message(_NO_MODEL)
+                return self._search(self.plan)
+            reason = self._search(race_plan(self.plan, self.prediction.race), self.prediction)
+            if reason == "budget":
+                return reason
+            if self.prediction is not None:  # else what it chose, or rests on, is wrong data
+                self._try_levers()
+                return reason
+
+    def _try_levers(self) -> None:
+        """Settings beside the swept ones, in turns with what would be recommended."""
+        try:
+            run = self._so_far()
+            pick = recommend(run, stored_limits(run.header.settings)).config
+        except DlprofError:
+            return  # which is told when the sweep ends
+        found = levers_of(self._so_far(), pick)
+        while (proposal := next_lever(self.plan, self.trials, found, pick)) is not None:
+            if 2 * proposal.expected_s > self.deadline.left_s or not self._try(proposal, "lever"):
+                return
+
+    def _calibrate(self) -> bool:
+        """Traced trials until batches are known; false if the budget ended them."""
+        try:
+            while True:
+                self.calibration = calibrated(self._so_far())
+                proposal = next_calibration(
+                    self._useful(self.plan), self._explained(), self.calibration
+                )
+                if proposal is None:
+                    return True
+                if proposal.repetition and proposal.expected_rest_s > self.deadline.left_s:
+                    return True  # what is known is worth more with a race than without
+                if proposal.expected_s > self.deadline.left_s or not self._try(proposal, "explain"):
+                    return bool(self._explained())
+        finally:  # what an interrupted one has learnt can be predicted from, too
+            if self.calibration is not None:
+                self.writer.append(self.calibration)
+
+    def _explained(self) -> list[Trial]:
+        """Traced trials that need not be run again: what told nothing is, in another session.
+
+        There, the explanation may have been lost between the trial's record and its own.
+        """
+        told = {*self.mute, *(each.trial_id for each in self.explanations)}
+        explained = (trial for trial in self.trials if trial.purpose == "explain")
+        return [trial for trial in explained if trial.failure is not None or trial.id in told]
+
+    def _foretell(self) -> None:
+        """Predict all configurations, if the calibration tells enough."""
+        prediction = foretold(self._so_far())
+        if prediction is not None:
+            self._predicted(prediction)
+
+    def _predicted(self, prediction: SweepPrediction) -> None:
+        """Keep a prediction, in the place of an earlier one, and tell it."""
+        self.prediction = prediction
+        self.writer.append(prediction)
+        self.listener.predicted(prediction)
+
+    def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
+        expected = None if led is None else Expected.of(led)
+        while not self._is_hopeless and (useful := self._useful(plan)).configs:
+            cells = () if led is None else tuple(cell.config for cell in led.cells)
+            found = Integrity.of(self._so_far())
+            search = GridSearch(
+                plan=useful,
+                seed=self.settings.seed,
+                expected=expected,
+                cells=tuple(each for each in cells if not found.is_useless(each)),
+            )
+            proposal = search.propose(self.trials, remaining_s=self.deadline.left_s)
+            if not isinstance(proposal, Proposal):
+                return proposal.reason
+            if not self._try(proposal):
+                return "budget"
+        return "complete"
+
+    def _useful(self, plan: Plan) -> Plan:
+        return still_useful(plan, Integrity.of(self._so_far()))
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """Whether all that was tried, some of it in this session, says that the rest would fail.
+
+        A dataset that was mended since shows in the first trial that works.
+        """
+        tried = len(self.trials) > self.earlier_trials
+        return tried and fails_everywhere(self.trials, self.plan.configs)
+
+    def _try(self, proposal: Proposal, purpose: Purpose = "measure") -> bool:
+        """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
+        elapsed_s, wall_s = self.deadline.elapsed_s, self.deadline.cut_s
+        self.listener.trial_started(
+            proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
+        )
+        trial, told = self.runner.explain(
+            self._request(proposal, explain=purpose == "explain"),
+            trial_id=self._next_id(),
+            repetition=proposal.repetition,
+            wall_s=wall_s,
+        )
+        cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
+        if cut and self.trials and trial.outcome == "timed_out":
+            return False
+        trial = dataclasses.replace(trial, purpose=purpose)
+        explanation = explanation_of(told, trial.id)
+        self._keep(trial, explanation)
+        if explanation is None and purpose == "explain":
+            self.mute.add(trial.id)
+        self.listener.trial_ended(self.trials[-1])
+        return True
+
+    def _request(self, proposal: Proposal, *, explain: bool) -> TrialRequest:
+        group = proposal.config.turnover_group
+        timed = any(
+            trial.epoch_turnover_s is not None and trial.config.turnover_group == group
+            for trial in self.trials
+        )
+        return TrialRequest(
+            config=proposal.config,
+            trial_s=proposal.trial_s,
+            step_s=self.settings.step_s or 0.0,
+            step_callable=self.settings.step_callable,
+            cold_cache=self.settings.cold_cache,
+            turnover=not timed,
+            **copy_settings(self.settings, self.header.accelerator),
+            explain=explain,
+        )
+
+    def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
+        """What the trials so far recommend; an interrupted sweep may have too few of them."""
+        try:
+            return recommend(run, stored_limits(run.header.settings))
+        except NothingMeasuredError:
+            if reason == "interrupted":
+                return None
+            raise
+
 
 _NO_ROOM = "The budget is too short for the model, so configurations are measured directly"
 
@@ -63,17 +379,17 @@ def run_sweep(
         check_folder(output.parent)
         refuse_budget(settings)
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
-    with opened_bench(settings, listener, pickled=pickled) as bench:
+    with opened_runner(settings, listener, pickled=pickled) as runner:
         machine = inspect_machine()
-        outlook = look_at(bench, settings, machine, deadline)
+        outlook = look_at(runner, settings, machine, deadline)
         if before is None:
             gone_s = settings.budget_s - deadline.left_s
-            plan, no_room = plan_sweep(settings, machine, outlook, bench, gone_s)
+            plan, no_room = plan_sweep(settings, machine, outlook, runner, gone_s)
             left_out = (*outlook.space.left_out, *no_room)
-            header = new_header(settings, machine, outlook, bench, plan=plan, left_out=left_out)
+            header = new_header(settings, machine, outlook, runner, plan=plan, left_out=left_out)
             writer = RunWriter.create(output, header, force=force)
         else:
-            header = same_run(before.header, settings, machine, outlook.target, bench.versions)
+            header = same_run(before.header, settings, machine, outlook.target, runner.versions)
             writer = RunWriter.resume(output)
         with writer:
             plan = plan_of(header)
@@ -85,7 +401,7 @@ def run_sweep(
                 header=header,
                 settings=settings,
                 plan=plan,
-                bench=bench,
+                runner=runner,
                 writer=writer,
                 listener=listener,
                 deadline=deadline,

@@ -5,29 +5,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from dlprof.engine.workplace import work_directory
-from dlprof.errors import DlprofError, FileError, NothingMeasuredError, TargetError, UsageError
+from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.numa import node_cpus
 from dlprof.records import Machine
+from dlprof.records.codec import from_json
 from dlprof.records.transfer import BatchTransfer, DeviceTransfer, TogetherRate, Transfers
 from dlprof.settings import by_key
-from dlprof.store.codec import from_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.transfer.protocol import TransferRequest
 from dlprof.trial.failures import ended, last_lines
-from dlprof.trial.inbox import Inbox
-from dlprof.trial.log import TrialLog
-from dlprof.trial.processes import end_group
-from dlprof.trial.protocol import BuildRequest, Channel, Message
+from dlprof.trial.protocol import BuildRequest, Message, error_of
+from dlprof.trial.runtime import Inbox, ModuleProcess, TrialLog, open_log
 
 DEFAULT_BUDGET_S = 10.0
 """For copies of plain buffers, where the user names none."""
@@ -40,15 +36,10 @@ _SHARE = 8
 _GRACE_S = 2.0
 _SOURCE = "transfer"
 _SHARED = "Copies ran to all devices at once, which slows down other users of their links."
-_ERRORS: dict[str, type[DlprofError]] = {
-    "target": TargetError,
-    "usage": UsageError,
-    "file": FileError,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TransferOptions:
+class TransferSettings:
     """What the user asked for.
 
     Attributes:
@@ -76,7 +67,7 @@ class TransferOptions:
     @classmethod
     def of(
         cls, given: Mapping[str, object | None], named: Callable[[str], str] = str
-    ) -> TransferOptions:
+    ) -> TransferSettings:
         """What was asked for, read by the rules that all commands share.
 
         Args:
@@ -121,7 +112,7 @@ class TransferListener(Protocol):
 
 
 def run_transfer(
-    options: TransferOptions,
+    options: TransferSettings,
     listener: TransferListener,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -152,17 +143,26 @@ def run_transfer(
     )
     heard = _Heard(listener)
     deadline_s = clock() + options.timeout_s + options.budget_s
-    with _process(request) as (inbox, log, process):
-        while not heard.over:
-            event = inbox.get(deadline_s - clock())
-            if event is None:
-                heard.cut_short(f"it took longer than {options.timeout_s:g} s")
-            elif event.message is None:
-                process.wait()
-                heard.cut_short(f"the process that copies {ended(process.returncode)}")
-            else:
-                heard.take(event.message)
-        return heard.transfers(machine, options, last_lines(log.text()))
+    with work_directory() as directory, open_log(directory / "transfer.log") as file:
+        process = ModuleProcess(
+            [sys.executable, "-m", "dlprof.transfer.child"],
+            what="the process that copies",
+            inbox=Inbox(),
+            source="transfer",
+            log=file,
+        )
+        with contextlib.ExitStack() as ending:
+            ending.callback(process.end)
+            process.order("copy", request=dataclasses.asdict(request))
+            while not heard.over:
+                answer = process.answer(deadline_s - clock())
+                if answer is None:
+                    heard.cut_short(f"it took longer than {options.timeout_s:g} s")
+                elif answer.message is None:
+                    heard.cut_short(f"the process that copies {ended(process.status())}")
+                else:
+                    heard.take(answer.message)
+        return heard.transfers(machine, options, last_lines(TrialLog(file).text()))
 
 
 def largest_buffer(machine: Machine) -> int:
@@ -173,7 +173,7 @@ def largest_buffer(machine: Machine) -> int:
     return size
 
 
-def _build_request(options: TransferOptions, listener: TransferListener) -> BuildRequest | None:
+def _build_request(options: TransferSettings, listener: TransferListener) -> BuildRequest | None:
     if options.target is None:
         return None
     prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
@@ -183,32 +183,6 @@ def _build_request(options: TransferOptions, listener: TransferListener) -> Buil
         shuffle=options.shuffle,
         seed=options.seed,
     )
-
-
-@contextlib.contextmanager
-def _process(
-    request: TransferRequest,
-) -> Iterator[tuple[Inbox, TrialLog, subprocess.Popen[bytes]]]:
-    """The process that copies, ended at the end whatever happens."""
-    with work_directory() as directory, (directory / "transfer.log").open("w+b") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dlprof.transfer.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=cast(IO[bytes], file),
-            cwd=Path.cwd(),
-            start_new_session=True,
-        )
-        channel = Channel(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin))
-        inbox = Inbox()
-        try:
-            channel.send(dataclasses.asdict(request))
-            inbox.listen(_SOURCE, channel.hear)
-            yield inbox, TrialLog(file), process
-        finally:
-            channel.close_writing()
-            end_group(process.pid, linger_s=0.0, grace_s=_GRACE_S, reap=process.poll)
-            process.wait()
 
 
 class _Heard:
@@ -242,7 +216,7 @@ class _Heard:
             case "missing":
                 self._reasons[message["what"]] = message["reason"]
             case "failed":
-                raise _error_of(message["error"])
+                raise error_of(message["error"])
             case "done":
                 self._done, self.over = message, True
 
@@ -250,7 +224,7 @@ class _Heard:
         """Nothing more will come."""
         self._cut, self.over = reason, True
 
-    def transfers(self, machine: Machine, options: TransferOptions, log: str) -> Transfers:
+    def transfers(self, machine: Machine, options: TransferSettings, log: str) -> Transfers:
         """All of it.
 
         Raises:
@@ -274,7 +248,7 @@ class _Heard:
             unavailable=self._missing(options, accelerator),
         )
 
-    def _missing(self, options: TransferOptions, accelerator: Any) -> dict[str, str]:
+    def _missing(self, options: TransferSettings, accelerator: Any) -> dict[str, str]:
         reasons = {}
         if self._cut:
             reasons["rest"] = self._cut
@@ -285,9 +259,3 @@ class _Heard:
         if options.target is not None and self._batch is None:
             reasons["batch"] = self._cut
         return reasons | self._reasons
-
-
-def _error_of(error: Mapping[str, str]) -> DlprofError:
-    """The error that the other process raised, raised again here."""
-    kind = _ERRORS.get(error["kind"], TargetError)
-    return kind(error["message"], hint=error["hint"], traceback=error["traceback"])

@@ -12,12 +12,36 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dlprof.engine.undoing import undone_at_last
 from dlprof.errors import FileError
 from dlprof.files import lock, write_fault
+
+_cleanups: list[Callable[[], object]] = []
+
+
+@contextlib.contextmanager
+def cleanup_at_exit(cleanup: Callable[[], object]) -> Iterator[None]:
+    """Have something undone if the process is ended before the block is.
+
+    Args:
+        cleanup: Undoes it, in a moment; the block itself does so where it ends as usual.
+    """
+    _cleanups.append(cleanup)
+    try:
+        yield
+    finally:
+        if cleanup in _cleanups:
+            _cleanups.remove(cleanup)
+
+
+def clean_up_now() -> None:
+    """Undo what is to be undone, the latest first, whatever goes wrong."""
+    while _cleanups:
+        with contextlib.suppress(BaseException):
+            _cleanups.pop()()
+
 
 _PREFIX = "dlprof-sweep-"
 
@@ -39,7 +63,7 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
     try:
         if held is not None:
             _clear(place)
-        with undone_at_last(lambda: shutil.rmtree(directory, ignore_errors=True)):
+        with cleanup_at_exit(lambda: shutil.rmtree(directory, ignore_errors=True)):
             yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)

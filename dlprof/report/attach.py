@@ -7,6 +7,7 @@ from typing import Any
 
 from dlprof.attach import Attached
 from dlprof.machine.waits import WAITS
+from dlprof.records.codec import to_json
 from dlprof.report.document import (
     Block,
     Code,
@@ -26,7 +27,6 @@ from dlprof.report.document import (
 from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards
 from dlprof.report.labels import cores_text, percent_text
-from dlprof.store.codec import to_json
 from dlprof.units import MISSING, counted, format_duration, format_rate
 
 _LONGEST = 40

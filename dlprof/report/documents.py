@@ -12,7 +12,7 @@ from typing import Any
 
 from dlprof.errors import DlprofError
 from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Recommendation, Run
-from dlprof.store.codec import to_json
+from dlprof.records.codec import to_json
 
 
 def json_document(found: object = None, /, **fields: object) -> str:

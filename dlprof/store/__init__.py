@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlprof.store.codec import MismatchError, from_json, to_json
+from dlprof.records.codec import MismatchError, from_json, to_json
 from dlprof.store.reading import read_run
 from dlprof.store.writing import RunWriter, check_output
 

@@ -21,7 +21,7 @@ from dlprof.records import (
     WatchedLoader,
     WatchedScript,
 )
-from dlprof.store.codec import to_json
+from dlprof.records.codec import to_json
 
 KIND = "record"
 """The key that says which kind of record a line holds."""

@@ -11,8 +11,8 @@ from dlprof import records
 from dlprof.errors import FileError
 from dlprof.files import check_plain
 from dlprof.records import Run, RunHeader, WatchedLoader, checked
+from dlprof.records.codec import MismatchError, from_json
 from dlprof.store import format as run_format
-from dlprof.store.codec import MismatchError, from_json
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """No record is longer, so that a file of another kind is not read whole before it is refused."""

@@ -20,25 +20,24 @@ from dlprof.device.runtime import (
 )
 from dlprof.errors import DlprofError, TargetError, UsageError
 from dlprof.records import Config
+from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.transfer.batches import measure_batch
-from dlprof.transfer.devices import measure_device
-from dlprof.transfer.placing import all_at_once
-from dlprof.transfer.protocol import TransferRequest, transfer_request
-from dlprof.trial.child import as_target_error, build, describe_error
+from dlprof.transfer.devices import all_at_once, measure_device
+from dlprof.transfer.protocol import TransferRequest
+from dlprof.trial.child import as_target_error, build
 from dlprof.trial.processes import die_with_parent
-from dlprof.trial.protocol import Channel, Message
+from dlprof.trial.protocol import Channel, Message, describe_error
 
 _Open = Callable[[str], Runtime]
 
 
 def main() -> None:
     """Answer the one request on standard input; what the target prints goes to standard error."""
-    channel = Channel.of_descriptors(os.dup(0), os.dup(1))
-    os.dup2(2, 1)
+    channel = Channel.of_standard_streams()
     order = channel.receive()
     if order is not None:
-        request = transfer_request(order)
+        request = from_json(TransferRequest, order["request"])
         die_with_parent(request.parent or None)  # it may have died while torch was imported
         answer(request, channel.send)
     channel.close()

@@ -15,7 +15,79 @@ from dlprof.device.runtime import Runtime, UnavailableError
 from dlprof.device.spinning import Spinner
 from dlprof.records.transfer import CopyMode, CopyTime, LinkFit, Memory
 from dlprof.stats import median_interval
-from dlprof.transfer.fitting import fit
+
+_FEWEST_SIZES = 3
+
+
+def line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """``(latency_s, s_per_byte)`` of the line through times of copies.
+
+    Least squares of the *relative* errors, so that the small sizes, which alone tell the latency,
+    count as much as the large ones. A latency below 0 is none: the line then goes through 0.
+
+    Args:
+        points: ``(bytes, seconds)``, both positive, of at least two sizes.
+
+    Raises:
+        ValueError: There are fewer than two sizes.
+    """
+    rows = [(1 / seconds, size / seconds) for size, seconds in points]
+    aa, bb = sum(a * a for a, _ in rows), sum(b * b for _, b in rows)
+    ab, sa, sb = sum(a * b for a, b in rows), sum(a for a, _ in rows), sum(b for _, b in rows)
+    determinant = aa * bb - ab * ab
+    if determinant <= 1e-12 * aa * bb:
+        raise ValueError("a line needs two different sizes")
+    latency_s = (sa * bb - sb * ab) / determinant
+    if latency_s <= 0:
+        return 0.0, sb / bb
+    return latency_s, (sb * aa - sa * ab) / determinant
+
+
+def fit(
+    memory: Memory, mode: CopyMode, passes: Sequence[Sequence[tuple[int, float]]]
+) -> LinkFit | None:
+    """The line of one way to copy, with intervals over passes that each measured all sizes.
+
+    Args:
+        memory: Of the copies.
+        mode: Of the copies.
+        passes: ``(bytes, seconds per copy)`` of each size, for each pass.
+
+    Returns:
+        The fit; ``None`` with fewer than three sizes, or where no line with a bandwidth fits.
+    """
+    lines = []
+    for points in passes:
+        if len({size for size, _ in points}) < _FEWEST_SIZES:
+            return None
+        latency_s, s_per_byte = line(points)
+        if s_per_byte > 0:
+            lines.append((latency_s, 1 / s_per_byte))
+    if not lines:
+        return None
+    latency = median_interval([each for each, _ in lines])
+    bandwidth = median_interval([each for _, each in lines])
+    return LinkFit(
+        memory=memory,
+        mode=mode,
+        latency_s=latency,
+        bytes_per_s=bandwidth,
+        worst_error=_worst_error(passes, latency.value, bandwidth.value),
+    )
+
+
+def _worst_error(
+    passes: Sequence[Sequence[tuple[int, float]]], latency_s: float, bytes_per_s: float
+) -> float:
+    times: dict[int, list[float]] = {}
+    for points in passes:
+        for size, seconds in points:
+            times.setdefault(size, []).append(seconds)
+    medians = {size: median_interval(each).value for size, each in times.items()}
+    return max(
+        abs((latency_s + size / bytes_per_s) / seconds - 1) for size, seconds in medians.items()
+    )
+
 
 SIZES = tuple(4096 * 4**power for power in range(9))
 """4 KB to 256 MB."""
@@ -36,7 +108,7 @@ _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class CopyCell:
     """What is measured in one go: a size, a memory, a mode."""
 
     size: int
@@ -148,7 +220,7 @@ class Copier:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class CopyFigures:
     """Copies of plain buffers to one device.
 
     Attributes:
@@ -175,7 +247,7 @@ def measure_copies(
     sizes: Iterable[int] = SIZES,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
-) -> Measured:
+) -> CopyFigures:
     """Time all cells in random order, pass after pass.
 
     Args:
@@ -189,12 +261,12 @@ def measure_copies(
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]
     cells = [
-        Cell(size=size, memory=memory, mode=mode)
+        CopyCell(size=size, memory=memory, mode=mode)
         for size in kept
         for memory in buffers.memories
         for mode in modes
     ]
-    passes: list[dict[Cell, Round]] = []
+    passes: list[dict[CopyCell, Round]] = []
     began_s = clock()
     for number, order in enumerate(_orders(cells, seed)):
         found = {cell: _round(copier, buffers, cell) for cell in order}
@@ -204,26 +276,26 @@ def measure_copies(
             break
         if len(passes) >= FEWEST_PASSES and clock() - began_s > budget_s:
             break
-    return Measured(
+    return CopyFigures(
         cells=tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells),
         fits=tuple(_fits(cells, passes)),
         unavailable={**buffers.unavailable, **missing},
     )
 
 
-def _orders(cells: Sequence[Cell], seed: int) -> Iterator[list[Cell]]:
+def _orders(cells: Sequence[CopyCell], seed: int) -> Iterator[list[CopyCell]]:
     """The cells in ever new orders."""
     generator = random.Random(seed)
     while True:
         yield generator.sample(cells, len(cells))
 
 
-def _round(copier: Copier, buffers: Buffers, cell: Cell) -> Round:
+def _round(copier: Copier, buffers: Buffers, cell: CopyCell) -> Round:
     pairs = buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size))
     return copier.round(pairs, cell.memory, cell.mode)
 
 
-def _time_of(cell: Cell, rounds: Sequence[Round]) -> CopyTime:
+def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:
     time_s = median_interval([each.device_s for each in rounds])
     return CopyTime(
         bytes=cell.size,
@@ -237,7 +309,7 @@ def _time_of(cell: Cell, rounds: Sequence[Round]) -> CopyTime:
     )
 
 
-def _fits(cells: Sequence[Cell], passes: Sequence[dict[Cell, Round]]) -> Iterator[LinkFit]:
+def _fits(cells: Sequence[CopyCell], passes: Sequence[dict[CopyCell, Round]]) -> Iterator[LinkFit]:
     for memory, mode in dict.fromkeys((cell.memory, cell.mode) for cell in cells):
         own = [cell for cell in cells if (cell.memory, cell.mode) == (memory, mode)]
         points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]

@@ -4,18 +4,201 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
 
 from dlprof.device.identity import identity
-from dlprof.device.runtime import Runtime, UnavailableError
+from dlprof.device.runtime import Event, Runtime, UnavailableError, empty_pinned_cache
 from dlprof.machine.links import read_link
-from dlprof.records.transfer import DeviceTransfer, NumaRate
-from dlprof.transfer.copying import Buffers, Copier, Measured, measure_copies
-from dlprof.transfer.placing import look_at_link, near_and_far
+from dlprof.records import Estimate
+from dlprof.records.transfer import DeviceTransfer, LinkState, NumaRate, TogetherRate
+from dlprof.stats import median_interval
+from dlprof.transfer.copying import Buffers, Copier, CopyFigures, measure_copies
 from dlprof.transfer.protocol import TransferRequest
+
+_LARGE_BYTES = 64 << 20
+_ROUNDS = 10
+_ROUND_S = 0.02
+_LOOK_S = 0.3
+_MOST_COPIES = 400
+_ENDED = "the copies had ended before NVML answered"
+_TOO_FAST = "the copies were faster than the link that NVML reports"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _CopiesUnderway:
+    """Copies that are on their way to one device."""
+
+    began: Event
+    ended: Event
+    bytes: int
+
+    def bytes_per_s(self) -> float:
+        """Waits for them."""
+        self.ended.synchronize()
+        return self.bytes / (self.began.elapsed_time(self.ended) / 1e3)
+
+
+def _send(runtime: Runtime, buffers: Buffers, copies: int) -> _CopiesUnderway:
+    began, ended = runtime.event(), runtime.event()
+    pairs = buffers.pairs(buffers.size, "pinned", copies)
+    began.record(runtime.current())
+    for target, source in pairs:
+        target.copy_(source, non_blocking=True)
+    ended.record(runtime.current())
+    return _CopiesUnderway(began, ended, buffers.size * copies)
+
+
+def _large(runtime: Runtime, most_bytes: int) -> Buffers:
+    """Buffers for large copies.
+
+    Raises:
+        UnavailableError: Nothing can be pinned here.
+    """
+    buffers = Buffers(runtime, min(_LARGE_BYTES, most_bytes))
+    if "pinned" in buffers.unavailable:
+        raise UnavailableError(buffers.unavailable["pinned"])
+    return buffers
+
+
+def _copies_for(seconds: float, bytes_per_s: float, size: int) -> int:
+    return min(_MOST_COPIES, max(1, math.ceil(seconds * bytes_per_s / size)))
+
+
+def _rates(runtime: Runtime, buffers: Buffers) -> Estimate:
+    speed = _send(runtime, buffers, 1).bytes_per_s()
+    copies = _copies_for(_ROUND_S, speed, buffers.size)
+    return median_interval([_send(runtime, buffers, copies).bytes_per_s() for _ in range(_ROUNDS)])
+
+
+def look_at_link(
+    runtime: Runtime,
+    most_bytes: int,
+    best_bytes_per_s: float,
+    read: Callable[[Callable[[], object]], LinkState],
+) -> LinkState:
+    """The link as NVML tells it while a third of a second of copies is on its way.
+
+    Args:
+        runtime: The device.
+        most_bytes: Of a buffer.
+        best_bytes_per_s: The fastest pinned copies that were measured.
+        read: Asks NVML about this device, after it has called what makes the link busy.
+
+    Raises:
+        UnavailableError: Nothing can be pinned here.
+    """
+    buffers = _large(runtime, most_bytes)
+    copies = _copies_for(_LOOK_S, best_bytes_per_s, buffers.size)
+    flights: list[_CopiesUnderway] = []
+    state = read(lambda: flights.append(_send(runtime, buffers, copies)))
+    in_time = any(not flight.ended.query() for flight in flights)
+    runtime.synchronize()
+    return _judged(state, best_bytes_per_s, in_time=in_time)
+
+
+def _judged(state: LinkState, best_bytes_per_s: float, *, in_time: bool) -> LinkState:
+    """What was read, held against what was measured."""
+    reasons, theory = dict(state.unavailable), state.theory_bytes_per_s
+    if theory is not None and not in_time:
+        # What NVML then told is of an idle link, or may be.
+        theory = None
+        reasons |= dict.fromkeys(("generation", "width", "theory_bytes_per_s"), _ENDED)
+        state = dataclasses.replace(state, generation=None, width=None)
+    fraction = None if theory is None else best_bytes_per_s / theory
+    if fraction is None:
+        reasons["reached_fraction"] = reasons.get("theory_bytes_per_s", _ENDED)
+    elif fraction > 1:
+        fraction, reasons["reached_fraction"] = None, _TOO_FAST
+    return dataclasses.replace(
+        state,
+        theory_bytes_per_s=theory,
+        best_bytes_per_s=best_bytes_per_s,
+        reached_fraction=fraction,
+        unavailable=reasons,
+    )
+
+
+def near_and_far(
+    runtime: Runtime,
+    most_bytes: int,
+    nodes: Mapping[int, Sequence[int]],
+    near: int,
+) -> tuple[NumaRate, ...]:
+    """Copies from the memory of each NUMA node that this process may run on.
+
+    Memory lies where the thread runs that touches it first, so this thread goes to each node.
+
+    Args:
+        runtime: The device.
+        most_bytes: Of a buffer.
+        nodes: CPUs by node.
+        near: The device's node.
+
+    Raises:
+        UnavailableError: Threads can't be placed here, fewer than two nodes are allowed, or torch
+            keeps pinned memory.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        raise UnavailableError("this system can't place a thread on chosen CPUs")
+    before = os.sched_getaffinity(0)
+    allowed = {node: before & set(cpus) for node, cpus in nodes.items() if before & set(cpus)}
+    if near not in allowed or len(allowed) < 2:
+        raise UnavailableError("this process may not run on both a near and a far node")
+    if not empty_pinned_cache():  # memory of another node would be handed out again
+        raise UnavailableError("this version of torch can't give pinned memory back in between")
+    rates = []
+    for node, cpus in allowed.items():
+        with _placed(cpus, before):
+            empty_pinned_cache()
+            rate = _rates(runtime, _large(runtime, most_bytes))
+        rates.append(NumaRate(node=node, near=node == near, bytes_per_s=rate))
+    empty_pinned_cache()
+    return tuple(rates)
+
+
+@contextlib.contextmanager
+def _placed(cpus: set[int], before: set[int]) -> Iterator[None]:
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[TogetherRate, ...]:
+    """Copies to each device alone, and to all of them at once.
+
+    Args:
+        runtimes: Devices by name.
+        most_bytes: Of a buffer.
+
+    Raises:
+        UnavailableError: Nothing can be pinned here.
+    """
+    buffers = {name: _large(runtime, most_bytes) for name, runtime in runtimes.items()}
+    alone = {name: _rates(runtime, buffers[name]).value for name, runtime in runtimes.items()}
+    together: dict[str, list[float]] = {name: [] for name in runtimes}
+    for _ in range(_ROUNDS):
+        flights = {}
+        for name, runtime in runtimes.items():
+            copies = _copies_for(3 * _ROUND_S, alone[name], buffers[name].size)
+            flights[name] = _send(runtime, buffers[name], copies)
+        for name, flight in flights.items():
+            together[name].append(flight.bytes_per_s())
+    return tuple(
+        TogetherRate(
+            device=name,
+            alone_bytes_per_s=alone[name],
+            together_bytes_per_s=median_interval(rates),
+        )
+        for name, rates in together.items()
+    )
+
 
 _LEAST_BYTES = 1 << 22
 _SMALLER = 4
@@ -95,7 +278,7 @@ def _one_thread() -> Iterator[None]:
 
 def _copies(
     runtime: Runtime, request: TransferRequest, budget_s: float, reasons: dict[str, str]
-) -> tuple[Measured, int]:
+) -> tuple[CopyFigures, int]:
     """Copies of all sizes that the memory of both sides allows; ``reasons`` gets the rest."""
     size = request.most_bytes
     while True:
@@ -104,10 +287,14 @@ def _copies(
             found = measure_copies(copier, buffers, budget_s=budget_s, seed=request.seed)
         except (RuntimeError, MemoryError) as error:
             if not _is_shortage(error):
-                return Measured(cells=(), fits=(), unavailable={"copies": _first_line(error)}), size
+                return CopyFigures(
+                    cells=(), fits=(), unavailable={"copies": _first_line(error)}
+                ), size
             reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
             if size <= _LEAST_BYTES:
-                return Measured(cells=(), fits=(), unavailable={"copies": reasons["sizes"]}), size
+                return CopyFigures(
+                    cells=(), fits=(), unavailable={"copies": reasons["sizes"]}
+                ), size
             size //= _SMALLER
             continue
         return found, size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from dlprof.trial.protocol import BuildRequest
 
@@ -36,9 +35,3 @@ class TransferRequest:
     batch_size: int | None = None
     seed: int = 0
     parent: int = 0
-
-
-def transfer_request(message: Mapping[str, Any]) -> TransferRequest:
-    """Read a request back from ``dataclasses.asdict`` of one."""
-    build = message["build"]
-    return TransferRequest(**{**message, "build": None if build is None else BuildRequest(**build)})

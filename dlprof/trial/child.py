@@ -19,30 +19,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import DlprofError, TargetError
+from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
-from dlprof.trial.data_checks import Seen, check_length
+from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.explaining import Explainer, take_rested
-from dlprof.trial.guard import guard_of
-from dlprof.trial.measure import Loop, Plan, measure
-from dlprof.trial.probing import probe, try_workers
+from dlprof.trial.in_worker import guard_of
+from dlprof.trial.measure import Loop, WindowPlan, measure
+from dlprof.trial.probing import probe, try_workers, weigh_dataset
 from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import (
     BuildRequest,
     Channel,
     Message,
     TrialRequest,
-    build_request,
-    trial_request,
+    describe_error,
 )
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
-from dlprof.trial.weighing import weigh_dataset
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
-    from dlprof.trial.copies import CopyWatch
+    from dlprof.trial.copying import DeviceCopier
 
 _BEAT_S = 1.0
 _PARTING_S = 2.0
@@ -202,11 +201,11 @@ def _measure(
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
     copies = _copies(request)
-    consume = copies.consume if copies else make_consumer(request.step_s, request.step_callable)
+    consume = copies or make_consumer(request.step_s, request.step_callable)
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
-    seen = Seen(built.target, request.config, count, core_of(loader))
+    seen = BatchChecks(built.target, request.config, count, core_of(loader))
     computes = request.step_callable is not None or copies is not None
     explainer = Explainer(loader, session.window, computes=computes) if request.explain else None
     loop = Loop(
@@ -220,7 +219,7 @@ def _measure(
         count=count,
     )
     session.loop = loop
-    plan = Plan(
+    plan = WindowPlan(
         config=request.config,
         window_s=request.trial_s,
         turnover=request.turnover,
@@ -245,18 +244,18 @@ def _measure(
         "batch_bytes": seen.batch_bytes(each),
         "no_turnover": gate.reason,
         "warnings": [*seen.warnings, *lengths],
-        **({} if copies is None else {"copies": dataclasses.asdict(copies.told())}),
-        **({} if explainer is None else explainer.told(request.config, copies)),
+        **({} if copies is None else {"copies": dataclasses.asdict(copies.to_record())}),
+        **({} if explainer is None else explainer.summary(request.config, copies)),
     }
 
 
-def _copies(request: TrialRequest) -> CopyWatch | None:
+def _copies(request: TrialRequest) -> DeviceCopier | None:
     """What copies the batches to a device; ``None`` where they stay on the CPU."""
     if request.device == "cpu":
         return None
-    from dlprof.trial.copies import watch_copies  # noqa: PLC0415 - of use with a device only
+    from dlprof.trial.copying import make_copier  # noqa: PLC0415 - of use with a device only
 
-    return watch_copies(request)
+    return make_copier(request)
 
 
 def _evict(built: BuiltTarget) -> None:
@@ -267,28 +266,26 @@ def _evict(built: BuiltTarget) -> None:
 
 
 def main() -> None:
-    """Run one trial in a process of its own, where there is no nursery to fork it.
+    """Run one trial in a process of its own, where there is no fork server to fork it.
 
     Reads a build request and a trial request from standard input, and answers on what was
     standard output; whatever the target prints goes to standard error.
     """
-    channel = Channel.of_descriptors(os.dup(0), os.dup(1))
-    os.dup2(2, 1)
+    channel = Channel.of_standard_streams()
     order = channel.receive()
     if order is None:
         return
     began_s, parting = _clock(), Parting()
     try:
-        built = build(build_request(order["build"]))
+        built = build(from_json(BuildRequest, order["request"]))
     except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-        told = describe_error(as_target_error(error))
-        channel.send({"event": "build_failed", "error": told})
+        channel.send(build_failed(error))
         parting.take()
         os._exit(0)
-    channel.send({"event": "built", **describe_built(built, _clock() - began_s)})
-    request = channel.receive()
-    if request is not None:
-        run_trial(trial_request(request), lambda: built, channel)
+    channel.send(describe_built(built, _clock() - began_s))
+    order = channel.receive()
+    if order is not None:
+        run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
     parting.take()
     os._exit(0)
 
@@ -304,20 +301,15 @@ def as_target_error(error: BaseException) -> DlprofError:
     )
 
 
-def describe_error(error: DlprofError) -> dict[str, str]:
-    """A ``DlprofError`` as a message that ``launch`` raises again in the supervisor."""
-    return {
-        "kind": error.kind,
-        "message": error.message,
-        "hint": error.hint,
-        "traceback": error.traceback,
-    }
+def build_failed(error: BaseException) -> Message:
+    """The answer to an order to build that failed."""
+    return {"event": "build_failed", "error": describe_error(as_target_error(error))}
 
 
 def describe_built(built: BuiltTarget, import_s: float) -> dict[str, Any]:
-    """The answer to a build request that succeeded."""
+    """The answer to an order to build that succeeded."""
     target = dataclasses.replace(built.target, import_s=import_s)
-    return {"target": dataclasses.asdict(target), "versions": describe_versions()}
+    return {"event": "built", "target": dataclasses.asdict(target), "versions": describe_versions()}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The consumer that copies each batch to the device as a training loop does it, and times that.
 
+It also tells what the thread that pins batches uses.
+
 Only every few batches are timed, by device events: those cost microseconds each. The consuming
 thread's own clock is read around every copy.
 """
@@ -10,15 +12,28 @@ import contextlib
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dlprof.device.identity import held_bytes, identity
 from dlprof.device.moving import move, tensors_of
-from dlprof.device.runtime import Event, Runtime, UnavailableError
+from dlprof.device.runtime import (
+    Event,
+    Runtime,
+    UnavailableError,
+    find_accelerator,
+    open_runtime,
+)
+from dlprof.device.spinning import Spinner
 from dlprof.errors import TargetError
+from dlprof.internals import PIN_THREAD
 from dlprof.records import Copies, PinCosts
-from dlprof.trial.consumer import Consumer
+from dlprof.trial.consumer import Consumer, make_consumer
+from dlprof.trial.protocol import TrialRequest
+
+if TYPE_CHECKING:
+    from dlprof.machine.procfs import SchedStat
 
 _TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
 """Figures of ``Copies`` that come from timed batches."""
@@ -52,7 +67,7 @@ class Step:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class _Sample:
+class _TimedCopy:
     """One timed batch."""
 
     bytes: int
@@ -89,16 +104,17 @@ class _Flight:
 
     batch: Any
     ended: Event | None
-    sample: _Sample | None
+    sample: _TimedCopy | None
 
 
-class Copying:
+class DeviceCopier:
     """A consumer that copies each batch to the device first.
 
     Args:
         runtime: The device.
         step: What is done with the batch there.
         ahead: Copy on a side stream while the batch before is worked on.
+        pins: Whether the configuration pins batches; what that costs is then looked at, too.
         clock: Monotonic seconds.
 
     Raises:
@@ -111,6 +127,7 @@ class Copying:
         step: Step,
         *,
         ahead: bool = False,
+        pins: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._runtime = runtime
@@ -121,8 +138,11 @@ class Copying:
         self._under_way: deque[Event] = deque()
         self._count = 0
         self._first = self._last = 0
-        self._samples: list[_Sample] = []
+        self._samples: list[_TimedCopy] = []
         self._every = _EVERY
+        self._pins = pins
+        self._threads = pin_threads() if pins else None
+        self._pin: PinCosts | None = None
 
     def __call__(self, batch: Any) -> None:
         """Copy a batch, and do the step with it, or with the one before."""
@@ -147,19 +167,23 @@ class Copying:
             self._hold_back()
 
     def window(self, inner: Window) -> Window:
-        """Note the window's edges, inside of what else is done there."""
+        """Note the window's edges, and look at the thread that pins just within them."""
 
         def edge(name: str, fill_s: float) -> None:
             if name == "end":
                 self._runtime.synchronize()
                 self._last = self._count
+                if self._pins:
+                    memory = host_memory(self._runtime.device.type)
+                    self._pin = pin_costs(self._threads, pin_threads(), self.batches, memory)
             inner(name, fill_s)
             if name == "start":
+                self._threads = pin_threads() if self._pins else None
                 self._first, self._samples, self._every = self._count, [], _EVERY
 
         return edge
 
-    def told(self, pin: PinCosts | None) -> Copies:
+    def to_record(self) -> Copies:
         """What the copies of the window cost."""
         held = held_bytes(self._runtime)
         reasons = {} if held is not None else {"held_bytes": "torch doesn't report it"}
@@ -169,7 +193,7 @@ class Copying:
             held_bytes=held,
             batches=self.batches,
             prefetched=self._side is not None,
-            pin=pin,
+            pin=self._pin,
             unavailable=reasons,
         )
         samples = self._done()
@@ -191,11 +215,6 @@ class Copying:
             pinned_fraction=sum(s.pinned_bytes for s in samples) / size if size else 0.0,
         )
 
-    @property
-    def kind(self) -> str:
-        """Torch's name of the kind of device."""
-        return self._runtime.device.type
-
     def exposed_times(self) -> list[float]:
         """Seconds in which the step had to wait for the copy, of each timed batch."""
         return [sample.exposed() for sample in self._done()]
@@ -206,7 +225,7 @@ class Copying:
         held_s = sum(sample.blocked_s + sample.waited_s for sample in samples)
         return held_s / len(samples) if samples else 0.0
 
-    def _done(self) -> list[_Sample]:
+    def _done(self) -> list[_TimedCopy]:
         """The timed batches of the window that have come and were worked on."""
         return [sample for sample in self._samples if sample.is_done()]
 
@@ -215,14 +234,14 @@ class Copying:
         """Batches copied in the window."""
         return max(0, self._last - self._first)
 
-    def _sample(self, batch: Any) -> _Sample | None:
+    def _sample(self, batch: Any) -> _TimedCopy | None:
         """Make ready to time this batch, if it is one of those that are timed."""
         if self._count % self._every:
             return None
         if len(self._samples) >= _MOST_SAMPLES:
             self._samples, self._every = self._samples[::2], 2 * self._every
         tensors = [tensor for _, tensor in tensors_of(batch)]
-        sample = _Sample(
+        sample = _TimedCopy(
             bytes=sum(tensor.nbytes for tensor in tensors),
             pinned_bytes=sum(tensor.nbytes for tensor in tensors if tensor.is_pinned()),
             began=self._runtime.event(),
@@ -230,7 +249,7 @@ class Copying:
         self._samples.append(sample)
         return sample
 
-    def _send(self, batch: Any, sample: _Sample | None) -> _Flight:
+    def _send(self, batch: Any, sample: _TimedCopy | None) -> _Flight:
         """Order the copy; events only where somebody asks for them."""
         ended = None
         if sample is not None or self._step.waits or self._side is not None:
@@ -298,3 +317,133 @@ def _side_stream(runtime: Runtime) -> Any:
         raise TargetError(
             f"--copy-ahead can't be used here: {reason}.", hint="Leave it out."
         ) from None
+
+
+_NO_THREAD = "no thread of this name runs: without workers the caller pins, in next()"
+_REPLACED = "the thread ended with an epoch, and what it had used is not known any more"
+_NO_SCHEDSTAT = "the kernel reports no CPU and run-queue time of threads here"
+_NO_STATS = "torch reports page-locked memory on CUDA only"
+
+
+def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
+    """The threads of this process that pin, by their ids; ``None`` where that isn't told."""
+    # Where a trial pins only: importing the room takes as long as a trial takes to start.
+    from dlprof.machine.files import list_names, read_text  # noqa: PLC0415
+    from dlprof.machine.procfs import parse_schedstat  # noqa: PLC0415
+
+    found: dict[int, SchedStat] = {}
+    for name in list_names(proc / "task"):
+        task = proc / "task" / name
+        if (read_text(task / "comm") or "").strip() != PIN_THREAD:
+            continue
+        times = parse_schedstat(read_text(task / "schedstat") or "")
+        if times is None:
+            return None
+        found[int(name)] = times
+    return found
+
+
+def pin_costs(
+    before: Mapping[int, SchedStat] | None,
+    after: Mapping[int, SchedStat] | None,
+    batches: int,
+    memory: Mapping[str, Any],
+) -> PinCosts:
+    """What pinning cost in a window.
+
+    Args:
+        before: The threads at its start.
+        after: The threads at its end; one that began within it counts from its start.
+        batches: Batches in the window.
+        memory: ``torch.cuda.host_memory_stats()``; empty where there is none.
+    """
+    reasons: dict[str, str] = {}
+    cpu_s = wait_s = None
+    if before is None or after is None:
+        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _NO_SCHEDSTAT)
+    elif before.keys() - after.keys():
+        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _REPLACED)
+    elif not after or not batches:
+        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _NO_THREAD)
+    else:
+        early, late = before.values(), after.values()
+        cpu_s = (sum(t.run_ns for t in late) - sum(t.run_ns for t in early)) / 1e9 / batches
+        wait_s = (sum(t.wait_ns for t in late) - sum(t.wait_ns for t in early)) / 1e9 / batches
+    if not memory:
+        reasons |= dict.fromkeys(("pinned_bytes", "alloc_s", "allocations"), _NO_STATS)
+    alloc_us = memory.get("host_alloc_time.total")
+    return PinCosts(
+        thread_cpu_s=cpu_s,
+        thread_run_queue_s=wait_s,
+        pinned_bytes=_whole(memory.get("allocated_bytes.current")),
+        alloc_s=None if alloc_us is None else float(alloc_us) / 1e6,
+        allocations=_whole(memory.get("num_host_alloc")),
+        unavailable=reasons,
+    )
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
+
+
+def host_memory(kind: str) -> Mapping[str, Any]:
+    """Torch's figures of page-locked memory; empty on devices other than CUDA."""
+    import torch  # noqa: PLC0415 - only in a trial's process
+
+    if kind != "cuda":
+        return {}
+    try:
+        return dict(torch.cuda.host_memory_stats())
+    except (RuntimeError, AttributeError):
+        return {}
+
+
+def open_device(name: str) -> Runtime | None:
+    """The device that a trial's batches go to; ``None`` where they stay on the CPU.
+
+    Args:
+        name: Torch's, or ``auto``.
+
+    Raises:
+        TargetError: It isn't there.
+    """
+    wanted = find_accelerator() if name == "auto" else name
+    if wanted is None or wanted.partition(":")[0] == "cpu":
+        return None
+    try:
+        return open_runtime(wanted)
+    except UnavailableError as reason:
+        raise TargetError(
+            f"Batches can't be copied to {name}: {reason}.",
+            hint="Leave --device out, or name a device that torch finds.",
+        ) from None
+
+
+def make_copier(request: TrialRequest) -> DeviceCopier | None:
+    """What copies batches and then does the step; ``None`` where batches stay on the CPU.
+
+    Raises:
+        TargetError: The device isn't there, or the step can't be imported.
+    """
+    runtime = open_device(request.device)
+    if runtime is None:
+        return None
+    if request.step_callable is not None:
+        # It may only order its work, as a training step does that doesn't read its loss.
+        step = Step(work=make_consumer(0.0, request.step_callable), runs_ahead=True)
+    elif request.step_s > 0 and request.step_on == "device":
+        spinner = Spinner(runtime)
+        step = Step(work=lambda _batch: spinner.spin(request.step_s), runs_ahead=True)
+    else:
+        step = Step(
+            work=make_consumer(request.step_s, None),
+            waits=request.step_s > 0,
+            runs_ahead=request.step_s <= 0,
+        )
+    return DeviceCopier(runtime, step, ahead=request.copy_ahead, pins=request.config.pin_memory)
+
+
+def bring_for_step(batch: Any, device: str) -> Any:
+    """A batch where the user's step will find it, to try that step with."""
+    runtime = open_device(device)
+    return batch if runtime is None else move(batch, runtime.device)

@@ -35,7 +35,7 @@ _WEIGHED = 2
 """Batches before the window whose bytes are counted."""
 
 
-class Seen:
+class BatchChecks:
     """What the batches before the window show of a loader's data.
 
     Args:

@@ -13,7 +13,7 @@ from dlprof.records import Config
 
 if TYPE_CHECKING:
     from dlprof.tracing.trace import Trace
-    from dlprof.trial.copies import CopyWatch
+    from dlprof.trial.copying import DeviceCopier
     from dlprof.trial.measure import Loop
 
 _FILLED = 1.5
@@ -79,7 +79,7 @@ class Explainer:
         reason = _REBATCHED.format(name=self._outer_name)
         return dataclasses.replace(trace, unavailable={"hooks": reason})
 
-    def told(self, config: Config, copies: CopyWatch | None = None) -> dict[str, Any]:
+    def summary(self, config: Config, copies: DeviceCopier | None = None) -> dict[str, Any]:
         """The explanation and the timeline as plain values; the trial's id is not known here.
 
         Args:

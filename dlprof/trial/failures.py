@@ -2,20 +2,150 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import re
 import signal
 import traceback
 from collections.abc import Iterator, Sequence
 
-from dlprof.errors import TargetError
+from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.internals import IN_WORKER
-from dlprof.records import Failure, Outcome
+from dlprof.records import Failure, FailureKind, Outcome
 from dlprof.targets.faults import user_traceback
-from dlprof.trial import remedies
 from dlprof.trial.measure import EmptyLoaderError, WrongDataError
-from dlprof.trial.room import remedy
-from dlprof.trial.signs import SIGNS, Sign
+
+LESS_MEMORY = (
+    "Use fewer workers, a smaller prefetch_factor or batch_size, or keep the dataset's index in "
+    "tensors or arrays instead of Python objects."
+)
+FREE_MEMORY = (
+    "Free memory on this machine, or raise what this session may use (ulimit -v, docker run "
+    "--memory)."
+)
+MORE_SHM = (
+    "Use fewer workers, a smaller prefetch_factor or batch_size, or give /dev/shm more room "
+    "(docker run --shm-size)."
+)
+MORE_FILES = "Raise the limit (ulimit -n), or try --sharing-strategy file_system."
+MORE_FILES_HERE = "Raise the limit of open files (ulimit -n), or end what holds so many."
+FREE_DISK = "Free room where temporary files are, or name another place for them (TMPDIR)."
+PICKLABLE = (
+    "Define it at the top level of a module (no lambda, no nested function, no open file), or use "
+    "--start-method fork."
+)
+SENDABLE_BATCH = (
+    "Return tensors without a gradient, numbers, text, containers of them and objects of "
+    "classes at the top level of a module; no open file, lock, generator or lambda."
+)
+ALIKE = (
+    "Make the samples of a batch alike in keys, shapes and lengths. Or give a collate_fn that "
+    "pads them or keeps them in a list."
+)
+COLLATABLE = "Return tensors, arrays, numbers, text or containers of them, or give a collate_fn."
+MORE_PROCESSES = (
+    "The system starts no more processes here: use fewer workers, or raise the limit "
+    "(ulimit -u, docker run --pids-limit)."
+)
+UNLOCKED = (
+    "Nothing is being computed. Look for a lock held, or a thread pool used, before the workers "
+    "were forked: --start-method spawn avoids both. Or storage or a server doesn't answer."
+)
+MORE_TIME = "Raise --budget or --timeout if batches are that slow; otherwise that line doesn't end."
+NO_CUDA = "Keep CUDA out of the dataset, or use --start-method spawn."
+DEVICE_FULL = "The device's memory is full: dlprof machine shows who is on it; or use --device cpu."
+NOT_PINNED = "Only memory of the CPU can be pinned: use --pin-memory off, or yield CPU tensors."
+OWN_TIMEOUT = "The loader's own timeout ran out: raise it, or find what makes a batch so slow."
+TOO_LONG = "An IndexError may mean that __len__ promises more samples than there are."
+ENDED = "The dataset, or a library that it uses, ended its own process."
+CRASHED = "Native code under the dataset crashed: run it at --num-workers 0 under faulthandler."
+BY_SIGNAL = {
+    "SIGKILL": "Something killed it, often the kernel's out-of-memory killer: use fewer workers.",
+    "SIGBUS": "A file that the dataset maps (a memmap) was cut off during the trial, or "
+    "/dev/shm is full.",
+    "SIGTERM": "Another program ended it, such as a batch system whose time is over.",
+    "SIGXCPU": "A limit of CPU time ended it (ulimit -t): raise it, or measure less.",
+    "SIGALRM": "The dataset, or a library that it uses, set an alarm and does not catch it.",
+}
+"""By the name of the signal that ended a worker, or the process that loads."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sign:
+    """A text by which a fault is known, the kind it shows, and the remedy.
+
+    Attributes:
+        text: What torch or the operating system says.
+        kind: The fault that it shows.
+        hint: The remedy.
+        common: Whether the user's own code may say the same of something else, such as of a file
+            that is locked or of a full disk: it then counts only where loading itself said it.
+    """
+
+    text: str
+    kind: FailureKind
+    hint: str
+    common: bool = False
+
+
+# Looked for in this order in the messages of the exception and its causes; the texts are torch's
+# and the operating system's own.
+SIGNS = (
+    # First, because want of descriptors shows as shared memory that can't be opened.
+    Sign("Too many open files", "file_descriptors", MORE_FILES),
+    Sign("insufficient shared memory", "shared_memory", MORE_SHM),
+    Sign("unable to write to file </torch_", "shared_memory", MORE_SHM),
+    Sign("unable to allocate shared memory", "shared_memory", MORE_SHM),
+    Sign("unable to resize file </torch_", "shared_memory", MORE_SHM),
+    Sign("No space left on device", "shared_memory", MORE_SHM, common=True),
+    Sign("received 0 items of ancdata", "file_descriptors", MORE_FILES),
+    Sign(
+        "Cannot re-initialize CUDA in forked subprocess",
+        "cuda_fork",
+        NO_CUDA,
+    ),
+    Sign("CUDA out of memory", "worker_exception", DEVICE_FULL),
+    Sign("CUDA error: out of memory", "worker_exception", DEVICE_FULL),
+    Sign("only dense CPU tensors can be pinned", "worker_exception", NOT_PINNED),
+    Sign(
+        "Caught PicklingError in DataLoader worker",
+        "batch_not_picklable",
+        SENDABLE_BATCH,
+    ),
+    Sign("Can't pickle", "not_picklable", PICKLABLE, common=True),
+    Sign("Can't get local object", "not_picklable", PICKLABLE, common=True),
+    Sign("cannot pickle", "not_picklable", PICKLABLE, common=True),
+    Sign("Cowardly refusing to serialize", "batch_not_picklable", SENDABLE_BATCH),
+    Sign("Resource temporarily unavailable", "start_failed", MORE_PROCESSES, common=True),
+    Sign("can't start new thread", "start_failed", MORE_PROCESSES),
+    Sign("Cannot allocate memory", "start_failed", LESS_MEMORY, common=True),
+    Sign(
+        "DataLoader timed out after",
+        "timeout",
+        OWN_TIMEOUT,
+    ),
+    Sign("killed by signal: Killed", "worker_signal", BY_SIGNAL["SIGKILL"]),
+    Sign(
+        "killed by signal: Bus error",
+        "worker_signal",
+        BY_SIGNAL["SIGBUS"],
+    ),
+    Sign(
+        "killed by signal: Alarm clock",
+        "worker_signal",
+        BY_SIGNAL["SIGALRM"],
+    ),
+    Sign("killed by signal: Terminated", "worker_signal", BY_SIGNAL["SIGTERM"]),
+    Sign("killed by signal: CPU time limit", "worker_signal", BY_SIGNAL["SIGXCPU"]),
+    Sign("killed by signal", "worker_signal", CRASHED, common=True),
+    Sign("exited unexpectedly", "worker_exit", ENDED, common=True),
+    Sign("stack expects each tensor to be equal size", "inconsistent_batches", ALIKE),
+    Sign("should be of equal size", "inconsistent_batches", ALIKE),
+    Sign("Trying to resize storage that is not resizable", "inconsistent_batches", ALIKE),
+    Sign("expected Tensor as element", "inconsistent_batches", ALIKE),
+    Sign("default_collate: batch must contain", "worker_exception", COLLATABLE),
+)
 
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
@@ -92,7 +222,7 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
             kind="inconsistent_batches",
             message="torch's default_collate can't put the samples of a batch together: "
             f"{name}: {_told(name, texts[0])}",
-            hint=remedies.ALIKE,
+            hint=ALIKE,
             stderr_tail=tail,
         )
     said_by = (name for name, said in IN_WORKER.items() if any(said in text for text in texts))
@@ -102,7 +232,7 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
         kind="worker_exception",
         message=f"{name} in {where}: {told}" if told else f"{name} in {where}.",
         hint="The dataset or its collate_fn raised this; the traceback shows where."
-        + (f" {remedies.TOO_LONG}" if isinstance(error, IndexError) else ""),
+        + (f" {TOO_LONG}" if isinstance(error, IndexError) else ""),
         stderr_tail=tail,
     )
 
@@ -193,12 +323,12 @@ def _lost(error: BaseException, exit_codes: Sequence[int]) -> Failure:
     """The failure of a worker of which at most its exit status is known."""
     if not exit_codes:
         message = f"The connection to a worker process broke: {type(error).__name__}: {error}"
-        return Failure(kind="worker_exit", message=message, hint=remedies.ENDED)
+        return Failure(kind="worker_exit", message=message, hint=ENDED)
     message = f"A worker process {ended(exit_codes[0])}."
     if exit_codes[0] < 0:
-        hint = remedies.BY_SIGNAL.get(_signal_name(-exit_codes[0]), remedies.CRASHED)
+        hint = BY_SIGNAL.get(_signal_name(-exit_codes[0]), CRASHED)
         return Failure(kind="worker_signal", message=message, hint=hint)
-    return Failure(kind="worker_exit", message=message, hint=remedies.ENDED)
+    return Failure(kind="worker_exit", message=message, hint=ENDED)
 
 
 def _text(error: BaseException) -> str:
@@ -239,13 +369,13 @@ def died(status: int, stderr_tail: str) -> Failure:
         return Failure(
             kind="worker_signal",
             message=f"The loading process {ended(status)}.",
-            hint=remedies.BY_SIGNAL.get(_signal_name(-status), remedies.CRASHED),
+            hint=BY_SIGNAL.get(_signal_name(-status), CRASHED),
             stderr_tail=stderr_tail,
         )
     return Failure(
         kind="worker_exit",
         message=f"The loading process {ended(status)} in the middle of the trial.",
-        hint=remedies.ENDED,
+        hint=ENDED,
         stderr_tail=stderr_tail,
     )
 
@@ -274,18 +404,14 @@ def blame_log(failure: Failure, log: str) -> Failure:
     crash, unpickling, refused = (sign.search(log) for sign in (_CRASH, _UNPICKLING, _REFUSED))
     if crash is not None:
         message = f"A worker process crashed by a {crash['what']}."
-        return dataclasses.replace(
-            failure, kind="worker_signal", message=message, hint=remedies.CRASHED
-        )
+        return dataclasses.replace(failure, kind="worker_signal", message=message, hint=CRASHED)
     if unpickling is not None:
         message = f"A worker could not unpickle what it was given: {unpickling['error'][:300]}"
-        return dataclasses.replace(
-            failure, kind="not_picklable", message=message, hint=remedies.PICKLABLE
-        )
+        return dataclasses.replace(failure, kind="not_picklable", message=message, hint=PICKLABLE)
     if refused is not None:
         message = f"A worker could not hand over a batch: {refused['error'][:300]}"
         return dataclasses.replace(
-            failure, kind="file_descriptors", message=message, hint=remedies.MORE_FILES
+            failure, kind="file_descriptors", message=message, hint=MORE_FILES
         )
     return failure
 
@@ -298,7 +424,7 @@ def blame_memory(failure: Failure) -> Failure:
         failure,
         kind="out_of_memory",
         message=f"The kernel ran out of memory and killed a process ({failure.message})",
-        hint=remedies.LESS_MEMORY,
+        hint=LESS_MEMORY,
     )
 
 
@@ -312,3 +438,49 @@ def outcome_of(failure: Failure) -> Outcome:
 def last_lines(text: str) -> str:
     """The end of a log, short enough to keep in a record."""
     return "\n".join(text[-_TAIL_BYTES:].splitlines()[-_TAIL_LINES:])
+
+
+_REMEDIES = {
+    errno.EAGAIN: MORE_PROCESSES,
+    errno.ENOMEM: FREE_MEMORY,
+    errno.ENOSPC: FREE_DISK,
+    errno.EDQUOT: FREE_DISK,
+    errno.EMFILE: MORE_FILES_HERE,
+    errno.ENFILE: MORE_FILES_HERE,
+}
+
+
+class ResourceLimitError(NothingMeasuredError):
+    """The system has no room for what is to be started."""
+
+
+def remedy(number: int) -> str:
+    """What to do about what can't be started, by the ``errno`` of the attempt."""
+    return _REMEDIES.get(number, MORE_PROCESSES)
+
+
+@contextlib.contextmanager
+def resource_limits(what: str) -> Iterator[None]:
+    """Say plainly that there is no room for what is started within.
+
+    Args:
+        what: It, for people: ``the process that builds the target``.
+
+    Raises:
+        ResourceLimitError: It can't be started.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REMEDIES:
+            raise
+        reason = error.strerror or str(error)
+        raise ResourceLimitError(
+            f"The system does not start {what}: {reason}.", hint=remedy(error.errno)
+        ) from error
+    except RuntimeError as error:  # threading's own words
+        if "can't start new thread" not in str(error):
+            raise
+        raise ResourceLimitError(
+            f"The system does not start {what}: {error}.", hint=MORE_PROCESSES
+        ) from error

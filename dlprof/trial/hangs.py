@@ -2,14 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
 
 from dlprof.records import Failure, FailureKind
-from dlprof.trial import remedies
-from dlprof.trial.descriptors import OpenFiles
+from dlprof.trial import failures, stacks
+from dlprof.trial.processes import is_stopped
+from dlprof.trial.runtime import TrialLog
 from dlprof.trial.stacks import Frame, awaits_work, users_frame
+from dlprof.trial.state import TrialState
+
+_HAND_OVER = 3
+"""Descriptors that a process needs to hand over one piece of shared memory: the connection over
+which it is asked for, the piece itself, and one for whatever it looks up meanwhile."""
+
+_LIMIT = "Max open files"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFiles:
+    """The file descriptors of one process.
+
+    Attributes:
+        pid: The process.
+        count: How many it has open.
+        limit: How many it may have: its soft limit.
+    """
+
+    pid: int
+    count: int
+    limit: int
+
+    @property
+    def scarce(self) -> bool:
+        """Whether there is no room for what a hand-over takes."""
+        return self.limit - self.count < _HAND_OVER
+
+
+def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
+    """The file descriptors of a process; ``None`` where there is no telling, or no limit.
+
+    Args:
+        pid: The process.
+        proc: Where the processes are.
+    """
+    place = proc / str(pid)
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        limits = (place / "limits").read_text()
+        soft = limits.partition(_LIMIT)[2].split(maxsplit=1)[0]
+        if soft != "unlimited":
+            count = sum(1 for _ in os.scandir(place / "fd"))
+            return OpenFiles(pid=pid, count=count, limit=int(soft))
+    return None
+
+
+def without_room(pids: Sequence[int], proc: Path = Path("/proc")) -> list[OpenFiles]:
+    """Those of the processes that have no room for another hand-over."""
+    found = (open_files(pid, proc) for pid in pids)
+    return [files for files in found if files is not None and files.scarce]
+
 
 # Where multiprocessing's queue prints why it dropped a batch; the loader then waits for ever.
 _FEEDER = re.compile(
@@ -61,20 +118,20 @@ def dropped_batch(log: str) -> Failure | None:
         return Failure(
             kind="file_descriptors",
             message=f"A worker could not send a batch: {error}",
-            hint=remedies.MORE_FILES,
+            hint=failures.MORE_FILES,
             stderr_tail=log,
         )
     if "</torch_" in error or "No space left on device" in error:
         return Failure(
             kind="shared_memory",
             message=f"A worker could not put a batch into /dev/shm: {error}",
-            hint=remedies.MORE_SHM,
+            hint=failures.MORE_SHM,
             stderr_tail=log,
         )
     return Failure(
         kind="batch_not_picklable",
         message=f"A worker could not send a batch to the main process: {error}",
-        hint=remedies.SENDABLE_BATCH,
+        hint=failures.SENDABLE_BATCH,
         stderr_tail=log,
     )
 
@@ -117,7 +174,7 @@ def _shortage(standstill: Standstill) -> Failure | None:
         message += f"{files.limit:,}."
     else:
         message += "a process of the trial had too many open files."
-    return _failure("file_descriptors", message, remedies.MORE_FILES, standstill)
+    return _failure("file_descriptors", message, failures.MORE_FILES, standstill)
 
 
 def _stopped(standstill: Standstill) -> Failure | None:
@@ -138,9 +195,57 @@ def _stuck(standstill: Standstill, places: Sequence[str]) -> Failure:
     where = f"; it is at {', '.join(places)}" if places else ""
     message = f"No batch came for {standstill.waited_s:.0f} s{where}."
     if standstill.idle:
-        return _failure("deadlock", message, remedies.UNLOCKED, standstill)
-    return _failure("timeout", message, remedies.MORE_TIME, standstill)
+        return _failure("deadlock", message, failures.UNLOCKED, standstill)
+    return _failure("timeout", message, failures.MORE_TIME, standstill)
 
 
 def _failure(kind: FailureKind, message: str, hint: str, standstill: Standstill) -> Failure:
     return Failure(kind=kind, message=message, hint=hint, stderr_tail=standstill.log)
+
+
+_SILENT_S = 1.0  # without a sign of progress before a trial's log is read
+_IDLE_CORES = 0.02
+
+
+def find_hang(state: TrialState, log: TrialLog, now_s: float, *, stall_s: float) -> Failure | None:
+    """What a trial hangs for, if it does: a dropped batch is known at once, all else in time.
+
+    Args:
+        state: Of the trial; remembers when it was asked.
+        log: What its processes wrote.
+        now_s: By the supervisor's clock.
+        stall_s: Silence after which it hangs, whatever the reason.
+    """
+    silent_s = now_s - state.heard_s
+    if silent_s > stall_s:
+        return judge(_standstill(state, silent_s, log))
+    if silent_s <= max(_SILENT_S, state.asked_s):
+        return None
+    state.asked_s = silent_s + _SILENT_S
+    if dropped_batch(log.text()) is None:
+        return None
+    state.asked_s = 2 * silent_s  # to be asked where they stand costs them something
+    standstill = _standstill(state, silent_s, log)
+    return dropped_batch(standstill.log) if all_wait(standstill.stacks, state.workers) else None
+
+
+def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill:
+    written = log.text()
+    tree = [] if state.pid is None else _tree(state.pid)
+    idle = None if state.busy_cores is None else state.busy_cores < _IDLE_CORES
+    return Standstill(
+        waited_s=silent_s,
+        log=written,
+        stacks=stacks.collect(tree, log),
+        idle=idle,
+        stopped=[pid for pid in tree if is_stopped(pid)],
+        full=without_room(tree),
+    )
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and its descendants."""
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:
+        return [pid]

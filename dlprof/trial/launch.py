@@ -1,4 +1,4 @@
-"""Starting trials: from a nursery where processes can be forked, else each from nothing."""
+"""Starting trials: from a fork server where processes can be forked, else each from nothing."""
 
 from __future__ import annotations
 
@@ -6,28 +6,85 @@ import contextlib
 import dataclasses
 import json
 import math
-import select
 import socket
-import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol, cast
+from typing import IO, Protocol, cast
 
+from dlprof.errors import TargetError
+from dlprof.records import Target
+from dlprof.records.codec import MismatchError, from_json
 from dlprof.trial import stacks
-from dlprof.trial.building import BuilderDiedError, Built, built_of, too_slow
-from dlprof.trial.inbox import Event, Inbox
-from dlprof.trial.log import TrialLog, open_log
+from dlprof.trial.failures import ended, last_lines, resource_limits
 from dlprof.trial.processes import end_group
-from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
-from dlprof.trial.room import room_for
+from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, error_of
+from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
+from dlprof.units import format_duration
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A target as the process that built it describes it.
+
+    Attributes:
+        target: For the run header.
+        versions: ``torch`` and ``python``.
+        fork_hazard: Why trials can't be forked from that process; empty if they can.
+    """
+
+    target: Target
+    versions: dict[str, str]
+    fork_hazard: str = ""
+
+
+class BuilderDiedError(TargetError):
+    """The process that was building the target ended before it had said anything."""
+
+    def __init__(self, status: int, log: TrialLog) -> None:
+        super().__init__(
+            f"The process that builds the target died: it {ended(status)}.",
+            hint="Import the target in a Python of your own to see why; the kernel's "
+            "out-of-memory killer may have ended it.",
+            traceback=last_lines(log.text()),
+        )
+
+
+def built_of(message: Message) -> Built:
+    """The target that a process tells of.
+
+    Raises:
+        DlprofError: It could not be built, or its settings are none that a run can hold.
+    """
+    if message["event"] == "build_failed":
+        raise error_of(message["error"])
+    try:
+        target = from_json(Target, message["target"])
+    except MismatchError as error:
+        raise TargetError(
+            f"The target can't be described: its {error}.",
+            hint="Give the loader a setting that DataLoader takes.",
+        ) from None
+    return Built(
+        target=target,
+        versions=message["versions"],
+        fork_hazard=message.get("fork_hazard", ""),
+    )
+
+
+def too_slow(patience_s: float, log: TrialLog) -> TargetError:
+    """The error of a target whose building takes too long; the log's end shows where it stands."""
+    return TargetError(
+        f"Building the target did not end within {format_duration(patience_s)}.",
+        hint="Raise --timeout if it takes that long; the stack shows what it waits for.",
+        traceback=last_lines(log.text()),
+    )
+
 
 LAUNCHER = "launcher"
 """The source of a launcher's own events."""
 
 _QUIT_S = 5.0
-_LOOK_S = 0.25  # how often the log of a target that is being built is looked at
-_GRACE_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +120,7 @@ class Launcher(Protocol):
         """Start a trial whose output goes to ``log``; ``not_started`` may follow, and why.
 
         Raises:
-            NoRoomError: The system starts nothing more.
+            ResourceLimitError: The system starts nothing more.
         """
 
     def kill(self) -> None:
@@ -79,16 +136,24 @@ class Launcher(Protocol):
         """End everything."""
 
 
-def _build_answer(
-    message: Message | None, process: subprocess.Popen[bytes], log: TrialLog
-) -> Built:
-    if message is None:
-        _end_process(process, patience_s=_QUIT_S)
-        raise BuilderDiedError(process.returncode, log)
-    return built_of(message)
+def _built_by(process: ModuleProcess, patience_s: float) -> Built:
+    """What a process answers to the order to build; it is ended where it doesn't.
+
+    Raises:
+        BuilderDiedError: It died of it.
+        DlprofError: The target can't be built, or not in time.
+    """
+    answer = process.answer(patience_s)
+    log = cast(TrialLog, process.log)
+    if answer is None:
+        stacks.collect([process.pid], log)
+        raise too_slow(patience_s, log)
+    if answer.message is None:
+        raise BuilderDiedError(process.status(_QUIT_S), log)
+    return built_of(answer.message)
 
 
-class Nursery:
+class ForkLauncher:
     """Forks trials from a process that has torch imported and the target built.
 
     Args:
@@ -98,91 +163,67 @@ class Nursery:
 
     def __init__(self, inbox: Inbox, directory: Path) -> None:
         self._inbox = inbox
-        self._log = TrialLog(open_log(directory / "nursery.log"))
-        self._link, theirs = socket.socketpair()
-        words = ["-m", "dlprof.trial.nursery", str(theirs.fileno()), str(directory)]
-        with theirs, room_for("the process that builds the target"):
-            self._process = subprocess.Popen(
-                [sys.executable, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log.file,
-                stderr=self._log.file,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self._channel = _socket_channel(self._link)
+        self._file = open_log(directory / "fork_server.log")
+        self._process = ModuleProcess(
+            [sys.executable, "-m", "dlprof.trial.fork_server", str(directory)],
+            what="the process that builds the target",
+            inbox=inbox,
+            source=LAUNCHER,
+            log=self._file,
+            over_socket=True,
+        )
         self._count = 0
         self._stuck = False
 
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
-        """Build the target in the nursery, and listen to it from then on."""
-        self._channel.send({"build": dataclasses.asdict(request)})
-        if not self._answers(patience_s):
-            self._stuck = True
-            stacks.collect([self._process.pid], self._log)
-            raise too_slow(patience_s, self._log)
-        built = _build_answer(self._channel.hear(), self._process, self._log)
-        self._inbox.listen(LAUNCHER, self._channel.hear)
+        """Build the target in the fork server."""
+        self._process.order("build", request=dataclasses.asdict(request))
+        self._stuck = True
+        built = _built_by(self._process, patience_s)
+        self._stuck = False
         return built
-
-    def _answers(self, patience_s: float) -> bool:
-        """Whether the nursery has something to say before the time is over.
-
-        Counted in looks and not by a clock, which runs on while this process is stopped.
-        """
-        left_s = max(0.0, patience_s)
-        while not select.select([self._link], [], [], min(left_s, _LOOK_S))[0]:
-            self.look()
-            left_s -= _LOOK_S
-            if left_s <= 0:
-                return False
-        return True
 
     def preload(self, request: BuildRequest) -> None:
         """Only import torch: each trial then builds the target for itself."""
-        self._channel.send({"preload": dataclasses.asdict(request)})
-        self._inbox.listen(LAUNCHER, self._channel.hear)
+        self._process.order("preload", request=dataclasses.asdict(request))
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         """Fork a trial."""
-        with room_for("a trial"):
+        with resource_limits("a trial"):
             ours, theirs = socket.socketpair()
         with ours:
-            channel = _socket_channel(ours)
+            channel = Channel.of_socket(ours)
         self._count += 1
         handle = Handle(channel, f"trial-{self._count}")
-        order = json.dumps({"trial": dataclasses.asdict(request)}).encode() + b"\n"
+        order = {"order": "trial", "request": dataclasses.asdict(request)}
+        line, link = json.dumps(order).encode() + b"\n", cast(socket.socket, self._process.link)
         with theirs:
             # First, because without a listener there must be no trial.
             self._inbox.listen(handle.source, channel.hear)
-            with contextlib.suppress(OSError):  # of a dead nursery, the inbox tells
-                socket.send_fds(self._link, [order], [theirs.fileno(), log.fileno()])
+            with contextlib.suppress(OSError):  # of a dead fork server, the inbox tells
+                socket.send_fds(link, [line], [theirs.fileno(), log.fileno()])
         return handle
 
     def kill(self) -> None:
-        """Have the nursery end the running trial."""
-        self._channel.send({"kill": True})
+        """Have the fork server end the running trial."""
+        self._process.order("kill")
 
     def give_up(self) -> None:
-        """Take the nursery for dead, because something stopped it; the inbox tells so."""
+        """Take the fork server for dead, because something stopped it; the inbox tells so."""
         self._stuck = True
         self._process.kill()
 
     def look(self) -> None:
         """Keep the log of what the target's builder started within bounds."""
-        self._log.trim()
+        cast(TrialLog, self._process.log).trim()
 
     def close(self) -> None:
-        """End the nursery, which ends its trial, or else end it by force."""
-        with contextlib.suppress(OSError):
-            self._link.shutdown(socket.SHUT_RDWR)
-        self._channel.close()
-        self._link.close()
-        _end_process(self._process, patience_s=0.0 if self._stuck else _QUIT_S)
-        self._log.file.close()
+        """End the fork server, which ends its trial, or else end it by force."""
+        self._process.end(0.0 if self._stuck else _QUIT_S)
+        self._file.close()
 
 
-class FreshProcesses:
+class FreshLauncher:
     """Starts each trial as a new interpreter, where processes can't be forked safely.
 
     Args:
@@ -194,36 +235,35 @@ class FreshProcesses:
         self._inbox = inbox
         self._directory = directory
         self._request: BuildRequest | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ModuleProcess | None = None
         self._count = 0
 
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
         """Build the target in a process of its own, to describe it."""
-        del patience_s  # pipes can't be waited for with a limit everywhere
         self._request = request
         with open_log(self._directory / "build.log") as log:
-            process, channel = self._start(log)
-            built = _build_answer(channel.hear(), process, TrialLog(log))
-            channel.close()
-            _end_process(process, patience_s=_QUIT_S)
+            process = self._start(Inbox(), LAUNCHER, log)
+            ended_by_itself_s = 0.0
+            try:
+                built = _built_by(process, patience_s)
+                ended_by_itself_s = _QUIT_S
+            finally:
+                process.end(ended_by_itself_s)
         return built
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         """Start an interpreter, build the target and run the trial."""
-        process, channel = self._start(log)
-        channel.send(dataclasses.asdict(request))
-        self._process = process
         self._count += 1
-        handle = Handle(channel, f"trial-{self._count}")
-        self._inbox.listen(handle.source, channel.hear)
+        process = self._start(self._inbox, f"trial-{self._count}", log)
+        process.order("trial", request=dataclasses.asdict(request))
+        self._process = process
         threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
-        return handle
+        return Handle(process.channel, process.source)
 
     def kill(self) -> None:
         """End the running trial's process group."""
         if self._process is not None:
-            pid, poll = self._process.pid, self._process.poll
-            end_group(pid, linger_s=0.0, grace_s=_GRACE_S, reap=poll)
+            self._process.kill()
 
     def give_up(self) -> None:
         """Nothing: there is no process but the trial's own."""
@@ -235,47 +275,30 @@ class FreshProcesses:
         """End the running trial, if there is one."""
         self.kill()
 
-    def _start(self, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], Channel]:
-        with room_for("a process for the trial"):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dlprof.trial.child"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-        if process.stdin is None or process.stdout is None:
-            raise AssertionError("both were asked for")
-        channel = Channel(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin))
-        channel.send({"build": dataclasses.asdict(cast(BuildRequest, self._request))})
-        return process, channel
+    def _start(self, inbox: Inbox, source: str, log: IO[bytes]) -> ModuleProcess:
+        process = ModuleProcess(
+            [sys.executable, "-m", "dlprof.trial.child"],
+            what="a process for the trial",
+            inbox=inbox,
+            source=source,
+            log=log,
+        )
+        process.order("build", request=dataclasses.asdict(cast(BuildRequest, self._request)))
+        return process
 
-    def _await_exit(self, process: subprocess.Popen[bytes]) -> None:
-        status = process.wait()
-        end_group(process.pid, linger_s=_GRACE_S, grace_s=_GRACE_S)
-        self._inbox.put(Event(LAUNCHER, {"event": "exited", "status": status}))
+    def _await_exit(self, process: ModuleProcess) -> None:
+        status = process.status()
+        end_group(process.pid, linger_s=GRACE_S, grace_s=GRACE_S)
+        self._inbox.put(Received(LAUNCHER, {"event": "exited", "status": status}))
 
 
-def _socket_channel(link: socket.socket) -> Channel:
-    """A channel that keeps the socket's descriptor open by itself."""
-    return Channel(link.makefile("rb"), link.makefile("wb"))
-
-
-def _end_process(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
-    """Wait for a process that has been told to end, then force it and what it started."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(patience_s)
-    if process.returncode is None:
-        process.kill()
-        process.wait()
-    end_group(process.pid, linger_s=0.0, grace_s=_GRACE_S)
-
-
-def make_launcher(inbox: Inbox, directory: Path) -> Nursery | FreshProcesses:
+def make_launcher(inbox: Inbox, directory: Path) -> ForkLauncher | FreshLauncher:
     """The best launcher for this platform: only Linux can fork a process that has torch loaded.
 
     On macOS system libraries fail after a fork; Windows has none.
     """
     return (
-        Nursery(inbox, directory) if sys.platform == "linux" else FreshProcesses(inbox, directory)
+        ForkLauncher(inbox, directory)
+        if sys.platform == "linux"
+        else FreshLauncher(inbox, directory)
     )

@@ -63,7 +63,7 @@ class Gate(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WindowPlan:
     """How long a trial looks.
 
     Attributes:
@@ -88,7 +88,7 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class WindowFigures:
     """What the clock saw.
 
     Attributes:
@@ -156,7 +156,7 @@ def ended_early(came: int, wanted: int) -> WrongDataError:
 
 
 @dataclasses.dataclass(slots=True)
-class _Log:
+class _WindowLog:
     """The growing record of one epoch."""
 
     began_s: float
@@ -222,13 +222,13 @@ class Loop:
         self._iterator: Iterator[Any] = iter(())
         self.batch: Any = None
         self.wait_s = 0.0
-        self.logs: list[_Log] = []
+        self.logs: list[_WindowLog] = []
         self.turnovers_s: list[float] = []
         self.fed_workers: int | None = None
         self._from_each = 0
 
     @property
-    def now(self) -> _Log:
+    def now(self) -> _WindowLog:
         """The epoch that is running."""
         return self.logs[-1]
 
@@ -250,7 +250,7 @@ class Loop:
         Raises:
             EmptyLoaderError: The epoch has no batch.
         """
-        log = _Log(began_s=self._clock(), warm_up=warm_up_batches(self._config))
+        log = _WindowLog(began_s=self._clock(), warm_up=warm_up_batches(self._config))
         self._iterator, self._from_each = iter(self._loader), 0
         try:
             self.batch = next(self._iterator)
@@ -381,7 +381,7 @@ class Loop:
         shut_down(iterator)
 
 
-def _warm_up(loop: Loop, plan: Plan, gate: Gate, clock: Callable[[], float]) -> str:
+def _warm_up(loop: Loop, plan: WindowPlan, gate: Gate, clock: Callable[[], float]) -> str:
     """Pass the warm-up; returns a warning if it had to be cut short."""
     wanted = loop.now.warm_up = plan.warm_up
     least = plan.config.num_workers + 1
@@ -406,7 +406,7 @@ def _next_epoch(loop: Loop, gate: Gate) -> None:
     loop.begin_epoch()
 
 
-def _window_is_over(loop: Loop, plan: Plan, began_s: float) -> bool:
+def _window_is_over(loop: Loop, plan: WindowPlan, began_s: float) -> bool:
     """Whether the window is long enough, at the end of a round of W batches."""
     log = loop.now
     now = log.yields_s[-1]
@@ -420,7 +420,7 @@ def _window_is_over(loop: Loop, plan: Plan, began_s: float) -> bool:
     return rest == 0 and (rounds >= _MIN_ROUNDS or (late and rounds >= 1))
 
 
-def _window(loop: Loop, plan: Plan, gate: Gate) -> None:
+def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
     """Run until the window is over, through as many epochs as that takes."""
     began_s = loop.now.yields_s[-1]
     ends_s = began_s + plan.window_s
@@ -433,7 +433,7 @@ def _window(loop: Loop, plan: Plan, gate: Gate) -> None:
         _next_epoch(loop, gate)
 
 
-def _settle(loop: Loop, plan: Plan, gate: Gate, start: Callable[[], float]) -> float:
+def _settle(loop: Loop, plan: WindowPlan, gate: Gate, start: Callable[[], float]) -> float:
     """Measure windows until the loader is steady: one in which it still got faster was warm-up.
 
     Args:
@@ -457,7 +457,7 @@ def _settle(loop: Loop, plan: Plan, gate: Gate, start: Callable[[], float]) -> f
     return began_s
 
 
-def _begin(loop: Loop, plan: Plan, gate: Gate) -> None:
+def _begin(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
     """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.
 
     Its end is the real one, by torch's own path, and with one batch per worker it comes soon
@@ -516,12 +516,12 @@ def fill_s(rate: float, config: Config) -> float:
 
 def measure(
     loop: Loop,
-    plan: Plan,
+    plan: WindowPlan,
     gate: Gate,
     *,
     clock: Callable[[], float],
     window: Callable[[str, float], object],
-) -> Measured:
+) -> WindowFigures:
     """Measure one configuration.
 
     Args:
@@ -560,7 +560,7 @@ def measure(
             "epochs, restarts included"
         )
     warned, transient_s = _transient(loop, plan, rate)
-    return Measured(
+    return WindowFigures(
         startup_s=startup_s,
         batches_per_s=rate.batches_per_s if rate else None,
         samples_per_s=rate.samples_per_s if rate else None,
@@ -579,7 +579,7 @@ def measure(
 
 
 def _transient(
-    loop: Loop, plan: Plan, rate: Throughput | None
+    loop: Loop, plan: WindowPlan, rate: Throughput | None
 ) -> tuple[tuple[str, ...], float | None]:
     """What the batches before the steady segment took beyond the steady rate: paid once."""
     log = loop.logs[0]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import multiprocessing
+import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import connection
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import TargetError
 from dlprof.internals import iterator_maker, set_iterator_maker
-from dlprof.records import Config
+from dlprof.records import Config, DatasetWeight, Failure, FailureKind, WorkerStart
+from dlprof.targets.faults import one_line, user_traceback
+from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer, try_consumer
-from dlprof.trial.guard import guard_of
+from dlprof.trial.in_worker import guard_of
 from dlprof.trial.measure import EmptyLoaderError
 from dlprof.trial.protocol import TrialRequest
-from dlprof.trial.sending import Parcel, try_batch, try_start
 from dlprof.units import counted
 
 if TYPE_CHECKING:
@@ -163,7 +168,7 @@ def _samples_per_batch(
 
 def _brought(batch: object, device: str) -> object:
     """The batch where the user's step will find it."""
-    from dlprof.trial.copies import bring_for_step  # noqa: PLC0415 - of use with a device only
+    from dlprof.trial.copying import bring_for_step  # noqa: PLC0415 - of use with a device only
 
     return bring_for_step(batch, device)
 
@@ -198,3 +203,263 @@ def _sharing_strategy(loader: Any) -> str | None:
     if getattr(core_of(loader), "worker_init_fn", None) is not None:
         return None
     return str(torch.multiprocessing.get_sharing_strategy())  # type: ignore[no-untyped-call]
+
+
+_BY_COPY = ("spawn", "forkserver")
+_ITS_OWN = ("worker_exception", "not_picklable", "batch_not_picklable")
+"""Kinds that lie in the object itself; others, such as a full /dev/shm, may not come again."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """A batch as a worker would send it.
+
+    Attributes:
+        shared_bytes: Of tensors that go through shared memory; ``None`` if it can't be sent.
+        descriptors: Pieces of shared memory, of which each takes descriptors on its way where
+            ``file_descriptor`` is the sharing strategy; ``None`` likewise.
+        failure: Why it can't be sent.
+    """
+
+    shared_bytes: int | None = None
+    descriptors: int | None = None
+    failure: Failure | None = None
+
+
+def try_batch(batch: object) -> Parcel:
+    """Pickle a batch as a worker does, but for the tensors' data, which stay where they are."""
+    counter = _Counter()
+    try:
+        counter.dump(batch)
+    except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
+        message = f"A worker can't send a batch to the main process: {one_line(error)}"
+        return Parcel(
+            failure=_failure(error, "batch_not_picklable", message, failures.SENDABLE_BATCH)
+        )
+    return Parcel(shared_bytes=sum(counter.sizes.values()), descriptors=counter.descriptors)
+
+
+class _Counter(ForkingPickler):
+    """Pickles by torch's own rules and counts what would be shared instead of sharing it."""
+
+    def __init__(self) -> None:
+        import torch.multiprocessing  # noqa: PLC0415 - registers how tensors are pickled
+
+        super().__init__(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
+        self.sizes: dict[int, int] = {}
+        self.descriptors = 0
+        self.dispatch_table[torch.UntypedStorage] = self._count
+
+    def _count(self, storage: Any) -> tuple[type[bytes], tuple[()]]:
+        if storage.nbytes() > 0:
+            self.sizes[storage._cdata] = storage.nbytes()  # noqa: SLF001 - views share one storage
+            self.descriptors += 1
+        return bytes, ()
+
+
+def try_start(loader: Any, config: Config) -> Failure | None:
+    """Send what torch sends to a new worker to a process that is started as one.
+
+    Args:
+        loader: Made for ``config``, which has workers.
+        config: Its start method counts, or else the loader's own, or the platform's.
+
+    Returns:
+        Why no worker can be started so; ``None`` if it can, or if that can't be told.
+    """
+    method = start_method_of(loader, config)
+    if method not in _BY_COPY or not hasattr(loader, "dataset"):
+        return None
+    context: Any = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe(duplex=False)
+    goods = _Goods(
+        {
+            "the dataset": loader.dataset,
+            "collate_fn": getattr(loader, "collate_fn", None),
+            "worker_init_fn": getattr(loader, "worker_init_fn", None),
+        }
+    )
+    process = context.Process(target=_receive, args=(goods, theirs), daemon=True)
+    try:
+        process.start()
+    except _PackingError as packing:
+        return _not_picklable(packing, method)
+    theirs.close()
+    try:
+        told: Mapping[str, str] | None = ours.recv()
+    except EOFError:  # it ended without a word: that may have any reason
+        told = None
+    process.join()
+    if told is None:
+        return None
+    return Failure(
+        kind="not_picklable",
+        message=f"A worker that is started by {method} can't unpickle {told['name']}: "
+        f"{told['error']}",
+        hint=failures.PICKLABLE,
+        stderr_tail=told["traceback"],
+    )
+
+
+def start_method_of(loader: Any, config: Config) -> str:
+    """What a loader's workers are started by."""
+    if config.start_method is not None:
+        return config.start_method
+    own = getattr(loader, "multiprocessing_context", None)
+    return str(own.get_start_method() if own is not None else multiprocessing.get_start_method())
+
+
+class _PackingError(Exception):
+    """A part that can't be pickled; the cause says why."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class _Goods:
+    """Named objects that are pickled while a process is started, and unpickled when it asks."""
+
+    def __init__(self, parts: Mapping[str, object]) -> None:
+        self._parts = parts
+
+    def __reduce__(self) -> tuple[type[_Packed], tuple[dict[str, bytes]]]:
+        """Pickle each by itself, because locks and queues let themselves be sent only now."""
+        return _Packed, ({name: _packed(name, part) for name, part in self._parts.items()},)
+
+
+def _packed(name: str, part: object) -> bytes:
+    try:
+        return bytes(ForkingPickler.dumps(part))
+    except Exception as error:
+        raise _PackingError(name) from error
+
+
+class _Packed:
+    """The same in the new process."""
+
+    def __init__(self, parts: Mapping[str, bytes]) -> None:
+        self.parts = parts
+
+
+def _receive(goods: _Packed, answer: connection.Connection) -> None:
+    """In the new process: unpickle, and say what can't be; without a fault, say nothing."""
+    for name, packed in goods.parts.items():
+        try:
+            ForkingPickler.loads(packed)
+        except Exception as error:  # noqa: BLE001 - whatever the user's __setstate__ raises
+            told = {"name": name, "error": one_line(error), "traceback": user_traceback(error)}
+            answer.send(told)
+            return
+    answer.send(None)
+
+
+def _not_picklable(packing: _PackingError, method: str) -> Failure | None:
+    error = packing.__cause__ or packing
+    message = (
+        f"A worker that is started by {method} can't be sent {packing.name}: {one_line(error)}"
+    )
+    return _failure(error, "not_picklable", message, failures.PICKLABLE)
+
+
+def _failure(error: BaseException, kind: FailureKind, message: str, hint: str) -> Failure | None:
+    """The failure, unless its reason lies in the surroundings and not in the object."""
+    wanting = isinstance(error, OSError | MemoryError)
+    if wanting or failures.classify(error).kind not in _ITS_OWN:
+        return None
+    return Failure(kind=kind, message=message, hint=hint, stderr_tail=user_traceback(error))
+
+
+_MOST_SENT_BYTES, _MOST_SENT_S = 256 << 20, 5.0
+"""What is sent to a worker to see how it starts; of more it is computed what that would take."""
+
+_NUMBERS: Any = [0]
+"""The lightest dataset that there is."""
+
+_PIPE_BYTES_PER_S = 1e9
+"""A pipe between two processes, each of which copies what goes through it."""
+
+
+def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
+    """What the dataset weighs, and how one worker starts by the methods that are asked for.
+
+    Returns:
+        ``weight``, a ``DatasetWeight`` as plain values.
+    """
+    from dlprof.targets.weighing import weigh  # noqa: PLC0415 - loads torch
+
+    one = dataclasses.replace(request.config, num_workers=1).canonical()
+    loader = _loader(built, one)
+    if not hasattr(loader, "dataset"):
+        why = {"attributes": f"{type(loader).__name__} has no dataset to look into"}
+        return {"weight": dataclasses.asdict(DatasetWeight(unavailable=why))}
+    weight = weigh(loader, limit_s=request.trial_s)
+    missing = dict(weight.unavailable)
+    starts: list[WorkerStart] = []
+    for method in request.starts:
+        if method == "own":
+            method = start_method_of(loader, one)  # noqa: PLW2901 - its name
+        if any(each.method == method for each in starts):
+            continue
+        try:
+            start = _start(built, dataclasses.replace(one, start_method=method), weight)
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+            missing[f"starts.{method}"] = f"{type(error).__name__}: {error}"[:200]
+            continue
+        if start is None:
+            missing[f"starts.{method}"] = "its workers don't go by torch's own loop"
+        else:
+            starts.append(start)
+    whole = dataclasses.replace(
+        weight,
+        start_method=start_method_of(loader, one),
+        starts=tuple(starts),
+        unavailable=missing,
+    )
+    return {"weight": dataclasses.asdict(whole)}
+
+
+def _loader(built: BuiltTarget, config: Config) -> Any:
+    from dlprof.targets.inner import core_of  # noqa: PLC0415
+    from dlprof.targets.loader import make_loader  # noqa: PLC0415
+
+    guard = guard_of(config, built.target.own_config)
+    return core_of(make_loader(built, config, in_worker=guard))
+
+
+def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerStart | None:
+    from dlprof.trial.starting import measure_start  # noqa: PLC0415
+
+    method, loader = str(config.start_method), _loader(built, config)
+    if method not in _BY_COPY:
+        return measure_start(loader, method)
+    packing_s = weight.pickle_s + weight.unpickle_s
+    too_much = weight.pickled_bytes > _MOST_SENT_BYTES or packing_s > _MOST_SENT_S
+    if weight.how == "at_least" or any(each.failure for each in weight.attributes):
+        raise ValueError("the dataset can't be pickled, or takes too long to")
+    if not too_much:
+        start = measure_start(loader, method)
+        return start and dataclasses.replace(start, sent_bytes=weight.pickled_bytes)
+    return _without_dataset(method, weight)
+
+
+def _without_dataset(method: str, weight: DatasetWeight) -> WorkerStart | None:
+    """The start of a worker of another dataset, with what sending this one would add."""
+    from torch.utils.data import DataLoader  # noqa: PLC0415
+
+    from dlprof.trial.starting import measure_start  # noqa: PLC0415
+
+    start = measure_start(DataLoader(_NUMBERS, num_workers=1), method)
+    if start is None:
+        return None
+    piped_s = weight.pickled_bytes / _PIPE_BYTES_PER_S
+    more = {"create": weight.pickle_s, "unpickle": weight.unpickle_s + piped_s}
+    phases = tuple(
+        dataclasses.replace(
+            each,
+            wall_s=each.wall_s + more.get(each.name, 0.0),
+            cpu_s=each.cpu_s + more.get(each.name, 0.0),
+        )
+        for each in start.phases
+    )
+    return WorkerStart(method=method, phases=phases, sent_bytes=weight.pickled_bytes)

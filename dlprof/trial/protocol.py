@@ -1,6 +1,8 @@
-"""What the supervisor, the nursery, the child and the observer say to each other.
+"""What dlprof's processes say to each other, and how they serve what they are ordered.
 
 Every message is one JSON object on a line. A ``Channel`` is one end of a two-way stream of them.
+An order names what is to be done as ``order``, an answer what has happened as ``event``. What else
+they hold are plain values, and records as ``dlprof.records.codec`` reads them.
 """
 
 from __future__ import annotations
@@ -9,13 +11,23 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
-from typing import Any, BinaryIO
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, TypeVar
 
+from dlprof.errors import DlprofError, FileError, TargetError, UsageError
 from dlprof.records import Config
+from dlprof.records.codec import from_json
 from dlprof.records.gate import Series
 
 Message = dict[str, Any]
+_Record = TypeVar("_Record")
+
+_ERRORS: dict[str, type[DlprofError]] = {
+    "target": TargetError,
+    "usage": UsageError,
+    "file": FileError,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +40,7 @@ class BuildRequest:
         shuffle: Overrides the target's own order; ``None`` keeps it.
         seed: Seeds Python's and torch's generators before the target is built.
         pickled: Path of a pickled live object that stands in for ``target`` (Python API only).
-        burden_s: CPU time by which each batch of a warm side is to take longer (self-test only).
+        delay_s: CPU time by which each batch of a warm side is to take longer (self-test only).
     """
 
     target: str
@@ -36,7 +48,7 @@ class BuildRequest:
     shuffle: bool | None = None
     seed: int = 0
     pickled: str | None = None
-    burden_s: float = 0.0
+    delay_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +107,29 @@ class BlockRequest:
     cores: tuple[int, ...] = ()
 
 
-def build_request(message: Mapping[str, Any]) -> BuildRequest:
-    """Read a ``BuildRequest`` back from ``dataclasses.asdict`` of one."""
-    return BuildRequest(**message)
+def record_of(kind: type[_Record], values: object) -> _Record | None:
+    """A record that another process told as plain values; ``None`` where it told none.
+
+    Raises:
+        MismatchError: They don't fit the record, or hold a number that isn't finite.
+    """
+    return None if values is None else from_json(kind, values)
 
 
-def trial_request(message: Mapping[str, Any]) -> TrialRequest:
-    """Read a ``TrialRequest`` back from ``dataclasses.asdict`` of one."""
-    starts = tuple(message.get("starts", ()))
-    return TrialRequest(**{**message, "config": Config(**message["config"]), "starts": starts})
+def describe_error(error: DlprofError) -> dict[str, str]:
+    """An error as a message, for ``error_of`` in the process that asked."""
+    return {
+        "kind": error.kind,
+        "message": error.message,
+        "hint": error.hint,
+        "traceback": error.traceback,
+    }
+
+
+def error_of(told: Mapping[str, str]) -> DlprofError:
+    """The error that another process described."""
+    kind = _ERRORS.get(told["kind"], TargetError)
+    return kind(told["message"], hint=told["hint"], traceback=told["traceback"])
 
 
 class Channel:
@@ -121,6 +147,18 @@ class Channel:
     def of_descriptors(cls, read_fd: int, write_fd: int) -> Channel:
         """A channel over two descriptors, which it then owns."""
         return cls(os.fdopen(read_fd, "rb"), os.fdopen(write_fd, "wb"))
+
+    @classmethod
+    def of_socket(cls, link: socket.socket) -> Channel:
+        """A channel that keeps the socket's descriptor open by itself."""
+        return cls(link.makefile("rb"), link.makefile("wb"))
+
+    @classmethod
+    def of_standard_streams(cls) -> Channel:
+        """The channel to who started this process; what the target prints goes to stderr."""
+        channel = cls.of_descriptors(os.dup(0), os.dup(1))
+        os.dup2(2, 1)
+        return channel
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Write one message at once."""
@@ -161,6 +199,34 @@ class Channel:
         for stream in (self._writer, self._reader):
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+Orders = Mapping[str, Callable[..., Message | None]]
+"""What to call by an order's name, with what else it holds as keywords; it may return an answer."""
+
+
+def obey(order: Message, orders: Orders) -> Message | None:
+    """Carry out one order; what is none of the orders does nothing."""
+    function = orders.get(order.get("order", ""))
+    details = {name: value for name, value in order.items() if name != "order"}
+    return None if function is None else function(**details)
+
+
+def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Message]) -> None:
+    """Carry out order after order, until who gives them goes away.
+
+    Args:
+        channel: Orders come there, and answers go.
+        orders: What there is to order.
+        failed: The answer to an order that raised.
+    """
+    while (order := channel.receive()) is not None:
+        try:
+            answer = obey(order, orders)
+        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
+            answer = failed(error)
+        if answer is not None:
+            channel.send(answer)
 
 
 def _message_in(line: bytes) -> Message | None:

@@ -5,29 +5,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import cast
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.records import Config, Failure, Target
+from dlprof.records.codec import from_json
 from dlprof.records.gate import Block
 from dlprof.records.gate import Side as SideName
-from dlprof.trial.building import built_of
 from dlprof.trial.failures import died, last_lines
-from dlprof.trial.inbox import Inbox
-from dlprof.trial.leftovers import SharedMemoryWatch
-from dlprof.trial.log import TrialLog, open_log
-from dlprof.trial.processes import end_group
-from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message
+from dlprof.trial.launch import built_of
+from dlprof.trial.protocol import BlockRequest, BuildRequest, Message
+from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, TrialLog, open_log
+from dlprof.trial.temporary import SharedMemoryWatch
 from dlprof.units import format_duration
 
-_GRACE_S = 1.0
 _QUIT_S = 1.0
 _PATIENCE_S = 20.0
-_SOURCE = "side"
 _SIGNS = ("ModuleNotFoundError", "ImportError", "Unknown option")
 """What Python writes where it lacks something that the check itself needs."""
 
@@ -94,20 +90,35 @@ class SideProcess:
         self._request = request
         self._place = place
         self._path = logs / f"{name}.log"
-        self._running: _Running | None = None
+        self._process: ModuleProcess | None = None
+        self._ending = contextlib.ExitStack()  # what is done when the process is ended
         self._config: Config | None = None
         self._build_s = _PATIENCE_S
         self._fault: Failure | None = None  # why the last block could not even be ordered
 
     def begin(self) -> None:
         """Start the process, and have it import torch and build the target meanwhile."""
-        self._running = _Running(self._place, self._path, self._limit)
-        order = {
-            "build": dataclasses.asdict(self._request),
-            "moved": [list(pair) for pair in self._place.moved],
-            "temporary": str(self._path.parent),
-        }
-        self._running.send(order)
+        place, shared = self._place, SharedMemoryWatch()
+        with contextlib.ExitStack() as ending:
+            ending.callback(shared.clear)
+            log = ending.enter_context(open_log(self._path))
+            self._process = process = ModuleProcess(
+                [place.python, "-P", "-m", "dlprof.trial.warm"],
+                what=f"the process of the {self.name}",
+                inbox=Inbox(),
+                source=self.name,
+                log=log,
+                cwd=place.directory,
+                env=_environment(place),
+            )
+            ending.callback(process.end, _QUIT_S)
+            self._ending = ending.pop_all()
+        process.order(
+            "build",
+            request=dataclasses.asdict(self._request),
+            moved=[list(pair) for pair in place.moved],
+            temporary=str(self._path.parent),
+        )
 
     def build(self, patience_s: float) -> BuiltSide:
         """Build the target in the process, which is started unless ``begin`` did.
@@ -119,9 +130,9 @@ class SideProcess:
             DlprofError: It can't be built, or not in time.
         """
         self._build_s = patience_s
-        if self._running is None:
+        if self._process is None:
             self.begin()
-        answer = cast(_Running, self._running).answer(patience_s)
+        answer = self._answer(patience_s)
         if isinstance(answer, Failure):
             raise _unbuilt(answer, self._place.python, self._limit)
         built = built_of(answer)
@@ -140,7 +151,7 @@ class SideProcess:
             NothingMeasuredError: It can't be made.
         """
         self._config = config
-        answer = self._ask({"open": dataclasses.asdict(config)}, patience_s)
+        answer = self._ask("open", patience_s, config=dataclasses.asdict(config))
         if isinstance(answer, Failure):
             kind = TargetError if answer.kind == "target_error" else NothingMeasuredError
             raise kind(answer.message, hint=answer.hint, traceback=answer.stderr_tail)
@@ -148,8 +159,8 @@ class SideProcess:
     def order(self, request: BlockRequest) -> None:
         """Ask for a block; ``collect`` gives it."""
         self._fault = self._stand_up(request)
-        if self._running is not None:
-            self._running.send({"block": dataclasses.asdict(request)})
+        if self._process is not None:
+            self._process.order("block", request=dataclasses.asdict(request))
 
     def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
         """The block that was ordered, and what went wrong where it has no figures.
@@ -157,24 +168,23 @@ class SideProcess:
         Args:
             patience_s: How long loading it may take.
         """
-        if self._running is None:
+        if self._process is None:
             answer: Message | Failure = self._fault or died(1, "")
         else:
-            answer = self._running.answer(patience_s)
+            answer = self._answer(patience_s)
         if isinstance(answer, Failure):
             self.close()
             return Block(side=self.name, failure=answer.message), answer
-        return _block(self.name, answer["block"]), None
+        return from_json(Block, {**answer["block"], "side": self.name}), None
 
     def close(self) -> None:
         """End the process and all that it has started."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.end()
+        self._process = None
+        self._ending.close()
 
     def _stand_up(self, request: BlockRequest) -> Failure | None:
         """Replace a process that has failed by a warm one; why not, where that can't be done."""
-        if self._running is not None or self._config is None:
+        if self._process is not None or self._config is None:
             return None
         try:
             self.build(self._build_s)
@@ -190,74 +200,37 @@ class SideProcess:
         free = dataclasses.replace(
             request, cores=()
         )  # what it learns of its threads it learns anew
-        answer = self._ask({"block": dataclasses.asdict(free)}, self._build_s)
+        answer = self._ask("block", self._build_s, request=dataclasses.asdict(free))
         if not isinstance(answer, Failure):
             return None
         self.close()
         return answer
 
-    def _ask(self, order: Message, patience_s: float) -> Message | Failure:
-        if self._running is None:
+    def _ask(self, order: str, patience_s: float, **details: Message) -> Message | Failure:
+        if self._process is None:
             raise AssertionError("a side is built first")
-        self._running.send(order)
-        return self._running.answer(patience_s)
+        self._process.order(order, **details)
+        return self._answer(patience_s)
 
-
-class _Running:
-    """The process itself, from its start to its end."""
-
-    def __init__(self, place: SidePlace, log: Path, limit: str) -> None:
-        self._limit = limit
-        self._shared = SharedMemoryWatch()
-        self._log = open_log(log)
-        self._trial_log = TrialLog(self._log)
-        self._process = subprocess.Popen(
-            [place.python, "-P", "-m", "dlprof.trial.warm"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            cwd=place.directory,
-            env=_environment(place),
-            start_new_session=True,
-        )
-        reader, writer = self._process.stdout, self._process.stdin
-        self._channel = Channel(cast(BinaryIO, reader), cast(BinaryIO, writer))
-        self._inbox = Inbox()
-        self._inbox.listen(_SOURCE, self._channel.hear)
-
-    def send(self, message: Message) -> None:
-        self._channel.send(message)
-
-    def answer(self, patience_s: float) -> Message | Failure:
+    def _answer(self, patience_s: float) -> Message | Failure:
         """The next answer, or why there is none."""
-        event = self._inbox.get(patience_s)
-        self._trial_log.trim()
-        if event is not None and event.message is not None and event.message["event"] != "failed":
-            return event.message
-        tail = last_lines(self._trial_log.text())
-        if event is None:
+        process = cast(ModuleProcess, self._process)
+        answer = process.answer(patience_s)
+        message = None if answer is None else answer.message
+        if message is not None and message["event"] != "failed":
+            return message
+        tail = last_lines(cast(TrialLog, process.log).text())
+        if answer is None:
             return Failure(
                 kind="timeout",
                 message=f"It did not answer within {format_duration(patience_s)}.",
                 hint=f"Raise {self._limit} if batches are that slow; otherwise the dataset hangs.",
                 stderr_tail=tail,
             )
-        if event.message is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE_S)
-            return died(self._process.returncode or 0, tail)
-        failure = Failure(**event.message["failure"])
+        if message is None:
+            return died(process.status(GRACE_S), tail)
+        failure = from_json(Failure, message["failure"])
         return dataclasses.replace(failure, stderr_tail=failure.stderr_tail or tail)
-
-    def end(self) -> None:
-        self._channel.close_writing()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_QUIT_S)
-        end_group(self._process.pid, linger_s=0.0, grace_s=_GRACE_S, reap=self._process.poll)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_S)
-        self._log.close()
-        self._shared.clear()
 
 
 def _environment(place: SidePlace) -> dict[str, str]:
@@ -289,10 +262,3 @@ def _unbuilt(failure: Failure, python: str, limit: str) -> DlprofError:
         hint="Import the target in a Python of your own to see why.",
         traceback=failure.stderr_tail,
     )
-
-
-def _block(side: SideName, figures: Mapping[str, Any]) -> Block:
-    columns: dict[str, Sequence[Any]] = {
-        name: tuple(figures[name]) for name in ("service_s", "samples", "cores") if name in figures
-    }
-    return Block(side=side, **{**figures, **columns})

@@ -12,9 +12,12 @@ import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlprof.internals import WORKER_LOOPS
-from dlprof.trial.log import TrialLog
+
+if TYPE_CHECKING:
+    from dlprof.trial.runtime import TrialLog
 
 STACKS_SIGNAL = getattr(signal, "SIGUSR1", None)
 """Asks a process of a trial to write down the stacks of its threads; ``None`` on Windows."""

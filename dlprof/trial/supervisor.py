@@ -1,9 +1,14 @@
-"""Runs trials, one after another: starts them, watches their limits, ends what exceeds them."""
+"""Runs trials, one after another: starts them, watches their limits, ends what exceeds them.
+
+What they use, a process beside them observes (``dlprof.trial.observer``).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,18 +18,82 @@ from pathlib import Path
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.records import Failure, Trial, Usage
-from dlprof.trial import remedies
-from dlprof.trial.failures import blame_memory, not_started
-from dlprof.trial.inbox import Event, Inbox
+from dlprof.records.codec import from_json
+from dlprof.trial import failures
+from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started, resource_limits
+from dlprof.trial.hangs import find_hang
 from dlprof.trial.launch import LAUNCHER, Handle, Launcher
-from dlprof.trial.leftovers import ManagerWatch, SharedMemoryWatch
-from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Message, TrialRequest
-from dlprof.trial.room import room_for
-from dlprof.trial.silence import find_hang
-from dlprof.trial.story import Limits, Story, completed, failed, failure_in, failure_of, timed_out
-from dlprof.trial.watch import Watcher, usage_of
+from dlprof.trial.runtime import Inbox, ModuleProcess, Received, TrialLog, open_log
+from dlprof.trial.state import (
+    TrialLimits,
+    TrialState,
+    completed,
+    failed,
+    failure_in,
+    failure_of,
+    timed_out,
+)
+from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
+
+_QUIT_S = 2.0
+
+
+class ObserverProcess:
+    """Passes orders to an observer process, starting it anew if it has died.
+
+    Args:
+        inbox: Where its answers go, under ``source``.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._process: ModuleProcess | None = None
+        self._starts = 0
+        self._silent = False
+
+    @property
+    def source(self) -> str:
+        """The name under which the running observer's answers come in."""
+        return f"observer-{self._starts}"
+
+    def watch(self, pid: int, *, memory_bytes: int | None, reserve_bytes: int) -> None:
+        """Observe the process tree under ``pid`` from now on.
+
+        Args:
+            pid: The trial's first process.
+            memory_bytes: Most memory of its own before a ``memory`` message comes.
+            reserve_bytes: Memory to be left to others before one comes.
+        """
+        if self._silent or self._process is None or self._process.has_ended():
+            self.close()
+            self._starts += 1
+            with contextlib.suppress(ResourceLimitError):  # the trial goes on unobserved
+                self._process = ModuleProcess(
+                    [sys.executable, "-m", "dlprof.trial.observer"],
+                    what="the observer",
+                    inbox=self._inbox,
+                    source=self.source,
+                )
+                self._silent = False
+        self.order("watch", pid=pid, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes)
+
+    def order(self, verb: str, **details: int | None) -> None:
+        """Send one order; to a dead observer it is lost, and no answer comes."""
+        if self._process is not None:
+            self._process.order(verb, **details)
+
+    def give_up(self) -> None:
+        """Take the observer for dead, because it gives no answer: the next is a new one."""
+        self._silent = True
+
+    def close(self) -> None:
+        """End the observer."""
+        if self._process is not None:
+            self._process.end(0.0 if self._silent else _QUIT_S)
+            self._process = None
+
 
 _OBSERVER_PATIENCE_S = 3.0
 _END_PATIENCE_S = 2.0
@@ -64,10 +133,10 @@ class Supervisor:
         self,
         *,
         launcher: Launcher,
-        watcher: Watcher,
+        watcher: ObserverProcess,
         inbox: Inbox,
         directory: Path,
-        limits: Limits,
+        limits: TrialLimits,
         pulse: Callable[[Usage], object] = lambda _usage: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,10 +161,10 @@ class Supervisor:
             LauncherDiedError: The process that starts trials has died.
             NothingMeasuredError: The process died.
         """
-        story, log = self._undisturbed(dataclasses.replace(request, probe=True))
-        if story.result is None:
-            raise _no_batch(failure_of(story, self._limits, log))
-        probe: Message = story.result["probe"]
+        state, log = self._undisturbed(dataclasses.replace(request, probe=True))
+        if state.result is None:
+            raise _no_batch(failure_of(state, self._limits, log))
+        probe: Message = state.result["probe"]
         return probe
 
     def run(
@@ -109,12 +178,12 @@ class Supervisor:
 
         Raises:
             LauncherDiedError: The process that starts trials has died.
-            NoRoomError: There is no room to start one.
+            ResourceLimitError: There is no room to start one.
         """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
         kills = oom_kills(read_cgroups())
-        story, log = self._undisturbed(request)
+        state, log = self._undisturbed(request)
         blank = Trial(
             id=trial_id,
             config=request.config,
@@ -122,32 +191,32 @@ class Supervisor:
             outcome="completed",
             started_at=started_at,
             wall_s=self._clock() - began_s,
-            usage_over_time=tuple(story.samples),
+            usage_over_time=tuple(state.samples),
         )
-        if story.result is not None:
-            told = {name: story.result[name] for name in _TOLD if name in story.result}
-            return completed(blank, story, request, self._limits), told
-        failure = failure_of(story, self._limits, log)
+        if state.result is not None:
+            told = {name: state.result[name] for name in _TOLD if name in state.result}
+            return completed(blank, state, request, self._limits), told
+        failure = failure_of(state, self._limits, log)
         if kills is not None and (oom_kills(read_cgroups()) or 0) > kills:
             failure = blame_memory(failure)
         return failed(blank, failure), {}
 
-    def _undisturbed(self, request: TrialRequest) -> tuple[Story, str]:
+    def _undisturbed(self, request: TrialRequest) -> tuple[TrialState, str]:
         """Run a trial, and again if this process was stopped meanwhile, as by Ctrl-Z.
 
         The trial may have been stopped with it, so that its clock ran on without it; and what the
         machine did in its window was not asked for in time.
         """
-        story, log = self._run(request)
+        state, log = self._run(request)
         for _ in range(_ATTEMPTS - 1):
-            if not story.stopped_s:
+            if not state.stopped_s:
                 break
-            story, log = self._run(request)
-        return story, log
+            state, log = self._run(request)
+        return state, log
 
-    def _run(self, request: TrialRequest) -> tuple[Story, str]:
+    def _run(self, request: TrialRequest) -> tuple[TrialState, str]:
         """Start a trial, listen to it until it has ended, and clear away what it left."""
-        with room_for("a trial"):
+        with resource_limits("a trial"):
             # A short name: the paths of multiprocessing's sockets in it are limited to 107 bytes.
             place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
             file = open_log(place / "output.log")
@@ -157,92 +226,92 @@ class Supervisor:
                 log = TrialLog(file)
                 request = dataclasses.replace(request, temporary=str(place))
                 handle = self._launcher.launch(request, file)
-                story = self._follow(handle, log, request.config.num_workers)
-                return story, log.text()
+                state = self._follow(handle, log, request.config.num_workers)
+                return state, log.text()
         finally:
             for watch in watches:
                 watch.clear()
             shutil.rmtree(place, ignore_errors=True)
 
-    def _follow(self, handle: Handle, log: TrialLog, workers: int) -> Story:
+    def _follow(self, handle: Handle, log: TrialLog, workers: int) -> TrialState:
         now_s = self._clock()
-        story = Story(
+        state = TrialState(
             heard_s=now_s, began_s=now_s, deadline_s=now_s + self._limits.left, workers=workers
         )
         try:
-            while story.running():
+            while state.running():
                 self._launcher.look()
-                event = self._next_event(story, _SHORT_LOOK_S if log.trim() else _LOOK_S)
+                event = self._next_event(state, _SHORT_LOOK_S if log.trim() else _LOOK_S)
                 if event is not None:
-                    self._take(event, handle, story)
-                self._check(handle, story, log)
+                    self._take(event, handle, state)
+                self._check(handle, state, log)
         finally:
-            if story.running():  # it is interrupted
+            if state.running():  # it is interrupted
                 self._launcher.kill()
-                self._await_end(story)
+                self._await_end(state)
             self._watcher.order("unwatch")
             handle.channel.close_writing()
-        return story
+        return state
 
-    def _next_event(self, story: Story, look_s: float) -> Event | None:
+    def _next_event(self, state: TrialState, look_s: float) -> Received | None:
         """What is said next, if anything is until the next look."""
         asked_at_s = self._clock()
-        patience_s = max(0.0, min(story.deadline_s - asked_at_s, look_s))
+        patience_s = max(0.0, min(state.deadline_s - asked_at_s, look_s))
         event = self._inbox.get(patience_s)
         late_s = self._clock() - asked_at_s - patience_s
         if late_s > _LATE_S:
-            story.stand_still(late_s)
+            state.stand_still(late_s)
         return event
 
-    def _await_end(self, story: Story) -> None:
+    def _await_end(self, state: TrialState) -> None:
         """Wait for an end that was ordered, because what still runs can't be cleared up after."""
         deadline_s = self._clock() + _END_PATIENCE_S
-        while story.running() and (left_s := deadline_s - self._clock()) > 0:
+        while state.running() and (left_s := deadline_s - self._clock()) > 0:
             event = self._inbox.get(left_s)
             if event is not None and event.source == LAUNCHER:
-                story.status = _FORCED
+                state.status = _FORCED
 
-    def _check(self, handle: Handle, story: Story, log: TrialLog) -> None:
+    def _check(self, handle: Handle, state: TrialState, log: TrialLog) -> None:
         """Hold the trial against its limits."""
         now_s = self._clock()
-        since = story.awaiting_usage_since
+        since = state.awaiting_usage_since
         if since is not None and now_s - since > _OBSERVER_PATIENCE_S:
             self._watcher.give_up()
-            self._go_on(handle, story)
-        if story.running() and not story.settled():
-            story.failure = find_hang(story, log, now_s, stall_s=self._limits.stall_s)
-            if story.failure is not None:
-                story.deadline_s = now_s
-        if story.running() and self._clock() >= story.deadline_s:
-            self._end(story)
+            self._go_on(handle, state)
+        if state.running() and not state.settled():
+            state.failure = find_hang(state, log, now_s, stall_s=self._limits.stall_s)
+            if state.failure is not None:
+                state.deadline_s = now_s
+        if state.running() and self._clock() >= state.deadline_s:
+            self._end(state)
 
-    def _end(self, story: Story) -> None:
+    def _end(self, state: TrialState) -> None:
         """Have the trial ended; the second time by one's own hand."""
-        if not story.killed:
-            if not story.settled():
-                story.failure = timed_out(self._limits)
+        if not state.killed:
+            if not state.settled():
+                state.failure = timed_out(self._limits)
             self._launcher.kill()
         else:
             self._launcher.give_up()
-            if story.pid is not None:
-                end_group(story.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
-            story.status = _FORCED
-        story.killed = True
-        story.deadline_s = self._clock() + _KILL_PATIENCE_S
+            if state.pid is not None:
+                end_group(state.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
+            state.status = _FORCED
+        state.killed = True
+        state.deadline_s = self._clock() + _KILL_PATIENCE_S
 
-    def _take(self, event: Event, handle: Handle, story: Story) -> None:
+    def _take(self, event: Received, handle: Handle, state: TrialState) -> None:
         if event.source == handle.source and event.message is not None:
-            story.heard(self._clock())
-            self._take_from_child(event.message, handle, story)
+            state.heard(self._clock())
+            self._take_from_child(event.message, handle, state)
         elif event.source == LAUNCHER:
-            self._take_from_launcher(event.message, story)
+            self._take_from_launcher(event.message, state)
         elif event.source == self._watcher.source:
-            self._take_from_observer(event.message, handle, story)
+            self._take_from_observer(event.message, handle, state)
 
-    def _take_from_child(self, message: Message, handle: Handle, story: Story) -> None:
+    def _take_from_child(self, message: Message, handle: Handle, state: TrialState) -> None:
         match message["event"]:
             case "born":
-                story.pid = message["pid"]
+                state.pid = message["pid"]
                 self._watcher.watch(
                     message["pid"],
                     memory_bytes=self._limits.memory_bytes,
@@ -253,60 +322,62 @@ class Supervisor:
             case "window_end":
                 self._watcher.order("end")
             case "filled":
-                story.awaiting_usage_since = self._clock()
+                state.awaiting_usage_since = self._clock()
                 self._watcher.order("memory")
             # A trial that is being ended may tell of its workers' end, or still of its result; what
             # it is ended for stands.
-            case "result" if not story.settled() and not _RESULTS.isdisjoint(message):
-                story.result = message
-                self._dismiss(handle, story)
-            case "failed" | "build_failed" if not story.settled():
-                story.failure = failure_in(message)
-                self._dismiss(handle, story)
+            case "result" if not state.settled() and not _RESULTS.isdisjoint(message):
+                state.result = message
+                self._dismiss(handle, state)
+            case "failed" | "build_failed" if not state.settled():
+                state.failure = failure_in(message)
+                self._dismiss(handle, state)
 
-    def _dismiss(self, handle: Handle, story: Story) -> None:
+    def _dismiss(self, handle: Handle, state: TrialState) -> None:
         """Let a trial end that has said all: soon, or by force."""
         handle.channel.send({"go": True})
-        story.deadline_s = min(story.deadline_s, self._clock() + _END_PATIENCE_S)
+        state.deadline_s = min(state.deadline_s, self._clock() + _END_PATIENCE_S)
 
-    def _take_from_launcher(self, message: Message | None, story: Story) -> None:
+    def _take_from_launcher(self, message: Message | None, state: TrialState) -> None:
         if message is None:
-            if story.pid is not None:
-                end_group(story.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
-            story.status = _FORCED
+            if state.pid is not None:
+                end_group(state.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
+            state.status = _FORCED
             raise LauncherDiedError(
                 "The process that starts the trials died.",
                 hint="Look for what ends processes on this machine, such as an out-of-memory "
                 "killer; --resume goes on with a sweep.",
             )
         if message["event"] == "exited":
-            story.status = message["status"]
+            state.status = message["status"]
         elif message["event"] == "not_started":
-            story.failure = not_started(message["errno"], message["error"])
-            story.status = 0
+            state.failure = not_started(message["errno"], message["error"])
+            state.status = 0
 
-    def _take_from_observer(self, message: Message | None, handle: Handle, story: Story) -> None:
+    def _take_from_observer(
+        self, message: Message | None, handle: Handle, state: TrialState
+    ) -> None:
         if message is None:
-            self._go_on(handle, story)
+            self._go_on(handle, state)
         elif message["event"] == "usage":
-            story.usage = message
-            self._go_on(handle, story)
-        elif message["event"] == "memory" and not story.settled():
-            story.failure = Failure(
+            state.usage = message
+            self._go_on(handle, state)
+        elif message["event"] == "memory" and not state.settled():
+            state.failure = Failure(
                 kind="out_of_memory",
                 message=message["reason"],
-                hint=remedies.LESS_MEMORY,
+                hint=failures.LESS_MEMORY,
             )
-            story.deadline_s = self._clock()
+            state.deadline_s = self._clock()
         elif message["event"] == "pulse":
-            usage = usage_of(message)
-            story.used(usage, self._clock())
+            usage = from_json(Usage, message["usage"])
+            state.used(usage, self._clock())
             self._pulse(usage)
 
-    def _go_on(self, handle: Handle, story: Story) -> None:
+    def _go_on(self, handle: Handle, state: TrialState) -> None:
         """Let a trial go on that holds still until its memory has been read."""
-        if story.awaiting_usage_since is not None:
-            story.awaiting_usage_since = None
+        if state.awaiting_usage_since is not None:
+            state.awaiting_usage_since = None
             handle.channel.send({"go": True})
 
 

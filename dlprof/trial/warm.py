@@ -12,25 +12,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import itertools
+import math
 import os
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that patch time
 from dlprof.errors import TargetError, UsageError
 from dlprof.internals import kept_iterator, shut_down, workers_of
 from dlprof.records import Config
+from dlprof.records.codec import from_json
+from dlprof.tracing.spans import Span, spans
+from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
-from dlprof.trial.burden import burden
-from dlprof.trial.guard import guard_of
+from dlprof.trial.in_worker import add_delay, guard_of
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
-from dlprof.trial.placement import Placement, cores_of
 from dlprof.trial.processes import die_with_parent, tie_forked
-from dlprof.trial.protocol import BlockRequest, Channel, Message, build_request
+from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, serve
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import keep_sockets_in
 
@@ -49,7 +53,7 @@ _clock = time.perf_counter
 
 
 @dataclasses.dataclass(slots=True)
-class _Seen:
+class _BlockBatches:
     """What the consumer saw of a block's batches, in their order.
 
     Attributes:
@@ -74,13 +78,13 @@ class Warm:
     Args:
         built: The target.
         config: The settings of its loader.
-        burden_s: CPU time by which each batch is to take longer.
+        delay_s: CPU time by which each batch is to take longer.
 
     Raises:
         TargetError: No loader can be made with them.
     """
 
-    def __init__(self, built: BuiltTarget, config: Config, burden_s: float = 0.0) -> None:
+    def __init__(self, built: BuiltTarget, config: Config, delay_s: float = 0.0) -> None:
         from dlprof.machine.portable import open_tree  # noqa: PLC0415 - torch comes first
         from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
         from dlprof.targets.inner import core_of  # noqa: PLC0415
@@ -91,7 +95,7 @@ class Warm:
         self._gate = EpochGate()
         self._counter = SampleCounter(built.target.batch_size)
         self._loader = _lasting_loader(built, config, self._gate)
-        burden(self._loader, burden_s)
+        add_delay(self._loader, delay_s)
         self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
         inner = core_of(self._loader)
         # What is made around a DataLoader is followed through that one, where it has as many rows.
@@ -105,8 +109,6 @@ class Warm:
 
     def load(self, request: BlockRequest) -> Message:
         """Load one block, and give its figures as fields of a ``Block``."""
-        from dlprof.trial.block import block_figures  # noqa: PLC0415 - with the tracer
-
         _seed_all(self._loader, request.seed)
         pinned = self._placement.hold(self._workers(), self._config, request.cores)
         before, held, began_s = self._tree.read(), _shared_bytes(), _clock()
@@ -143,9 +145,9 @@ class Warm:
             found.append((trace.rows[max(0, len(trace.rows) - new) :], trace.names))
         return next((each for each in found if len(each[0]) == batches), found[-1])
 
-    def _take(self, batches: int, held: int | None) -> _Seen:
+    def _take(self, batches: int, held: int | None) -> _BlockBatches:
         """Take the batches of a block, through as many epochs as that needs."""
-        seen = _Seen(undisturbed=max(1, batches - self._config.batches_in_flight))
+        seen = _BlockBatches(undisturbed=max(1, batches - self._config.batches_in_flight))
         while len(seen.times_s) < batches:
             came = len(seen.times_s)
             self._gate.reopen(limit=batches - came)
@@ -160,7 +162,7 @@ class Warm:
             self._close_epoch(seen, came)
         return seen
 
-    def _close_epoch(self, seen: _Seen, before: int) -> None:
+    def _close_epoch(self, seen: _BlockBatches, before: int) -> None:
         """Note what an epoch has brought, which must be as much as was asked of it."""
         came = len(seen.times_s) - before
         if not came:
@@ -176,7 +178,7 @@ class Warm:
     def _count(self, batch: object) -> int:
         return self._counter(batch) or self._built.target.batch_size or 1
 
-    def _hold(self, seen: _Seen, held: int | None) -> Message:
+    def _hold(self, seen: _BlockBatches, held: int | None) -> Message:
         """Take nothing until the queues are full, and look what is held then."""
         times = seen.times_s
         if len(times) > 1:
@@ -285,55 +287,52 @@ class Server:
         self._channel = channel
         self._built: BuiltTarget | None = None
         self._warm: Warm | None = None
-        self._burden_s = 0.0
+        self._delay_s = 0.0
 
     def serve(self) -> None:
         """Answer order after order."""
-        while (order := self._channel.receive()) is not None:
-            try:
-                answer = self._obey(order)
-            except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
-                answer = _failed(error)
-            self._channel.send(answer)
+        serve(
+            self._channel,
+            {"build": self._build, "open": self._open, "block": self._block},
+            failed=_failed,
+        )
         if self._warm is not None:
             self._warm.close()
 
-    def _obey(self, order: Message) -> Message:
-        if "build" in order:
-            return self._build(order)
+    def _open(self, config: Message) -> Message:
         if self._built is None:
             raise AssertionError("a target is built before anything is asked of it")
-        if "open" in order:
-            self._warm = Warm(self._built, Config(**order["open"]), self._burden_s)
-            return {"event": "opened"}
+        self._warm = Warm(self._built, from_json(Config, config), self._delay_s)
+        return {"event": "opened"}
+
+    def _block(self, request: Message) -> Message:
         if self._warm is None:
             raise AssertionError("a loader is made before blocks are asked for")
-        request = BlockRequest(**order["block"])
-        figures = self._warm.load if request.series == "load" else self._warm.start
-        return {"event": "block", "block": figures(request)}
+        wanted = from_json(BlockRequest, request)
+        figures = self._warm.load if wanted.series == "load" else self._warm.start
+        return {"event": "block", "block": figures(wanted)}
 
-    def _build(self, order: Message) -> Message:
+    def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
         began_s = _clock()
-        keep_sockets_in(order["temporary"])
-        sys.path[:] = _moved(sys.path, order["moved"])
-        request = build_request(order["build"])
-        self._burden_s = request.burden_s
+        keep_sockets_in(temporary)
+        sys.path[:] = _moved(sys.path, moved)
+        wanted = from_json(BuildRequest, request)
+        self._delay_s = wanted.delay_s
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python itself puts it there
         if importlib.util.find_spec("torch") is None:
             error = UsageError(
                 f"{sys.executable} has no torch", hint="Install it there, or name another Python."
             )
-            return {"event": "build_failed", "error": child.describe_error(error)}
+            return child.build_failed(error)
         try:
-            self._built = child.build(request)
+            self._built = child.build(wanted)
         except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-            told = child.describe_error(child.as_target_error(error))
-            return {"event": "build_failed", "error": told}
+            return child.build_failed(error)
         from dlprof.targets.places import place_of  # noqa: PLC0415 - torch comes with it
 
-        place = None if request.pickled else place_of(request.target)
+        place = None if wanted.pickled else place_of(wanted.target)
         described = child.describe_built(self._built, _clock() - began_s)
-        return {"event": "built", **described, "place": place}
+        return {**described, "place": place}
 
 
 def _moved(entries: list[str], moved: list[list[str]]) -> list[str]:
@@ -356,8 +355,7 @@ def _failed(error: BaseException) -> Message:
 
 def main() -> None:
     """Serve the check that started this process."""
-    channel = Channel.of_descriptors(os.dup(0), os.dup(1))
-    os.dup2(2, 1)
+    channel = Channel.of_standard_streams()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()
     die_with_parent()
@@ -365,6 +363,204 @@ def main() -> None:
     answer_with_stacks()
     Server(channel).serve()
     os._exit(0)  # what the target has started is ended with this process's group
+
+
+_NS = 1e-9
+_MOST_PARTS = 16
+
+
+def block_figures(
+    rows: Sequence[Row],
+    *,
+    samples: Sequence[int],
+    times_s: Sequence[float],
+    transforms: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The fields of a ``Block`` that stamps tell; times are in seconds.
+
+    The service time is that of fetching and collating, less what the process that did it waited
+    for a core. Where a loader could not be hooked it is the wait in ``next()``.
+
+    Args:
+        rows: One per batch, in the order of yields.
+        samples: Samples of each.
+        times_s: When the first of them came, as far as nothing but loading happened meanwhile.
+        transforms: Names of those that a chain in the dataset runs, in its order.
+    """
+    if len(rows) != len(samples):
+        return {"failure": "some batches came past the hooks, so not all of them were timed"}
+    fetch, collate = spans("fetch", rows), spans("collate", rows)
+    receive = spans("rebuild", rows)
+    hooked = len(fetch) == len(collate) == len(rows)
+    service = (
+        [_own_s(one) + _own_s(two) for one, two in zip(fetch, collate, strict=True)]
+        if hooked
+        else [span.wall_ns * _NS for span in spans("wait", rows)]
+    )
+    stages = {"fetch": fetch, "collate": collate} if hooked else {}
+    stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
+    if len(receive) == len(rows):
+        stages_s["receive"] = math.fsum(map(_received_s, receive))
+    if hooked:
+        stages_s |= _parts_s(rows, transforms)
+    return {
+        "service_s": service,
+        "samples": list(samples),
+        "wall_s": _wall_s(samples, times_s),
+        "corrected": hooked and all(span.run_queue_ns is not None for span in (*fetch, *collate)),
+        "stages_s": stages_s,
+    }
+
+
+def _own_s(span: Span) -> float:
+    """What a stage took, less run-queue delay."""
+    return max(0, span.wall_ns - (span.run_queue_ns or 0)) * _NS
+
+
+def _received_s(span: Span) -> float:
+    """What taking a batch cost the main process.
+
+    Its CPU time, where that is known: the wall time holds waiting for a worker that sends, and
+    beside neighbours that worker's own waiting for a core.
+    """
+    return _own_s(span) if span.cpu_ns is None else span.cpu_ns * _NS
+
+
+def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
+    """What each transform took within fetching, waiting for a core taken off in proportion."""
+    found: dict[str, float] = {}
+    for row, fetch in zip(rows, spans("fetch", rows), strict=True):
+        chain = row.made.chain if row.made is not None else ()
+        if not names or len(chain) != 2 * len(names) or not fetch.wall_ns:
+            continue
+        own = _own_s(fetch) / fetch.wall_ns
+        for name, took_ns in zip(names, chain[1::2], strict=True):
+            key = f"fetch: {name}"
+            found[key] = found.get(key, 0.0) + took_ns * own
+    return dict(itertools.islice(found.items(), _MOST_PARTS))
+
+
+def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:
+    """What the whole block would have taken at the rate of its undisturbed part."""
+    came = sum(samples[1 : len(times_s)])
+    if len(times_s) < 2 or not came:
+        return None
+    return (times_s[-1] - times_s[0]) / came * sum(samples)
+
+
+_PROC = Path("/proc")
+_THREADED = 1.15
+"""Cores that one process kept busy, from which it computes with several threads."""
+
+_CORE = 39
+"""Field of ``/proc/PID/stat`` that holds the core a thread was last on (proc_pid_stat(5))."""
+
+
+class Placement:
+    """Holds a side's processes to cores, one each, while a block is loaded.
+
+    Not where one of them computes with several threads, which a single core would slow down; nor
+    where the code itself has chosen cores, for its workers or for all; nor where workers are
+    started for each epoch, as these would all be held to the core of the process that starts them.
+    """
+
+    def __init__(self) -> None:
+        self._own = _affinity(os.getpid())
+        self._spent_ns: dict[int, int] = {}
+        self._is_free = self._own is None
+        self._held = False
+
+    def hold(self, workers: Sequence[int], config: Config, cores: Sequence[int]) -> bool:
+        """Hold processes to cores for a block.
+
+        Args:
+            workers: Those that live on.
+            config: Whose they are.
+            cores: Worker after worker gets the next of them, the main process the one behind.
+
+        Returns:
+            Whether that was done.
+        """
+        pids = [*workers, os.getpid()]
+        if not self._held and any(_affinity(pid) != self._own for pid in pids):
+            self._is_free = True  # the code places its processes itself
+        fits = len(workers) == config.num_workers and set(cores) <= set(self._own or ())
+        if cores and fits and not self._is_free and self._place(pids, cores):
+            return True
+        self.release(workers)
+        self._spent_ns = {pid: _spent_ns(pid) for pid in pids}
+        return False
+
+    def _place(self, pids: Sequence[int], cores: Sequence[int]) -> bool:
+        self._held = True  # of some, where it fails for others
+        try:
+            for place, pid in enumerate(pids):
+                _hold(pid, {cores[place % len(cores)]})
+        except OSError:  # not allowed, or the job's cores have changed
+            return False
+        return True
+
+    def learn(self, workers: Sequence[int], took_s: float) -> None:
+        """See by a block that ran free whether processes compute with several threads.
+
+        Args:
+            workers: Those that loaded it.
+            took_s: How long it took.
+        """
+        for pid in [*workers, os.getpid()]:
+            if _spent_ns(pid) - self._spent_ns.get(pid, 0) > _THREADED * took_s * 1e9:
+                self._is_free = True
+
+    def release(self, workers: Sequence[int]) -> None:
+        """Let processes run wherever they might before."""
+        if self._held and self._own is not None:
+            for pid in [*workers, os.getpid()]:
+                try:
+                    _hold(pid, self._own)
+                except OSError:  # the job's cores have changed: it has those that are left
+                    continue
+        self._held = False
+
+
+def cores_of(pids: Sequence[int]) -> list[int]:
+    """The core that each process's first thread was last on; empty where that isn't known."""
+    try:
+        stats = [(_PROC / str(pid) / "stat").read_text() for pid in pids]
+        # The name before may hold anything, blanks and parentheses too; it is field 2.
+        return [int(stat.rpartition(")")[2].split()[_CORE - 3]) for stat in stats]
+    except (OSError, ValueError, IndexError):
+        return []
+
+
+def _threads(pid: int) -> list[int]:
+    return [int(task.name) for task in (_PROC / str(pid) / "task").iterdir()]
+
+
+def _affinity(pid: int) -> Collection[int] | None:
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    try:
+        return os.sched_getaffinity(pid)
+    except OSError:  # it has ended
+        return None
+
+
+def _hold(pid: int, cores: Collection[int]) -> None:
+    """Hold all threads of a process, and those that they start, to cores."""
+    for thread in _threads(pid):
+        try:
+            os.sched_setaffinity(thread, cores)
+        except ProcessLookupError:  # a thread that ended meanwhile
+            continue
+
+
+def _spent_ns(pid: int) -> int:
+    """CPU time of a process by all of its threads; 0 where that can't be read."""
+    try:
+        paths = [_PROC / str(pid) / "task" / str(each) / "schedstat" for each in _threads(pid)]
+        return sum(int(path.read_text().split()[0]) for path in paths)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ import psutil
 
 from dlprof.errors import DlprofError
 from dlprof.records import Config, Failure, Trial
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 
 MARK = "DLPROF_FAULTS_MARK"
 """An environment variable that every process of these tests inherits, however it detaches."""
@@ -64,10 +64,10 @@ class FaultBench:
 
     Args:
         attr: A builder in ``fault_targets``.
-        stall_s: See ``Limits``.
-        memory_bytes: See ``Limits``.
-        first_probe_s: See ``Bench``.
-        wall_s: See ``Limits``.
+        stall_s: See ``TrialLimits``.
+        memory_bytes: See ``TrialLimits``.
+        first_probe_s: See ``TrialRunner``.
+        wall_s: See ``TrialLimits``.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class FaultBench:
         self.place = Path(tempfile.mkdtemp(prefix=BENCH))
         self.switch = self.place / "fault"
         self.switch.write_text("none")
-        self.bench = Bench(
+        self.bench = TrialRunner(
             BuildRequest(target=f"{TARGETS}:{attr}", arguments={"switch": str(self.switch)}),
             directory=self.place,
             first_probe_s=first_probe_s,
         )
         try:
             self.target = self.bench.build(
-                Limits(
+                TrialLimits(
                     wall_s=wall_s,
                     stall_s=stall_s,
                     usable_cores=2.0,
@@ -130,7 +130,7 @@ class FaultBench:
         assert trial.outcome == "completed", trial.failure
         assert trial.batches_per_s is not None
         # What the target itself keeps open lives as long as it does.
-        kept = ("nursery.log", "fault", "listener-")
+        kept = ("fork_server.log", "fault", "listener-")
         assert not [name for name in os.listdir(self.place) if not name.startswith(kept)]  # noqa: PTH208 - names
 
     def close(self) -> None:
@@ -158,10 +158,10 @@ def living() -> set[psutil.Process]:
 
 
 def _kept(process: psutil.Process) -> bool:
-    """Whether this is a bench's own nursery or observer, which ends with the bench."""
+    """Whether this is a bench's own fork server or observer, which ends with the bench."""
     words = process.cmdline()[1:3]
     return process.ppid() == os.getpid() and words in (
-        ["-m", "dlprof.trial.nursery"],
+        ["-m", "dlprof.trial.fork_server"],
         ["-m", "dlprof.trial.observer"],
     )
 

@@ -42,12 +42,12 @@ def observer() -> psutil.Process | None:
     return module("observer")
 
 
-def nursery() -> psutil.Process | None:
-    return module("nursery")
+def fork_server() -> psutil.Process | None:
+    return module("fork_server")
 
 
 def child() -> psutil.Process | None:
-    above = nursery()
+    above = fork_server()
     return next(iter(above.children()), None) if above is not None else None
 
 
@@ -139,18 +139,18 @@ def test_the_observer_is_lost(bench: FaultBench, number: signal.Signals) -> None
 
 
 @pytest.mark.usefixtures("clean")
-def test_the_nursery_is_killed(bench: FaultBench) -> None:
+def test_the_fork_server_is_killed(bench: FaultBench) -> None:
     """The trial is run again from a new one."""
-    trial = disturbed(bench, nursery, signal.SIGKILL)
+    trial = disturbed(bench, fork_server, signal.SIGKILL)
 
     assert trial.outcome == "completed", trial.failure
     bench.check_healthy()
 
 
 @pytest.mark.usefixtures("clean")
-def test_the_nursery_is_stopped(bench: FaultBench) -> None:
-    """The trial's result counts, and the next one is started from a new nursery."""
-    trial = disturbed(bench, nursery, signal.SIGSTOP)
+def test_the_fork_server_is_stopped(bench: FaultBench) -> None:
+    """The trial's result counts, and the next one is started from a new fork server."""
+    trial = disturbed(bench, fork_server, signal.SIGSTOP)
 
     assert trial.outcome == "completed", trial.failure
     assert trial.wall_s < 2.0 + MARGIN_S
@@ -180,8 +180,8 @@ def other_bench() -> Iterator[subprocess.Popen[str]]:
 def has_worker(pid: int) -> bool:
     """Whether the bench of a process has a trial, and that a worker."""
     with contextlib.suppress(psutil.Error):
-        for nursery in psutil.Process(pid).children():
-            for trial in nursery.children():
+        for server in psutil.Process(pid).children():
+            for trial in server.children():
                 if trial.children():
                     return True
     return False

@@ -18,7 +18,7 @@ pytestmark = [
 FORK, SPAWN, FORKSERVER = "fork", "spawn", "forkserver"
 _QUIET_S = 5.0  # after which torch notices a worker that ended without an error
 _START_S = 8.0  # an interpreter that imports torch, in each of two epochs, on a busy machine
-_SPAWN_S = 4.0  # what a trial's limit without progress grows by for such a worker: see Bench
+_SPAWN_S = 4.0  # what a trial's limit without progress grows by for such a worker: see TrialRunner
 
 EXCEPTION, SIGNAL, EXIT = "worker_exception", "worker_signal", "worker_exit"
 UNSENDABLE = "batch_not_picklable"

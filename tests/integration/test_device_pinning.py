@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dlprof.device.runtime import AcceleratorRuntime, find_accelerator, open_runtime
 from dlprof.records import Config
-from dlprof.trial.copies import watch_copies
+from dlprof.trial.copying import make_copier
 from dlprof.trial.protocol import TrialRequest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
@@ -55,16 +55,16 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
 
 def _copied(loader: Any, *, pin: bool, ahead: bool = False) -> Any:
     config = Config(num_workers=1, prefetch_factor=2, pin_memory=pin)
-    watch = watch_copies(TrialRequest(config=config, device="auto", copy_ahead=ahead))
+    watch = make_copier(TrialRequest(config=config, device="auto", copy_ahead=ahead))
     assert watch is not None
     window = watch.window(lambda _name, _fill_s: None)
     batches = iter(loader)
-    watch.consume(next(batches))
+    watch(next(batches))
     window("start", 0.0)
     for _ in range(10):
-        watch.consume(next(batches))
+        watch(next(batches))
     window("end", 0.0)
-    return watch.told()
+    return watch.to_record()
 
 
 def _loader(*, pin: bool) -> DataLoader[Any]:

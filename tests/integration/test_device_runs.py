@@ -14,9 +14,9 @@ import pytest
 from schemas import conforms
 
 from dlprof.records import Config
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 
 TARGETS = Path(__file__).parent / "accelerated_target.py"
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
@@ -69,9 +69,9 @@ def test_an_explained_trial_tells_copies_apart_from_the_step(tmp_path: Path) -> 
         explain=True,
         turnover=False,
     )
-    limits = Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0)
+    limits = TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0)
     build = BuildRequest(target=f"{TARGETS}:train")
-    with contextlib.closing(Bench(build, directory=tmp_path)) as bench:
+    with contextlib.closing(TrialRunner(build, directory=tmp_path)) as bench:
         bench.build(limits)
         trial, told = bench.explain(request, trial_id="t1", repetition=0)
     assert trial.copies is not None

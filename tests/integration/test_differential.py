@@ -21,9 +21,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dlprof.records import Config, Trial
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def benchmark(name: str) -> Any:
 class Sides:
     """A loader as dlprof has it, and as a loop by hand has it."""
 
-    bench: Bench
+    bench: TrialRunner
     loop: Any
 
     def trial(self, workers: int, prefetch: int, trial_s: float) -> Trial:
@@ -75,10 +75,10 @@ def written(drawn: Any) -> Iterator[Sides]:
         path.write_text(benchmark("drawn_loaders").module_text(drawn))
         request = BuildRequest(target=f"{path}:make_loader")
         with (
-            contextlib.closing(Bench(request, directory=Path(folder))) as bench,
+            contextlib.closing(TrialRunner(request, directory=Path(folder))) as bench,
             contextlib.closing(benchmark("differential").ByHand(path, "make_loader", {})) as loop,
         ):
-            bench.build(Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
+            bench.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
             bench.probe(TrialRequest(config=Config(), probe=True))
             yield Sides(bench, loop)
 

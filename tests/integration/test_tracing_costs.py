@@ -18,9 +18,9 @@ from dlprof.records.stages import BatchCosts
 from dlprof.tracing.explain import explain
 from dlprof.tracing.trace import Trace
 from dlprof.tracing.tracer import Tracer
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 
 BATCHES = 40
 LEAST, MOST = 0.85, 1.05
@@ -29,7 +29,7 @@ LEAST, MOST = 0.85, 1.05
 INIT_S = 0.2
 
 BUILD = BuildRequest(target=f"{Path(__file__)}:computed")
-LIMITS = Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0)
+LIMITS = TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0)
 
 
 class Copied(Dataset[torch.Tensor]):
@@ -107,7 +107,7 @@ def computed() -> DataLoader[torch.Tensor]:
 def test_receiving_from_resting_workers_is_told_apart(tmp_path: Path, workers: int) -> None:
     config = Config(num_workers=workers, prefetch_factor=2)
     request = TrialRequest(config=config, trial_s=0.4, turnover=False, explain=True)
-    with contextlib.closing(Bench(BUILD, directory=tmp_path)) as bench:
+    with contextlib.closing(TrialRunner(BUILD, directory=tmp_path)) as bench:
         bench.build(LIMITS)
         trial, told = bench.explain(request, trial_id="t1", repetition=0)
     assert trial.failure is None

@@ -14,14 +14,13 @@ import pytest
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
-from dlprof.trial.bench import Bench
-from dlprof.trial.inbox import Inbox
-from dlprof.trial.launch import FreshProcesses
-from dlprof.trial.leftovers import SharedMemoryWatch
+from dlprof.trial.launch import FreshLauncher
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.story import Limits
-from dlprof.trial.supervisor import Supervisor
-from dlprof.trial.watch import Watcher
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.runtime import Inbox
+from dlprof.trial.state import TrialLimits
+from dlprof.trial.supervisor import ObserverProcess, Supervisor
+from dlprof.trial.temporary import SharedMemoryWatch
 
 TARGETS = Path(__file__).parent / "faulty_targets.py"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
@@ -56,9 +55,9 @@ def left_of(look: Callable[[], set[Any]]) -> set[Any]:
 class Running:
     """A bench with its target built and probed."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: TrialRunner) -> None:
         self.bench = bench
-        self.target = bench.build(Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
+        self.target = bench.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
         self.probe = bench.probe(TrialRequest(config=Config(), probe=True))
         self._count = 0
 
@@ -80,7 +79,7 @@ def start(
     first_probe_s: float = 15.0,
 ) -> Running:
     request = BuildRequest(target=f"{TARGETS}:{attr}", arguments=arguments or {})
-    bench = Bench(request, directory=place, first_probe_s=first_probe_s)
+    bench = TrialRunner(request, directory=place, first_probe_s=first_probe_s)
     try:
         return Running(bench)
     except BaseException:
@@ -235,13 +234,13 @@ def test_the_same_samples_come_in_every_trial(place: Path) -> None:
 
 def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     inbox = Inbox()
-    launcher, watcher = FreshProcesses(inbox, place), Watcher(inbox)
+    launcher, watcher = FreshLauncher(inbox, place), ObserverProcess(inbox)
     supervisor = Supervisor(
         launcher=launcher,
         watcher=watcher,
         inbox=inbox,
         directory=place,
-        limits=Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0),
+        limits=TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0),
     )
     try:
         built = launcher.build(BuildRequest(target=f"{TARGETS}:plain"))
@@ -273,13 +272,13 @@ def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(
         "    return Own(num_workers)\n"
     )
     request = BuildRequest(target=f"{tmp_path}/own.py:Own", seed=0)
-    bench = Bench(request, directory=tmp_path)
+    bench = TrialRunner(request, directory=tmp_path)
     try:
         with pytest.raises(TargetError, match="makes a DataLoader of its own"):
             Running(bench)
     finally:
         bench.close()
-    bench = Bench(
+    bench = TrialRunner(
         dataclasses.replace(request, target=f"{tmp_path}/own.py:make"), directory=tmp_path
     )
     try:

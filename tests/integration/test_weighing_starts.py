@@ -9,10 +9,10 @@ import pytest
 
 from dlprof.model import first_batch_s
 from dlprof.records import PIPE_BYTES, Config, DatasetWeight
-from dlprof.store.codec import from_json
-from dlprof.trial.bench import Bench
+from dlprof.records.codec import from_json
 from dlprof.trial.protocol import BuildRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 
 CODE = """
 import torch
@@ -36,9 +36,9 @@ def make_loader():
 def test_starts_are_split_by_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weighed.py").write_text(CODE)
-    bench = Bench(BuildRequest(target="weighed.py:make_loader"), directory=tmp_path)
+    bench = TrialRunner(BuildRequest(target="weighed.py:make_loader"), directory=tmp_path)
     try:
-        bench.build(Limits(wall_s=300.0, stall_s=300.0, usable_cores=1.0))
+        bench.build(TrialLimits(wall_s=300.0, stall_s=300.0, usable_cores=1.0))
         told = bench.weigh(
             Config(num_workers=2), limit_s=60.0, left_s=290.0, starts=("own", "fork", "forkserver")
         )

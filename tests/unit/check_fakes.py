@@ -69,7 +69,7 @@ class FakeSides(Sides):
             return Block(side=side, failure="It broke.")
         if series == "start":
             return Block(side=side, startup_s=self.start_s, epoch_turnover_s=0.01)
-        batch_s = BATCH_S + self.plans[side].request.burden_s
+        batch_s = BATCH_S + self.plans[side].request.delay_s
         batch_s *= self._coin.lognormvariate(0, self._noise)
         return Block(
             side=side,

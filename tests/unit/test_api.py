@@ -21,7 +21,7 @@ from predicted_runs import calibrated
 import dlprof
 from dlprof import api
 from dlprof.cli.entry import run as command
-from dlprof.engine.transfer import TransferOptions
+from dlprof.engine.transfer import TransferSettings
 from dlprof.errors import DlprofError, UsageError
 from dlprof.records import Run
 from dlprof.records.transfer import Transfers
@@ -213,9 +213,9 @@ def test_what_can_not_be_written_is_refused(
 
 
 def test_copies_are_asked_for_as_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[TransferOptions] = []
+    asked: list[TransferSettings] = []
 
-    def run_transfer(options: TransferOptions, listener: object) -> Transfers:
+    def run_transfer(options: TransferSettings, listener: object) -> Transfers:
         asked.append(options)
         return Transfers(machine=machine(), torch_version="", devices=(), accelerator=None)
 
@@ -229,7 +229,7 @@ def test_copies_are_asked_for_as_on_the_command_line(monkeypatch: pytest.MonkeyP
     assert (one.target, dict(one.arguments), one.batch_size, one.budget_s) == (
         *("data.py:make", {"size": "2"}, 8, 2.0),
     )
-    assert plain == TransferOptions()
+    assert plain == TransferSettings()
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_an_option_that_is_none_is_refused_with_the_nearest(name: str) -> None:
 def _options(function: Any) -> list[str]:
     """The names of what a function takes, those of its typed options included."""
     found = [each.name for each in inspect.signature(function).parameters.values()]
-    for name in ("SweepOptions", "RecommendOptions", "PredictOptions", "TransferOptions"):
+    for name in ("SweepOptions", "RecommendOptions", "PredictOptions", "TransferSettings"):
         rest = inspect.signature(function).parameters.get("options")
         if rest is not None and name in str(rest.annotation):
             found += typing.get_type_hints(getattr(api, name))

@@ -11,7 +11,7 @@ import pytest
 from gate_samples import KEY, block, check_golden, entries, service_plan
 from golden import drawn
 
-from dlprof.engine.baselines import read_baseline, record_entry
+from dlprof.engine.checking.history import read_baseline, record_entry
 from dlprof.errors import FileError
 from dlprof.gate import figures_of_blocks, make_plan, render_entry
 from dlprof.records.gate import BaselineEntry

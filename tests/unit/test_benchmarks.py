@@ -259,8 +259,8 @@ def test_made_targets_are_python(name: str, tmp_path: Path) -> None:
     ("command", "depth", "part"),
     [
         (["python", "-m", "dlprof", "sweep"], 0, "supervisor"),
-        (["python", "-m", "dlprof.trial.nursery", "3"], 1, "nursery"),
-        (["python", "-m", "dlprof.trial.nursery", "3"], 2, "trial"),
+        (["python", "-m", "dlprof.trial.fork_server", "3"], 1, "fork server"),
+        (["python", "-m", "dlprof.trial.fork_server", "3"], 2, "trial"),
         (["python", "-m", "dlprof.trial.observer"], 1, "observer"),
         (["python", "-m", "dlprof.trial.child"], 1, "trial"),
     ],
@@ -348,9 +348,19 @@ def test_gaps_are_alike_a_round_apart() -> None:
     [
         ("python -m dlprof sweep", "sh", 0, "supervisor"),
         ("python -m dlprof.trial.observer", "python -m dlprof sweep", 1, "observer"),
-        ("python -m dlprof.trial.nursery 5", "python -m dlprof sweep", 1, "nursery"),
-        ("python -m dlprof.trial.nursery 5", "python -m dlprof.trial.nursery 5", 2, "trial"),
-        ("python -m dlprof.trial.nursery 5", "python -m dlprof.trial.nursery 5", 3, "worker"),
+        ("python -m dlprof.trial.fork_server 5", "python -m dlprof sweep", 1, "fork server"),
+        (
+            "python -m dlprof.trial.fork_server 5",
+            "python -m dlprof.trial.fork_server 5",
+            2,
+            "trial",
+        ),
+        (
+            "python -m dlprof.trial.fork_server 5",
+            "python -m dlprof.trial.fork_server 5",
+            3,
+            "worker",
+        ),
         ("python -c from multiprocessing.spawn import x", "python", 3, "worker"),
         ("python -c from multiprocessing.resource_tracker import x", "y", 3, "resource tracker"),
         ("python -c from multiprocessing.forkserver import x", "python", 3, "forkserver"),

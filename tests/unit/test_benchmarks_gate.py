@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from gate_samples import load_quads
 
-from dlprof.engine.checking.measuring import Measured
+from dlprof.engine.checking.measuring import MeasuredQuads
 from dlprof.gate import make_plan
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -97,7 +97,7 @@ def test_each_round_has_all_kinds_on_both_kinds_of_machine(campaign: Any, tables
 def test_a_session_tells_what_all_rules_say_of_its_blocks(campaign: Any, tables: Any) -> None:
     batch = next(campaign.schedule(1, in_a_row=1, budget_s=60.0))
     plan = make_plan(gates=())
-    found = Measured(plan=plan, quads=tuple(load_quads(11, 0.2)), unavailable={})
+    found = MeasuredQuads(plan=plan, quads=tuple(load_quads(11, 0.2)), unavailable={})
     session = campaign.ended_session(batch, found, 12.345)
     assert (session.verdict, session.failed, session.seconds) == ("fail", ("service",), 12.35)
     assert set(session.others) <= set(importlib.import_module("others_rules").RULES)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dlprof.records import Calibration, Config, Explanation
-from dlprof.store.codec import from_json
+from dlprof.records.codec import from_json
 from dlprof.trial.protocol import TrialRequest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

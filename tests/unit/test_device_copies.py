@@ -11,15 +11,20 @@ from fake_device import FakeBatch, FakeDevice
 from dlprof.errors import TargetError
 from dlprof.machine.procfs import SchedStat
 from dlprof.records import Config, Copies
-from dlprof.trial.copies import CopyWatch, make_copying, open_device
-from dlprof.trial.copying import Copying, Step
-from dlprof.trial.pinning import pin_costs, pin_threads
+from dlprof.trial.copying import (
+    DeviceCopier,
+    Step,
+    make_copier,
+    open_device,
+    pin_costs,
+    pin_threads,
+)
 from dlprof.trial.protocol import TrialRequest
 
 
 def _run(device: FakeDevice, step: Step, *, ahead: bool, host_s: float = 0.0) -> Copies:
     """Twenty batches within a window, each 1 ms of loading after the other."""
-    copying = Copying(device, step, ahead=ahead, clock=device.clock)
+    copying = DeviceCopier(device, step, ahead=ahead, clock=device.clock)
     window = copying.window(lambda _name, _fill_s: None)
     copying(FakeBatch(device, host_s))
     window("start", 0.0)
@@ -27,7 +32,7 @@ def _run(device: FakeDevice, step: Step, *, ahead: bool, host_s: float = 0.0) ->
         device.clock.sleep(1e-3)
         copying(FakeBatch(device, host_s))
     window("end", 0.0)
-    return copying.told(None)
+    return copying.to_record()
 
 
 def _sleeping(device: FakeDevice, step_s: float) -> Step:
@@ -50,12 +55,11 @@ def test_a_copy_before_a_step_that_sleeps_is_exposed() -> None:
 
 def test_the_step_is_what_is_left_when_the_copy_is_taken_out() -> None:
     device = FakeDevice(copy_s=3e-3)
-    copying = Copying(device, _sleeping(device, 5e-3), clock=device.clock)
-    watch = CopyWatch(copying, pins=False)
+    watch = DeviceCopier(device, _sleeping(device, 5e-3), clock=device.clock)
     window = watch.window(lambda _name, _fill_s: None)
     window("start", 0.0)
     began_s = device.clock()
-    watch.consume(FakeBatch(device, host_s=1e-3))
+    watch(FakeBatch(device, host_s=1e-3))
     consumed_s = device.clock() - began_s
     window("end", 0.0)
     assert consumed_s - watch.held_s() == pytest.approx(5e-3)
@@ -124,13 +128,13 @@ def test_the_calling_threads_own_time_in_the_copy_is_told() -> None:
 
 def test_a_long_window_keeps_few_events() -> None:
     device = FakeDevice(copy_s=1e-3)
-    copying = Copying(device, _sleeping(device, 0.0), clock=device.clock)
+    copying = DeviceCopier(device, _sleeping(device, 0.0), clock=device.clock)
     window = copying.window(lambda _name, _fill_s: None)
     window("start", 0.0)
     for _ in range(5000):
         copying(FakeBatch(device))
     window("end", 0.0)
-    copies = copying.told(None)
+    copies = copying.to_record()
     assert copies.batches == 5000
     assert 256 <= copies.timed <= 512
     assert copies.copy_s == pytest.approx(1e-3)
@@ -138,8 +142,8 @@ def test_a_long_window_keeps_few_events() -> None:
 
 def test_a_window_without_a_timed_batch_says_so() -> None:
     device = FakeDevice()
-    copying = Copying(device, _sleeping(device, 0.0), clock=device.clock)
-    copies = copying.told(None)
+    copying = DeviceCopier(device, _sleeping(device, 0.0), clock=device.clock)
+    copies = copying.to_record()
     assert copies.copy_s is None
     assert "no batch" in copies.unavailable["copy_s"]
 
@@ -147,13 +151,13 @@ def test_a_window_without_a_timed_batch_says_so() -> None:
 def test_a_device_without_side_streams_can_not_copy_ahead() -> None:
     device = FakeDevice(streams=False)
     with pytest.raises(TargetError, match="--copy-ahead can't be used"):
-        Copying(device, _sleeping(device, 0.0), ahead=True)
+        DeviceCopier(device, _sleeping(device, 0.0), ahead=True)
 
 
 def test_batches_stay_on_the_cpu_without_an_accelerator() -> None:
     assert open_device("cpu") is None
     assert open_device("auto") is None
-    assert make_copying(TrialRequest(config=Config(), device="auto")) is None
+    assert make_copier(TrialRequest(config=Config(), device="auto")) is None
     with pytest.raises(TargetError, match="no accelerator"):
         open_device("cuda:0")
 
@@ -163,10 +167,10 @@ def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(
 ) -> None:
     """Else the loop would be timed, until the device's queue is full, and not the step."""
     device = FakeDevice(copy_s=1e-3)
-    monkeypatch.setattr("dlprof.trial.copies.open_device", lambda _name: device)
+    monkeypatch.setattr("dlprof.trial.copying.open_device", lambda _name: device)
     work: Callable[[object], None] = lambda _batch: device.main.order(50e-3)  # noqa: E731
-    monkeypatch.setattr("dlprof.trial.copies.make_consumer", lambda *_: work)
-    copying = make_copying(TrialRequest(config=Config(), step_callable="mine:step"))
+    monkeypatch.setattr("dlprof.trial.copying.make_consumer", lambda *_: work)
+    copying = make_copier(TrialRequest(config=Config(), step_callable="mine:step"))
     assert copying is not None
     for _ in range(20):
         copying(FakeBatch(device))
@@ -175,12 +179,12 @@ def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(
 
 def test_what_pinning_costs_is_told_with_the_copies() -> None:
     device = FakeDevice(copy_s=1e-3)
-    watch = CopyWatch(Copying(device, _sleeping(device, 0.0), clock=device.clock), pins=True)
+    watch = DeviceCopier(device, _sleeping(device, 0.0), pins=True, clock=device.clock)
     window = watch.window(lambda _name, _fill_s: None)
     window("start", 0.0)
-    watch.consume(FakeBatch(device))
+    watch(FakeBatch(device))
     window("end", 0.0)
-    pin = watch.told().pin
+    pin = watch.to_record().pin
     assert pin is not None
     assert "no thread of this name" in pin.unavailable["thread_cpu_s"]
     assert "CUDA only" in pin.unavailable["pinned_bytes"]

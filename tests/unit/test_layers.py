@@ -182,7 +182,7 @@ def test_a_machine_that_is_known_loads_nothing_heavy(arguments: list[str]) -> No
         "import dlprof",
         "from dlprof import *",
         "import dlprof.engine",
-        "import dlprof.trial.bench",
+        "import dlprof.trial.runner",
         "import dlprof.trial.observer",
         "import dlprof.trial.supervisor",
         "import dlprof.engine.transfer",

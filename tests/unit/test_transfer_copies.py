@@ -21,8 +21,7 @@ from dlprof.records.transfer import CopyTime, LinkState
 from dlprof.transfer.batches import measure_batch
 from dlprof.transfer.child import answer
 from dlprof.transfer.copying import Buffers, Copier, copies_per_round, measure_copies
-from dlprof.transfer.devices import measure_device
-from dlprof.transfer.placing import all_at_once, look_at_link, near_and_far
+from dlprof.transfer.devices import all_at_once, look_at_link, measure_device, near_and_far
 from dlprof.transfer.protocol import TransferRequest
 from dlprof.trial.protocol import BuildRequest, Message
 
@@ -215,7 +214,7 @@ def test_nodes_are_not_compared_where_pinned_memory_is_kept(
 ) -> None:
     """The far node's buffers would be the near one's."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr("dlprof.transfer.placing.empty_pinned_cache", lambda: False)
+    monkeypatch.setattr("dlprof.transfer.devices.empty_pinned_cache", lambda: False)
     with pytest.raises(UnavailableError, match="can't give pinned memory back"):
         near_and_far(device, 1 << 16, {0: (0,), 1: (1,)}, near=1)
 

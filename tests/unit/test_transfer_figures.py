@@ -37,7 +37,7 @@ from dlprof.records.transfer import (
 from dlprof.report.transfer import transfer_document, transfer_report
 from dlprof.search.space import pin_hazard
 from dlprof.stats import median_interval
-from dlprof.transfer.fitting import fit, line
+from dlprof.transfer.copying import fit, line
 
 _SIZES = tuple(4096 * 4**power for power in range(9))
 _GIB = 1 << 30

@@ -10,10 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dlprof.engine.checking.default_ref import BaseRef, default_ref
-from dlprof.engine.checking.git import Git
+from dlprof.engine.checking.git import BaseRef, Git, default_ref, remove_abandoned, worktree
 from dlprof.engine.checking.settings import CheckSettings
-from dlprof.engine.checking.worktree import remove_abandoned, worktree
 from dlprof.errors import BaseTargetError, UsageError
 from dlprof.records.gate import Compared, Side
 from dlprof.settings import SweepSettings

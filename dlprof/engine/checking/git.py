@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import difflib
 import os
+import platform
+import re
+import secrets
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dlprof.errors import UsageError
+import psutil
+
+from dlprof.engine.workplace import cleanup_at_exit
+from dlprof.errors import FileError, UsageError
 
 _FETCH = (
     "In CI, fetch more of the history (fetch-depth: 0 of actions/checkout, GIT_DEPTH: 0 in GitLab)."
@@ -135,3 +146,195 @@ class Git:
     def no_merge_base(self, ref: str) -> UsageError:
         """The error of two histories that don't meet in this clone."""
         return UsageError(f"The commit at which this branch left {ref} can't be found", hint=_FETCH)
+
+
+_LOCK = "dlprof check, process {pid} since {since} on {host}"
+_LOCKED = re.compile(r"^locked dlprof check, process (\d+) since (\d+) on (.*)$")
+_SHORTEST, _LONGEST = 6, 200
+"""Characters of the last part of a path: to be like no other, and as many as file systems take."""
+
+
+@contextlib.contextmanager
+def worktree(git: Git, commit: str, places: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """A worktree of a commit, removed at the end.
+
+    Args:
+        git: The repository.
+        commit: What to check out.
+        places: Directories that may hold it; the one for temporary files, and where the
+            checkout's path is too short for that, the directory beside the checkout.
+
+    Raises:
+        FileError: git can't make it.
+    """
+    path = _path_like(git.root, places or (Path(tempfile.gettempdir()), git.root.parent))
+    since = int(psutil.Process().create_time())
+    reason = _LOCK.format(pid=os.getpid(), since=since, host=platform.node())
+    try:
+        made = git.run(
+            "worktree", "add", "--detach", "--lock", "--reason", reason, str(path), commit
+        )
+        if made.returncode != 0:
+            told = made.stderr.strip().splitlines()
+            raise FileError(
+                f"git can't make a worktree of {commit[:12]}: {told[-1] if told else 'no reason'}",
+                hint="Give a directory that holds the base with --against DIRECTORY.",
+            )
+        with cleanup_at_exit(lambda: _remove(git, path)):
+            yield path
+    finally:
+        _remove(git, path)
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Remove worktrees whose check doesn't run any more.
+
+    Args:
+        directory: In their repository; one that is in none has none.
+    """
+    with contextlib.suppress(UsageError):
+        _remove_abandoned(Git(directory))
+
+
+def _remove_abandoned(git: Git) -> None:
+    listed = git.ask("worktree", "list", "--porcelain") or ""
+    for entry in listed.split("\n\n"):
+        lines = entry.splitlines()
+        found = next(filter(None, map(_LOCKED.match, lines)), None)
+        here = found is not None and found[3] == platform.node()
+        if found is not None and here and not _lives(int(found[1]), int(found[2])):
+            _remove(git, Path(lines[0].removeprefix("worktree ")))
+
+
+def _lives(pid: int, since: int) -> bool:
+    try:
+        return abs(psutil.Process(pid).create_time() - since) < 2
+    except psutil.Error:
+        return False
+
+
+def _remove(git: Git, path: Path) -> None:
+    """Remove a worktree and what git has noted of it, as much of either as there is."""
+    for _ in range(2):
+        # Twice by force: a lock doesn't keep its own check from removing it.
+        if git.run("worktree", "remove", "--force", "--force", str(path)).returncode == 0:
+            return
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _path_like(checkout: Path, places: tuple[Path, ...]) -> Path:
+    """A path that doesn't exist, as long as the checkout's where that can be had.
+
+    Paths of different length have shown differences of speed by themselves.
+    """
+    for place in places:
+        room = len(str(checkout)) - len(str(place.resolve())) - 1
+        if _SHORTEST <= room <= _LONGEST and os.access(place, os.W_OK):
+            return _unused(place.resolve(), room)
+    return _unused(places[0].resolve(), _SHORTEST)
+
+
+def _unused(place: Path, length: int) -> Path:
+    while (path := place / secrets.token_hex(length)[:length]).exists():
+        continue
+    return path
+
+
+_COMMITS = ("CI_MERGE_REQUEST_DIFF_BASE_SHA",)
+"""Variables of CI systems that hold the commit itself (GitLab)."""
+
+_BRANCHES = (
+    "GITHUB_BASE_REF",
+    "CI_MERGE_REQUEST_TARGET_BRANCH_NAME",
+    "BITBUCKET_PR_DESTINATION_BRANCH",
+    "SYSTEM_PULLREQUEST_TARGETBRANCH",
+    "CHANGE_TARGET",
+    "BUILDKITE_PULL_REQUEST_BASE_BRANCH",
+)
+"""Variables that hold the branch that a pull or merge request goes to."""
+
+_REMOTE = "origin"
+_USUAL = ("main", "master")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRef:
+    """A commit to compare with.
+
+    Attributes:
+        name: How it was found, for people.
+        commit: Full id.
+    """
+
+    name: str
+    commit: str
+
+
+def default_ref(git: Git, environ: Mapping[str, str]) -> BaseRef:
+    """The merge base with the branch that this change goes to.
+
+    Where nothing has changed since, as on that branch itself, the commit before is taken.
+
+    Args:
+        git: The repository.
+        environ: Where CI systems tell what a change is to be merged into.
+
+    Raises:
+        UsageError: There is none to be found.
+    """
+    for name in _COMMITS:
+        if environ.get(name):
+            commit = git.commit(environ[name])
+            if commit is None:
+                raise git.no_such_commit(environ[name])
+            return _or_before(git, BaseRef(name="merge base", commit=commit))
+    for branch, needed in _branches(git, environ):
+        if git.commit(branch) is None:
+            continue
+        base = git.merge_base(branch)
+        if base is None:
+            raise git.no_merge_base(branch)
+        return _or_before(git, BaseRef(name=f"merge base with {needed}", commit=base))
+    named = _named(environ)
+    if named:
+        raise git.not_fetched(named[0])
+    raise UsageError(
+        "There is no upstream branch that this change could be checked against",
+        hint="Name a git ref or a directory with --against REF, or give --baseline FILE.",
+    )
+
+
+def _named(environ: Mapping[str, str]) -> list[str]:
+    """The branches that CI systems name, as one that runs inside another may name two."""
+    asked = (environ.get(name, "").removeprefix("refs/heads/") for name in _BRANCHES)
+    return list(filter(None, asked))
+
+
+def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Refs to try, each with its name for people."""
+    named = _named(environ)
+    if named:
+        for branch in named:
+            yield f"{_REMOTE}/{branch}", f"{_REMOTE}/{branch}"
+            yield branch, branch
+        return
+    head = git.ask("symbolic-ref", "--quiet", "--short", f"refs/remotes/{_REMOTE}/HEAD")
+    for branch in (*filter(None, [head]), *(f"{_REMOTE}/{name}" for name in _USUAL)):
+        yield branch, branch
+    current = git.ask("symbolic-ref", "--quiet", "--short", "HEAD")
+    for branch in _USUAL:
+        if branch != current:
+            yield branch, branch
+
+
+def _or_before(git: Git, base: BaseRef) -> BaseRef:
+    """The same, or the commit before, where the working tree is that very commit."""
+    if base.commit != git.commit("HEAD") or git.is_dirty():
+        return base
+    before = git.commit("HEAD^")
+    if before is None:
+        raise UsageError(
+            "The base would be the working tree itself, and there is no earlier commit",
+            hint=git.more_history() or "Name a git ref or a directory with --against REF.",
+        )
+    return BaseRef(name="the commit before", commit=before)

@@ -3,32 +3,88 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dlprof.engine.baselines import read_baseline
 from dlprof.engine.checking.compared import SidePlan, working_tree
-from dlprof.engine.checking.git import Git
-from dlprof.engine.checking.opening import open_sides
+from dlprof.engine.checking.git import Git, remove_abandoned
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
-from dlprof.engine.checking.sides import Sides
-from dlprof.engine.checking.worktree import remove_abandoned
+from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
-from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.errors import FileError, NothingMeasuredError, UsageError
+from dlprof.files import check_plain, folder_lock, replace_file, write_fault
 from dlprof.gate import (
+    add_entry,
     baseline_key,
     checked_baseline,
     comparable,
     figures_of_blocks,
     make_check,
     make_plan,
+    parse_baseline,
 )
+from dlprof.gate.baseline_file import MOST_CHARACTERS
 from dlprof.records import Machine, Target
 from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
 from dlprof.units import counted
 from dlprof.version import __version__
+
+_HINT = "Give the path of a baseline that dlprof baseline update wrote."
+
+
+def read_baseline(path: Path) -> list[BaselineEntry]:
+    """The entries of a baseline; none of a file that isn't there yet.
+
+    Args:
+        path: The file; a link is followed.
+
+    Raises:
+        FileError: If it can't be read or understood.
+    """
+    return parse_baseline(_text(path), str(path))
+
+
+def record_entry(path: Path, entry: BaselineEntry) -> int:
+    """Add a run to a baseline, which is created where it doesn't exist.
+
+    Two that record at the same time wait for each other, so that neither loses its run.
+
+    Args:
+        path: The file; a link is followed, and stays.
+        entry: The run.
+
+    Returns:
+        How many runs of the file, this one among them, later runs like it are compared with.
+
+    Raises:
+        FileError: If the file can't be read, understood or written; it is left as it was.
+    """
+    path = path.resolve()
+    try:
+        with folder_lock(path.parent):
+            text = add_entry(_text(path), entry, str(path))
+            replace_file(path, text.encode())
+    except OSError as error:
+        raise write_fault(path, error) from None
+    return len(comparable(parse_baseline(text, str(path)), entry.key))
+
+
+def _text(path: Path) -> str:
+    """What the file holds; nothing where there is none."""
+    try:
+        check_plain(path, path.stat().st_mode, hint=_HINT)
+        with path.open("rb") as file:
+            return file.read(MOST_CHARACTERS + 1).decode()
+    except UnicodeDecodeError:
+        raise FileError(f"{path} is not a baseline: it isn't text", hint=_HINT) from None
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return ""
+        raise FileError(f"{path} can't be read: {error.strerror}", hint=_HINT) from None
+
 
 LOAD_BLOCKS = 40
 """Blocks of loading in a run: their median spreads by far less than runs do."""
@@ -159,7 +215,10 @@ def recordable(
         data=data_fingerprint(built.target),
     )
     return BaselineEntry(
-        key=key, recorded_at=started_at, commit=_commit(plan), figures=dict(figures)
+        key=key,
+        recorded_at=started_at,
+        commit="" if plan.compared.note else plan.compared.commit,
+        figures=dict(figures),
     )
 
 
@@ -187,11 +246,6 @@ def _spelled(settings: CheckSettings) -> str:
     """TARGET with its arguments, in one order."""
     arguments = (f"{key}={value}" for key, value in sorted(settings.sweep.arguments.items()))
     return " ".join((settings.sweep.target, *arguments))
-
-
-def _commit(plan: SidePlan) -> str:
-    """The commit that was measured; none where changes are not committed."""
-    return "" if plan.compared.note else plan.compared.commit
 
 
 def _figures(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
@@ -24,7 +25,7 @@ _BLOCKS_OF_SIDE = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredQuads:
     """What was measured of one target.
 
     Attributes:
@@ -45,7 +46,7 @@ def measure(
     *,
     clock: Callable[[], float],
     began_s: float,
-) -> Measured:
+) -> MeasuredQuads:
     """Measure quads until the rules decide, or the budget is spent.
 
     Args:
@@ -79,7 +80,7 @@ def measure(
         plan = _plan(sides, settings, without=_STARTS)
         listener.message(f"time to first batch is not measured: {reason}")
     loop = _Loop(sides, plan, settings, listener, clock, began_s, starts_last=starts_last)
-    return Measured(plan=plan, quads=loop.run(), unavailable=unavailable)
+    return MeasuredQuads(plan=plan, quads=loop.run(), unavailable=unavailable)
 
 
 def _starts_fit(plan: CheckPlan, sides: Sides, left_s: float) -> bool:
@@ -122,11 +123,12 @@ def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s:
         return
     budget_s = settings.sweep.budget_s
     whole_s = budget_s - left_s + need_s
+    minutes = math.ceil(1.5 * whole_s / 60)
     raise UsageError(
         f"The target is too slow for --budget {format_duration(budget_s)}: a block of "
         f"{sides.batches} batches takes {format_duration(sides.block_s)}{_unequal(sides)}, and a "
         f"verdict needs {format_duration(whole_s)} at the least",
-        hint=f"Give --budget {_minutes(1.5 * whole_s)}, or smaller batches with --batch-size.",
+        hint=f"Give --budget {minutes}m, or smaller batches with --batch-size.",
     )
 
 
@@ -140,10 +142,6 @@ def _unequal(sides: Sides) -> str:
     if not base_s or change_s < _FAR_SLOWER * base_s:
         return ""
     return f" in the change, {change_s / base_s:.3g} times as long as in the base"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{-(-seconds // 60):.0f}m"
 
 
 @dataclasses.dataclass(slots=True)

@@ -11,9 +11,8 @@ from pathlib import Path
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.history import lone_side
 from dlprof.engine.checking.measuring import measure
-from dlprof.engine.checking.opening import open_sides
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
-from dlprof.engine.checking.sides import Sides
+from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.errors import NothingMeasuredError
 from dlprof.gate import checked_target, make_self_test
@@ -53,7 +52,7 @@ def run_self_test(
     same, sides, batch_s = tester.checked((base, change))
     injected = INJECTED * settings.limits.service
     listener.message(f"the same code, {100 * injected:g}% slower")
-    request = dataclasses.replace(change.request, burden_s=injected * batch_s)
+    request = dataclasses.replace(change.request, delay_s=injected * batch_s)
     slowed, _, _ = tester.checked((base, dataclasses.replace(change, request=request)))
     built = sides.built["change"]
     return dataclasses.replace(

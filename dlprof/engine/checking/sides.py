@@ -2,23 +2,106 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from dlprof.engine.checking.compared import SidePlan
-from dlprof.engine.checking.naming import error_of_side, refuse_unlike, side_name
-from dlprof.engine.checking.settings import CheckSettings, patience
-from dlprof.errors import BaseNotMeasuredError, DlprofError, NothingMeasuredError
+from dlprof.engine.checking.compared import NO_SUBMODULES, SidePlan
+from dlprof.engine.checking.settings import CheckListener, CheckSettings, patience
+from dlprof.engine.workplace import work_directory
+from dlprof.errors import (
+    BaseNotMeasuredError,
+    BaseTargetError,
+    DlprofError,
+    NothingMeasuredError,
+    TargetError,
+    UsageError,
+)
 from dlprof.gate import LEAST_BATCHES, SIDES, cores_of, grouped
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config
+from dlprof.targets.builtin import prepare
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BlockRequest
 from dlprof.trial.side import BuiltSide, SideProcess
+
+_NEEDED = "What is checked has to work in the base too."
+_UNTRACKED = "Files that git doesn't track, such as data, are named by absolute paths."
+
+_NO_MODULE = "No module named"
+_SUBMODULES = (
+    "The base is checked out without its submodules: check against a directory that has them, with "
+    "--against DIRECTORY."
+)
+
+
+def side_name(plan: SidePlan) -> str:
+    """A side for people: ``The base (main, 1a2b3c4)``."""
+    compared = plan.compared
+    commit = f", {compared.commit[:7]}" if compared.commit else ""
+    return f"The {plan.side} ({compared.name}{commit})"
+
+
+def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
+    """The same error, with the name of the side that has it."""
+    hint = error.hint
+    if plan.side == "base" and not isinstance(error, UsageError):
+        hint = _hint_of_base(plan, error)
+    kind = type(error)
+    if plan.side == "base" and isinstance(error, TargetError):
+        kind = BaseTargetError
+    return kind(f"{side_name(plan)}: {error.message}", hint=hint, traceback=error.traceback)
+
+
+def _hint_of_base(plan: SidePlan, error: DlprofError) -> str:
+    """What to do about an error that the base has, which may lack more than it seems."""
+    bare = NO_SUBMODULES in plan.compared.note
+    if bare and _NO_MODULE in error.message:
+        return _SUBMODULES
+    parts = (error.hint, _NEEDED, _SUBMODULES if bare else "")
+    untracked = _UNTRACKED if plan.compared.commit else ""
+    return " ".join(filter(None, (*parts, untracked)))
+
+
+def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide]) -> None:
+    """Refuse sides that load different data, or the same code in spite of all.
+
+    Args:
+        plans: What the sides are.
+        built: What they told of their targets; nothing is refused of one alone.
+
+    Raises:
+        TargetError: They load different data.
+        UsageError: The base's code comes from the change's directory.
+    """
+    if len(built) < 2:
+        return
+    base, change = built["base"], built["change"]
+    lengths = (base.target.length, change.target.length)
+    if None not in lengths and lengths[0] != lengths[1]:
+        names = [f"t{side_name(plan)[1:]}" for plan in (plans["base"], plans["change"])]
+        raise TargetError(
+            f"The two sides load different data: {names[0]} has {lengths[0]} samples, "
+            f"{names[1]} has {lengths[1]}",
+            hint="Give both the same data, by --arg for example.",
+        )
+    there, here = plans["base"].root, plans["change"].root
+    if there == here or not base.file:
+        return
+    file = Path(base.file).resolve()
+    if file.is_relative_to(here) and not file.is_relative_to(there):
+        raise UsageError(
+            f"Both sides load the same code: the base takes {file} from the working tree",
+            hint="The package is installed so that it points there; name the target by its "
+            "file, as path/to/file.py:attr.",
+        )
+
 
 _MOST_BATCHES = 4096
 _NEAR = 1.5
@@ -131,7 +214,7 @@ class Sides:
         self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
         cold = self._try_all("load")
         self.block_s = max(cold.values())
-        if self.block_s > self._hopeless_s:
+        if self.block_s > self._settings.sweep.budget_s / 4:  # no room for a verdict
             return
         warm = self._try_all("load")
         self._fit_block(warm, least, workers)
@@ -161,11 +244,6 @@ class Sides:
         fitting = min(_MOST_BATCHES, max(least, wanted))
         self.block_s *= fitting / self.batches
         self.batches = fitting
-
-    @property
-    def _hopeless_s(self) -> float:
-        """A block that takes so long leaves no room for a verdict."""
-        return self._settings.sweep.budget_s / 4
 
     def _try_starts(self, guesses: Mapping[Side, float]) -> None:
         """Start each side once, unless that has taken so long before that there is no time for it.
@@ -249,3 +327,59 @@ class Sides:
 def _whole(batches: float, workers: int) -> int:
     """So many batches, or as many more as give each worker the same number of them."""
     return math.ceil(batches / workers) * workers
+
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def open_sides(
+    plans: Sequence[SidePlan], settings: CheckSettings, listener: CheckListener
+) -> Iterator[Sides]:
+    """The sides with their targets built and their loaders warm, ended at the end.
+
+    Args:
+        plans: One or two.
+        settings: What is loaded, and how.
+        listener: Told of the progress.
+
+    Raises:
+        DlprofError: A side can't be built or loaded from, or they don't fit each other.
+    """
+    for plan in plans:
+        if plan.request.pickled is None:
+            spec = parse_target(plan.request.target)
+            prepare(spec, listener.preparing, arguments=plan.request.arguments)
+    with work_directory() as directory:
+        library = _library(directory)
+        processes = {
+            plan.side: SideProcess(
+                plan.side,
+                plan.request,
+                plan.place(library),
+                logs=directory,
+                limit=patience(settings)[1],
+            )
+            for plan in plans
+        }
+        sides = Sides(plans, processes, settings)
+        try:
+            listener.message(f"building {settings.sweep.target}")
+            sides.build()
+            listener.message("warming up")
+            sides.warm_up()
+            yield sides
+        finally:
+            for process in processes.values():
+                process.close()
+
+
+def _library(directory: Path) -> Path:
+    """A directory that holds this dlprof and nothing else, or else all that lies beside it."""
+    library = directory / "library"
+    library.mkdir()
+    try:
+        (library / _PACKAGE.name).symlink_to(_PACKAGE, target_is_directory=True)
+    except OSError:  # Windows lets only some users make links
+        return _PACKAGE.parent
+    return library

@@ -148,7 +148,7 @@ def render_json(run: Run) -> str:
 
     Characters beyond ASCII and control characters leave as escapes.
     """
-    from dlprof.store.codec import to_json
+    from dlprof.records.codec import to_json
 
     document = {"schema_version": run.header.schema_version, **to_json(run)}
     return json.dumps(document, allow_nan=False) + "\n"

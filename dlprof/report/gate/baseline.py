@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from dlprof.gate import comparable
 from dlprof.gate.wording import percent, seconds_text
+from dlprof.records.codec import to_json
 from dlprof.records.gate import BaselineEntry, BaselineKey, BaselineRule
 from dlprof.report import document as doc
 from dlprof.report.gate.wording import short
-from dlprof.store.codec import to_json
 from dlprof.units import MISSING, counted
 
 BASELINE_SCHEMA_VERSION = 1

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from dlprof.errors import FileError
 from dlprof.gate.wording import amount, percent, stage_line
 from dlprof.records import Estimate
+from dlprof.records.codec import MismatchError, from_json, to_json
 from dlprof.records.gate import (
     CHECK_SCHEMA_VERSION,
     CheckReport,
@@ -32,7 +33,6 @@ from dlprof.report.gate.wording import (
     side_text,
     state_word,
 )
-from dlprof.store.codec import MismatchError, from_json, to_json
 from dlprof.units import format_duration
 
 _HINT = "Give a document that dlprof check --json printed."

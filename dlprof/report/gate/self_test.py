@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dlprof.gate.wording import amount, percent
+from dlprof.records.codec import to_json
 from dlprof.records.gate import TargetCheck
 from dlprof.records.self_test import SelfTest, Sight
 from dlprof.report import document as doc
 from dlprof.report.documents import line_by_line
 from dlprof.report.gate.wording import STATE_WORDS, short
-from dlprof.store.codec import to_json
 from dlprof.units import format_duration
 
 _MOST_BARS = 7

@@ -10,14 +10,14 @@ from typing import Any, cast
 from builders import config, failed, header, machine, plan, target, trial
 
 from dlprof.engine.deadline import Deadline
-from dlprof.engine.sweeping import Sweep
+from dlprof.engine.sweep import Sweep
 from dlprof.records import BatchCosts, Config, Explanation, Plan, Run, RunHeader, Trial, Usage
+from dlprof.records.codec import to_json
 from dlprof.search.space import build_cells
 from dlprof.settings import SweepSettings
 from dlprof.store import RunWriter, read_run
-from dlprof.store.codec import to_json
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.runner import TrialRunner
 
 CORES = 4.0
 CALIBRATING = (config(0), config(1), config(2))
@@ -151,7 +151,7 @@ def swept(
             header=about,
             settings=SweepSettings(budget_s=budget_s),
             plan=about.plan,
-            bench=cast(Bench, bench),
+            runner=cast(TrialRunner, bench),
             writer=writer,
             listener=listener or Quiet(),
             deadline=Deadline(

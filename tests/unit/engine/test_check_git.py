@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from dlprof.engine.checking.compared import both_sides, working_tree
-from dlprof.engine.checking.default_ref import default_ref
-from dlprof.engine.checking.git import Git
+from dlprof.engine.checking.git import Git, default_ref, remove_abandoned, worktree
 from dlprof.engine.checking.history import lone_side
 from dlprof.engine.checking.settings import CheckSettings
-from dlprof.engine.checking.worktree import remove_abandoned, worktree
 from dlprof.errors import BaseTargetError, DlprofError, FileError, UsageError
 from dlprof.settings import SweepSettings
 

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from check_fakes import BATCH_S, Listener, Opened, settings
 
-from dlprof.engine.baselines import record_entry
 from dlprof.engine.checking.history import (
     LOAD_BLOCKS,
     check_baseline,
     data_fingerprint,
     measure_run,
+    record_entry,
 )
 from dlprof.engine.checking.self_test import run_self_test
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import Target
 from dlprof.records.gate import BaselineEntry
-from dlprof.trial.burden import BurdenedCollate, burden
+from dlprof.trial.in_worker import DelayedCollate, add_delay
 
 
 @pytest.fixture
@@ -125,9 +125,9 @@ def test_a_self_test_slows_one_side_by_twice_the_limit(opened: Opened, tmp_path:
     assert test.trusted
     assert test.injected == pytest.approx(0.10)
     same, slowed = opened.sides
-    assert {plan.request.burden_s for plan in same.plans.values()} == {0.0}
-    assert slowed.plans["base"].request.burden_s == 0.0
-    assert slowed.plans["change"].request.burden_s == pytest.approx(0.1 * BATCH_S, rel=0.02)
+    assert {plan.request.delay_s for plan in same.plans.values()} == {0.0}
+    assert slowed.plans["base"].request.delay_s == 0.0
+    assert slowed.plans["change"].request.delay_s == pytest.approx(0.1 * BATCH_S, rel=0.02)
     assert listener.messages == ["the same code against itself", "the same code, 10% slower"]
 
 
@@ -143,22 +143,22 @@ def test_a_self_test_of_what_fails_says_why(opened: Opened, tmp_path: Path) -> N
         run_self_test(settings(), listener=Listener(), cwd=tmp_path, clock=opened.clock)
 
 
-def test_a_burdened_loader_costs_so_much_cpu_time_more() -> None:
+def test_a_delayed_loader_costs_so_much_cpu_time_more() -> None:
     loader = types.SimpleNamespace(collate_fn=sum)
-    burden(loader, 0.02)
+    add_delay(loader, 0.02)
     began_s = time.thread_time()
     assert loader.collate_fn([1, 2]) == 3
     assert time.thread_time() - began_s >= 0.02
 
 
-def test_no_burden_leaves_the_loader_as_it_is() -> None:
+def test_no_delay_leaves_the_loader_as_it_is() -> None:
     loader = types.SimpleNamespace(collate_fn=sum)
-    burden(loader, 0.0)
+    add_delay(loader, 0.0)
     assert loader.collate_fn is sum
 
 
-def test_a_burdened_collate_goes_to_other_processes() -> None:
+def test_a_delayed_collate_goes_to_other_processes() -> None:
     context = multiprocessing.get_context("spawn")
-    sent, received = context.SimpleQueue(), BurdenedCollate(sum, 0.001)
+    sent, received = context.SimpleQueue(), DelayedCollate(sum, 0.001)
     sent.put(received)
     assert sent.get()([1, 2]) == 3

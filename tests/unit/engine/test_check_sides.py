@@ -12,9 +12,8 @@ import pytest
 
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.measuring import measure
-from dlprof.engine.checking.naming import error_of_side
 from dlprof.engine.checking.settings import CheckSettings, for_check, patience
-from dlprof.engine.checking.sides import Sides
+from dlprof.engine.checking.sides import Sides, error_of_side
 from dlprof.errors import (
     BaseNotMeasuredError,
     DlprofError,
@@ -136,7 +135,7 @@ def plan(side: Side, root: str) -> SidePlan:
 
 
 @dataclasses.dataclass
-class Bench:
+class TrialRunner:
     """Two fake sides, built and warm."""
 
     clock: Clock
@@ -147,7 +146,7 @@ class Bench:
 
 def bench(
     base: dict[str, Any] | None = None, change: dict[str, Any] | None = None, **settings: Any
-) -> Bench:
+) -> TrialRunner:
     clock = Clock()
     processes: dict[Side, FakeProcess] = {
         "base": FakeProcess("base", clock, **(base or {})),
@@ -159,10 +158,10 @@ def bench(
     sides = Sides(plans, cast(dict[Side, SideProcess], processes), chosen, clock=clock)
     sides.build()
     sides.warm_up()
-    return Bench(clock=clock, processes=processes, sides=sides, settings=chosen)
+    return TrialRunner(clock=clock, processes=processes, sides=sides, settings=chosen)
 
 
-def measured(made: Bench, listener: Listener | None = None) -> Any:
+def measured(made: TrialRunner, listener: Listener | None = None) -> Any:
     return measure(made.sides, made.settings, listener or Listener(), clock=made.clock, began_s=0.0)
 
 

@@ -19,7 +19,7 @@ from dlprof.records import Config, Run, Trial, TrialCost
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
 from dlprof.store import RunWriter, read_run
-from dlprof.trial.bench import Bench
+from dlprof.trial.runner import TrialRunner
 
 
 def resolved(flags: dict[str, str], environ: dict[str, str]) -> SweepSettings:
@@ -57,7 +57,7 @@ def test_a_budget_that_building_the_target_used_up_is_refused_with_one_that_hold
         refuse(9.8)  # half a second is left, and the first trial takes 1.4
 
 
-class DeadNursery(PretendedBench):
+class DeadForkServer(PretendedBench):
     """One that no trial can be had from after some."""
 
     def explain(self, *request: Any, **about: Any) -> tuple[Trial, Mapping[str, Any]]:
@@ -75,7 +75,7 @@ def profiled(path: Path, bench: PretendedBench, listener: Quiet | None = None) -
             settings=SweepSettings(budget_s=60.0),
             config=Config(num_workers=1),
             cost=TrialCost(overhead_s=0.1),
-            bench=cast(Bench, bench),
+            runner=cast(TrialRunner, bench),
             writer=writer,
             listener=listener or Quiet(),
             deadline=Deadline(budget_s=60.0, began_s=0.0, clock=lambda: bench.now_s),
@@ -85,7 +85,7 @@ def profiled(path: Path, bench: PretendedBench, listener: Quiet | None = None) -
 def test_a_fault_that_ends_a_profile_leaves_the_diagnosis_of_what_was_measured(
     tmp_path: Path,
 ) -> None:
-    run = profiled(tmp_path / "run", DeadNursery(stop_after=3))
+    run = profiled(tmp_path / "run", DeadForkServer(stop_after=3))
     assert run.end is not None
     assert run.end.reason == "failed"
     assert len(run.trials) == 3
@@ -99,7 +99,7 @@ def test_a_fault_that_ends_a_profile_leaves_the_diagnosis_of_what_was_measured(
 
 def test_a_fault_before_the_first_trial_is_the_profiles(tmp_path: Path) -> None:
     with pytest.raises(NothingMeasuredError, match="process ended"):
-        profiled(tmp_path / "run", DeadNursery(stop_after=0))
+        profiled(tmp_path / "run", DeadForkServer(stop_after=0))
 
 
 @pytest.mark.parametrize("records", [2, 3, 4, 1000])

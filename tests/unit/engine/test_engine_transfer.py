@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from dlprof.engine.transfer import TransferOptions, run_transfer
+from dlprof.engine.transfer import TransferSettings, run_transfer
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records.transfer import DeviceTransfer, TogetherRate
-from dlprof.trial.inbox import Inbox
+from dlprof.trial.runtime import Inbox
 
 _HOST = dataclasses.asdict(DeviceTransfer(device="cpu", timed_by="host clock"))
 _RATE = {
@@ -76,7 +76,7 @@ time.sleep(60)
 """
     )
     listener = Listener()
-    found = run_transfer(TransferOptions(all_devices=True), listener)
+    found = run_transfer(TransferSettings(all_devices=True), listener)
     assert listener.told == ["copying"]
     assert [device.device for device in found.devices] == ["cpu"]
     assert [type(rate) for rate in found.together] == [TogetherRate]
@@ -88,7 +88,7 @@ time.sleep(60)
 
 def test_what_was_measured_is_kept_when_the_process_dies(other: Any) -> None:
     other(f'tell(event="device", device={_HOST!r}); os._exit(3)')
-    found = run_transfer(TransferOptions(target="synthetic"), Listener())
+    found = run_transfer(TransferSettings(target="synthetic"), Listener())
     assert found.devices
     assert "3" in found.unavailable["batch"]
     assert found.unavailable["rest"] == found.unavailable["batch"]
@@ -102,14 +102,14 @@ tell(event="missing", what="batch", reason="it stays")
 tell(event="done", torch_version="2.13", accelerator=None)
 """
     )
-    found = run_transfer(TransferOptions(target="synthetic"), Listener())
+    found = run_transfer(TransferSettings(target="synthetic"), Listener())
     assert found.unavailable["batch"] == "it stays"
 
 
 def test_a_process_that_dies_before_anything_is_told_with_its_last_words(other: Any) -> None:
     other('sys.stderr.write("no driver\\n"); sys.stderr.flush(); os._exit(4)')
     with pytest.raises(NothingMeasuredError, match="No copy could be measured") as caught:
-        run_transfer(TransferOptions(), Listener())
+        run_transfer(TransferSettings(), Listener())
     assert "no driver" in caught.value.traceback
 
 
@@ -124,7 +124,7 @@ tell(event="device", device={_HOST!r})
 time.sleep(60)
 """
     )
-    found = run_transfer(TransferOptions(timeout_s=2.0, budget_s=0.0), Listener())
+    found = run_transfer(TransferSettings(timeout_s=2.0, budget_s=0.0), Listener())
     assert "longer than 2 s" in found.unavailable["rest"]
     assert started[0].returncode is not None
     child = int(mark.read_text())
@@ -144,7 +144,7 @@ def test_its_errors_are_raised_again(other: Any, kind: str, error: type[Exceptio
     told = {"kind": kind, "message": "It is wrong.", "hint": "Mend it.", "traceback": ""}
     other(f'tell(event="failed", error={told!r}); time.sleep(60)')
     with pytest.raises(error, match="It is wrong"):
-        run_transfer(TransferOptions(), Listener())
+        run_transfer(TransferSettings(), Listener())
 
 
 def test_an_interrupt_leaves_nothing_running(other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,5 +155,5 @@ def test_an_interrupt_leaves_nothing_running(other: Any, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Inbox, "get", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_transfer(TransferOptions(), Listener())
+        run_transfer(TransferSettings(), Listener())
     assert started[0].returncode is not None

@@ -23,11 +23,11 @@ from dlprof.records import (
     Trial,
     Usage,
 )
+from dlprof.records.codec import to_json
 from dlprof.report.document import Document
 from dlprof.report.findings import cards, evidence_text, known_gain
 from dlprof.report.labels import gain_text
 from dlprof.report.profile import profile_report
-from dlprof.store.codec import to_json
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07[bold]loud[/bold]\u202e"
 PRESENT = config(4)

@@ -20,7 +20,7 @@ from sample_run import GOLDEN, OLDER_GOLDEN, write
 from schemas import FOLDER, conforms, faults, run_file_conforms, schema
 
 from dlprof.cli.entry import run as dlprof
-from dlprof.engine.baselines import record_entry
+from dlprof.engine.checking.history import record_entry
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import Run
 from dlprof.report.documents import (

@@ -16,6 +16,7 @@ from predicted_runs import calibration
 from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import BatchCosts, Config, Plan, SweepPrediction, Trial, TrialCost, Usage
+from dlprof.records.codec import from_json, to_json
 from dlprof.search.grid import GridSearch, Proposal, Stop
 from dlprof.search.led import (
     calibration_configs,
@@ -31,7 +32,6 @@ from dlprof.search.led import levers as levers_of
 from dlprof.search.space import build_cells, build_space
 from dlprof.settings import SweepSettings
 from dlprof.stats import NEAR, Expected
-from dlprof.store.codec import from_json, to_json
 
 NET = tuple(
     config(workers, prefetch, persistent_workers=kept)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.engine.device import place_of
+from dlprof.engine.preparation import copy_settings
 from dlprof.errors import UsageError
 from dlprof.records import Machine, Target
 from dlprof.search.space import Space, build_space
@@ -53,14 +53,14 @@ def test_who_names_pinning_gets_it() -> None:
 
 def test_batches_go_to_the_accelerator_or_the_device_that_is_named() -> None:
     settings = SweepSettings(copy_ahead=True, step_s=0.01, step_on="device")
-    assert place_of(settings, "cuda") == {
+    assert copy_settings(settings, "cuda") == {
         "device": "cuda",
         "copy_ahead": True,
         "step_on": "device",
     }
     named = dataclasses.replace(settings, device="cuda:1")
-    assert place_of(named, "cuda")["device"] == "cuda:1"
-    assert place_of(SweepSettings(), None)["device"] == "cpu"
+    assert copy_settings(named, "cuda")["device"] == "cuda:1"
+    assert copy_settings(SweepSettings(), None)["device"] == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_batches_go_to_the_accelerator_or_the_device_that_is_named() -> None:
 )
 def test_what_needs_a_device_is_refused_without_one(changes: dict[str, Any], option: str) -> None:
     with pytest.raises(UsageError, match=f"{option} = .* needs an accelerator"):
-        place_of(SweepSettings(**changes), None)
+        copy_settings(SweepSettings(**changes), None)
 
 
 def test_a_step_on_the_device_needs_its_length(tmp_path: Any) -> None:

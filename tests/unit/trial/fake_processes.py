@@ -6,11 +6,10 @@ import io
 from collections.abc import Sequence
 from typing import IO, Any
 
-from dlprof.trial.building import Built
-from dlprof.trial.inbox import Event, Inbox
-from dlprof.trial.launch import LAUNCHER, Handle
+from dlprof.trial.launch import LAUNCHER, Built, Handle
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
-from dlprof.trial.watch import Watcher
+from dlprof.trial.runtime import Inbox, Received
+from dlprof.trial.supervisor import ObserverProcess
 
 TRIAL = "trial-1"
 
@@ -78,7 +77,7 @@ class ImpatientInbox(Inbox):
         super().__init__()
         self.clock = clock
 
-    def get(self, timeout_s: float) -> Event | None:
+    def get(self, timeout_s: float) -> Received | None:
         event = super().get(0.0)
         if event is None:
             self.clock.now_s += timeout_s
@@ -89,7 +88,7 @@ class FakeLauncher:
     """Puts a script of events into the inbox when a trial is launched, and another when killed."""
 
     def __init__(
-        self, inbox: Inbox, script: Sequence[Event], *, on_kill: Sequence[Event] = ()
+        self, inbox: Inbox, script: Sequence[Received], *, on_kill: Sequence[Received] = ()
     ) -> None:
         self._inbox = inbox
         self._script = script
@@ -127,10 +126,10 @@ class FakeLauncher:
         raise AssertionError("not asked for in these tests")
 
 
-class FakeWatcher(Watcher):
+class FakeWatcher(ObserverProcess):
     """Answers ``memory`` as an observer does, or not at all; the trial goes on after that."""
 
-    def __init__(self, inbox: Inbox, *, answers: bool, afterwards: Sequence[Event]) -> None:
+    def __init__(self, inbox: Inbox, *, answers: bool, afterwards: Sequence[Received]) -> None:
         super().__init__(inbox)
         self._box = inbox
         self._answers = answers
@@ -146,15 +145,15 @@ class FakeWatcher(Watcher):
         if verb == "memory" and self._answers:
             unavailable = {"throttled_fraction": "no controller"}
             message = {"event": "usage", "usage": USAGE, "unavailable": unavailable}
-            self._box.put(Event(self.source, message))
+            self._box.put(Received(self.source, message))
         if verb == "memory":
             for event in self._afterwards:
                 self._box.put(event)
 
 
-def from_trial(event: str, **details: object) -> Event:
-    return Event(TRIAL, {"event": event, **details})
+def from_trial(event: str, **details: object) -> Received:
+    return Received(TRIAL, {"event": event, **details})
 
 
-def exited(status: int) -> Event:
-    return Event(LAUNCHER, {"event": "exited", "status": status})
+def exited(status: int) -> Received:
+    return Received(LAUNCHER, {"event": "exited", "status": status})

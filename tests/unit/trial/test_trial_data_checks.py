@@ -21,13 +21,13 @@ from dlprof.records import DUPLICATED_SIGN, VARIED_SIGN, Config, Target
 from dlprof.targets.counting import SampleCounter, agreeing, is_resampled
 from dlprof.targets.workers import WorkerSetup
 from dlprof.trial import data_checks
-from dlprof.trial.data_checks import IN_SAMPLES, Seen, check_length, watch_worker_info
+from dlprof.trial.data_checks import IN_SAMPLES, BatchChecks, check_length, watch_worker_info
 from dlprof.trial.measure import Loop, WrongDataError
 
 
-def looked_at(workers: int, *epochs: list[Any], kind: str = "iterable") -> Seen:
+def looked_at(workers: int, *epochs: list[Any], kind: str = "iterable") -> BatchChecks:
     target = Target(spec="x", kind="map" if kind == "map" else "iterable", dataset="X")
-    seen = Seen(target, Config(num_workers=workers), SampleCounter())
+    seen = BatchChecks(target, Config(num_workers=workers), SampleCounter())
     for batches in epochs:
         for position, batch in enumerate(batches):
             seen.inspect(position, batch)
@@ -83,7 +83,7 @@ def test_what_says_nothing_of_duplicates(workers: int, batches: list[Any], kind:
 
 
 def test_bytes_follow_the_samples_where_batches_have_changing_sizes() -> None:
-    seen = Seen(Target(spec="x", kind="iterable", dataset="X"), Config(), SampleCounter())
+    seen = BatchChecks(Target(spec="x", kind="iterable", dataset="X"), Config(), SampleCounter())
     for position, numbers in enumerate([(1, 2, 3), (1, 2, 3)]):
         seen.inspect(position, batch(*numbers))
     seen.weigh(batch(1))  # the last, of one sample
@@ -93,7 +93,7 @@ def test_bytes_follow_the_samples_where_batches_have_changing_sizes() -> None:
 
 def test_a_new_epoch_is_no_repetition() -> None:
     target = Target(spec="x", kind="iterable", dataset="X")
-    seen = Seen(target, Config(num_workers=2), SampleCounter())
+    seen = BatchChecks(target, Config(num_workers=2), SampleCounter())
     for _ in range(2):
         for position, numbers in enumerate([(1, 2, 3), (4, 5, 6)]):
             seen.inspect(position, batch(*numbers))
@@ -210,7 +210,7 @@ def test_batches_that_won_t_be_looked_at_are_let_be() -> None:
 
 def test_samples_that_some_workers_share_are_a_warning() -> None:
     target = Target(spec="x", kind="iterable", dataset="X")
-    seen = Seen(target, Config(num_workers=2), SampleCounter())
+    seen = BatchChecks(target, Config(num_workers=2), SampleCounter())
     for position, numbers in enumerate([(1, 2, 3, 4), (4, 5, 6, 7)]):
         seen.inspect(position, batch(*numbers))
     assert seen.warnings == ["workers gave some of the same samples"]
@@ -312,7 +312,7 @@ def test_workers_that_ask_are_told_by_their_epochs(monkeypatch: pytest.MonkeyPat
     loader = DataLoader(Numbers(asks=True), num_workers=2)
     alike = [batch(n, n + 1, n + 2) for n in (1, 1, 4, 4, 7, 7)]
     for last, found in (((10, 10), True), ((10, 20), False)):
-        seen = Seen(target, Config(num_workers=2), SampleCounter(), loader)
+        seen = BatchChecks(target, Config(num_workers=2), SampleCounter(), loader)
         rest = [batch(n, n + 3, n + 5) for n in last]
         for position, one in enumerate([*alike, *rest]):
             seen.inspect(position, one)
@@ -321,7 +321,7 @@ def test_workers_that_ask_are_told_by_their_epochs(monkeypatch: pytest.MonkeyPat
 
 def test_idle_workers_are_no_other_workers() -> None:
     """Two of four yield all; the batches of the others are left out."""
-    seen = Seen(
+    seen = BatchChecks(
         Target(spec="x", kind="iterable", dataset="X"), Config(num_workers=4), SampleCounter()
     )
     seen.inspect(0, batch(1, 2, 3))
@@ -347,20 +347,20 @@ def test_workers_of_another_package_are_watched_too(monkeypatch: pytest.MonkeyPa
 
 def test_of_a_loader_of_one_s_own_nobody_knows_the_workers() -> None:
     target = Target(spec="x", kind="iterable", dataset="X")
-    seen = Seen(target, Config(num_workers=2), SampleCounter(), Epoch(4, None))
+    seen = BatchChecks(target, Config(num_workers=2), SampleCounter(), Epoch(4, None))
     assert (seen.batches, seen.warnings) == (0, [])
 
 
 def test_shards_that_are_drawn_with_replacement_are_not_compared() -> None:
     target = Target(spec="x", kind="iterable", dataset="X")
     loader = DataLoader(Chain(ResampledStage()), num_workers=2)
-    seen = Seen(target, Config(num_workers=2), SampleCounter(), loader)
+    seen = BatchChecks(target, Config(num_workers=2), SampleCounter(), loader)
     assert (seen.resampled, seen.batches, seen.warnings) == (True, 0, [])
 
 
 def test_samples_that_nobody_batches_are_compared() -> None:
     target = Target(spec="x", kind="iterable", dataset="X")
-    seen = Seen(target, Config(num_workers=2), SampleCounter())
+    seen = BatchChecks(target, Config(num_workers=2), SampleCounter())
     samples = [[torch.full((3, 4, 4), float(number)), number] for number in (1, 1, 2, 2, 3, 3)]
     for position, sample in enumerate(samples[:5]):
         seen.inspect(position, sample)

@@ -19,7 +19,7 @@ from dlprof.trial.estimate import (
     throughput,
     warm_up_batches,
 )
-from dlprof.trial.noise import disturbances
+from dlprof.trial.state import disturbances
 
 
 def bursts(workers: int, rounds: int, round_s: float = 1.0) -> list[float]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Client
 from typing import Any
@@ -10,8 +13,19 @@ import pytest
 from torch._utils import ExceptionWrapper
 
 from dlprof.errors import TargetError
-from dlprof.trial.failures import blame_log, classify, died, ended, last_lines, outcome_of
+from dlprof.trial.failures import (
+    ResourceLimitError,
+    blame_log,
+    classify,
+    died,
+    ended,
+    last_lines,
+    outcome_of,
+    resource_limits,
+)
 from dlprof.trial.measure import EmptyLoaderError
+from dlprof.trial.runtime import Inbox
+from dlprof.trial.supervisor import ObserverProcess
 
 
 def outer(cause: BaseException) -> RuntimeError:
@@ -306,3 +320,53 @@ def test_what_loading_itself_says_in_a_worker_counts(file: str, text: str, kind:
     said = _SAID_BY_LOADING.format(error="OSError", file=file, text=text)
 
     assert classify(OSError(said)).kind == kind
+
+
+def refused(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (refused(errno.EAGAIN), "ulimit -u"),
+        (refused(errno.ENOMEM), "ulimit -v"),
+        (refused(errno.ENOSPC), "TMPDIR"),
+        (refused(errno.EMFILE), "ulimit -n"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+    ],
+)
+def test_want_of_room_is_named(error: Exception, remedy: str) -> None:
+    with (
+        pytest.raises(ResourceLimitError, match="does not start the observer") as caught,
+        resource_limits("the observer"),
+    ):
+        raise error
+
+    assert remedy in caught.value.hint
+
+
+@pytest.mark.parametrize("error", [refused(errno.ENOENT), RuntimeError("dictionary changed")])
+def test_other_errors_are_not(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error).rpartition("] ")[2]), resource_limits("it"):
+        raise error
+
+
+def test_an_inbox_without_a_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(ResourceLimitError):
+        Inbox().listen("trial-1", lambda: None)
+
+
+def test_a_trial_goes_on_without_an_observer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def popen(*_words: object, **_details: object) -> None:
+        raise refused(errno.EAGAIN)
+
+    monkeypatch.setattr("dlprof.trial.runtime.subprocess.Popen", popen)
+    watcher = ObserverProcess(Inbox())
+    watcher.watch(1, memory_bytes=None, reserve_bytes=0)
+    watcher.order("start")
+    watcher.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.trial.nursery import fork_hazard
+from dlprof.trial.fork_server import fork_hazard
 
 
 def _opened(directory: Path, *names: str) -> Path:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.trial.descriptors import OpenFiles, open_files, without_room
-from dlprof.trial.hangs import Standstill, all_wait, judge
+from dlprof.trial.hangs import OpenFiles, Standstill, all_wait, judge, open_files, without_room
 from dlprof.trial.stacks import parse_stacks
 
 PYTHON = "/usr/lib/python3.11"

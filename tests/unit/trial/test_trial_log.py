@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.trial.log import MOST_BYTES, TrialLog, open_log
+from dlprof.trial.runtime import MOST_BYTES, TrialLog, open_log
 
 SHOWN = 1 << 16
 

@@ -11,8 +11,8 @@ from dlprof.records import Config
 from dlprof.trial.measure import (
     EmptyLoaderError,
     Loop,
-    Measured,
-    Plan,
+    WindowFigures,
+    WindowPlan,
     WrongDataError,
     fill_s,
     measure,
@@ -28,7 +28,7 @@ def run(
     gate: FakeGate | None = None,
     turnover: bool = True,
     count: Callable[[int], int | None] | None = None,
-) -> tuple[Measured, list[str]]:
+) -> tuple[WindowFigures, list[str]]:
     clock = loader.clock
     edges: list[str] = []
     loop = Loop(
@@ -41,7 +41,7 @@ def run(
     )
     measured = measure(
         loop,
-        Plan(config=config, window_s=window_s, turnover=turnover),
+        WindowPlan(config=config, window_s=window_s, turnover=turnover),
         gate or FakeGate(loader),
         clock=clock,
         window=lambda edge, _fill: edges.append(edge),

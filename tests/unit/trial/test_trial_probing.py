@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import multiprocessing
+import threading
 import types
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 
+from dlprof.records import Config
 from dlprof.trial import probing
+from dlprof.trial.probing import start_method_of, try_batch, try_start
 
 CLASSES = torch.arange(5)
 
@@ -39,3 +46,128 @@ def test_one_sample_at_a_time_is_told() -> None:
     image = torch.zeros(3, 16, 16)
     told = probing._samples_per_batch(gate, image, image, built)
     assert told == (1.0, "The second batch counts as 1 sample.")
+
+
+SPAWN = Config(num_workers=1, start_method="spawn").canonical()
+
+
+class Refuses:
+    """Raises what it is told when it is pickled."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __reduce__(self) -> NoReturn:
+        raise self.error
+
+
+class Wrapped:
+    """A batch of the user's own class, whose tensors no walk over containers finds."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.hidden = tensor
+
+
+class Numbers(Dataset[int]):
+    """Samples that anybody can send."""
+
+    def __init__(self, held: object = None) -> None:
+        self.held = held
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_what_goes_through_shared_memory_is_counted() -> None:
+    batch = {"image": torch.zeros(4, 8), "label": [torch.zeros(4), "text", 3]}
+    parcel = try_batch(batch)
+    assert (parcel.shared_bytes, parcel.descriptors) == (4 * 8 * 4 + 4 * 4, 2)
+    assert parcel.failure is None
+
+
+def test_tensors_of_the_user_s_own_classes_are_counted() -> None:
+    assert try_batch(Wrapped(torch.zeros(16))).shared_bytes == 64
+
+
+def test_views_share_their_storage_and_empty_tensors_have_none() -> None:
+    whole = torch.zeros(100)
+    parcel = try_batch([whole[:10], whole[10:], torch.zeros(0)])
+    assert (parcel.shared_bytes, parcel.descriptors) == (400, 1)
+
+
+def test_the_batch_stays_where_it_is() -> None:
+    batch = torch.zeros(100)
+    try_batch(batch)
+    assert not batch.untyped_storage().is_shared()
+
+
+def test_text_and_numbers_need_no_shared_memory() -> None:
+    parcel = try_batch(["text", 3, b"bytes"])
+    assert (parcel.shared_bytes, parcel.descriptors) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "word"),
+    [
+        (lambda: (torch.zeros(3), io.StringIO), ""),
+        (lambda: (torch.zeros(3), threading.Lock()), "lock"),
+        (lambda: (torch.zeros(3), (number for number in range(3))), "generator"),
+        (lambda: (torch.zeros(3), lambda: None), "lambda"),
+        (lambda: torch.ones(3, requires_grad=True) * 2, "grad"),
+        (lambda: Refuses(ValueError("not this one")), "not this one"),
+    ],
+)
+def test_a_batch_that_can_not_be_sent(batch: Callable[[], object], word: str) -> None:
+    failure = try_batch(batch()).failure
+    if not word:
+        assert failure is None
+        return
+    assert failure is not None
+    assert failure.kind == "batch_not_picklable"
+    assert word in failure.message
+    assert failure.hint
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), MemoryError()])
+def test_what_may_pass_is_no_fault_of_the_batch(error: Exception) -> None:
+    parcel = try_batch(Refuses(error))
+    assert parcel.failure is None
+    assert parcel.shared_bytes is None
+
+
+def test_a_data_set_that_can_not_be_pickled() -> None:
+    """It needs no process to be found out."""
+    failure = try_start(DataLoader(Numbers(threading.Lock()), num_workers=1), SPAWN)
+    assert failure is not None
+    assert failure.kind == "not_picklable"
+    assert "started by spawn can't be sent the dataset" in failure.message
+    assert "--start-method fork" in failure.hint
+    assert not multiprocessing.active_children()
+
+
+def test_the_part_that_can_not_be_pickled_is_named() -> None:
+    loader = DataLoader(Numbers(), num_workers=1, collate_fn=lambda batch: batch)
+    failure = try_start(loader, SPAWN)
+    assert failure is not None
+    assert "can't be sent collate_fn: " in failure.message
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="nothing is forked here"
+)
+def test_a_fork_needs_no_pickle() -> None:
+    loader = DataLoader(Numbers(threading.Lock()), num_workers=1)
+    assert try_start(loader, Config(num_workers=1, start_method="fork")) is None
+
+
+def test_a_loader_of_another_kind_is_not_judged() -> None:
+    assert try_start(iter([1, 2]), SPAWN) is None
+
+
+def test_the_loader_s_own_context_counts_where_none_is_asked_for() -> None:
+    loader: Any = DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn")
+    assert start_method_of(loader, Config(num_workers=1)) == "spawn"
+    assert start_method_of(loader, Config(num_workers=1, start_method="fork")) == "fork"

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 
 import pytest
 
-from dlprof.trial.protocol import Channel
+from dlprof.errors import TargetError, UsageError
+from dlprof.records import Config, Target
+from dlprof.trial.launch import built_of
+from dlprof.trial.protocol import (
+    Channel,
+    Message,
+    TrialRequest,
+    describe_error,
+    error_of,
+    obey,
+    record_of,
+    serve,
+)
 
 
 def said(text: bytes) -> Channel:
@@ -40,3 +54,65 @@ def test_a_message_that_is_cut_off_is_none(rest: bytes) -> None:
 
     assert channel.receive() == {"go": True}
     assert channel.receive() is None
+
+
+def test_orders_are_carried_out_until_nobody_orders() -> None:
+    asked: list[int] = []
+
+    def add(number: int) -> Message | None:
+        asked.append(number)
+        return {"event": "sum", "value": sum(asked)} if sum(asked) < 4 else None
+
+    def fail() -> Message:
+        raise RuntimeError("no")
+
+    orders = ({"order": "add", "number": 1}, {"order": "fail"}, {"go": True}, {"order": "sing"})
+    lines = [
+        json.dumps(order).encode() for order in (*orders, orders[0], {"order": "add", "number": 2})
+    ]
+    answers = io.BytesIO()
+
+    serve(
+        Channel(io.BytesIO(b"\n".join(lines) + b"\n"), answers),
+        {"add": add, "fail": fail},
+        failed=lambda error: {"event": "failed", "why": str(error)},
+    )
+
+    assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
+        {"event": "sum", "value": 1},
+        {"event": "failed", "why": "no"},
+        {"event": "sum", "value": 2},
+    ]
+    assert asked == [1, 1, 2]
+
+
+def test_an_order_that_is_none_does_nothing() -> None:
+    assert obey({"order": "sing"}, {}) is None
+    assert obey({"go": True}, {}) is None
+
+
+def test_a_request_is_read_back_as_it_was() -> None:
+    request = TrialRequest(
+        config=Config(num_workers=2, prefetch_factor=3), starts=("own", "spawn"), trial_s=2
+    )
+    values = json.loads(json.dumps(dataclasses.asdict(request)))
+
+    assert record_of(TrialRequest, values) == request
+    assert record_of(TrialRequest, None) is None
+
+
+def test_an_error_is_raised_again_as_what_it_was() -> None:
+    error = error_of(describe_error(UsageError("It is wrong", hint="Leave it out.")))
+
+    assert isinstance(error, UsageError)
+    assert (error.message, error.hint) == ("It is wrong", "Leave it out.")
+
+
+def test_a_target_with_settings_that_no_run_can_hold_is_refused() -> None:
+    target = Target(
+        spec="mine:loader", kind="map", dataset="Mine", own_config=Config(batch_size=2**40)
+    )
+    message = {"event": "built", "target": dataclasses.asdict(target), "versions": {}}
+
+    with pytest.raises(TargetError, match=r"own_config\.batch_size"):
+        built_of(json.loads(json.dumps(message)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.trial.log import TrialLog
+from dlprof.trial.runtime import TrialLog
 from dlprof.trial.stacks import collect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

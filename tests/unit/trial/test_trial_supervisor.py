@@ -22,12 +22,11 @@ from fake_processes import (
 
 from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.records import Config, Trial, Usage
-from dlprof.trial.inbox import Event
+from dlprof.trial.failures import ResourceLimitError
 from dlprof.trial.launch import LAUNCHER
-from dlprof.trial.log import MOST_BYTES
 from dlprof.trial.protocol import TrialRequest
-from dlprof.trial.room import NoRoomError
-from dlprof.trial.story import Limits, Story
+from dlprof.trial.runtime import MOST_BYTES, Received
+from dlprof.trial.state import TrialLimits, TrialState
 from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
 
 PID = 99_999_999  # nobody's: a trial that hangs is looked up
@@ -39,21 +38,21 @@ WHOLE = (
     from_trial("beat"),
     from_trial("window_end"),
     FILLED,
-    Event(TRIAL, RESULT),
+    Received(TRIAL, RESULT),
     exited(0),
 )
 FAILURE = {"kind": "worker_exception", "message": "ValueError", "hint": "mend it"}
 
 
-class Bench:
+class Supervised:
     """A supervisor among fakes."""
 
     def __init__(
         self,
         directory: Path,
-        script: Sequence[Event],
+        script: Sequence[Received],
         *,
-        on_kill: Sequence[Event] = (),
+        on_kill: Sequence[Received] = (),
         answers: bool = True,
         inbox: ImpatientInbox | None = None,
     ) -> None:
@@ -66,7 +65,7 @@ class Bench:
             watcher=self.watcher,
             inbox=inbox,
             directory=directory,
-            limits=Limits(wall_s=30.0, stall_s=20.0, usable_cores=2.0),
+            limits=TrialLimits(wall_s=30.0, stall_s=20.0, usable_cores=2.0),
             clock=inbox.clock,
         )
 
@@ -75,7 +74,7 @@ class Bench:
 
 
 def test_a_trial_that_goes_well(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WHOLE)
+    bench = Supervised(tmp_path, WHOLE)
     trial = bench.run()
 
     assert trial.outcome == "completed"
@@ -89,30 +88,32 @@ def test_a_trial_that_goes_well(tmp_path: Path) -> None:
 
 
 def test_what_it_uses_is_kept_over_time(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WHOLE)
+    bench = Supervised(tmp_path, WHOLE)
     pulses = [
-        Event(bench.watcher.source, {"event": "pulse", "usage": {**USAGE, "own_cpu_cores": cores}})
+        Received(
+            bench.watcher.source, {"event": "pulse", "usage": {**USAGE, "own_cpu_cores": cores}}
+        )
         for cores in (0.5, 1.25)
     ]
-    trial = Bench(tmp_path, [*WHOLE[:3], *pulses, *WHOLE[3:]]).run()
+    trial = Supervised(tmp_path, [*WHOLE[:3], *pulses, *WHOLE[3:]]).run()
     assert [each.own_cpu_cores for each in trial.usage_over_time] == [0.5, 1.25]
     assert all(each.at_s >= 0 for each in trial.usage_over_time)
 
 
 def test_a_long_trial_keeps_as_many_samples_as_a_chart_shows() -> None:
-    story = Story(heard_s=0.0, began_s=100.0, deadline_s=1000.0)
+    state = TrialState(heard_s=0.0, began_s=100.0, deadline_s=1000.0)
     for second in range(1000):
-        story.used(Usage(own_cpu_cores=float(second)), 100.0 + second)
-        assert story.busy_cores == second
-        assert len(story.samples) <= 60
-    at = [each.at_s for each in story.samples]
+        state.used(Usage(own_cpu_cores=float(second)), 100.0 + second)
+        assert state.busy_cores == second
+        assert len(state.samples) <= 60
+    at = [each.at_s for each in state.samples]
     assert at == sorted(at)
     assert at[0] < 20
-    assert [each.own_cpu_cores for each in story.samples] == at
+    assert [each.own_cpu_cores for each in state.samples] == at
 
 
 def test_missing_figures_have_reasons(tmp_path: Path) -> None:
-    trial = Bench(tmp_path, WHOLE).run()
+    trial = Supervised(tmp_path, WHOLE).run()
 
     assert trial.wait_fraction is None
     assert "no step" in trial.unavailable["wait_fraction"]
@@ -123,11 +124,11 @@ def test_missing_figures_have_reasons(tmp_path: Path) -> None:
 def test_a_stated_step_has_a_wait_fraction(tmp_path: Path) -> None:
     request = TrialRequest(config=REQUEST.config, step_s=0.01)
 
-    assert Bench(tmp_path, WHOLE).run(request).wait_fraction == 0.25
+    assert Supervised(tmp_path, WHOLE).run(request).wait_fraction == 0.25
 
 
 def test_a_silent_observer_costs_figures_not_the_trial(tmp_path: Path) -> None:
-    trial = Bench(tmp_path, WHOLE, answers=False).run()
+    trial = Supervised(tmp_path, WHOLE, answers=False).run()
 
     assert trial.outcome == "completed"
     assert trial.usage.own_cpu_cores is None
@@ -136,15 +137,15 @@ def test_a_silent_observer_costs_figures_not_the_trial(tmp_path: Path) -> None:
 
 def test_a_dead_observer_lets_the_trial_go_on(tmp_path: Path) -> None:
     script = list(WHOLE)
-    script.insert(5, Event("observer-0", None))
-    bench = Bench(tmp_path, script, answers=False)
+    script.insert(5, Received("observer-0", None))
+    bench = Supervised(tmp_path, script, answers=False)
 
     assert bench.run().outcome == "completed"
     assert bench.launcher.written.closed or b"go" in bench.launcher.written.getvalue()
 
 
 def test_an_exception_is_named(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, [WHOLE[0], from_trial("failed", failure=FAILURE), exited(0)])
+    bench = Supervised(tmp_path, [WHOLE[0], from_trial("failed", failure=FAILURE), exited(0)])
     trial = bench.run()
 
     assert trial.outcome == "crashed"
@@ -158,7 +159,7 @@ def test_an_exception_is_named(tmp_path: Path) -> None:
     [(-11, "worker_signal", "SIGSEGV"), (3, "worker_exit", "exit code 3")],
 )
 def test_a_sudden_death_is_named(tmp_path: Path, status: int, kind: str, word: str) -> None:
-    trial = Bench(tmp_path, [WHOLE[0], WHOLE[1], exited(status)]).run()
+    trial = Supervised(tmp_path, [WHOLE[0], WHOLE[1], exited(status)]).run()
 
     assert trial.failure is not None
     assert trial.failure.kind == kind
@@ -166,7 +167,7 @@ def test_a_sudden_death_is_named(tmp_path: Path, status: int, kind: str, word: s
 
 
 def test_a_trial_without_end_is_ended(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WHOLE[:2], on_kill=[exited(-9)])
+    bench = Supervised(tmp_path, WHOLE[:2], on_kill=[exited(-9)])
     trial = bench.run()
 
     assert bench.launcher.kills == 1
@@ -176,18 +177,20 @@ def test_a_trial_without_end_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_result_counts_even_if_the_end_takes_too_long(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WHOLE[:-1], on_kill=[exited(-9)])
+    bench = Supervised(tmp_path, WHOLE[:-1], on_kill=[exited(-9)])
 
     assert bench.run().outcome == "completed"
     assert bench.launcher.kills == 1
 
 
 @pytest.mark.parametrize(
-    "late", [from_trial("failed", failure=FAILURE), Event(TRIAL, RESULT)], ids=["failed", "result"]
+    "late",
+    [from_trial("failed", failure=FAILURE), Received(TRIAL, RESULT)],
+    ids=["failed", "result"],
 )
-def test_what_a_trial_is_ended_for_stands(tmp_path: Path, late: Event) -> None:
+def test_what_a_trial_is_ended_for_stands(tmp_path: Path, late: Received) -> None:
     """Whatever it says while it is being ended, such as that SIGTERM has ended its workers."""
-    bench = Bench(tmp_path, WHOLE[:2], on_kill=[late, exited(0)])
+    bench = Supervised(tmp_path, WHOLE[:2], on_kill=[late, exited(0)])
     trial = bench.run()
 
     assert trial.failure is not None
@@ -197,7 +200,7 @@ def test_what_a_trial_is_ended_for_stands(tmp_path: Path, late: Event) -> None:
 class Interrupting(ImpatientInbox):
     """Ctrl-C, while a trial runs."""
 
-    def get(self, timeout_s: float) -> Event | None:
+    def get(self, timeout_s: float) -> Received | None:
         event = super().get(timeout_s)
         if event is not None and event.source == TRIAL:
             raise KeyboardInterrupt
@@ -206,7 +209,7 @@ class Interrupting(ImpatientInbox):
 
 def test_an_interrupted_trial_has_ended_before_it_is_cleared_up_after(tmp_path: Path) -> None:
     inbox = Interrupting(Clock())
-    bench = Bench(tmp_path, WHOLE[:1], on_kill=[exited(-15)], inbox=inbox)
+    bench = Supervised(tmp_path, WHOLE[:1], on_kill=[exited(-15)], inbox=inbox)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
 
@@ -216,31 +219,33 @@ def test_an_interrupted_trial_has_ended_before_it_is_cleared_up_after(tmp_path: 
 
 def test_a_dead_launcher_ends_the_sweep(tmp_path: Path) -> None:
     with pytest.raises(NothingMeasuredError):
-        Bench(tmp_path, [Event(LAUNCHER, None)]).run()
+        Supervised(tmp_path, [Received(LAUNCHER, None)]).run()
 
 
 def test_events_of_an_earlier_trial_are_ignored(tmp_path: Path) -> None:
-    late = Event("trial-0", {"event": "failed", "failure": FAILURE})
+    late = Received("trial-0", {"event": "failed", "failure": FAILURE})
 
-    assert Bench(tmp_path, [late, Event("trial-0", None), *WHOLE]).run().outcome == "completed"
+    assert (
+        Supervised(tmp_path, [late, Received("trial-0", None), *WHOLE]).run().outcome == "completed"
+    )
 
 
 def test_a_probe_describes_a_batch(tmp_path: Path) -> None:
     script = [WHOLE[0], from_trial("result", probe={"batch_bytes": 5}), exited(0)]
 
-    assert Bench(tmp_path, script).supervisor.probe(REQUEST) == {"batch_bytes": 5}
+    assert Supervised(tmp_path, script).supervisor.probe(REQUEST) == {"batch_bytes": 5}
 
 
 def test_a_probe_that_fails_is_an_error_of_the_target(tmp_path: Path) -> None:
     script = [WHOLE[0], from_trial("failed", failure={**FAILURE, "stderr_tail": "Traceback"})]
     with pytest.raises(TargetError, match="ValueError") as caught:
-        Bench(tmp_path, [*script, exited(0)]).supervisor.probe(REQUEST)
+        Supervised(tmp_path, [*script, exited(0)]).supervisor.probe(REQUEST)
 
     assert caught.value.traceback == "Traceback"
 
 
 def test_a_probe_that_hangs_is_told_apart(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WHOLE[:1], on_kill=[exited(-9)])
+    bench = Supervised(tmp_path, WHOLE[:1], on_kill=[exited(-9)])
     with pytest.raises(ProbeTimeoutError):
         bench.supervisor.probe(REQUEST)
 
@@ -258,7 +263,7 @@ class Stopped(ImpatientInbox):
         self.times = times
         self.before = before
 
-    def get(self, timeout_s: float) -> Event | None:
+    def get(self, timeout_s: float) -> Received | None:
         event = super().get(timeout_s)
         message = None if event is None else event.message
         if self.times and message is not None and message["event"] == self.before:
@@ -270,7 +275,7 @@ class Stopped(ImpatientInbox):
 @pytest.mark.parametrize("before", ["born", "window_start", "filled", "usage", "result", "exited"])
 def test_time_does_not_count_in_which_this_process_is_stopped(tmp_path: Path, before: str) -> None:
     """The trial is run again, because what was seen of it is not what it did."""
-    bench = Bench(tmp_path, WHOLE, inbox=Stopped(1, before))
+    bench = Supervised(tmp_path, WHOLE, inbox=Stopped(1, before))
     trial = bench.run()
 
     assert trial.outcome == "completed", trial.failure
@@ -280,7 +285,7 @@ def test_time_does_not_count_in_which_this_process_is_stopped(tmp_path: Path, be
 
 
 def test_a_trial_that_is_always_disturbed_says_so(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WHOLE, inbox=Stopped(99, "window_start"))
+    bench = Supervised(tmp_path, WHOLE, inbox=Stopped(99, "window_start"))
     trial = bench.run()
 
     assert trial.outcome == "completed", trial.failure
@@ -291,7 +296,7 @@ def test_a_trial_that_is_always_disturbed_says_so(tmp_path: Path) -> None:
 
 def test_a_hang_is_found_after_a_stop(tmp_path: Path) -> None:
     inbox = Stopped(1, "window_start")
-    trial = Bench(tmp_path, WHOLE[:2], on_kill=[exited(-9)], inbox=inbox).run()
+    trial = Supervised(tmp_path, WHOLE[:2], on_kill=[exited(-9)], inbox=inbox).run()
 
     assert trial.failure is not None
     assert trial.failure.kind == "timeout"
@@ -300,7 +305,7 @@ def test_a_hang_is_found_after_a_stop(tmp_path: Path) -> None:
 
 def test_a_trial_for_which_there_is_no_process(tmp_path: Path) -> None:
     message = {"event": "not_started", "errno": errno.EAGAIN, "error": os.strerror(errno.EAGAIN)}
-    bench = Bench(tmp_path, [Event(LAUNCHER, message)])
+    bench = Supervised(tmp_path, [Received(LAUNCHER, message)])
     trial = bench.run()
 
     assert trial.failure is not None
@@ -311,7 +316,7 @@ def test_a_trial_for_which_there_is_no_process(tmp_path: Path) -> None:
 
 def test_a_loud_trial_is_looked_at_more_often(tmp_path: Path) -> None:
     inbox = ImpatientInbox(Clock())
-    bench = Bench(tmp_path, WHOLE[:2], on_kill=[exited(-9)], inbox=inbox)
+    bench = Supervised(tmp_path, WHOLE[:2], on_kill=[exited(-9)], inbox=inbox)
     bench.launcher.printed = b"x" * (MOST_BYTES + 1)
     trial = bench.run()
 
@@ -324,10 +329,10 @@ def test_a_full_disk_under_temporary_files(tmp_path: Path, monkeypatch: pytest.M
     def full(*_words: object, **_details: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    bench = Bench(tmp_path, WHOLE)
+    bench = Supervised(tmp_path, WHOLE)
     with monkeypatch.context() as patch:
         patch.setattr("dlprof.trial.supervisor.tempfile.mkdtemp", full)
-        with pytest.raises(NoRoomError, match="No space left on device") as caught:
+        with pytest.raises(ResourceLimitError, match="No space left on device") as caught:
             bench.run()
 
     assert "TMPDIR" in caught.value.hint

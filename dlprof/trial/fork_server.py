@@ -5,8 +5,8 @@ and every trial still gets a process that no other trial has touched. It runs no
 no torch operation beyond those of the user's own constructor, so that no thread pool exists that a
 fork would break.
 
-Run as ``python -m dlprof.trial.nursery FD DIRECTORY``: FD is its end of a socket to the
-supervisor, and DIRECTORY that of the sweep.
+Run as ``python -m dlprof.trial.fork_server DIRECTORY FD``: DIRECTORY is that of the sweep, and FD
+its end of a socket to the supervisor.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from dlprof.machine.files import list_names
+from dlprof.records.codec import from_json
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
-from dlprof.trial.protocol import BuildRequest, Channel, Message, build_request, trial_request
+from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 
@@ -48,7 +49,7 @@ _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 
 
-class Nursery:
+class ForkServer:
     """Answers the supervisor's orders until the supervisor goes away.
 
     Args:
@@ -57,7 +58,14 @@ class Nursery:
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
-        self._channel = Channel(link.makefile("rb"), link.makefile("wb"))
+        self._channel = Channel.of_socket(link)
+        self._orders: Orders = {
+            "build": self._build,
+            "preload": self._preload,
+            "trial": self._fork,
+            "kill": self._end_child,
+        }
+        self._descriptors: list[int] = []  # that came with the orders
         self._built: BuiltTarget | None = None
         self._later: BuildRequest | None = None
         self._parting: Parting | None = None
@@ -104,46 +112,37 @@ class Nursery:
         # Orders that came together are read together; the kernel reads no further than the one
         # that brings descriptors, so that these belong to the only trial among them.
         for line in text.splitlines():
-            self._obey(json.loads(line), descriptors)
+            self._descriptors = descriptors
+            obey(json.loads(line), self._orders)
         return True
 
-    def _obey(self, order: Message, descriptors: list[int]) -> None:
-        if "build" in order:
-            self._build(build_request(order["build"]))
-        elif "preload" in order:
-            self._preload(build_request(order["preload"]))
-        elif "trial" in order:
-            self._fork(order, descriptors)
-        elif "kill" in order:
-            self._end_child()
-
-    def _build(self, request: BuildRequest) -> None:
+    def _build(self, request: Message) -> None:
         from dlprof.trial import child  # noqa: PLC0415 - imports torch with the target
 
         began_s = time.perf_counter()
         self._parting = Parting()
         try:
-            self._built = child.build(request)
+            self._built = child.build(from_json(BuildRequest, request))
         except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-            told = child.describe_error(child.as_target_error(error))
-            self._channel.send({"event": "build_failed", "error": told})
+            self._channel.send(child.build_failed(error))
             return
         self._users_handler = signal.getsignal(signal.SIGCHLD)
         self._listen_for_children()
         answer = child.describe_built(self._built, time.perf_counter() - began_s)
-        self._channel.send({"event": "built", **answer, "fork_hazard": fork_hazard()})
+        self._channel.send({**answer, "fork_hazard": fork_hazard()})
 
-    def _preload(self, request: BuildRequest) -> None:
+    def _preload(self, request: Message) -> None:
         from dlprof.trial import child  # noqa: PLC0415 - imports torch
 
-        self._later = request
+        self._later = from_json(BuildRequest, request)
         child.preload()
 
-    def _fork(self, order: Message, descriptors: list[int]) -> None:
+    def _fork(self, request: Message) -> None:
+        descriptors, wanted = self._descriptors, from_json(TrialRequest, request)
         state = random.getstate()
         self._own = children()  # what the target itself has started lives on
         self._status = None
-        nursery_pid = os.getpid()
+        server_pid = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
@@ -152,7 +151,7 @@ class Nursery:
             _close(descriptors)
             return
         if pid == 0:
-            _Newborn(self, nursery_pid, descriptors, state).live(order)
+            _Newborn(self, server_pid, descriptors, state).live(wanted)
         _close(descriptors)
         self._child = pid
 
@@ -208,8 +207,8 @@ class Nursery:
         self._finish_child(linger_s=0.0)
 
     def release(self) -> None:
-        """In a forked trial: let go of everything that is the nursery's."""
-        self._parting = None  # what was made before the fork is the nursery's to finalize
+        """In a forked trial: let go of everything that is the fork server's."""
+        self._parting = None  # what was made before the fork is the fork server's to finalize
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, self._users_handler)
         self._channel.close()
@@ -238,25 +237,25 @@ class Nursery:
 class _Newborn:
     """A trial's process in its first moments after the fork."""
 
-    nursery: Nursery
-    nursery_pid: int
+    server: ForkServer
+    server_pid: int
     descriptors: list[int]
     random_state: tuple[Any, ...]
 
-    def live(self, order: Message) -> None:
+    def live(self, request: TrialRequest) -> None:
         """Become a trial, run it, and never return."""
         status = 70
         try:
             self._detach()
-            from dlprof.trial import child  # noqa: PLC0415 - loaded by the nursery already
+            from dlprof.trial import child  # noqa: PLC0415 - loaded by the fork server already
 
             channel = Channel.of_descriptors(os.dup(self.descriptors[0]), self.descriptors[0])
             # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
             random.setstate(self.random_state)
-            child.run_trial(trial_request(order["trial"]), self.nursery.target, channel)
-            self.nursery.part()
+            child.run_trial(request, self.server.target, channel)
+            self.server.part()
             status = 0
-        except BaseException:  # noqa: BLE001 - nothing may unwind into the nursery's frames
+        except BaseException:  # noqa: BLE001 - nothing may unwind into the fork server's frames
             sys.excepthook(*sys.exc_info())
         finally:
             with contextlib.suppress(OSError, ValueError):
@@ -266,8 +265,8 @@ class _Newborn:
 
     def _detach(self) -> None:
         os.setsid()
-        die_with_parent(self.nursery_pid)
-        self.nursery.release()
+        die_with_parent(self.server_pid)
+        self.server.release()
         os.dup2(self.descriptors[1], 1)
         os.dup2(self.descriptors[1], 2)
         os.close(self.descriptors[1])
@@ -324,11 +323,11 @@ def main() -> None:
     adopt_orphans()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()
-    keep_sockets_in(sys.argv[2])
+    keep_sockets_in(sys.argv[1])
     answer_with_stacks()
-    nursery = Nursery(socket.socket(fileno=int(sys.argv[1])))
-    nursery.serve()
-    nursery.end_all()
+    server = ForkServer(socket.socket(fileno=int(sys.argv[2])))
+    server.serve()
+    server.end_all()
     with contextlib.suppress(OSError, ValueError):  # the target may have closed them
         sys.stdout.flush()
         sys.stderr.flush()

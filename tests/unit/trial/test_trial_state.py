@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlprof.records import Usage
-from dlprof.trial.noise import disturbances
+from dlprof.trial.state import disturbances
 
 SPREAD = 0.02
 QUIET = Usage(other_cpu_cores=0.05, run_queue_wait_fraction=0.4, throttled_fraction=0.0)

@@ -3,7 +3,7 @@
 A recommendation passes them on into code that people copy, so that being of the right type is not
 enough. Tables of columns must be even, since they are read row by row. Numbers must be such that
 figures made of a few of them are still finite: no reader of a record has to fear an overflow. A
-calibration is reckoned with at once, so that its figures must be such as batches can have.
+calibration is used at once, so that its figures must be such as batches can have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records to JSON values and back, strictly: what is not a record's field or type is refused.
 
-Small and of our own rather than a library's, since ``dlprof recommend`` may not spend its start-up
-on importing and compiling models, and since only finite numbers may pass.
+Small and of our own rather than a library's, since ``dlprof recommend`` may not spend its first
+moments on importing and compiling models, and since only finite numbers may pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast
 
-from dlprof.store.bounds import fault_of, number_fault
+from dlprof.records.bounds import fault_of, number_fault
 
 _Record = TypeVar("_Record")
 _Decoder = Callable[[Any], Any]

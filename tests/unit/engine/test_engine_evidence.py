@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from finding_cases import Loader, explanation
 
-from dlprof.engine.telling import explanation_of, sensible, timeline_of
+from dlprof.engine.preparation import explanation_of, sensible, timeline_of
 from dlprof.records import Calibration
-from dlprof.store.codec import to_json
+from dlprof.records.codec import to_json
 
 
 @pytest.mark.parametrize(

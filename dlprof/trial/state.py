@@ -6,12 +6,46 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dlprof.records import Copies, Estimate, Failure, PinCosts, Trial, Usage, UsageSample
+from dlprof.records import Copies, Estimate, Failure, Trial, Usage, UsageSample
+from dlprof.records.codec import from_json
 from dlprof.trial import failures
-from dlprof.trial.noise import disturbances
-from dlprof.trial.protocol import Message, TrialRequest
-from dlprof.trial.watch import usage_of
+from dlprof.trial.protocol import Message, TrialRequest, record_of
 from dlprof.units import format_duration
+
+NEIGHBOUR_CORES_FRACTION = 0.15
+"""Share of the usable cores that others may take before a window counts as disturbed; dlprof's own
+supervisor and observer take a few hundredths of a core of it."""
+
+THROTTLED_FRACTION = 0.05
+SPREAD = 0.25
+"""Half-width of the interval of the seconds for a batch, over their mean."""
+
+_WAITING = 0.05
+
+
+def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> tuple[str, ...]:
+    """What disturbed a window, one sentence each; empty for a quiet one.
+
+    Neighbours count only where the trial felt them: where it waited for cores.
+
+    Args:
+        usage: Of the window.
+        spread: How uncertain the rate is that was measured in it, as a share of it; ``None``
+            where it was too short to say.
+        usable_cores: Cores that the trial may use.
+    """
+    found = []
+    other, waited = usage.other_cpu_cores, usage.run_queue_wait_fraction
+    felt = waited is None or waited > _WAITING
+    if other is not None and felt and other > NEIGHBOUR_CORES_FRACTION * usable_cores:
+        found.append(f"other processes kept {other:.1f} of the usable cores busy")
+    throttled = usage.throttled_fraction
+    if throttled is not None and throttled > THROTTLED_FRACTION:
+        found.append(f"a CPU quota throttled the trial for {throttled:.0%} of the window")
+    if spread is not None and spread > SPREAD:
+        found.append(f"the rate is uncertain by ±{spread:.0%}: batches came unevenly")
+    return tuple(found)
+
 
 _STOPPED = (
     "dlprof itself was stopped for {time} during this trial: what the machine did then is not known"
@@ -20,7 +54,7 @@ _NO_OBSERVER = "the observer gave no answer"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TrialLimits:
     """When a trial is ended by force.
 
     Attributes:
@@ -51,7 +85,7 @@ one of those that take longer."""
 
 
 @dataclasses.dataclass(slots=True)
-class Story:
+class TrialState:
     """What is known of the running trial so far. Times are the supervisor's clock, in seconds.
 
     Attributes:
@@ -128,7 +162,7 @@ class Story:
         return self.result is not None or self.failure is not None
 
 
-def timed_out(limits: Limits) -> Failure:
+def timed_out(limits: TrialLimits) -> Failure:
     """The failure of a trial that took too long."""
     return Failure(
         kind="timeout",
@@ -138,14 +172,14 @@ def timed_out(limits: Limits) -> Failure:
     )
 
 
-def failure_of(story: Story, limits: Limits, log: str) -> Failure:
+def failure_of(state: TrialState, limits: TrialLimits, log: str) -> Failure:
     """Why a trial has no result."""
-    if story.failure is not None:
-        failure = story.failure
-    elif story.killed:
+    if state.failure is not None:
+        failure = state.failure
+    elif state.killed:
         failure = timed_out(limits)
     else:
-        failure = failures.died(story.status or 0, "")
+        failure = failures.died(state.status or 0, "")
     failure = failures.blame_log(failure, log)
     if failure.stderr_tail:
         return failure
@@ -155,7 +189,7 @@ def failure_of(story: Story, limits: Limits, log: str) -> Failure:
 def failure_in(message: Message) -> Failure:
     """The failure that a child tells of."""
     if message["event"] == "failed":
-        return Failure(**message["failure"])
+        return from_json(Failure, message["failure"])
     error = message["error"]
     return Failure(
         kind="target_error",
@@ -170,37 +204,41 @@ def failed(blank: Trial, failure: Failure) -> Trial:
     return dataclasses.replace(blank, outcome=failures.outcome_of(failure), failure=failure)
 
 
-def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits) -> Trial:
+def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: TrialLimits) -> Trial:
     """The record of a trial that has a result."""
-    result = story.result or {}
+    result = state.result or {}
     measured: Mapping[str, Any] = result["measured"]
-    rate = _estimate(measured["batches_per_s"])
-    usage = usage_of(story.usage) if story.usage else Usage()
+    rate = record_of(Estimate, measured["batches_per_s"])
+    usage = from_json(Usage, state.usage["usage"]) if state.usage else Usage()
     disturbed = disturbances(usage, measured["spread"], usable_cores=limits.usable_cores)
-    if story.stopped_s:
-        disturbed += (_STOPPED.format(time=format_duration(story.stopped_s)),)
+    if state.stopped_s:
+        disturbed += (_STOPPED.format(time=format_duration(state.stopped_s)),)
     return dataclasses.replace(
         blank,
-        samples_per_s=_estimate(measured["samples_per_s"]),
+        samples_per_s=record_of(Estimate, measured["samples_per_s"]),
         batches_per_s=rate,
-        bytes_per_s=_scaled(rate, result["batch_bytes"]),
+        bytes_per_s=rate.times(result["batch_bytes"])
+        if rate and result["batch_bytes"] is not None
+        else None,
         startup_s=measured["startup_s"],
         epoch_turnover_s=measured["epoch_turnover_s"],
         wait_fraction=measured["wait_fraction"] if _has_step(request) else None,
         usage=usage,
         noisy=bool(disturbed),
         warnings=(*result["warnings"], *measured["warnings"], *disturbed),
-        unavailable=_unavailable(story, request, result),
+        unavailable=_unavailable(state, request, result),
         measured_s=measured["measured_s"],
         window_batches=measured["batches"],
         batch_bytes=result["batch_bytes"],
         window_samples=measured["samples"],
-        samples_per_batch=_each(measured["samples"], measured["batches"]),
+        samples_per_batch=measured["samples"] / measured["batches"]
+        if measured["samples"] is not None and measured["batches"]
+        else None,
         epoch_samples=measured["epoch_samples"],
         fed_workers=measured["fed_workers"],
         transient_s=measured["transient_s"],
         whole_epochs=measured["whole_epochs"],
-        copies=_copies(result.get("copies")),
+        copies=record_of(Copies, result.get("copies")),
     )
 
 
@@ -208,34 +246,15 @@ def _has_step(request: TrialRequest) -> bool:
     return request.step_s > 0 or request.step_callable is not None
 
 
-def _estimate(fields: Mapping[str, Any] | None) -> Estimate | None:
-    return None if fields is None else Estimate(**fields)
-
-
-def _copies(fields: Mapping[str, Any] | None) -> Copies | None:
-    if fields is None:
-        return None
-    pin = fields["pin"]
-    return Copies(**{**fields, "pin": None if pin is None else PinCosts(**pin)})
-
-
-def _scaled(rate: Estimate | None, factor: float | None) -> Estimate | None:
-    return None if rate is None or factor is None else rate.times(factor)
-
-
-def _each(samples: int | None, batches: int) -> float | None:
-    return None if samples is None or not batches else samples / batches
-
-
-def _unavailable(story: Story, request: TrialRequest, result: Message) -> dict[str, str]:
+def _unavailable(state: TrialState, request: TrialRequest, result: Message) -> dict[str, str]:
     """Reasons for every figure of the trial that is missing."""
     reasons: dict[str, str] = {}
-    if story.usage is None:
+    if state.usage is None:
         for field in dataclasses.fields(Usage):
             if field.name != "gpu":
                 reasons[f"usage.{field.name}"] = _NO_OBSERVER
     else:
-        for name, reason in story.usage["unavailable"].items():
+        for name, reason in state.usage["unavailable"].items():
             reasons[f"usage.{name}"] = reason
     if not _has_step(request):
         reasons["wait_fraction"] = "no step was stated: a consumer that does nothing only waits"

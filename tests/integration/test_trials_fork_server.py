@@ -1,4 +1,4 @@
-"""The nursery dies: the trial that ran is tried again, from a new one."""
+"""The fork server dies: the trial that ran is tried again, from a new one."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ import psutil
 import pytest
 
 from dlprof.records import Config, Trial
-from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
 
 TARGETS = Path(__file__).parent / "faulty_targets.py"
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a nursery needs Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a fork server needs Linux")
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(BuildRequest(target=f"{TARGETS}:plain", arguments={}), directory=tmp_path)
+def bench(tmp_path: Path) -> Iterator[TrialRunner]:
+    made = TrialRunner(BuildRequest(target=f"{TARGETS}:plain", arguments={}), directory=tmp_path)
     try:
-        made.build(Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
+        made.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
         yield made
     finally:
         made.close()
 
 
-def run(bench: Bench, number: int) -> Trial:
+def run(bench: TrialRunner, number: int) -> Trial:
     request = TrialRequest(config=Config(num_workers=1).canonical(), trial_s=0.3)
     return bench.run(request, trial_id=f"t{number:04d}", repetition=0)
 
 
-def has_trial(nursery: psutil.Process) -> bool:
+def has_trial(server: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return "dlprof.trial.nursery" in nursery.cmdline() and bool(nursery.children())
+        return "dlprof.trial.fork_server" in server.cmdline() and bool(server.children())
     return False
 
 
 def kill_when_a_trial_runs(times: int) -> threading.Thread:
-    """Kill as many nurseries as said, each as soon as it has a trial running."""
+    """Kill as many fork servers as said, each as soon as it has a trial running."""
 
     def kill() -> None:
         deadline, left = time.monotonic() + 60.0, times
         while left and time.monotonic() < deadline:
-            for nursery in filter(has_trial, psutil.Process().children()):
-                nursery.kill()
-                nursery.wait()
+            for server in filter(has_trial, psutil.Process().children()):
+                server.kill()
+                server.wait()
                 left -= 1
             time.sleep(0.01)
 
@@ -59,7 +59,7 @@ def kill_when_a_trial_runs(times: int) -> threading.Thread:
     return thread
 
 
-def test_a_trial_is_tried_again_from_a_new_nursery(bench: Bench) -> None:
+def test_a_trial_is_tried_again_from_a_new_fork_server(bench: TrialRunner) -> None:
     bench.probe(TrialRequest(config=Config(), probe=True))
     killer = kill_when_a_trial_runs(1)
     trials = [run(bench, 1), run(bench, 2)]
@@ -68,7 +68,7 @@ def test_a_trial_is_tried_again_from_a_new_nursery(bench: Bench) -> None:
     assert [trial.id for trial in trials] == ["t0001", "t0002"]
 
 
-def test_a_second_death_costs_that_trial_only(bench: Bench) -> None:
+def test_a_second_death_costs_that_trial_only(bench: TrialRunner) -> None:
     killer = kill_when_a_trial_runs(2)
     failed = run(bench, 1)
     killer.join()
@@ -78,9 +78,11 @@ def test_a_second_death_costs_that_trial_only(bench: Bench) -> None:
     assert run(bench, 2).outcome == "completed"
 
 
-def test_the_probe_is_tried_again_too(bench: Bench) -> None:
-    (nursery,) = (
-        child for child in psutil.Process().children() if "dlprof.trial.nursery" in child.cmdline()
+def test_the_probe_is_tried_again_too(bench: TrialRunner) -> None:
+    (server,) = (
+        child
+        for child in psutil.Process().children()
+        if "dlprof.trial.fork_server" in child.cmdline()
     )
-    nursery.kill()
+    server.kill()
     assert bench.probe(TrialRequest(config=Config(), probe=True))["samples_per_batch"] == 32

@@ -13,13 +13,16 @@ from typing import TypeVar
 
 from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.records import Config, Failure, Target, Trial, Usage
-from dlprof.trial.building import BuilderDiedError
-from dlprof.trial.inbox import Inbox
-from dlprof.trial.launch import Launcher, Nursery, make_launcher
-from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
-from dlprof.trial.story import Limits, failed
-from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError, Supervisor
-from dlprof.trial.watch import Watcher
+from dlprof.trial.launch import BuilderDiedError, ForkLauncher, Launcher, make_launcher
+from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
+from dlprof.trial.runtime import Inbox
+from dlprof.trial.state import TrialLimits, failed
+from dlprof.trial.supervisor import (
+    LauncherDiedError,
+    ObserverProcess,
+    ProbeTimeoutError,
+    Supervisor,
+)
 
 _REBUILT = "each trial builds the target for itself, because {reason}"
 _SLOWEST_BATCH = 20.0  # batches may take so many times as long as the probe's
@@ -31,7 +34,7 @@ _HANGS = "a process forked after building it hangs, or takes very long to load t
 _Outcome = TypeVar("_Outcome")
 
 
-class Bench:
+class TrialRunner:
     """Runs trials of one target.
 
     Starts importing torch at once, in the background. ``build`` comes first.
@@ -69,13 +72,13 @@ class Bench:
         self._fallen = False  # whether the process that starts the trials has died
         self._inbox = Inbox()
         self._launcher: Launcher = make_launcher(self._inbox, directory)
-        self._watcher = Watcher(self._inbox)
-        self._limits = Limits(wall_s=math.inf, stall_s=math.inf, usable_cores=1.0)
+        self._watcher = ObserverProcess(self._inbox)
+        self._limits = TrialLimits(wall_s=math.inf, stall_s=math.inf, usable_cores=1.0)
         self._build_s = 0.0
         self._batch_s = 0.0
         self._start_method: str | None = None  # where a configuration names none
 
-    def build(self, limits: Limits) -> Target:
+    def build(self, limits: TrialLimits) -> Target:
         """Build the target; once more, from a new process, if the first one dies of it.
 
         Args:
@@ -96,7 +99,7 @@ class Bench:
         self._build_s = built.target.import_s or 0.0
         own = built.target.own_config
         self._start_method = None if own is None else own.start_method
-        if not isinstance(self._launcher, Nursery):
+        if not isinstance(self._launcher, ForkLauncher):
             self.fork_safe = False
         elif built.fork_hazard:
             self._build_in_each_trial(built.fork_hazard)
@@ -145,7 +148,7 @@ class Bench:
             )
         except DlprofError:
             return None
-        return None if answer["failure"] is None else Failure(**answer["failure"])
+        return record_of(Failure, answer["failure"])
 
     def weigh(
         self, config: Config, *, limit_s: float, left_s: float, starts: tuple[str, ...] = ()
@@ -239,7 +242,7 @@ class Bench:
             slow_s += _SPAWN_S * config.num_workers
         return self._limits.stall_s + slow_s
 
-    def _supervisor(self, limits: Limits, left_s: float | None = None) -> Supervisor:
+    def _supervisor(self, limits: TrialLimits, left_s: float | None = None) -> Supervisor:
         return Supervisor(
             launcher=self._launcher,
             watcher=self._watcher,
@@ -272,32 +275,32 @@ class Bench:
         raise AssertionError("the last attempt returns or raises")
 
     def _stand_up(self, patience_s: float) -> None:
-        """Replace a nursery that has died by one that does the same."""
+        """Replace a fork server that has died by one that does the same."""
         if not self._fallen:
             return
-        nursery = self._new_nursery()
+        launcher = self._new_fork_launcher()
         if self.fork_safe:
-            nursery.build(self._request, patience_s)
+            launcher.build(self._request, patience_s)
         else:
-            nursery.preload(self._request)
+            launcher.preload(self._request)
         self._fallen = False
 
     def _build_in_each_trial(self, reason: str) -> None:
         self.fork_safe = False
         self.notes = (*self.notes, _REBUILT.format(reason=reason))
-        self._new_nursery().preload(self._request)
+        self._new_fork_launcher().preload(self._request)
 
-    def _new_nursery(self) -> Nursery:
+    def _new_fork_launcher(self) -> ForkLauncher:
         self._clear()
-        self._launcher = nursery = Nursery(self._inbox, self._directory)
-        return nursery
+        self._launcher = launcher = ForkLauncher(self._inbox, self._directory)
+        return launcher
 
     def _new_launcher(self) -> Launcher:
         self._clear()
         return make_launcher(self._inbox, self._directory)
 
     def _clear(self) -> None:
-        """End what there is and begin anew; the old inbox still hears of the old nursery's end."""
+        """End what there is and begin anew; the old inbox still hears how the old one ended."""
         self.close()
         self._inbox = Inbox()
-        self._watcher = Watcher(self._inbox)
+        self._watcher = ObserverProcess(self._inbox)

@@ -11,16 +11,15 @@ import pytest
 
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config, Target, Trial
-from dlprof.trial import bench as bench_module
-from dlprof.trial.bench import Bench
-from dlprof.trial.building import BuilderDiedError, Built
-from dlprof.trial.launch import Handle
-from dlprof.trial.log import TrialLog, open_log
+from dlprof.trial import runner as runner_module
+from dlprof.trial.launch import BuilderDiedError, Built, Handle
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
-from dlprof.trial.story import Limits
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.runtime import TrialLog, open_log
+from dlprof.trial.state import TrialLimits
 from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError
 
-LIMITS = Limits(wall_s=30.0, stall_s=20.0, usable_cores=2.0)
+LIMITS = TrialLimits(wall_s=30.0, stall_s=20.0, usable_cores=2.0)
 TARGET = Target(spec="data.py:make", kind="map", dataset="data.Set", import_s=1.0)
 REQUEST = TrialRequest(config=Config(num_workers=1).canonical())
 
@@ -53,7 +52,7 @@ class World:
             raise error
 
 
-class FakeNursery:
+class FakeLauncher:
     """Builds as the world has it; also takes the place of the real one's class."""
 
     world: World
@@ -84,7 +83,7 @@ class FakeSupervisor:
 
     world: World
 
-    def __init__(self, *, limits: Limits, **_others: object) -> None:
+    def __init__(self, *, limits: TrialLimits, **_others: object) -> None:
         self.limits = limits
 
     def run(
@@ -103,7 +102,7 @@ class FakeSupervisor:
         return {"failure": None, "batch_s": 0.1}
 
 
-Make = Callable[..., tuple[Bench, World]]
+Make = Callable[..., tuple[TrialRunner, World]]
 WELL = (1.0, None)
 
 
@@ -121,18 +120,18 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     def made(
         *runs: tuple[float, Exception | None],
         builds: Sequence[tuple[float, Exception | None]] = (WELL, WELL),
-    ) -> tuple[Bench, World]:
+    ) -> tuple[TrialRunner, World]:
         world = World(clock=Clock(), builds=list(builds), runs=list(runs))
-        FakeNursery.world = FakeSupervisor.world = world
-        monkeypatch.setattr(bench_module, "Nursery", FakeNursery)
-        monkeypatch.setattr(bench_module, "make_launcher", FakeNursery)
-        monkeypatch.setattr(bench_module, "Supervisor", FakeSupervisor)
-        return Bench(BuildRequest(target="x"), directory=tmp_path, clock=world.clock), world
+        FakeLauncher.world = FakeSupervisor.world = world
+        monkeypatch.setattr(runner_module, "ForkLauncher", FakeLauncher)
+        monkeypatch.setattr(runner_module, "make_launcher", FakeLauncher)
+        monkeypatch.setattr(runner_module, "Supervisor", FakeSupervisor)
+        return TrialRunner(BuildRequest(target="x"), directory=tmp_path, clock=world.clock), world
 
     return made
 
 
-def run(bench: Bench, **details: Any) -> Trial:
+def run(bench: TrialRunner, **details: Any) -> Trial:
     return bench.run(REQUEST, trial_id="t0001", repetition=0, **details)
 
 
@@ -161,7 +160,7 @@ def test_a_target_that_hangs_keeps_the_budget(
         raise ProbeTimeoutError("The target gives no batch.")
 
     monkeypatch.setattr(FakeSupervisor, "probe", hang)
-    monkeypatch.setattr(FakeNursery, "preload", lambda *_: None)
+    monkeypatch.setattr(FakeLauncher, "preload", lambda *_: None)
     bench.build(LIMITS)
     began_s = world.clock()
     with pytest.raises(ProbeTimeoutError):

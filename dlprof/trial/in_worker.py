@@ -1,0 +1,64 @@
+"""What dlprof adds to a loader's workers: a guard where they inherit none, a delay on purpose."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dlprof.records import Config
+from dlprof.trial.processes import die_with_parent
+from dlprof.trial.stacks import answer_with_stacks
+
+
+def guard_worker() -> None:
+    """Tie this worker's life to its parent's, and have it say where it stands when it is asked."""
+    die_with_parent()
+    answer_with_stacks()
+
+
+def guard_of(config: Config, own: Config | None) -> Callable[[], None] | None:
+    """What workers need that don't inherit it from this process by a fork.
+
+    Args:
+        config: What is to run.
+        own: The settings of the target's own loader, whose start method counts where ``config``
+            names none.
+    """
+    kept = None if own is None else own.start_method
+    method = config.start_method or kept or multiprocessing.get_start_method()
+    return None if method == "fork" else guard_worker
+
+
+class DelayedCollate:
+    """A collate function that keeps a core busy for a while after its work.
+
+    It can be pickled wherever the function itself can. Waiting for a core doesn't count, so that
+    each batch costs so much more whatever else the machine does.
+
+    Args:
+        collate: The loader's own.
+        delay_s: CPU time that each batch takes longer.
+    """
+
+    def __init__(self, collate: Any, delay_s: float) -> None:
+        self._collate = collate
+        self._delay_s = delay_s
+
+    def __call__(self, samples: Any) -> Any:
+        """Collate a batch, slowly."""
+        batch = self._collate(samples)
+        ends_s = time.thread_time() + self._delay_s
+        while time.thread_time() < ends_s:
+            continue
+        return batch
+
+
+def add_delay(loader: Any, delay_s: float) -> None:
+    """Make a loader slower by so much CPU time a batch, in whichever process makes its batches."""
+    if delay_s > 0:
+        from dlprof.targets.inner import core_of  # noqa: PLC0415 - torch.utils.data with it
+
+        made = core_of(loader)
+        made.collate_fn = DelayedCollate(made.collate_fn, delay_s)

@@ -1,0 +1,266 @@
+"""Processes of dlprof's own, seen from outside: started, talked to, timed, ended, cleaned up after.
+
+What they run is a module of dlprof's: the fork server, a trial's child, the observer, a side of a
+check, the process that copies. Inside, ``dlprof.trial.protocol`` serves what is ordered here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import queue
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from dlprof.trial.failures import resource_limits
+from dlprof.trial.processes import end_group
+from dlprof.trial.protocol import Channel, Message
+
+GRACE_S = 1.0
+"""How long processes may take to end after they were asked, before they are forced."""
+
+_LOOK_S = 0.25  # how often the log of a process that says nothing is looked at
+_SHOWN_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 14
+"""Of what is shown, from the beginning: what went wrong first stands there."""
+
+MOST_BYTES = 1 << 20
+"""A log is cut where it is found to be longer."""
+
+_LEFT_OUT = "\n[... {count:,} bytes are left out here ...]\n"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Received:
+    """One message and who sent it; a message of ``None`` is the end of that sender's stream."""
+
+    source: str
+    message: Message | None
+
+
+class Inbox:
+    """Collects messages from several streams, each read by a thread of its own.
+
+    Threads and not ``select``, because pipes can't be selected on everywhere; the supervisor
+    never forks, so its threads harm nobody.
+    """
+
+    def __init__(self) -> None:
+        self._messages: queue.SimpleQueue[Received] = queue.SimpleQueue()
+
+    def listen(self, source: str, receive: Callable[[], Message | None]) -> None:
+        """Read a stream to its end in the background.
+
+        Raises:
+            ResourceLimitError: The system starts no thread for that.
+        """
+
+        def read() -> None:
+            message: Message | None = {}
+            while message is not None:
+                message = receive()
+                self._messages.put(Received(source, message))
+
+        with resource_limits("a thread that listens"):
+            threading.Thread(target=read, name=f"dlprof-{source}", daemon=True).start()
+
+    def put(self, received: Received) -> None:
+        """Add a message of the supervisor's own."""
+        self._messages.put(received)
+
+    def get(self, timeout_s: float) -> Received | None:
+        """The next message, or ``None`` if none comes in time."""
+        try:
+            return self._messages.get(timeout=max(0.0, timeout_s))
+        except queue.Empty:
+            return None
+
+
+class ModuleProcess:
+    """A process that runs a module of dlprof's, takes orders and answers by messages.
+
+    It is the first of a session of its own, so that all that it starts is ended with it.
+
+    Args:
+        command: The interpreter, ``-m``, the module and its arguments.
+        what: It, for people, where the system doesn't start it: ``the observer``.
+        inbox: Where what it says goes, under ``source``.
+        source: A name of its own in the inbox.
+        log: What it prints goes there; nowhere without one.
+        cwd: Its working directory; this process's without one.
+        env: Its environment; this process's without one.
+        over_socket: Whether it talks over a socket, whose descriptor is its last argument, and not
+            over its standard streams.
+
+    Attributes:
+        channel: To talk to it.
+        log: As it was given.
+        pid: Its process id, and its group's.
+        source: As it was given.
+
+    Raises:
+        ResourceLimitError: The system starts nothing more.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        what: str,
+        inbox: Inbox,
+        source: str,
+        log: IO[bytes] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        over_socket: bool = False,
+    ) -> None:
+        self.source = source
+        self.log = None if log is None else TrialLog(log)
+        self.link: socket.socket | None = None
+        self._inbox = inbox
+        words, prints = list(command), subprocess.DEVNULL if log is None else log
+        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with contextlib.ExitStack() as theirs, resource_limits(what):
+            if over_socket:
+                self.link, other = socket.socketpair()
+                given = theirs.enter_context(other).fileno()
+                words.append(str(given))
+                streams = {"stdin": subprocess.DEVNULL, "stdout": prints, "pass_fds": [given]}
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
+                words, stderr=prints, cwd=cwd, env=env, start_new_session=True, **streams
+            )
+        self.pid = self._process.pid
+        if self.link is not None:
+            self.channel = Channel.of_socket(self.link)
+        else:
+            reader, writer = self._process.stdout, self._process.stdin
+            self.channel = Channel(cast(BinaryIO, reader), cast(BinaryIO, writer))
+        try:
+            inbox.listen(source, self.channel.hear)
+        except BaseException:
+            self.end()
+            raise
+
+    def order(self, name: str, **details: Any) -> None:
+        """Order something; a process that has ended doesn't hear of it."""
+        self.channel.send({"order": name, **details})
+
+    def answer(self, patience_s: float) -> Received | None:
+        """What it says next, its end too; ``None`` where nothing comes in time.
+
+        Counted in looks and not by a clock, which runs on while this process is stopped.
+        """
+        left_s = patience_s
+        while True:
+            received = self._inbox.get(min(left_s, _LOOK_S))
+            if self.log is not None:
+                self.log.trim()
+            if received is not None and received.source == self.source:
+                return received
+            if received is None:
+                left_s -= _LOOK_S
+                if left_s <= 0:
+                    return None
+
+    def has_ended(self) -> bool:
+        """Whether it runs no more."""
+        return self._process.poll() is not None
+
+    def status(self, patience_s: float | None = None) -> int:
+        """Its exit status, as soon as it has ended; 0 if it doesn't in time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
+        return self._process.returncode or 0
+
+    def kill(self) -> None:
+        """End it and all that it started by force."""
+        end_group(self.pid, linger_s=0.0, grace_s=GRACE_S, reap=self._process.poll)
+
+    def end(self, patience_s: float = 0.0) -> None:
+        """Tell it that nothing more comes; what then hasn't ended in time is ended by force."""
+        self.channel.close_writing()
+        if self.link is not None:
+            with contextlib.suppress(OSError):
+                self.link.shutdown(socket.SHUT_RDWR)
+            self.channel.close()
+            self.link.close()
+        self.status(patience_s)
+        self.kill()
+        self.status(GRACE_S)  # not for ever: a GPU's driver may hold it in the kernel
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """A new file for a log, to which each process appends, whatever another has cut off.
+
+    Raises:
+        OSError: It can't be created.
+    """
+    return path.open("a+b")
+
+
+class TrialLog:
+    """Reads a log that other processes append to, and keeps it from filling the disk.
+
+    Args:
+        file: From ``open_log``; handed down to the trial's processes.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self._head = b""
+        self._cut_bytes = 0  # cut off since, of which the end is in ``_last``
+        self._last = b""
+
+    def size(self) -> int:
+        """Bytes written so far, those included that were cut off."""
+        return self._cut_bytes + self._kept_bytes()
+
+    def trim(self) -> bool:
+        """Cut the log off where it has become too long; its beginning and its end are remembered.
+
+        Returns:
+            Whether it had: somebody writes a lot.
+        """
+        kept = self._kept_bytes()
+        if kept <= MOST_BYTES:
+            return False
+        if not self._cut_bytes:
+            self._head = self._read(0, _HEAD_BYTES)
+        self._last = self._read(kept - _SHOWN_BYTES, _SHOWN_BYTES)
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.file.fileno(), 0)
+            self._cut_bytes += kept
+        return True
+
+    def text(self, since: int = 0) -> str:
+        """What was written after ``since``: at most 64 KiB of it, the beginning and the end."""
+        kept = self._kept_bytes()
+        size = self._cut_bytes + kept
+        ends = self._ends(kept)
+        wanted = max(0, size - since)
+        if wanted <= min(_SHOWN_BYTES, len(ends)):
+            return ends[len(ends) - wanted :].decode(errors="replace")
+        head = b"" if since else self._head or self._read(0, _HEAD_BYTES)
+        tail = ends[len(head) - _SHOWN_BYTES :]
+        note = _LEFT_OUT.format(count=wanted - len(head) - len(tail))
+        return head.decode(errors="replace") + note + tail.decode(errors="replace")
+
+    def _ends(self, kept: int) -> bytes:
+        """The last bytes that are still to be had."""
+        written = self._read(max(0, kept - _SHOWN_BYTES), _SHOWN_BYTES)
+        return (self._last + written)[-_SHOWN_BYTES:]
+
+    def _kept_bytes(self) -> int:
+        return os.fstat(self.file.fileno()).st_size
+
+    def _read(self, start: int, count: int) -> bytes:
+        with contextlib.suppress(OSError), Path(self.file.name).open("rb") as reader:
+            # A file of its own, because the position of the other belongs to those who write.
+            reader.seek(start)
+            return reader.read(count)
+        return b""
