@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
@@ -440,7 +440,7 @@ def cache_of_a_manager() -> Loader:
         return torch.from_numpy(cache[index % 50][:4096])
 
     loader = DataLoader(Mapped(sample), batch_size=8, num_workers=4)
-    loader.kept = manager  # type: ignore[attr-defined]
+    loader.kept = manager
     return loader
 
 
@@ -465,7 +465,7 @@ def padded_in_python() -> Loader:
 
 
 def _normalized(samples: Sequence[torch.Tensor]) -> torch.Tensor:
-    batch = torch.stack(samples).double()
+    batch = torch.stack(list(samples)).double()
     return ((batch - batch.mean()) / (batch.std() + 1e-6)).pow(1.1).abs().float()
 
 

@@ -62,8 +62,8 @@ def _unfed(
     verb = "gets" if len(poor) == 1 else "get"
     counts = ", ".join(f"{rank}: {count:.0f}" for rank, count in batches.items())
     text = (
-        "Cut the data into more shards, a multiple of ranks times workers, and split them by steps: "
-        "shards[rank::world_size]."
+        "Cut the data into more shards, a multiple of ranks times workers, and split them by "
+        "steps: shards[rank::world_size]."
     )
     if loader.dataset.startswith("datasets."):
         text += " split_dataset_by_node does that where the shards are a multiple of the ranks."

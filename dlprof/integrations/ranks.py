@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from dlprof.errors import DlprofError
-
 from dlprof.machine.portable import began_at
 from dlprof.records import WatchedLoader
 from dlprof.store import read_run

@@ -118,7 +118,7 @@ def ranks_served(frame: FrameType | None) -> int:
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
-        own = frame.f_locals.get("self")
+        own: Any = frame.f_locals.get("self")
         if type(own).__name__ == "DataLoaderDispatcher" and _is_a(own, "DataLoaderDispatcher"):
             return int(own.state.num_processes)
         frame = frame.f_back

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import builders
@@ -114,9 +113,9 @@ def write(path: Path, rank: int, *, ending: str = "returned", started_at: str = 
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[tuple[Rank, Path, Path]]:
+def job(tmp_path: Path) -> tuple[Rank, Path, Path]:
     rank, path = Rank(rank=0, world_size=3, local_size=3), tmp_path / "a.rank0.dlprof.jsonl"
-    yield rank, rank.file(path), path
+    return rank, rank.file(path), path
 
 
 def test_others_are_read_once_they_have_ended(job: tuple[Rank, Path, Path]) -> None:
