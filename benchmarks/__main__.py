@@ -31,7 +31,15 @@ NAMES = (
         "gate_campaign",
     ),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
-    *("planted", "planted_beside", "attached", "certificate", "differential", "trainings"),
+    *(
+        "planted",
+        "planted_beside",
+        "strangers",
+        "attached",
+        "certificate",
+        "differential",
+        "trainings",
+    ),
     *("headroom", "gpu"),
 )
 """In the order in which they run and stand in the README."""

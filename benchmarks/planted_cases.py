@@ -39,6 +39,8 @@ class Case:
     Attributes:
         name: Of the function in ``planted_targets``, and what tells it from its siblings.
         code: The code that should come first; ``consumer`` or none for a healthy loader.
+        also: Codes that are as right.
+        file: Where the function is.
         target: The function, with ``--arg`` for it.
         options: Further options of ``dlprof profile``.
         place: What surrounds it; gives what the command begins with.
@@ -51,11 +53,13 @@ class Case:
     options: Sequence[str] = ()
     place: Place = nowhere
     place_is_cause: bool = False
+    also: Sequence[str] = ()
+    file: Path = TARGETS
 
     @property
     def spec(self) -> str:
         """TARGET."""
-        return f"{TARGETS}:{self.target or self.name}"
+        return f"{self.file}:{self.target or self.name}"
 
     @property
     def arguments(self) -> dict[str, str]:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from dlprof.errors import DlprofError
 from dlprof.machine.portable import began_at
+from dlprof.records import WatchedLoader
+from dlprof.store import read_run
 from dlprof.store.naming import SUFFIX
+
+_PATIENCE_S, _PAUSE_S = 3.0, 0.25
+_TOGETHER = timedelta(minutes=2)
+"""Between the starts of the ranks of one job on one machine, at most."""
 
 _ATTEMPTS = 7
 """Attempts of a job that never share a name with another's of the next process number."""
@@ -41,6 +50,46 @@ class Rank:
             else (path.stem, path.suffix)
         )
         return path.with_name(f"{stem}.rank{self.rank}{suffix}")
+
+
+def read_others(
+    rank: Rank,
+    path: Path,
+    began_at: str,
+    *,
+    wait_s: float = _PATIENCE_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[int, tuple[WatchedLoader, ...]]:
+    """What the other ranks of this machine have seen of their loaders, each to its end.
+
+    They end with this one, or a moment later; one that goes on for longer is left out.
+
+    Args:
+        rank: Of this process.
+        path: Its run file.
+        began_at: When that was begun: an older file is of another job.
+        wait_s: How long to wait for them to end.
+        sleep: Waits for so many seconds.
+    """
+    first = rank.rank // rank.local_size * rank.local_size
+    left = set(range(first, first + rank.local_size)) - {rank.rank}
+    head, _, tail = path.name.rpartition(f".rank{rank.rank}")
+    seen: dict[int, tuple[WatchedLoader, ...]] = {}
+    job_began = datetime.fromisoformat(began_at) - _TOGETHER
+    while left:
+        for other in sorted(left):
+            with contextlib.suppress(DlprofError):  # it has none yet
+                run = read_run(path.with_name(f"{head}.rank{other}{tail}"))
+                of_this_job = datetime.fromisoformat(run.header.started_at) >= job_began
+                if of_this_job and run.script is not None and run.script.ending != "running":
+                    seen[other] = run.watched
+        left -= seen.keys()
+        if wait_s <= 0:
+            break
+        if left:
+            sleep(_PAUSE_S)
+        wait_s -= _PAUSE_S
+    return seen
 
 
 def read_rank(environ: Mapping[str, str]) -> Rank | None:

@@ -24,7 +24,7 @@ from dlprof.integrations.patches import Method, wrap_methods
 from dlprof.integrations.places import Place, is_library, place_of
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
-from dlprof.targets.adapters import call_at, call_of
+from dlprof.targets.adapters import call_at, call_of, ranks_served
 
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
@@ -244,6 +244,10 @@ class Recorder:
         if seen is None:
             make()
             return
+        with self._guarded("how many ranks a loader loads for could not be seen"):
+            ranks = ranks_served(sys._getframe(2))  # noqa: SLF001 - the only way to know the caller
+            if ranks != seen.known.loads_for:
+                seen.known = dataclasses.replace(seen.known, loads_for=ranks)
         if self._headrooms is not None:
             self._headrooms.opening()
         follower = seen.follower

@@ -19,11 +19,12 @@ from types import ModuleType
 from typing import NoReturn
 
 from dlprof.errors import DlprofError
+from dlprof.integrations.between_ranks import with_ranks
 from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.integrations.imports import AfterImport
 from dlprof.integrations.ledger import NEVER_NS, NS, Clock
 from dlprof.integrations.meanwhile import Meanwhile
-from dlprof.integrations.ranks import Rank
+from dlprof.integrations.ranks import Rank, read_others
 from dlprof.integrations.recorder import DATALOADER_MODULE, Recorder
 from dlprof.integrations.script import Ending, Program, as_main, execute, show_fault
 from dlprof.machine import inspect_machine
@@ -261,7 +262,7 @@ class _Watching:
 
     def _diagnosis(self, loaders: Sequence[WatchedLoader], wall_s: float) -> Diagnosis | None:
         try:
-            return diagnose_script(
+            found = diagnose_script(
                 loaders,
                 tuple(self._told.values()),
                 self._header.machine,
@@ -272,10 +273,18 @@ class _Watching:
                 local_ranks=1 if self._plan.rank is None else self._plan.rank.local_size,
                 start_method=_start_method(),
             )
+            return with_ranks(found, loaders, self._others())
         except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
             fault = f"no cause could be found: {type(error).__name__}: {error}"
             self._recorder.faults.append(fault)
             return None
+
+    def _others(self) -> dict[int, tuple[WatchedLoader, ...]]:
+        """What the other ranks of this machine have seen; rank 0 speaks for all."""
+        rank = self._plan.rank
+        if rank is None or rank.rank or self._writer is None:
+            return {}
+        return read_others(rank, self._writer.path, self._header.started_at)
 
     def _write(self, *records: object) -> None:
         if self._writer is None:

@@ -117,6 +117,8 @@ class WatchedLoader:
             the script had asked for it; ``None`` elsewhere.
         duplicated: Whether all workers of an iterable dataset gave the same first batches; ``None``
             where that could not be seen.
+        loads_for: Ranks of the job that get its batches: more than 1 where accelerate dispatches
+            them from rank 0, on each of its ranks.
         asks_worker: Whether anything in the run asked which worker it runs in, as an iterable
             dataset must that splits its samples between workers; ``None`` where that could not be
             seen.
@@ -157,6 +159,7 @@ class WatchedLoader:
     promised_batches: int | None = None
     duplicated: bool | None = None
     asks_worker: bool | None = None
+    loads_for: int = 1
     failures: int = 0
     failure: str = ""
     first_s: float | None = None

@@ -101,11 +101,13 @@ def headroom_text(found: Headroom) -> str:
 
 
 def _is_of_data(finding: Finding) -> bool:
-    return finding.code.startswith("data.")
+    return finding.code.startswith("data.") or "unfed_ranks" in finding.evidence
 
 
 def _wrong(finding: Finding) -> str:
     shown = finding.evidence
+    if "unfed_ranks" in shown:
+        return f"{finding.title} ({finding.code}). {finding.explanation}"
     seen = shown.get("seen_in") or shown.get("trials") or ["a loader"]
     return f"The data of {seen[0]} is wrong: {finding.title} ({finding.code})."
 

@@ -107,6 +107,24 @@ def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> Loade
     return found
 
 
+def ranks_served(frame: FrameType | None) -> int:
+    """How many ranks get the batches of an iterator that is being made; 1 where it is one.
+
+    Args:
+        frame: What makes it.
+    """
+    if "accelerate.data_loader" not in sys.modules:
+        return 1
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        own: Any = frame.f_locals.get("self")
+        if type(own).__name__ == "DataLoaderDispatcher" and _is_a(own, "DataLoaderDispatcher"):
+            return int(own.state.num_processes)
+        frame = frame.f_back
+    return 1
+
+
 def _call_in(frame: FrameType) -> LoaderCall | None:
     code = frame.f_code
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
