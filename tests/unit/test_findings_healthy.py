@@ -76,7 +76,7 @@ def test_the_doubt_says_what_was_seen_of_the_disturbance() -> None:
     assert uneven.doubtful == "Batches came unevenly while this was measured."
     crowded = dataclasses.replace(QUIET, other_cpu_cores=0.9)
     flagged = find(evidence(computes, noisy=True, usage=crowded))[-1]
-    assert "other processes kept 0.9 of 2 cores busy" in flagged.doubtful
+    assert "Other processes kept 0.9 of 2 cores busy" in flagged.doubtful
     seen = evidence(computes)
     slow = dataclasses.replace(
         seen.observations[0], trial=evidence(dataclasses.replace(computes, rate=50.0)).trials()[0]

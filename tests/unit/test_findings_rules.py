@@ -289,7 +289,7 @@ def test_one_neighbour_comes_behind_what_the_cores_are_needed_for() -> None:
     seen = evidence(Loader(fetch_cpu=0.019, starved=0.009, rate=68), usage=usage, noisy=True)
     findings = find(seen)
     assert codes(findings) == ["fetch.cpu", "cpu.neighbours"]
-    assert "disturbed" in findings[0].doubtful
+    assert "0.7 of 2 cores busy" in findings[0].doubtful
     assert not findings[1].doubtful
 
 

@@ -62,8 +62,9 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """What is said of it."""
-        return f"{'is' if self.sure else 'may be'} {self.value:.2f}x as fast"
+        """What is said of it: no figure where it is too noisy for one."""
+        much = "faster" if self.estimate.is_wide else f"{self.value:.2f}x as fast"
+        return f"{'is' if self.sure else 'may be'} {much}"
 
     @property
     def saved(self) -> float:

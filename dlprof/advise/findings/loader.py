@@ -539,7 +539,7 @@ def too_few_workers(view: View) -> Claim | None:
     now = f"with {counted(view.workers, 'worker')}" if view.workers else "without workers"
     effect = gain.words
     if competes(view, more):
-        effect = f"is {gain.value:.2f}x as fast while no step computes"
+        effect = f"{gain.words} while no step computes"
     elif view.evidence.script is not None:
         effect = f"{gain.words} once its workers run"
     waits = costs.fetch.io_s > costs.fetch.cpu_s
