@@ -82,4 +82,4 @@ def test_the_doubt_says_what_was_seen_of_the_disturbance() -> None:
         seen.observations[0], trial=evidence(dataclasses.replace(computes, rate=50.0)).trials()[0]
     )
     found = find(dataclasses.replace(seen, observations=(slow, *seen.observations[1:])))
-    assert "trials of the same settings differ by 2.0x" in found[0].doubtful
+    assert "Trials of the same settings differ by 2.0x" in found[0].doubtful
