@@ -381,6 +381,9 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
     failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
     said, hint = "The run holds no trials", "Run the sweep again, or go on with --resume."
+    if run.watched:
+        said = "This is a script's run: it shows why loading is slow, and compares no settings"
+        hint = "See it with dlprof report, or sweep the script's dataset with dlprof sweep TARGET."
     if wrong is not None and len(failed) == len(run.trials):
         said = f"No settings give the right data, so there are none to recommend: {wrong.message}"
         return NothingMeasuredError(said, hint=wrong.hint)

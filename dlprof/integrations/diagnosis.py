@@ -297,7 +297,9 @@ def _script(
         cores = whole_s / step.mean_s
         # Threads that hand work to a device take turns, whatever they add up to.
         threads = cores if loader.copies is not None else whole_s / max(1e-9, step.cpu_s or whole_s)
-        threads = max(cores, threads)
+        # What keeps less than one core busy in all, as torch's idle pool that spins for a while
+        # does beside a step which sleeps, is no work that workers could slow.
+        threads = max(cores, threads) if cores >= 1 else 1.0
     return Script(
         wall_s=wall_s,
         loader=loader,

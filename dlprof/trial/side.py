@@ -224,7 +224,8 @@ class SideProcess:
             return Failure(
                 kind="timeout",
                 message=f"It did not answer within {format_duration(patience_s)}.",
-                hint=f"Raise {self._limit} if batches are that slow; otherwise the dataset hangs.",
+                hint=f"Raise {self._limit} if batches are that slow or the machine is busy; "
+                "otherwise the dataset hangs.",
                 stderr_tail=tail,
             )
         if message is None:

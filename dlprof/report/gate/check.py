@@ -90,8 +90,7 @@ def _answer(
         left_out.setdefault(why, []).append(label)
     yield from (("Left out", f"{', '.join(each)}: {why}") for why, each in left_out.items())
     yield "Compared", f"{side_text(check.change)} vs {side_text(check.base)}"
-    if sure := _certainty(check):
-        yield "Certainty", sure
+    yield from _certainty(check)
 
 
 def _also(target: TargetCheck) -> str:
@@ -102,18 +101,19 @@ def _also(target: TargetCheck) -> str:
     return "; ".join(f"{short(gate.label)} {short(gate.views[0].text)}" for gate in others)
 
 
-def _certainty(check: CheckReport) -> str:
+def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     """How seldom such a verdict is a false alarm, and how long it was measured."""
     bounds = [target.verdict.error_bound for target in check.targets]
     known = [bound for bound in bounds if bound is not None]
-    said = []
+    took_s = sum(target.measured_s for target in check.targets)
+    took = f"measured for {format_duration(took_s)}" if took_s else ""
     if known and check.state in {"pass", "fail"}:
         share = percent(max(known), signed=False)
         each = " of a target" if len(known) > 1 else ""
-        said.append(f"at most {share} of checks{each} raise a false alarm")
-    if took := sum(target.measured_s for target in check.targets):
-        said.append(f"measured for {format_duration(took)}")
-    return ", ".join(said)
+        sure = f"at most {share} of checks{each} raise a false alarm"
+        yield "Certainty", f"{sure}, {took}" if took else sure
+    elif took:
+        yield "Certainty", f"none yet; {took}"
 
 
 def _pictured(target: TargetCheck) -> doc.Chart | None:
