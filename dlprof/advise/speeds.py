@@ -13,7 +13,7 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dlprof.advise.candidates import Candidate, gather, has_rate
@@ -356,6 +356,32 @@ def candidates_of(
         )
         found.append(dataclasses.replace(made, prediction=_believed(made, model, speeds)))
     return found, speeds
+
+
+def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
+    """A function that gives a configuration's rate over that of another, as all views of a run do.
+
+    Args:
+        run: With at least one rate.
+        own: What is compared with.
+
+    Returns:
+        The function; it gives ``None`` where neither trials nor a calibration tell.
+    """
+    situation = Situation.of(run)
+
+    def gain(config: Config) -> Estimate | None:
+        models: dict[Config, Prediction] = {}
+        if is_calibrated(run):
+            with contextlib.suppress(UsageError):  # it says nothing of this batch size
+                models = predictions(run, situation, {own, config})
+        speeds = speeds_of(run, situation, models)
+        known = speeds.belief.log_rates.keys()
+        if config.key not in known or own.key not in known:
+            return None
+        return speeds.ratio(config.key, own.key)
+
+    return gain
 
 
 def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from dlprof.advise.experiments import Allowance, left_out, propose
 from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
+from dlprof.advise.speeds import gains_over
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import (
     Outlook,
@@ -211,7 +212,16 @@ class _Profile:
         ended = reason in {"complete", "budget"}
         if ended and (untried := left_out(evidence, self._allowance())):
             notes.append(f"Not tried within the budget: {'; '.join(untried)}.")
-        diagnosis = diagnose(evidence, notes)
+        run = Run(
+            path=str(self.writer.path),
+            header=self.header,
+            trials=evidence.trials(),
+            explanations=tuple(o.explanation for o in evidence.observations if o.explanation),
+            timelines=tuple(self.timelines),
+            calibration=evidence.calibration,
+        )
+        gain = gains_over(run, self.config) if evidence.plain("present") else None
+        diagnosis = diagnose(dataclasses.replace(evidence, gain=gain), notes)
         total = self.deadline.elapsed_s
         measured = sum(trial.measured_s for trial in evidence.trials())
         cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
@@ -219,16 +229,7 @@ class _Profile:
         fault = self.writer.try_append(evidence.calibration, diagnosis, end)
         if fault is not None and reason != "failed":
             self.listener.message(with_hint(fault.message, fault.hint))
-        return Run(
-            path=str(self.writer.path),
-            header=self.header,
-            trials=evidence.trials(),
-            explanations=tuple(o.explanation for o in evidence.observations if o.explanation),
-            timelines=tuple(self.timelines),
-            calibration=evidence.calibration,
-            diagnosis=diagnosis,
-            end=end,
-        )
+        return dataclasses.replace(run, diagnosis=diagnosis, end=end)
 
     def _observe(self, outlook: Outlook) -> _EndReason:
         fault = outlook.faults.get(self.config)

@@ -30,12 +30,14 @@ class Gain:
         source: How it is known.
         trials: The trials that it was measured by.
         worst: The least that it was in any block of trials.
+        is_alone: Whether it is for cores that nobody else uses, though others did.
     """
 
     estimate: Estimate
     source: Literal["measured", "model", "bound"]
     trials: tuple[str, ...] = ()
     worst: float | None = None
+    is_alone: bool = False
 
     @property
     def value(self) -> float:
@@ -80,8 +82,8 @@ def gain_of(view: View, config: Config) -> Gain | None:
     """
     tried = measured_gain(view, config)
     if tried is not None:
-        return tried
-    gain = predicted_gain(view, config)
+        return _as_printed(view, config, tried)
+    gain = _as_printed(view, config, predicted_gain(view, config))
     script, costs = view.evidence.script, view.costs
     if gain is None or script is None or costs is None or costs.period_s <= 0:
         return gain
@@ -90,6 +92,14 @@ def gain_of(view: View, config: Config) -> Gain | None:
     more = max(min(1.0, now * gain.value), at.HALF_OF_CORES) - max(min(1.0, now), at.HALF_OF_CORES)
     slower = gain.estimate.times(1 / (1 + at.SLOWER * max(0.0, more)))
     return dataclasses.replace(gain, estimate=dataclasses.replace(slower, high=gain.estimate.high))
+
+
+def _as_printed(view: View, config: Config, gain: Gain | None) -> Gain | None:
+    """A gain with the figure that all views of the run have for it."""
+    printed = None if view.evidence.gain is None else view.evidence.gain(config)
+    if gain is None or printed is None or gain.value <= 0:
+        return gain
+    return dataclasses.replace(gain, estimate=printed)
 
 
 def measured_gain(view: View, config: Config) -> Gain | None:

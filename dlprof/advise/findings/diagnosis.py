@@ -216,6 +216,7 @@ def _stated(view: View, row: Row, claim: Claim) -> Placed:
         where = f"at a step of {step}" if seen.step_s > 0 else "with this step"
         where = where if seen.has_step else "without a step"
         where = where if seen.script is None else "in this loop"
+        where += " on cores that nobody else uses" if gain.is_alone else ""
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
     cost = min(1.0, max(0.0, claim.cost))
     return row.place if claim.place is None else claim.place, Finding(

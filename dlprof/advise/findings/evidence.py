@@ -10,7 +10,7 @@ import dataclasses
 import math
 import operator
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from dlprof.advise import thresholds as at
@@ -20,6 +20,7 @@ from dlprof.records import (
     Config,
     Copies,
     DatasetWeight,
+    Estimate,
     Explanation,
     Integrity,
     Machine,
@@ -185,6 +186,8 @@ class Evidence:
         reads_files: Whether the dataset reads files; ``None`` where that isn't known.
         script: Where it was watched; ``None`` for a loader that was measured by itself.
         weight: What the dataset weighs; ``None`` where it was not weighed.
+        gain: The rate of a configuration over that of this one, as all views of the run print it;
+            ``None`` where trials are compared by themselves, as while it is measured.
     """
 
     machine: Machine
@@ -198,6 +201,7 @@ class Evidence:
     reads_files: bool | None = None
     script: Script | None = None
     weight: DatasetWeight | None = None
+    gain: Callable[[Config], Estimate | None] | None = None
 
     @property
     def calibration(self) -> Calibration | None:

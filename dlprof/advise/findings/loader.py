@@ -533,7 +533,8 @@ def too_few_workers(view: View) -> Claim | None:
     if gain is not None and gain.source == "measured" and gain.value < at.PAYS and view.is_noisy:
         # A trial beside others was too unsteady to tell.
         untold = (gain.estimate.high or gain.value) >= at.PAYS
-        gain = (predicted_gain(view, more, now=view.cores) if untold else None) or gain
+        alone = predicted_gain(view, more, now=view.cores) if untold else None
+        gain = gain if alone is None else dataclasses.replace(alone, is_alone=True)
     if more is None or costs is None or gain is None or gain.value < at.PAYS:
         return None
     now = f"with {counted(view.workers, 'worker')}" if view.workers else "without workers"
