@@ -253,8 +253,6 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         return "low", "no other configuration has a rate to compare with"
     if certificate.shown > MEDIUM:
         return "low", certificate.text
-    if all(trial.noisy for trial in choice.pick.trials) and choice.pick.measured:
-        return "medium", f"{certificate.text}, but all trials of it were disturbed"
     derived_s = choice.situation.derived_step_s
     if derived_s is not None:
         step = format_duration(derived_s)
