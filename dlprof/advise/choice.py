@@ -294,7 +294,7 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
             f"the model disagrees with {agreed.outside} of {agreed.configs} measured "
             f"configurations (by up to {agreed.worst:.2g}x)"
         )
-    poor = agreed is not None and 2 * agreed.outside > agreed.configs
+    poor = agreed is not None and 2 * agreed.outside >= agreed.configs
     lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
     unseen = there.as_measured and run.prediction is not None and not run.completed
     grave = {
