@@ -94,7 +94,7 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
     yield "Predicted", f"{run.header.target.spec} on {where}: {_conditions(forecast)}"
     picked = next((row for row in forecast.rows if row.config == forecast.pick), None)
     if picked is None:
-        yield "Recommended", "nothing: no configuration keeps the machine's limits"
+        yield "Recommended", "nothing: no configuration keeps the limits"
     else:
         yield "Recommended", doc.Span(picked.config.text, "strong")
         each = " for each rank" if forecast.conditions.ranks > 1 else ""
@@ -133,8 +133,8 @@ def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:
     rows, best = [], dict[int, float]()
     for row in forecast.rows:
         workers = row.config.num_workers
-        faster = row.rate * NEAR > best.get(workers, 0.0)
-        best[workers] = max(best.get(workers, 0.0), row.rate)
+        faster = row.speed * NEAR > best.get(workers, 0.0)
+        best[workers] = max(best.get(workers, 0.0), row.speed)
         if whole or faster or row.config == forecast.pick or row.measured is not None:
             rows.append(row)
     if len(rows) <= _MOST_ROWS:

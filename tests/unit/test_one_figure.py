@@ -14,7 +14,6 @@ from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 
 from dlprof import api
-from dlprof.advise.candidates import candidate_configs, wanted_configs
 from dlprof.advise.forecast import Forecast, feed, forecast
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation
@@ -67,7 +66,7 @@ def test_the_table_the_recommendation_and_the_prediction_have_the_same_rates(run
     for rule in advice.rules_of_thumb:
         if rule.expected_samples_per_s is not None and not rule.predicted:
             assert rule.expected_samples_per_s in known.values()
-    answer = forecast(run, wanted_configs(run, asked(run), {}), asked(run))
+    answer = forecast(run, None, asked(run))
     measured = {row.config: row.measured for row in answer.rows if row.measured is not None}
     assert measured
     for chosen, seen in measured.items():
@@ -113,7 +112,7 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
     assert pick in render_html(run)
     document = json.loads(recommend_document(run, advice))
     assert document["expected"]["samples_per_s"]["value"] == pytest.approx(known[advice.config])
-    answer = forecast(run, wanted_configs(run, asked(run), {}), asked(run))
+    answer = forecast(run, None, asked(run))
     rows = json.loads(forecast_document(run, answer))["rows"]
     measured = [row["measured"] for row in rows if row.get("measured")]
     assert {round(each["samples_per_s"]["value"], 6) for each in measured} <= {
@@ -220,7 +219,7 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
     assert advice.basis == "predicted"
     where = asked(run, **question)
     configs = {advice.config, *(other.config for other in advice.alternatives)}
-    answer = forecast(run, [*candidate_configs(run, where)], where)
+    answer = forecast(run, None, where)
     rows = {row.config: row for row in answer.rows}
     assert answer.pick == advice.config
     told = {advice.config: advice.expected} | {a.config: a.expected for a in advice.alternatives}

@@ -13,7 +13,6 @@ from golden import drawn
 from model_calibrations import constant
 from predicted_runs import asked, calibrated, calibration
 
-from dlprof.advise.candidates import wanted_configs
 from dlprof.advise.forecast import forecast
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
@@ -27,7 +26,7 @@ from dlprof.units import format_rate
 
 def screen(run: Run, width: int, *, whole: bool = False, **question: Any) -> str:
     where = asked(run, **question)
-    found = forecast(run, wanted_configs(run, where, {}), where)
+    found = forecast(run, None, where)
     return drawn(forecast_report(run, found, whole=whole), width, verbose=True)
 
 
