@@ -154,13 +154,11 @@ def decide(
         NothingMeasuredError: Nothing was measured, and no calibration answers.
         UsageError: No configuration keeps within the limits.
     """
-    if situation.by_model:
-        return _among_all(run, situation, also, among or ())
     known = [each for each in gather(run) if among is None or each.config in among]
     measured = [candidate for candidate in known if candidate.trials]
     others = unmeasured(situation, run, among)
-    if not measured and among is not None:
-        return _among_all(run, situation, also, others or among)
+    if situation.by_model or (among is not None and not measured):
+        return _among_all(run, situation, also, others or among or ())
     if not measured:
         # No time was left for plain trials; where they were tried in vain, that is the answer.
         tried = any(t.purpose == "measure" and t.outcome != "skipped" for t in run.trials)
@@ -181,7 +179,8 @@ def decide(
         if not (situation.as_measured and is_calibrated(run)):
             raise
         return _among_all(run, situation, also, among or ())
-    speeds = speeds_of(run, situation) if among is None else candidates_of(run, situation, among)[1]
+    stored = not others or (among is None and run.prediction is not None)
+    speeds = speeds_of(run, situation) if stored else candidates_of(run, situation, others)[1]
     choice = choose(allowed, situation, speeds)
     better = [each for each in others if is_better(choice, each.key)]
     if not better or not is_calibrated(run):
