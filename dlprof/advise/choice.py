@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from dlprof.advise.candidates import Candidate, breach, candidate_configs
+from dlprof.advise.candidates import Candidate, breach
 from dlprof.advise.situation import Situation, is_calibrated
 from dlprof.advise.speeds import Speeds, agreement, candidates_of, cores_share
 from dlprof.advise.thresholds import (
@@ -196,7 +196,7 @@ def certify(choice: Choice, run: Run) -> Certificate | None:
         return None
     measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
     others = {each.key for each in choice.allowed if not each.measured}
-    others |= {e.key for e in unmeasured(situation, run) if e.key in choice.speeds.epochs}
+    others |= {each.key for each in unmeasured(situation, run)}
     predicted = sorted(others - {pick})
     if not measured and not predicted:
         return None
@@ -218,16 +218,10 @@ def unmeasured(
     Args:
         situation: What it is wanted for.
         run: That holds the predictions.
-        among: Of which; ``None`` for what a sweep predicted, or, where the run is none, for what is
-            worth predicting.
+        among: Of which; ``None`` for what a sweep predicted.
     """
-    if among is None and run.prediction is not None:
-        among = [cell.config for cell in run.prediction.cells]
-    elif among is None and run.header.plan is None and situation.as_measured and is_calibrated(run):
-        try:
-            among = candidate_configs(run, situation)
-        except UsageError:  # its batches cost nothing
-            return []
+    if among is None:
+        among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
     if not situation.as_measured or not among:
         return []
     found, failed = Integrity.of(run), {t.config for t in run.trials if t.failure is not None}

@@ -179,8 +179,8 @@ def decide(
         if not (situation.as_measured and is_calibrated(run)):
             raise
         return _among_all(run, situation, also, among or ())
-    stored = not others or (among is None and run.prediction is not None)
-    speeds = speeds_of(run, situation) if stored else candidates_of(run, situation, others)[1]
+    asked = others if among is not None else ()
+    speeds = candidates_of(run, situation, asked)[1] if asked else speeds_of(run, situation)
     choice = choose(allowed, situation, speeds)
     better = [each for each in others if is_better(choice, each.key)]
     if not better or not is_calibrated(run):

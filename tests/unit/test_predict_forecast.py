@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from model_calibrations import constant, fed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
+from dlprof.advise.candidates import wanted_configs
 from dlprof.advise.forecast import Forecast, Row, forecast
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
@@ -29,7 +30,7 @@ def is_fed(row: Row) -> bool:
 
 def predicted(run: Run, **question: Any) -> Forecast:
     situation = asked(run, **question)
-    return forecast(run, None, situation)
+    return forecast(run, wanted_configs(run, situation, {}), situation)
 
 
 def rate_of(found: Forecast, wanted: Config) -> float:
