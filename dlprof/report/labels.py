@@ -104,7 +104,7 @@ IN_TRIALS = "in trials, whose rates may differ from the estimate."
 
 def wait_text(wait: float | None, *, in_trials: bool) -> str:
     """A share of time that the step waits, and whether trials or the estimate say so."""
-    return f"{percent_text(wait)} of the time" + (" in trials" if in_trials else "")
+    return f"{percent_text(wait)} {'in trials' if in_trials else 'of the time'}"
 
 
 def cores_text(cores: float | None) -> str:
