@@ -442,10 +442,19 @@ def test_of_certain_settings_the_same_rule_chooses(run: Run) -> None:
 
 def failing(key: Config, run: Run) -> Run:
     """The run, in which one more trial of some settings and of all like them failed."""
-    failure = Failure(kind="crash", message="killed")
+    failure = Failure(kind="worker_signal", message="killed")
     made = [
-        dataclasses.replace(trial, id=f"f{n}", outcome="failed", failure=failure)
+        dataclasses.replace(trial, id=f"f{n}", outcome="crashed", failure=failure)
         for n, trial in enumerate(run.trials)
         if trial.config.num_workers == key.num_workers
     ]
     return dataclasses.replace(run, trials=(*run.trials, *made), recommendation=None)
+
+
+def test_no_step_is_no_answer_of_trials_with_one() -> None:
+    header_ = calibrated().header
+    stepped = dataclasses.replace(header_, settings={**header_.settings, "step_s": 0.02})
+    made = Run(path="x", header=stepped, trials=calibrated(trials=blocks(RATES)).trials)
+    with pytest.raises(UsageError, match="a step of 20 ms") as caught:
+        api.recommend(made, step_time="none")
+    assert caught.value.hint == "Sweep again without a step."
