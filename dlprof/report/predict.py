@@ -185,7 +185,8 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
         f"recommended: the cheapest {WITHIN} of the best." if forecast.pick is not None else "",
         f"too much: {beyond}" if beyond else "",
     ]
-    waited = IN_TRIALS if any(row.measured and row.measured.wait_fraction for row in rows) else ""
+    seen = any(row.measured and row.measured.wait_fraction is not None for row in rows)
+    waited = f"where measured, {IN_TRIALS}" if seen else ""
     columns = (
         doc.Column(
             "", [_role(r, forecast) for r in rows], 20, left=True, note=" ".join(roles).strip()
