@@ -21,7 +21,6 @@ from dlprof.units import quoted
 if TYPE_CHECKING:
     from dlprof.advise.compare import Comparison
     from dlprof.advise.forecast import Feed, Forecast
-    from dlprof.advise.situation import Situation
     from dlprof.machine.overview import Overview
     from dlprof.machine.profiles import MachineProfile
     from dlprof.records import Recommendation, Run
@@ -387,17 +386,10 @@ def recommend(run: Run | _Path, **options: Unpack[RecommendOptions]) -> Recommen
     Raises:
         DlprofError: The run can't be read, has no figures, or nothing is within the limits.
     """
-    from dlprof.advise.candidates import stored_limits
     from dlprof.advise.recommend import recommend as choose
-    from dlprof.settings.options import LIMITED, PLACE, fields_of
 
-    measured, given = _loaded(run), dict[str, Any](options)
-    asked = fields_of(given, *LIMITED, "step_time", *PLACE)
-    return choose(
-        measured,
-        dataclasses.replace(stored_limits(measured.header.settings), **asked),
-        **_profiled(given.get("machine")),
-    )
+    measured = _loaded(run)
+    return choose(measured, **_question(measured, options))
 
 
 @overload
@@ -462,6 +454,7 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
     from dlprof.advise.candidates import base_config, configs_of, wanted_configs
     from dlprof.advise.forecast import feed as fewest
     from dlprof.advise.forecast import forecast
+    from dlprof.advise.situation import Situation
     from dlprof.advise.thresholds import FED_WAIT_FRACTION
     from dlprof.settings.options import PREDICTED, fields_of
 
@@ -476,9 +469,10 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
             f"{named('max_wait')} belongs to {named('feed')}",
             hint=f"Give {asked} too, or leave it out.",
         )
-    situation = _situation(run, given)
+    storage = fields_of(given, "storage_limit")
+    situation = Situation.of(run, **_question(run, given), **storage)
     if not feed:
-        return forecast(run, wanted_configs(run, situation, axes), situation)
+        return forecast(run, wanted_configs(run, situation, axes) if axes else None, situation)
     for key in ("num_workers", "prefetch_factor"):
         if key in axes:
             raise UsageError(
@@ -640,28 +634,18 @@ def _loaded(run: Run | _Path) -> Run:
     return run if isinstance(run, Run) else load_run(run)
 
 
-def _profiled(path: _Path | None) -> dict[str, Any]:
-    """What is asked of a machine that a profile describes; nothing without one."""
-    if path is None:
-        return {}
+def _question(run: Run, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What :class:`RecommendOptions` ask of a run, within the limits that its sweep was given."""
+    from dlprof.advise.candidates import stored_limits
+    from dlprof.settings.options import LIMITED, PLACE, fields_of
+
+    asked = fields_of(given, *LIMITED, "step_time", *PLACE)
+    if "step_s" in asked:
+        asked["step_s"] = asked["step_s"] or 0.0  # none was asked for, and not: as it was measured
+    question = {"constraints": dataclasses.replace(stored_limits(run.header.settings), **asked)}
+    if (path := given.get("machine")) is None:
+        return question
     from dlprof.machine.profiles import read_profile
 
     profile = read_profile(Path(path))
-    return {"machine": profile.to_machine(), "ghz": profile.base_ghz}
-
-
-def _situation(run: Run, given: Mapping[str, Any]) -> Situation:
-    """What :class:`PlaceOptions` and ``storage_limit`` ask of a run together."""
-    from dlprof.advise.situation import Situation
-    from dlprof.records import Constraints
-    from dlprof.settings.options import PLACE, fields_of
-
-    asked = fields_of(given, "ranks", "step_time", *PLACE)
-    if "step_s" in asked:
-        asked["step_s"] = asked["step_s"] or 0.0  # none was asked for, and not: as it was measured
-    return Situation.of(
-        run,
-        Constraints(**asked),
-        **_profiled(given.get("machine")),
-        **fields_of(given, "storage_limit"),
-    )
+    return {**question, "machine": profile.to_machine(), "ghz": profile.base_ghz}

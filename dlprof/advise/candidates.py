@@ -242,7 +242,7 @@ def base_config(run: Run) -> Config:
 def wanted_configs(
     run: Run, situation: Situation, axes: Mapping[str, Sequence[object]]
 ) -> tuple[Config, ...]:
-    """The configurations that a user asks for, sensible values where he names none.
+    """The configurations that a user asks for; where none, what is worth it and was measured.
 
     Args:
         run: That holds a calibration.
@@ -254,18 +254,18 @@ def wanted_configs(
             the target can't be set to.
     """
     calibration = usable_calibration(run)
+    if not axes:
+        worth = candidate_configs(run, situation)
+        sizes = {None, calibration.batch_size} if situation.as_measured else ()
+        measured = {trial.config for trial in run.completed if trial.config.batch_size in sizes}
+        return tuple(sorted({*worth, *measured}, key=lambda config: config.cost_key))
     base = base_config(run)
     depths = {"prefetch_factor": auto_prefetch(calibration)}
     if "num_workers" in axes:
         return attainable(run, configs_of(base, {**depths, **axes}), axes)
     shallow = configs_of(base, {name: axes[name][:1] for name in axes if name != "prefetch_factor"})
     workers = auto_workers(calibration, shallow[0], situation.conditions)
-    made = attainable(run, configs_of(base, {"num_workers": workers, **depths, **axes}), axes)
-    if axes or not situation.as_measured:
-        return made
-    sizes = {None, calibration.batch_size}
-    measured = {trial.config for trial in run.completed if trial.config.batch_size in sizes}
-    return tuple(sorted({*made, *measured}, key=lambda config: config.cost_key))
+    return attainable(run, configs_of(base, {"num_workers": workers, **depths, **axes}), axes)
 
 
 def candidate_configs(run: Run, situation: Situation) -> tuple[Config, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from dlprof.advise.candidates import Candidate, breach
 from dlprof.advise.situation import Situation, is_calibrated
@@ -210,9 +210,19 @@ def certify(choice: Choice, run: Run) -> Certificate | None:
     )
 
 
-def unmeasured(situation: Situation, run: Run) -> list[Config]:
-    """What was only predicted and may be used: nothing like it failed, nor are workers too many."""
-    if not situation.as_measured or run.prediction is None:
+def unmeasured(
+    situation: Situation, run: Run, among: Collection[Config] | None = None
+) -> list[Config]:
+    """What was only predicted and may be used: nothing like it failed, nor are workers too many.
+
+    Args:
+        situation: What it is wanted for.
+        run: That holds the predictions.
+        among: Of which; ``None`` for what a sweep predicted.
+    """
+    if among is None:
+        among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
+    if not situation.as_measured or not among:
         return []
     found, failed = Integrity.of(run), {t.config for t in run.trials if t.failure is not None}
     asked = situation.constraints.max_workers
@@ -221,12 +231,12 @@ def unmeasured(situation: Situation, run: Run) -> list[Config]:
         most = min(most, found.worked)  # how many its shards feed only a trial shows
     known = {t.config for t in run.completed if t.purpose == "measure"}
     cells = [
-        cell.config
-        for cell in run.prediction.cells
-        if cell.config not in known
-        and cell.config.num_workers <= most
-        and not found.is_useless(cell.config)
-        and not any(cell.config.asks_as_much_as(each) for each in failed)
+        config
+        for config in among
+        if config not in known
+        and config.num_workers <= most
+        and not found.is_useless(config)
+        and not any(config.asks_as_much_as(each) for each in failed)
     ]
     if not (situation.constraints.limits_memory and cells and is_calibrated(run)):
         return cells
@@ -253,8 +263,6 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         return "low", "no other configuration has a rate to compare with"
     if certificate.shown > MEDIUM:
         return "low", certificate.text
-    if all(trial.noisy for trial in choice.pick.trials) and choice.pick.measured:
-        return "medium", f"{certificate.text}, but all trials of it were disturbed"
     derived_s = choice.situation.derived_step_s
     if derived_s is not None:
         step = format_duration(derived_s)
@@ -296,7 +304,7 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
             f"the model disagrees with {agreed.outside} of {agreed.configs} measured "
             f"configurations (by up to {agreed.worst:.2g}x)"
         )
-    poor = agreed is not None and 2 * agreed.outside > agreed.configs
+    poor = agreed is not None and 2 * agreed.outside >= agreed.configs
     lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
     unseen = there.as_measured and run.prediction is not None and not run.completed
     grave = {

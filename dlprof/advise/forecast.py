@@ -10,19 +10,24 @@ from typing import Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import (
+    Candidate,
     attainable,
     base_config,
     breach,
+    gather,
     saturating_workers,
     useful,
+    wanted_configs,
 )
 from dlprof.advise.choice import certify, choose, judge
+from dlprof.advise.recommend import decide, kept_answer
 from dlprof.advise.situation import Situation, usable_calibration
-from dlprof.advise.speeds import Agreement, agreement, candidates_of, claims, predictions
+from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
-from dlprof.errors import UsageError
+from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Conditions, cell_of, describe, drawn, steady_rate, work_of
 from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
+from dlprof.stats import typical
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +144,7 @@ class Forecast(Answer):
         conditions: Cores, ranks, step and the rest.
         method: ``maxplus``, the only predictor.
         rows: In the order of what configurations cost.
-        pick: The cheapest within 3% of the best that keeps the machine's limits; ``None`` where
-            none does.
+        pick: What is recommended; ``None`` where nothing keeps the limits.
         bounds: What each bound that occurs means.
         agreement: Predictions against the run's own trials.
         speedup: Rate of ``pick`` over that of PyTorch's default, where both are known.
@@ -155,12 +159,15 @@ class Forecast(Answer):
     method: str = "maxplus"
 
 
-def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forecast:
+def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -> Forecast:
     """Predict configurations from what a run calibrated and measured.
+
+    What is recommended of them is decided as ``recommend`` does; where none are named, it is the
+    same.
 
     Args:
         run: That holds a calibration.
-        configs: Canonical ones, at least one.
+        configs: Canonical ones, at least one; ``None`` for all that are worth it.
         situation: Where they are to run.
 
     Raises:
@@ -168,12 +175,18 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
         UsageError: There is no calibration to predict from, a figure is out of range, or the
             calibration is for another batch size.
     """
-    candidates, speeds = candidates_of(run, situation, useful(run, configs))
-    rows, allowed = [], []
-    for each in candidates:
+    wanted = wanted_configs(run, situation, {}) if configs is None else configs
+    candidates, speeds = candidates_of(run, situation, useful(run, wanted))
+    pick, confidence, reason = _decided(run, configs, situation, candidates, speeds)
+    known = {each.config for each in candidates}
+    other = next((e for e in gather(run) if e.config == pick and pick not in known), None)
+    if other is not None:  # at a batch size that was not calibrated
+        candidates.append(dataclasses.replace(other, prediction=_of_trials(other, speeds)))
+    rows, allowed = [], set[Config]()
+    for each in sorted(candidates, key=lambda each: each.config.cost_key):
         found, measured = breach(each, situation), None
         if found is None:
-            allowed.append(each)
+            allowed.add(each.config)
         if each.measured:
             measured = Measured(
                 samples_per_s=speeds.rate(each.key),
@@ -191,23 +204,22 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
                     beyond=beyond,
                 )
             )
-    choice = choose(allowed or candidates, situation, speeds)
-    confidence, reason = judge(choice, run, certify(choice, run))
     speedup, unavailable = None, dict[str, str]()
-    if not allowed:
-        unavailable["speedup"] = "no configuration keeps the machine's limits"
-    elif choice.default is None:
+    default = None if pick is None else Config(batch_size=pick.batch_size)
+    if pick is None:
+        unavailable["speedup"] = "no configuration keeps the limits"
+    elif default not in allowed:
         unavailable["speedup"] = "num_workers=0 is not predicted, or keeps no limit"
     else:
-        speedup = speeds.ratio(choice.pick.key, choice.default.key)
+        speedup = speeds.ratio(pick.key, Config(batch_size=pick.batch_size).key)
     return Forecast(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
         conditions=situation.conditions,
         calibrated=Calibrated.of(run),
         rows=tuple(rows),
-        pick=choice.pick.config if allowed else None,
-        bounds={name: describe(name) for name in sorted({r.prediction.bound for r in rows})},
+        pick=pick,
+        bounds={n: describe(n) for n in sorted({r.prediction.bound for r in rows}) if n},
         confidence=confidence,
         confidence_reason=reason,
         notes=situation.notes,
@@ -219,6 +231,46 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
             for name, reason in MISSING.items()
             if any(getattr(row.prediction, name) is None for row in rows)
         },
+    )
+
+
+def _decided(
+    run: Run,
+    configs: Sequence[Config] | None,
+    situation: Situation,
+    candidates: Sequence[Candidate],
+    speeds: Speeds,
+) -> tuple[Config | None, Confidence, str]:
+    """What is recommended, ``None`` where nothing keeps the limits, and how sure that is."""
+    kept = kept_answer(run, situation) if configs is None else None
+    if kept is not None:
+        return kept.config, kept.confidence, kept.confidence_reason
+    among = None if configs is None else [each.config for each in candidates]
+    if all(breach(each, situation) is not None for each in candidates):
+        choice = choose(candidates, situation, speeds)
+        return None, *judge(choice, run, certify(choice, run))
+    try:
+        choice, _ = decide(run, situation, among=among)
+    except NothingMeasuredError:  # without a trial, the model alone answers
+        choice, _ = decide(run, situation, among=[each.config for each in candidates])
+    return choice.pick.config, *judge(choice, run, certify(choice, run))
+
+
+def _of_trials(seen: Candidate, speeds: Speeds) -> Prediction:
+    """What trials alone say of a configuration, in the form of a prediction."""
+    each = typical(trial.samples_per_batch or None for trial in seen.trials) or 1.0
+    steady = speeds.steady(seen.key)
+    batches = steady.times(1 / each)
+    return Prediction(
+        batches_per_s=batches,
+        samples_per_s=steady,
+        epoch_batches_per_s=batches.value * math.exp(speeds.epochs[seen.key].log),
+        wait_fraction=speeds.wait_fraction(seen),
+        cores=seen.own_cpu_cores,
+        pss_bytes=seen.pss_bytes,
+        shm_bytes=seen.shm_bytes,
+        startup_s=seen.startup_s,
+        turnover_s=seen.epoch_turnover_s,
     )
 
 

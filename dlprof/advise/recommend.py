@@ -100,8 +100,7 @@ def recommend(
             answer and there is none.
     """
     situation = Situation.of(run, constraints, machine, ghz=ghz)
-    kept = run.recommendation if situation.as_measured else None
-    if kept is not None and kept.rates and kept.constraints == situation.constraints:
+    if (kept := kept_answer(run, situation)) is not None:
         return kept
     choice, limit_reasons = decide(run, situation)
     measured = choice.pick.measured
@@ -130,8 +129,19 @@ def recommend(
     )
 
 
+def kept_answer(run: Run, situation: Situation) -> Recommendation | None:
+    """What a run keeps as the answer to a question, if it does."""
+    kept = run.recommendation if situation.as_measured else None
+    same = kept is not None and kept.rates and kept.constraints == situation.constraints
+    return kept if same else None
+
+
 def decide(
-    run: Run, situation: Situation, *, also: Config | None = None
+    run: Run,
+    situation: Situation,
+    *,
+    also: Config | None = None,
+    among: Collection[Config] | None = None,
 ) -> tuple[Choice, list[Reason]]:
     """What to choose in a situation, and what limits left out of it.
 
@@ -139,18 +149,21 @@ def decide(
         run: What was measured.
         situation: What the settings are wanted for.
         also: What to predict beside what is worth it, where the model answers.
+        among: What to choose from, which a calibration has to predict; ``None`` for all.
 
     Raises:
         NothingMeasuredError: Nothing was measured, and no calibration answers.
         UsageError: No configuration keeps within the limits.
     """
-    if situation.by_model:
-        return _among_all(run, situation, also)
-    measured = [candidate for candidate in gather(run) if candidate.trials]
+    known = [each for each in gather(run) if among is None or each.config in among]
+    measured = [candidate for candidate in known if candidate.trials]
+    others = unmeasured(situation, run, among)
+    if situation.by_model or (among is not None and not measured):
+        return _among_all(run, situation, also, others or among or ())
     if not measured:
         # No time was left for plain trials; where they were tried in vain, that is the answer.
         tried = any(t.purpose == "measure" and t.outcome != "skipped" for t in run.trials)
-        cells = [] if tried or not is_calibrated(run) else unmeasured(situation, run)
+        cells = [] if tried or not is_calibrated(run) else others
         if not cells and not situation.constraints.asks_for_cores:
             raise _nothing_measured(run)
         return _among_all(run, situation, also, cells)
@@ -166,9 +179,11 @@ def decide(
     except UsageError:  # what was only predicted may keep them
         if not (situation.as_measured and is_calibrated(run)):
             raise
-        return _among_all(run, situation, also)
-    choice = choose(allowed, situation, speeds_of(run, situation))
-    better = [each for each in unmeasured(situation, run) if is_better(choice, each.key)]
+        return _among_all(run, situation, also, among or ())
+    asked = others if among is not None else ()
+    speeds = candidates_of(run, situation, asked)[1] if asked else speeds_of(run, situation)
+    choice = choose(allowed, situation, speeds)
+    better = [each for each in others if is_better(choice, each.key)]
     if not better or not is_calibrated(run):
         return choice, limit_reasons
 
@@ -189,7 +204,7 @@ def decide(
 def _among_all(
     run: Run, situation: Situation, also: Config | None, cells: Collection[Config] = ()
 ) -> tuple[Choice, list[Reason]]:
-    """The choice among all that is worth predicting, or among what a sweep has predicted."""
+    """The choice among all that is worth predicting, or among some configurations."""
     wanted = {*(cells or candidate_configs(run, situation)), *([] if also is None else [also])}
     by_rules = [each for each in rule_configs(run, situation).values() if each is not None]
     # At once, so that what they have in common is computed once.

@@ -148,10 +148,11 @@ class Situation:
                 usable_calibration(run)
             if step_s is not None and step_s < (whole_s or 0.0) * (1 - SAME_STEP):
                 short = format_duration(step_s)
+                again = f"with --step-time {short.replace(' ', '')}" if step_s else "without a step"
                 raise UsageError(
                     f"The run was measured with a step of {format_duration(whole_s)}, which "
                     f"predicts nothing for a shorter one ({short})",
-                    hint=f"Sweep again with --step-time {short.replace(' ', '')}.",
+                    hint=f"Sweep again {again}.",
                 )
         neighbours = asked.neighbours
         if neighbours is None:

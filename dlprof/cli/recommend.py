@@ -24,7 +24,7 @@ FORMATS = ("text", "python", "toml", "json", "lightning")
     *PLACE,
     options.varied(
         "step_time",
-        text="Keep a training step of this length fed, such as 12ms.",
+        text="Keep a training step of this length fed, such as 12ms, or none.",
         panel=ELSEWHERE_PANEL,
     ),
     screen=("as_json", "brief", "quiet", "verbose"),

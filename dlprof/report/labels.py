@@ -98,6 +98,15 @@ def percent_text(fraction: float | None) -> str:
     return "<1%" if 0 < fraction < 0.005 else f"{fraction * 100:.0f}%"
 
 
+IN_TRIALS = "in trials, whose rates may differ from the estimate."
+"""What a measured wait is beside a rate that is estimated from more than its trials."""
+
+
+def wait_text(wait: float | None, *, in_trials: bool) -> str:
+    """A share of time that the step waits, and whether trials or the estimate say so."""
+    return f"{percent_text(wait)} {'in trials' if in_trials else 'of the time'}"
+
+
 def cores_text(cores: float | None) -> str:
     """A number of cores, such as ``1.9`` or ``12``; ``-`` for a missing one."""
     if cores is None:

@@ -12,6 +12,7 @@ from dlprof.report import document as doc
 from dlprof.report.configurations import MOST_BARS, Rated, rates_chart, setting_columns
 from dlprof.report.documents import json_document
 from dlprof.report.labels import (
+    IN_TRIALS,
     cores_text,
     count_text,
     gain_text,
@@ -19,6 +20,7 @@ from dlprof.report.labels import (
     percent_text,
     rate_text,
     value_text,
+    wait_text,
 )
 from dlprof.report.snippets import difference
 from dlprof.report.sweep import about_file, certainty, first, title_of
@@ -94,7 +96,7 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
     yield "Predicted", f"{run.header.target.spec} on {where}: {_conditions(forecast)}"
     picked = next((row for row in forecast.rows if row.config == forecast.pick), None)
     if picked is None:
-        yield "Recommended", "nothing: no configuration keeps the machine's limits"
+        yield "Recommended", "nothing: no configuration keeps the limits"
     else:
         yield "Recommended", doc.Span(picked.config.text, "strong")
         each = " for each rank" if forecast.conditions.ranks > 1 else ""
@@ -102,7 +104,7 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
         if forecast.speedup is not None and picked.config.num_workers:
             yield "Speed-up", gain_text(forecast.speedup, "PyTorch's default")
         if (wait := _wait(picked)) is not None:
-            text = f"{percent_text(wait)} of the time"
+            text = wait_text(wait, in_trials=picked.measured is not None)
             if (start := _start(picked)) >= _LONG_START:  # else the rate seems to disagree
                 text += f"; starting takes {percent_text(start)} of each epoch"
             yield "Data wait", text
@@ -133,8 +135,8 @@ def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:
     rows, best = [], dict[int, float]()
     for row in forecast.rows:
         workers = row.config.num_workers
-        faster = row.rate * NEAR > best.get(workers, 0.0)
-        best[workers] = max(best.get(workers, 0.0), row.rate)
+        faster = row.speed * NEAR > best.get(workers, 0.0)
+        best[workers] = max(best.get(workers, 0.0), row.speed)
         if whole or faster or row.config == forecast.pick or row.measured is not None:
             rows.append(row)
     if len(rows) <= _MOST_ROWS:
@@ -183,6 +185,8 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
         f"recommended: the cheapest {WITHIN} of the best." if forecast.pick is not None else "",
         f"too much: {beyond}" if beyond else "",
     ]
+    seen = any(row.measured and row.measured.wait_fraction is not None for row in rows)
+    waited = f"where measured, {IN_TRIALS}" if seen else ""
     columns = (
         doc.Column(
             "", [_role(r, forecast) for r in rows], 20, left=True, note=" ".join(roles).strip()
@@ -190,7 +194,7 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
         *setting_columns([row.config for row in rows]),
         doc.Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
         doc.Column("95% CI", [interval_text(rate) for rate in rates], 18),
-        doc.Column("wait", [percent_text(_wait(row)) for row in rows], 17),
+        doc.Column("wait", [percent_text(_wait(row)) for row in rows], 17, note=waited),
         doc.Column("bottleneck", [_LIMITS.get(p.bound, p.bound) for p in found], 15, left=True),
         doc.Column("cores", [cores_text(each.cores) for each in found], 8),
         doc.Column("memory", [format_bytes(each.pss_bytes) for each in found], 7),

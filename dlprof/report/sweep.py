@@ -23,6 +23,7 @@ from dlprof.report.configurations import (
 )
 from dlprof.report.labels import (
     END_TEXTS,
+    IN_TRIALS,
     cores_text,
     gain_text,
     interval_text,
@@ -30,6 +31,7 @@ from dlprof.report.labels import (
     rate_text,
     ratio_text,
     value_text,
+    wait_text,
 )
 from dlprof.report.snippets import difference
 from dlprof.report.text import shortened
@@ -164,7 +166,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
 
 def _wait(advice: Recommendation) -> str:
     wait, step_s = advice.expected.wait_fraction, advice.constraints.step_s
-    text = f"{percent_text(wait)} of the time"
+    text = wait_text(wait, in_trials=advice.basis == "measured")
     if step_s:
         text += f" at a step of {format_duration(step_s)}"
     if wait is None or wait <= PERHAPS_FED_WAIT_FRACTION:
@@ -268,7 +270,7 @@ def _table(run: Run, rows: Sequence[Summary]) -> Iterator[doc.Block]:
         doc.Column("95% CI", [interval_text(row.rate) for row in rows], 10),
         doc.Column("predicted", predicted, 11, note=before),
         doc.Column("relative", relative, 8, note=f"speed against the {against}{whole}{noisy}"),
-        doc.Column("wait", [percent_text(row.wait_fraction) for row in rows], 9),
+        doc.Column("wait", [percent_text(row.wait_fraction) for row in rows], 9, note=IN_TRIALS),
         doc.Column("copy", [format_duration(each.copy_s) for each in seen], 9),
         doc.Column("1st batch", startup, 6, note="time to the first batch."),
         doc.Column("restart", restart, 4, note="from one epoch to the next."),
@@ -294,7 +296,8 @@ def _expected(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     expected = advice.expected
     yield "throughput", rate_text(expected.samples_per_s)
     if expected.wait_fraction is not None:
-        yield "data wait", f"{percent_text(expected.wait_fraction)} of the time"
+        in_trials = advice.basis == "measured"
+        yield "data wait", wait_text(expected.wait_fraction, in_trials=in_trials)
     yield "memory", format_bytes(expected.pss_bytes)
     yield "shared memory", format_bytes(expected.shm_bytes)
     yield "time to first batch", format_duration(expected.startup_s)

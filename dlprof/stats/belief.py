@@ -10,8 +10,9 @@ changes slowly with ``num_workers`` (a Brownian motion over its logarithm, held 
 model was fitted with), and a small one of its own. ``b_j`` is what drifts between blocks, ``x_t``
 the speed of the cores in that very window, times the share of them that the loader computes on. All
 errors have heavy tails (Student's t), so that one disturbed trial, or one wrong prediction, is
-outvoted by the others; how far off predictions are is learned from those that were measured, so
-that a model which proves wrong claims less of the rest. What was not predicted has a ``d_i``
+outvoted by the others; how far off predictions are is learned from those that were measured, as far
+as their trials show it (MacKay 1992), so that a model which proves wrong, altogether or of some,
+claims less of the rest. What was not predicted has a ``d_i``
 without bounds. All of it is one weighted least squares, the ``d_i`` eliminated, weights by
 iteration (Lange, Little & Taylor 1989).
 """
@@ -196,11 +197,12 @@ def observe(
 def _cpu_share(trial: Trial, wait: float | None) -> float:
     """CPU time over what the loader's processes, or its cores, had at most; 1 where unknown.
 
-    As far as loading sets the rate: not at all where the step never waits for it.
+    That in which they only waited for a core counts, too. As far as loading sets the rate: not at
+    all where the step never waits for it.
     """
     own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
-    workers = trial.config.num_workers
-    most = min(max(1, workers), available or math.inf)
+    workers, delayed = trial.config.num_workers, trial.usage.run_queue_wait_fraction or 0.0
+    most = min(max(1, workers), available or math.inf) * max(0.0, 1 - delayed)
     share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
     if wait is None:
         return share
@@ -386,10 +388,7 @@ class Belief:
         )
 
     def _variance(self, slopes: Sequence[float]) -> float:
-        places = [i for i, slope in enumerate(slopes) if slope]
-        return max(
-            0.0, sum(slopes[i] * self._common[i][j] * slopes[j] for i in places for j in places)
-        )
+        return _variance(dict(enumerate(slopes)), self._common)
 
 
 def shortfall(gaps: Iterable[Gap]) -> float:
@@ -603,18 +602,28 @@ class _Fit:
         found: Sequence[float],
     ) -> float:
         """Weights, spread and trust as the residuals have them, and what these cost."""
-        squares, missed, held = 0.0, 0.0, 0
+        squares, missed, shown = 0.0, 0.0, 0.0
         known, costs = self._known_sd, list[float]()
+
+        def trust(before: float, square: float, open_: float) -> float:
+            # What was measured shows of an error counts, and what that leaves open does not: a
+            # prediction that nothing is held against is no good one.
+            nonlocal missed, shown
+            whole = square + open_
+            costs.append(_surprise(whole * (known / self._claimed) ** 2, _MODEL_TAIL_DF))
+            missed += _trust(whole) * square * known**2
+            shown += max(0.0, 1 - before * open_)
+            return _trust(whole)
+
         for group in levels:
             level, numbers = _at(levels[group], found), self._by_group[group]
             if group in self._predicted:
                 log_rate, part, _ = self._prior(group)
                 off = level - log_rate - math.fsum(found[i] * a for i, a in part.items())
-                off /= 1.0 if self._predicted[group].place is None else math.sqrt(_OWN_SHARE)
-                self._trust[group] = _trust(off / known)
-                costs.append(_surprise(off / self._claimed, _MODEL_TAIL_DF))
-                missed += self._trust[group] * off**2
-                held += 1
+                apart = {i: a - part.get(i, 0.0) for i, a in enumerate(levels[group].slopes)}
+                open_ = _variance(apart, common) + levels[group].variance
+                one = known**2 * (1 if self._predicted[group].place is None else _OWN_SHARE)
+                self._trust[group] = trust(self._trust[group], off**2 / one, open_ / one)
             # About what they give themselves: that they are not as predicted is no noise of theirs.
             own = [
                 self._seen[n].log_rate - math.fsum(found[i] * a for i, a in self._rows[n].items())
@@ -624,40 +633,49 @@ class _Fit:
             middle = statistics.fmean(own, weights)
             for n, each in zip(numbers, own, strict=True):
                 error = (each - level) / self._seen[n].log_sd
-                costs.append(_surprise(error / math.sqrt(self._scale), TAIL_DF))
+                costs.append(_surprise(error**2 / self._scale, TAIL_DF))
                 square = ((each - middle) / self._seen[n].log_sd) ** 2
                 doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale) if len(own) > 1 else 1.0
                 self._weights[n] = doubt / self._seen[n].log_sd ** 2
                 squares += doubt * square
         for step, spread in enumerate(self._spreads()):
-            off = found[self._first + step] - (found[self._first + step - 1] if step else 0.0)
-            self._steps[step] = _trust(off / spread)
-            costs.append(_surprise(off / spread * known / self._claimed, _MODEL_TAIL_DF))
-            missed += self._steps[step] * (off / spread * known) ** 2
+            place = self._first + step
+            apart = {place: 1.0, place - 1: -1.0} if step else {place: 1.0}
+            off = math.fsum(found[i] * a for i, a in apart.items())
+            open_ = _variance(apart, common) / spread**2
+            self._steps[step] = trust(self._steps[step], (off / spread) ** 2, open_)
         count = self._blocks
         free = max(0, len(self._seen) - sum(map(bool, self._by_group.values())) - max(0, count - 1))
         self._df = TAIL_DF + free
         self._scale = (TAIL_DF + squares) / (TAIL_DF + free) if free else 1.0
         for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
-            costs.append(_surprise(found[place] / sd, TAIL_DF))
-            self._common_sd[place] = sd / math.sqrt(_trust(found[place] / sd))
+            square = (found[place] / sd) ** 2
+            costs.append(_surprise(square, TAIL_DF))
+            self._common_sd[place] = sd / math.sqrt(_trust(square))
         claimed = _MODEL_TAIL_DF * self._claimed**2
-        self._predicted_df = _MODEL_TAIL_DF + held
-        free = max(0, held - 1)  # one goes into the level that all have in common
-        self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + free))
+        # A calibration that is off by far more than any was knows no better how they differ.
+        missed += (self._claimed * found[_LEVEL] / _LEVEL_LOG_SD) ** 2
+        self._predicted_df = _MODEL_TAIL_DF + shown
+        self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + shown))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
         self._block_variance = (TAIL_DF * _BLOCK_LOG_SD**2 + drift) / (TAIL_DF + count)
         return math.fsum(costs)
 
 
-def _surprise(errors: float, df: float) -> float:
-    """Negative log density of Student's t at so many scales, but for a constant."""
-    return (df + 1) / 2 * math.log1p(errors**2 / df)
+def _surprise(square: float, df: float) -> float:
+    """Negative log density of Student's t at the square of so many scales, but for a constant."""
+    return (df + 1) / 2 * math.log1p(square / df)
 
 
-def _trust(errors: float) -> float:
-    """Weight of a prediction that is off by so many standard deviations."""
-    return (_MODEL_TAIL_DF + 1) / (_MODEL_TAIL_DF + errors**2)
+def _trust(square: float) -> float:
+    """Weight of a prediction that is off by the square of so many standard deviations."""
+    return (_MODEL_TAIL_DF + 1) / (_MODEL_TAIL_DF + square)
+
+
+def _variance(slopes: Mapping[int, float], common: Sequence[Sequence[float]]) -> float:
+    """Variance of what follows what all have in common by some slopes."""
+    pairs = itertools.product(((i, a) for i, a in slopes.items() if a), repeat=2)
+    return max(0.0, math.fsum(a * common[i][j] * b for (i, a), (j, b) in pairs))
 
 
 def _between(nodes: Sequence[float], place: float) -> tuple[dict[int, float], float]:

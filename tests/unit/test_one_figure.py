@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 
 from dlprof import api
-from dlprof.advise.candidates import candidate_configs, wanted_configs
 from dlprof.advise.forecast import Forecast, feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import predictions, speeds_of
 from dlprof.advise.summary import summarize
 from dlprof.engine.foretelling import foretold
-from dlprof.records import Config, Constraints, Estimate, Run
+from dlprof.errors import UsageError
+from dlprof.machine.profiles import MachineProfile, save_profile
+from dlprof.records import Config, Constraints, Estimate, Failure, Run
 from dlprof.report.documents import recommend_document
 from dlprof.report.predict import feed_report, forecast_document, forecast_report
 from dlprof.report.screen import render_html
@@ -67,7 +69,7 @@ def test_the_table_the_recommendation_and_the_prediction_have_the_same_rates(run
     for rule in advice.rules_of_thumb:
         if rule.expected_samples_per_s is not None and not rule.predicted:
             assert rule.expected_samples_per_s in known.values()
-    answer = forecast(run, wanted_configs(run, asked(run), {}), asked(run))
+    answer = forecast(run, None, asked(run))
     measured = {row.config: row.measured for row in answer.rows if row.measured is not None}
     assert measured
     for chosen, seen in measured.items():
@@ -113,7 +115,7 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
     assert pick in render_html(run)
     document = json.loads(recommend_document(run, advice))
     assert document["expected"]["samples_per_s"]["value"] == pytest.approx(known[advice.config])
-    answer = forecast(run, wanted_configs(run, asked(run), {}), asked(run))
+    answer = forecast(run, None, asked(run))
     rows = json.loads(forecast_document(run, answer))["rows"]
     measured = [row["measured"] for row in rows if row.get("measured")]
     assert {round(each["samples_per_s"]["value"], 6) for each in measured} <= {
@@ -220,7 +222,7 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
     assert advice.basis == "predicted"
     where = asked(run, **question)
     configs = {advice.config, *(other.config for other in advice.alternatives)}
-    answer = forecast(run, [*candidate_configs(run, where)], where)
+    answer = forecast(run, None, where)
     rows = {row.config: row for row in answer.rows}
     assert answer.pick == advice.config
     told = {advice.config: advice.expected} | {a.config: a.expected for a in advice.alternatives}
@@ -344,3 +346,115 @@ def test_what_was_predicted_before_epochs_were_seen_is_told_over_them_too() -> N
     later = dataclasses.replace(made, trials=(*made.trials, *seen))
     epochs = speeds_of(later, Situation.of(later)).epochs
     assert all(epochs[cell.key].log < -0.01 for cell in cells)
+
+
+RECORDED = [*EXAMPLES, *sorted((Path(__file__).parents[1] / "data" / "runs").glob("*.jsonl"))]
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "as it was": {},
+    "ranks": {"ranks": 2},
+    "step": {"step_time": "3ms"},
+    "no step": {"step_time": "none"},
+    "ranks and step": {"ranks": 2, "step_time": "3ms"},
+    "background": {"assume_background": 6},
+    "slow cores": {"speed": 0.5},
+    "machine": {"machine": None},
+}
+
+
+def same_answer(run: Run, question: dict[str, Any]) -> None:
+    advice, answer = api.recommend(run, **question), api.predict(run, **question)
+    assert isinstance(answer, Forecast)
+    assert answer.pick == advice.config
+    assert (answer.confidence, answer.confidence_reason) == (
+        advice.confidence,
+        advice.confidence_reason,
+    )
+    rows = {row.config: row for row in answer.rows}
+    row = rows[advice.config]
+    assert (row.measured is not None) == (advice.basis == "measured")
+    wait = row.prediction if row.measured is None else row.measured
+    assert wait.wait_fraction == advice.expected.wait_fraction
+    told = {advice.config: advice.expected} | {a.config: a.expected for a in advice.alternatives}
+    for chosen, expected in told.items():
+        shown = rows[chosen].samples_per_s if chosen in rows else expected.samples_per_s
+        assert shown is not None
+        known = dataclasses.astuple(expected.samples_per_s)
+        assert dataclasses.astuple(shown) == pytest.approx(known)
+    pick = format_rate(advice.expected.samples_per_s.value)
+    for screen in (recommendation_report(run, advice), forecast_report(run, answer)):
+        assert pick in drawn(screen, 200)
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("path", [None, *RECORDED], ids=lambda path: path.name if path else "made")
+def test_predict_and_recommend_answer_the_same_question_alike(
+    run: Run, path: Path | None, question: dict[str, Any], tmp_path: Path
+) -> None:
+    asked_of = read_run(path) if path else run
+    if "machine" in question:
+        profile = MachineProfile.of(elsewhere(16), date(2026, 1, 1))
+        save_profile(tmp_path / "server.toml", profile)
+        question = {"machine": tmp_path / "server.toml"}
+    if asked_of.calibration is None:
+        with pytest.raises(UsageError, match="no calibration"):
+            api.predict(asked_of, **question)
+        return
+    same_answer(asked_of, question)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"ranks": 2}, {"max_workers": 2}, {"step_s": 0.01}, {"max_shm_bytes": 10_000_000}]
+)
+@pytest.mark.parametrize("question", [{}, {"ranks": 3}], ids=str)
+def test_both_keep_the_limits_that_a_sweep_was_given(
+    run: Run, limits: dict[str, Any], question: dict[str, Any]
+) -> None:
+    given = dataclasses.replace(run.header, settings={**run.header.settings, **limits})
+    limited = dataclasses.replace(run, header=given, recommendation=None)
+    same_answer(limited, question)
+    if not question:
+        assert (
+            api.recommend(limited).constraints
+            == api.recommend(run, **api_names(limits)).constraints
+        )
+
+
+def api_names(limits: dict[str, Any]) -> dict[str, Any]:
+    names = {"step_s": "step_time", "max_shm_bytes": "max_shm"}
+    return {names.get(name, name): value for name, value in limits.items()}
+
+
+def test_a_batch_size_that_was_not_calibrated_is_recommended_by_both() -> None:
+    rates = {config(2): [470, 480, 475], config(2, batch_size=64): [900, 905, 910]}
+    made = calibrated(trials=blocks(rates), plan=plan(rates))
+    assert api.recommend(made).config.batch_size == 64
+    same_answer(made, {})
+
+
+def test_of_certain_settings_the_same_rule_chooses(run: Run) -> None:
+    failed = failing(config(4), run)
+    answers = [api.predict(each, num_workers="0,2,4") for each in (run, failed)]
+    assert [answer.pick and answer.pick.num_workers for answer in answers] == [4, 2]
+    assert {row.config.num_workers for row in answers[0].rows} == {0, 2, 4}
+    one = api.predict(run, num_workers="2")
+    assert one.pick == config(2)
+
+
+def failing(key: Config, run: Run) -> Run:
+    """The run, in which one more trial of some settings and of all like them failed."""
+    failure = Failure(kind="worker_signal", message="killed")
+    made = [
+        dataclasses.replace(trial, id=f"f{n}", outcome="crashed", failure=failure)
+        for n, trial in enumerate(run.trials)
+        if trial.config.num_workers == key.num_workers
+    ]
+    return dataclasses.replace(run, trials=(*run.trials, *made), recommendation=None)
+
+
+def test_no_step_is_no_answer_of_trials_with_one() -> None:
+    header_ = calibrated().header
+    stepped = dataclasses.replace(header_, settings={**header_.settings, "step_s": 0.02})
+    made = Run(path="x", header=stepped, trials=calibrated(trials=blocks(RATES)).trials)
+    with pytest.raises(UsageError, match="a step of 20 ms") as caught:
+        api.recommend(made, step_time="none")
+    assert caught.value.hint == "Sweep again without a step."

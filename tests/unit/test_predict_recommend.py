@@ -12,11 +12,13 @@ from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_calibrations import tailed
-from predicted_runs import calibrated, calibration, elsewhere
+from predicted_runs import asked, calibrated, calibration, elsewhere
 
+from dlprof.advise.forecast import forecast
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Constraints, Recommendation, Run, Usage
+from dlprof.report.predict import forecast_document, forecast_report
 from dlprof.report.snippets import render_python
 from dlprof.report.sweep import recommendation_report
 
@@ -345,3 +347,11 @@ def test_poor_runs_get_an_honest_answer(
     assert 0 < rate.low <= rate.value <= rate.high < float("inf")
     assert not question or answer.confidence != "high"
     json.dumps(dataclasses.asdict(answer), allow_nan=False)
+    if costs is not None:
+        there = asked(found, **question)
+        view = forecast(found, None, there)
+        rates_there = {row.config: row.samples_per_s for row in view.rows}
+        assert (view.pick, view.confidence) == (answer.config, answer.confidence)
+        assert rates_there[answer.config] == rate
+        assert json.loads(forecast_document(found, view))["rows"]
+        assert drawn(forecast_report(found, view), 80, verbose=True)

@@ -25,9 +25,10 @@ from dlprof.store import RunWriter
 from dlprof.units import format_rate
 
 
-def screen(run: Run, width: int, *, whole: bool = False, **question: Any) -> str:
+def screen(run: Run, width: int, *, whole: bool = False, workers: str = "", **question: Any) -> str:
     where = asked(run, **question)
-    found = forecast(run, wanted_configs(run, where, {}), where)
+    axes = {"num_workers": parse_option("num_workers", workers)} if workers else {}
+    found = forecast(run, wanted_configs(run, where, axes) if axes else None, where)
     return drawn(forecast_report(run, found, whole=whole), width, verbose=True)
 
 
@@ -48,7 +49,7 @@ def test_measured_and_predicted_are_told_apart() -> None:
     (seen,) = summarize(run)
     assert seen.rate is not None
     assert "measured" in text
-    assert text.count(f" {format_rate(seen.rate.value)}") == 2  # as every view has it
+    assert text.count(f" {format_rate(seen.rate.value)}") == 4  # as every view has it
     assert "  Predicted    data.py:make on box: " in text
     assert "measured:" not in screen(run, 100, ranks=2)
 
@@ -59,11 +60,13 @@ def test_rows_tell_what_they_differ_in() -> None:
     text = screen(run, 120, whole=True)
     assert "persist" in text
     assert any("2         2      yes" in line for line in text.splitlines())
-    assert "persist" not in screen(calibrated(), 120, whole=True)
+    assert "persist" in screen(calibrated(), 120, whole=True)
+    assert "persist" not in screen(calibrated(), 120, whole=True, workers="0:8")
 
 
 def test_limits_are_told_in_words() -> None:
-    text = screen(calibrated(), 120)
+    assert "  Bottleneck   the cores: all available ones are busy" in screen(calibrated(), 120)
+    text = screen(calibrated(), 120, workers="0:16")
     assert "  Bottleneck   the workers: each is busy with a batch all the time" in text
 
 

@@ -126,6 +126,57 @@ def test_one_wrong_prediction_is_outvoted_and_the_others_stand() -> None:
     assert belief.ratio("d", "b").value == pytest.approx(1.5, abs=0.15)
 
 
+@pytest.mark.parametrize(("claimed", "apart"), [(0.05, 0.1), (0.08, 0.2)])
+def test_a_certificate_by_disturbed_trials_holds_where_the_calibration_is_far_off(
+    claimed: float, apart: float
+) -> None:
+    """The model takes five for equal; they differ twice as much as it claims, and give a fifth."""
+    held = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        true = {str(workers): rng.gauss(3.5, apart) for workers in (3, 4, 6, 8, 12)}
+        model = dataclasses.replace(
+            expected(claimed, **dict.fromkeys(true, math.exp(5))),
+            families={key: int(key) for key in true},
+        )
+        table: Table = {
+            key: [math.exp(log + rng.gauss(0, 0.3)) for _ in range(3)] for key, log in true.items()
+        }
+        belief = believe(seen(table, log_sd=NOISY_LOG_SD), model)
+        best = fastest(belief)
+        epsilon = shortfall(belief.gap(key, best) for key in true if key != best)
+        held += max(true.values()) - true[best] <= epsilon
+    assert held >= 95
+
+
+def test_a_calibration_that_is_far_off_says_less_of_how_rates_differ() -> None:
+    model = expected(0.03, a=100, b=100, c=100)
+    near, far = (
+        believe(seen({"a": [rate, rate], "b": [rate, rate]}, log_sd=0.05), model)
+        for rate in (100.0, 22.0)
+    )
+    assert far.rate("c").value == pytest.approx(22, rel=0.1)
+    assert width(far.ratio("c", "a")) > 2 * width(near.ratio("c", "a"))
+
+
+def test_an_estimate_by_disturbed_trials_is_within_what_they_gave() -> None:
+    """As in ``examples/loader``: all gave less than predicted, and one more than the others."""
+    model = dataclasses.replace(
+        expected(0.1, w2=848, w3=1262, w4=1262, w14=1261),
+        families={"w2": 2, "w3": 3, "w4": 4, "w14": 14},
+        calibrated=frozenset({2}),
+    )
+    rows: Table = {
+        "w2": [508],
+        "w3": [785, 706, 706, 787, 705, 604],
+        "w4": [691, 1152, 785, None, None, 857],
+        "w14": [1288, 951, 1017, 1047, 1006, 1114],
+    }
+    belief = believe(seen(rows, log_sd=NOISY_LOG_SD), model)
+    assert 951 <= belief.rate("w14").value <= 1288
+    assert 604 <= belief.rate("w3").value <= 787
+
+
 def test_a_model_that_proves_wrong_claims_less_of_what_nobody_measured() -> None:
     model = expected(0.03, a=100, b=200, c=300, d=400, e=500)
     right: Table = {"a": [100, 100], "b": [200, 200], "c": [300, 300], "d": [400, 400]}

@@ -13,7 +13,6 @@ from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 from test_records_integrity import OLD_DUPLICATED, raising, wrong
 
-from dlprof.advise.candidates import wanted_configs
 from dlprof.advise.compare import compare
 from dlprof.advise.findings import find
 from dlprof.advise.findings.diagnosis import remedies
@@ -192,7 +191,7 @@ def test_no_machine_cores_or_ranks_are_predicted_wrong_data() -> None:
 
 def test_predictions_leave_wrong_data_out() -> None:
     found = with_calibration([wrong(config(2), "duplicated")], own_config=config(2))
-    answer = forecast(found, wanted_configs(found, asked(found), {}), asked(found))
+    answer = forecast(found, None, asked(found))
     assert {row.config.num_workers for row in answer.rows} == {0, 1}
     assert drawn(forecast_report(found, answer), 120).lstrip().startswith(YOURS)
     assert json.loads(forecast_document(found, answer))["findings"][0]["code"] == "data.duplicated"
@@ -215,7 +214,7 @@ def test_a_step_is_not_fed_by_wrong_data() -> None:
 
 def test_more_workers_than_an_iterable_takes_are_not_predicted_either() -> None:
     found = with_calibration([trial(config(2)), raising(config(4))])
-    answer = forecast(found, wanted_configs(found, asked(found), {}), asked(found))
+    answer = forecast(found, None, asked(found))
     assert max(row.config.num_workers for row in answer.rows) <= 3
     with pytest.raises(NothingMeasuredError, match="settings that fail: No samples"):
         forecast(found, [config(8)], asked(found))
