@@ -115,11 +115,11 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
             code="workers.unfed",
             severity="info",
             title=f"{those - found.fed} of {those} workers get no data",
-            explanation=f"num_workers={found.fed} does as well: the dataset has too few shards for "
-            "more.",
+            explanation=f"num_workers={found.fed} does as well: the dataset has too few shards, or "
+            "its split leaves some without.",
             evidence={"num_workers": those, "fed_workers": found.fed},
             fix=Fix(
-                text=f"Set num_workers={found.fed}, or cut the data into more shards.",
+                text=f"Set num_workers={found.fed} at most, or give each worker a shard.",
                 dataloader_kwargs={"num_workers": found.fed},
             ),
         )
@@ -138,11 +138,15 @@ def said_first(run: Run) -> list[str]:
     if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):
         told.append(ONE_BATCH)
     present = present_of(run)
+    diagnosed = () if run.diagnosis is None else run.diagnosis.findings
     for each in data_findings(run):
-        fed = each.evidence.get("fed_workers")
-        if fed is not None and present is not None and present.num_workers <= fed:
-            continue  # it limits what is tried, and is wrong with nothing that the user has
         fix = f" Fix: {each.fix.text}" if each.fix is not None else ""
+        if (fed := each.evidence.get("fed_workers")) is not None:
+            if present is not None and present.num_workers <= fed:
+                continue  # it limits what is tried, and is wrong with nothing that the user has
+            if any(finding.code == each.code for finding in diagnosed):
+                continue  # which knows why
+            fix = ""  # what is recommended keeps to it
         told.append(f"{each.title}. {each.explanation}{fix}")
     return told
 

@@ -254,9 +254,10 @@ def count_samples(batch: object, batch_size: int | None = None) -> int | None:
 
     Returns:
         The leading dimension of the first tensor, or the length of the first list of samples; 1
-        for a tuple or a dictionary with a single number, text or scalar tensor in it, where the
-        loader doesn't batch; ``batch_size`` for an object of the user's own that shows no length;
-        ``None`` where there is neither (a single number, text or scalar tensor).
+        for a tuple or a dictionary with a single number, text or scalar tensor in it, and for a
+        tensor of one dimension, where the loader doesn't batch; ``batch_size`` for an object of
+        the user's own that shows no length; ``None`` where there is neither (a single number, text
+        or scalar tensor).
     """
     return SampleCounter(batch_size)(batch)
 
@@ -372,6 +373,8 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
 
 def _is_one_sample(batch: object) -> bool:
     """Whether this is a sample as datasets yield them: torch would have made lists and tensors."""
+    if _is_array(batch):  # features of one sample; a batch of nothing but numbers is rare
+        return len(_attribute(batch, "shape")) == 1
     # Torch makes a list of a tuple that it doesn't batch; one of numbers alone is a batch of them.
     mixed = isinstance(batch, list) and any(_is_array(part) and part.shape for part in batch)
     if not isinstance(batch, tuple | Mapping) and not mixed:

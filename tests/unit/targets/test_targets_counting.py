@@ -81,6 +81,7 @@ def test_samples(batch: object, samples: int | None) -> None:
         {"__key__": "a", "txt": "words"},
         [torch.zeros(3, 8, 8), 4],  # as torch converts the tuple
         [torch.zeros(3, 8, 8), "a"],
+        torch.zeros(16),  # features; a batch of these has two dimensions
     ],
 )
 def test_a_single_sample_of_a_loader_that_does_not_batch(sample: object) -> None:
