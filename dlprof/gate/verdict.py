@@ -137,7 +137,7 @@ def _blame(stages: Sequence[StageShift]) -> str:
     worst = next(whole, None)
     if worst is None or worst.low_s is None or worst.low_s <= 0:
         return ""
-    shift = f"{amount(worst.shift_s, 's')} a sample ({stage_line(worst)})"
+    shift = f"{amount(worst.shift_s, 's')} a sample, from {stage_line(worst)}"
     text = f" Most of it is in {worst.stage}: {shift}"
     parts = (stage for stage in stages if stage.stage.startswith(f"{worst.stage}{PART}"))
     part = next(parts, None)

@@ -108,9 +108,11 @@ class _Writer:
             case doc.Code():
                 style = "green" if block.language == "python" else "cyan"
                 text = clean_lines(block.text)
-                if block.language == "sh":
-                    text = "\n".join(_continued(text, self._width - len(indent)))
-                for line in text.splitlines():
+                split = {"sh": _continued, "python": _indented}.get(block.language)
+                lines = text.splitlines()
+                if split is not None:
+                    lines = [*split(text, self._width - len(indent))]
+                for line in lines:
                     yield Line(indent + line, style, no_wrap=True, overflow="ignore")
             case doc.Table():
                 yield from self._table(block, indent)
@@ -274,6 +276,28 @@ def _continued(text: str, width: int) -> Iterator[str]:
             else:
                 line = f"{line} {word}" if line else word
         yield line
+
+
+def _indented(text: str, width: int) -> Iterator[str]:
+    """Code to copy: a call that is too long goes on below, after a comma between its arguments."""
+    for line in text.splitlines():
+        ends = [
+            match.end() for match in re.finditer(", (?=.)", line) if _is_open(line[: match.end()])
+        ]
+        begin, indent = 0, ""
+        while cell_len(indent + line[begin:]) > width and any(end > begin for end in ends):
+            left = [end for end in ends if end > begin]
+            fitting = [end for end in left if cell_len(indent + line[begin:end].rstrip()) <= width]
+            end = fitting[-1] if fitting else left[0]
+            yield indent + line[begin:end].rstrip()
+            begin, indent = end, " " * (len(line) - len(line.lstrip()) + 4)
+        yield indent + line[begin:]
+
+
+def _is_open(code: str) -> bool:
+    """Whether a line may end behind this: within brackets, and in no text and no comment."""
+    brackets = sum(code.count(each) for each in "([{") - sum(code.count(each) for each in ")]}")
+    return brackets > 0 and not any(("#" in code, code.count('"') % 2, code.count("'") % 2))
 
 
 def _leads(block: doc.Text | doc.Facts | doc.Items) -> Iterator[tuple[str, doc.Words]]:

@@ -356,7 +356,9 @@ def test_a_failure_says_which_stage_got_slower() -> None:
         {"stages_s": {**base, "collate": 0.032}, "service_s": (0.012,) * BATCHES},
     )
     explanation = judge(make_plan(), slower).explanation
-    assert explanation.endswith("Most of it is in collate: +500 µs a sample (500 µs to 1.00 ms).")
+    assert explanation.endswith(
+        "Most of it is in collate: +500 µs a sample, from 500 µs to 1.00 ms."
+    )
 
 
 def test_a_failure_says_which_transform_got_slower() -> None:
@@ -365,7 +367,8 @@ def test_a_failure_says_which_transform_got_slower() -> None:
     quads = quads_of(11, {"stages_s": base}, {"stages_s": more, "service_s": (0.012,) * BATCHES})
     verdict = judge(make_plan(), quads)
     assert verdict.explanation.endswith(
-        "Most of it is in fetch: +500 µs a sample (2.00 ms to 2.50 ms), +500 µs of which in Resize."
+        "Most of it is in fetch: +500 µs a sample, from 2.00 ms to 2.50 ms, +500 µs of which in "
+        "Resize."
     )
     assert {stage.stage for stage in verdict.stages} == set(base)
 

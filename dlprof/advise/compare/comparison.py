@@ -194,7 +194,7 @@ def _waiting(a: Figures, b: Figures) -> str:
     if a["settings"] != b["settings"]:
         text += f": A has {a['settings']}, B {b['settings']}"
     if a["fetch_s_per_batch"] and b["fetch_s_per_batch"]:
-        text += _seconds("; fetching a batch takes {} and {}", "fetch_s_per_batch")(a, b)
+        text += _seconds("; fetching a batch takes {} in A and {} in B", "fetch_s_per_batch")(a, b)
     return text + "."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import shlex
 
@@ -120,9 +121,14 @@ def test_wide_characters_take_two_cells() -> None:
     assert shown(table).splitlines() == ["  x       y", "  データ  1", "  b       2"]
 
 
-def test_code_is_never_wrapped() -> None:
-    line = "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)"
+def test_code_is_never_wrapped_where_python_would_not_read_on() -> None:
+    line = "loader = DataLoader(dataset)  # as it was, before"
     assert shown(Code(f"a\n    {line}"), width=20) == f"  a\n      {line}\n"
+    call = "    loader = DataLoader(dataset, num_workers=8)"
+    assert shown(Code(call), width=20).splitlines() == [
+        "      loader = DataLoader(dataset,",
+        "          num_workers=8)",
+    ]
 
 
 def test_details_come_above_the_answer_and_only_where_they_are_asked_for() -> None:
@@ -154,6 +160,17 @@ def test_colors_are_left_out_where_they_are_not_wanted(*, no_color: bool) -> Non
     console = Console(file=stream, width=80, force_terminal=not no_color, no_color=no_color)
     console.print(Screen(Document(title="", answer=(Text(Span("red", "bad")),))))
     assert ("\x1b[" in stream.getvalue()) is not no_color
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+def test_long_code_goes_on_between_its_arguments(width: int) -> None:
+    code = 'loader = DataLoader(data, name="a, b, c, d, e, f, g", num_workers=2, batch_size=8)'
+    text = plain_text(Document(title="", answer=(Code(code, "python"),)), width=width)
+    assert ast.dump(ast.parse(text.strip())) == ast.dump(ast.parse(code))
+    assert max(map(len, text.splitlines())) <= max(width, 46)
+    comment = "x = f(1)  # a, b, c, d, e, f, g, h, i, j, k, l, m, n"
+    kept = plain_text(Document(title="", answer=(Code(comment, "python"),)), width=30)
+    assert comment in kept
 
 
 def test_a_long_command_goes_on_as_a_shell_reads_it() -> None:
