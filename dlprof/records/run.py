@@ -121,8 +121,11 @@ class Run:
     @property
     def is_script(self) -> bool:
         """Whether it is of a training script, though that may have iterated no loader."""
+        # Of one that ended before anything was written only the target says so; a module that is
+        # called ``run`` makes one that begins alike, with settings of a sweep.
         named = self.header.target.spec.startswith(SCRIPT_SPEC)
-        return bool(self.watched) or (named and not self.trials)
+        unlike_sweep = not self.header.settings and not self.trials
+        return self.script is not None or bool(self.watched) or (named and unlike_sweep)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -21,7 +21,6 @@ from dlprof.advise.thresholds import SAME_STEP, USED_UP
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Means, rate_allowed
 from dlprof.records import (
-    SCRIPT_SPEC,
     Config,
     Estimate,
     Explanation,
@@ -232,8 +231,9 @@ def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
     run = dataclasses.replace(run, trials=tuple(alike))
     measured = [each for each in gather(run) if each.trials]
     if not measured:
-        script = run.header.target.spec.startswith(SCRIPT_SPEC)
-        what = "is of a training script, which has no trials" if script else "has no rate"
+        what = "has no rate"
+        if run.is_script:
+            what = "is of a training script, which has no trials"
         raise NothingMeasuredError(
             f"{run.path} {what}",
             hint="Give two run files of dlprof run, or two of dlprof sweep or dlprof profile.",

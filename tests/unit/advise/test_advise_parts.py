@@ -347,3 +347,6 @@ def test_a_scripts_run_predicts_nothing() -> None:
     assert "budget" not in caught.value.hint
     with pytest.raises(UsageError, match="no calibration"):
         usable_calibration(run([], target=target()))
+    module_named_run = run([], target=target(spec="run:f"), settings={"seed": 0})
+    with pytest.raises(UsageError, match="no calibration"):
+        usable_calibration(module_named_run)
