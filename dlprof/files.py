@@ -16,6 +16,7 @@ if sys.platform != "win32":
     import fcntl
 
 _FREE_SPACE = "Free some space; what was written before is kept."
+_RAISE_LIMIT = "Raise the limit (ulimit -f); what was written before is kept."
 _OTHER_FAULT = ("{path} can't be written: {reason}", "Give another path.")
 _FAULTS = {
     errno.EEXIST: ("{path} already exists", "Give another path."),
@@ -27,7 +28,7 @@ _FAULTS = {
     errno.EROFS: ("{path} is on a read-only file system", "Give another path."),
     errno.ENAMETOOLONG: ("The name of {path} is too long", "Give a shorter path."),
     errno.ENOSPC: ("The disk is full: {path} can't be written", _FREE_SPACE),
-    errno.EFBIG: ("{path} has reached the size limit for files", _FREE_SPACE),
+    errno.EFBIG: ("{path} has reached the size limit for files", _RAISE_LIMIT),
 }
 if sys.platform != "win32":
     _FAULTS[errno.EDQUOT] = ("The disk quota is used up: {path} can't be written", _FREE_SPACE)

@@ -396,7 +396,7 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
     failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
     said, hint = "The run holds no trials", "Run the sweep again, or go on with --resume."
-    if run.watched:
+    if run.is_script:
         said = "This is a script's run: it shows why loading is slow, and compares no settings"
         hint = "See it with dlprof report, or sweep the script's dataset with dlprof sweep TARGET."
     if wrong is not None and len(failed) == len(run.trials):

@@ -242,6 +242,13 @@ def usable_calibration(run: Run) -> Calibration:
         UsageError: It holds none, none with a batch in it, or that of another run.
     """
     found, want = run.calibration, _want_of_calibration(run)
+    if run.is_script and found is None:
+        raise UsageError(
+            "This is a script's run: it shows why loading is slow, and nothing can be predicted "
+            "from it",
+            hint="See it with dlprof report, or sweep the script's dataset with dlprof sweep "
+            "TARGET --search model.",
+        )
     if found is None or want:
         raise UsageError(
             f"The run holds {want}, so nothing can be predicted from it",

@@ -55,6 +55,7 @@ from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
+from dlprof.units import counted
 from dlprof.version import __version__
 
 
@@ -266,9 +267,11 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
         return  # its length need not count samples
     sizes = settings.batch_size or ((target.batch_size,) if target.batch_size else ())
     if target.length is not None and sizes and target.length < min(sizes):
+        smaller = " or less" if target.length > 1 else ""
         raise TargetError(
-            f"The dataset has {target.length} samples, fewer than one batch of {min(sizes)}.",
-            hint=f"Give --batch-size {target.length} or less, or more data.",
+            f"The dataset has {counted(target.length, 'sample')}, fewer than one batch of "
+            f"{min(sizes)}.",
+            hint=f"Give --batch-size {target.length}{smaller}, or more data.",
         )
 
 

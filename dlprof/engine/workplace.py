@@ -82,10 +82,10 @@ def check_folder(folder: Path) -> None:
             pass
     except FileNotFoundError:  # although it is there
         raise FileError(
-            f"No file can be written to {folder}", hint="Give another path with -o."
+            f"No file can be written to {folder.absolute()}", hint="Give another path with -o."
         ) from None
     except OSError as error:
-        raise write_fault(folder, error) from None
+        raise write_fault(folder.absolute(), error) from None
 
 
 def _create(place: Path) -> tuple[Path, int | None]:

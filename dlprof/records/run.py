@@ -16,7 +16,7 @@ from dlprof.records.stages import Explanation
 from dlprof.records.target import Target
 from dlprof.records.timeline import Timeline
 from dlprof.records.trial import Trial
-from dlprof.records.watched import WatchedLoader, WatchedScript
+from dlprof.records.watched import SCRIPT_SPEC, WatchedLoader, WatchedScript
 
 SCHEMA_VERSION = 1
 
@@ -117,6 +117,15 @@ class Run:
     script: WatchedScript | None = None
     end: RunEnd | None = None
     truncated: bool = False
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is of a training script, though that may have iterated no loader."""
+        # Of one that ended before anything was written only the target says so; a module that is
+        # called ``run`` makes one that begins alike, with settings of a sweep.
+        named = self.header.target.spec.startswith(SCRIPT_SPEC)
+        unlike_sweep = not self.header.settings and not self.trials
+        return self.script is not None or bool(self.watched) or (named and unlike_sweep)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from dlprof.advise.recommend import with_recommendation
-from dlprof.records import SCRIPT_SPEC, Run
+from dlprof.records import Run
 from dlprof.report.document import Document
 from dlprof.report.profile import profile_report
 from dlprof.report.script import script_report
@@ -18,14 +18,10 @@ from dlprof.report.sweep import sweep_report
 
 def run_report(run: Run) -> Document:
     """What the command that wrote the run has to say of it."""
-    # Of a process that ended before anything was written only the target says that it was a script;
-    # a module that is called ``run`` makes one that begins alike, with settings of a sweep.
-    header = run.header
-    cut_off = header.target.spec.startswith(SCRIPT_SPEC) and not header.settings
-    if run.script is not None or run.watched or cut_off:
+    if run.is_script:
         return script_report(run)
     # A profile that was cut off has no diagnosis yet; what it lacks for good is a sweep's plan.
-    explains = header.plan is None and any(trial.purpose == "explain" for trial in run.trials)
+    explains = run.header.plan is None and any(trial.purpose == "explain" for trial in run.trials)
     return profile_report(run) if run.diagnosis is not None or explains else sweep_report(run)
 
 

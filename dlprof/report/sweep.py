@@ -53,6 +53,7 @@ _CUT_SHORT = {
     "complete": "the best is clear without them",
     "noise": "noise hides what they might gain",
 }
+_CUT_OFF = {None: "did not end", "interrupted": "was interrupted", "failed": "ended early"}
 _CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)
 """A call in a traceback."""
 
@@ -184,8 +185,9 @@ def _shortfall(run: Run) -> Iterator[tuple[str, doc.Words]]:
         yield "Failed", f"{config.text}: {failure.message}{more}"
     if run.truncated:
         yield "Cut off", "the run file ends in the middle of a record; --resume continues it"
-    elif run.end is None or run.end.reason == "interrupted":
-        how = "did not end" if run.end is None else "was interrupted"
+        return
+    how = _CUT_OFF.get(None if run.end is None else run.end.reason)
+    if how is not None:
         yield "Cut off", f"the sweep {how}; --resume continues it"
 
 

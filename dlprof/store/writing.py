@@ -49,7 +49,8 @@ def check_output(path: Path, *, force: bool = False) -> None:
         )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise FileError(
-            f"There is no permission to write into {path.parent}", hint="Give another path with -o."
+            f"There is no permission to write into {path.parent.absolute()}",
+            hint="Give another path with -o.",
         )
 
 

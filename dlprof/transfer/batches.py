@@ -37,12 +37,19 @@ def measure_batch(
         runtime: The device.
         target: TARGET as the user wrote it.
         clock: Monotonic seconds.
+
+    Raises:
+        UnavailableError: There is nothing in the batch to copy.
     """
     batch = load(False)
+    tensors = sorted(tensors_of(batch), key=lambda found: -found[1].nbytes)
+    if not tensors:
+        what = type(batch).__name__
+        raise UnavailableError(f"no tensor is found in the batch ({what}), so nothing is copied")
     ways: dict[CopyWay, Any] = {"pageable": batch}
     unavailable: dict[str, str] = {}
     try:
-        _check_there_is_something_to_pin(batch)
+        _check_it_can_be_pinned(batch)
         ways["pinned_by_caller"] = pinned(batch, runtime)
         ways["pinned_by_loader"] = _pinned_by_loader(load)
     except UnavailableError as reason:
@@ -51,7 +58,6 @@ def measure_batch(
                 unavailable[way] = str(reason)
     if not runtime.asynchronous:
         unavailable["device"] = "without an accelerator this is a copy within the host's memory"
-    tensors = sorted(tensors_of(batch), key=lambda found: -found[1].nbytes)
     return BatchTransfer(
         target=target,
         device=str(runtime.device),
@@ -81,10 +87,8 @@ def _pin(part: Any, runtime: Runtime) -> Any:
     return own() if callable(own) else part
 
 
-def _check_there_is_something_to_pin(batch: Any) -> None:
+def _check_it_can_be_pinned(batch: Any) -> None:
     places = {tensor.device.type for _, tensor in tensors_of(batch)}
-    if not places:
-        raise UnavailableError("no tensor is found in the batch")
     if places != {"cpu"}:
         raise UnavailableError("the batch is on a device already, or a part of it")
 

@@ -105,6 +105,8 @@ def _missing(what: str, tell: Callable[[Message], object]) -> Iterator[None]:
         yield
     except DlprofError:
         raise
+    except UnavailableError as reason:
+        tell({"event": "missing", "what": what, "reason": str(reason)})
     except Exception as error:  # noqa: BLE001 - a batch's objects have a ``to`` of the user's own
         tell({"event": "missing", "what": what, "reason": one_line(error)})
 

@@ -196,7 +196,8 @@ def _stuck(standstill: Standstill, places: Sequence[str]) -> Failure:
     message = f"No batch came for {standstill.waited_s:.0f} s{where}."
     if standstill.idle:
         return _failure("deadlock", message, failures.UNLOCKED, standstill)
-    return _failure("timeout", message, failures.MORE_TIME, standstill)
+    hint = failures.MORE_TIME.format(it="that line" if places else "loading it")
+    return _failure("timeout", message, hint, standstill)
 
 
 def _failure(kind: FailureKind, message: str, hint: str, standstill: Standstill) -> Failure:

@@ -87,3 +87,8 @@ def test_what_is_no_plain_file_is_never_replaced(tmp_path: Path) -> None:
         replaceable(tmp_path)
     with pytest.raises(FileError, match="There is no folder"):
         replaceable(tmp_path / "nowhere" / "file")
+
+
+def test_a_limit_of_the_shell_is_not_cured_by_free_space() -> None:
+    fault = write_fault(Path("a"), OSError(errno.EFBIG, "File too large"))
+    assert "ulimit -f" in fault.hint

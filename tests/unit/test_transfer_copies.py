@@ -262,16 +262,15 @@ def test_a_batch_that_the_loader_can_not_pin_is_measured_otherwise() -> None:
     assert reason == "with pin_memory=True: Loading a batch raised RuntimeError: cannot pin it"
 
 
-@pytest.mark.parametrize(
-    ("batch", "reason"),
-    [
-        (["a text", 3], "no tensor is found in the batch"),
-        ([torch.ones(2), torch.ones(2, device="meta")], "on a device already, or a part of it"),
-    ],
-)
-def test_what_can_not_be_pinned_is_no_figure_of_pinning(
-    batch: Any, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("batch", [None, ["a text", 3]])
+def test_a_batch_without_a_tensor_gives_no_figure(batch: Any) -> None:
+    with pytest.raises(UnavailableError, match="no tensor is found in the batch"):
+        measure_batch(lambda _pin: batch, HostRuntime(), "mine.py:data")
+
+
+def test_what_can_not_be_pinned_is_no_figure_of_pinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = [torch.ones(2), torch.ones(2, device="meta")]
+    reason = "on a device already, or a part of it"
     monkeypatch.setattr("dlprof.transfer.batches.bring", lambda batch, _runtime: batch)
     found = measure_batch(lambda _pin: batch, FakeDevice(), "mine.py:data")
     assert [way.way for way in found.together] == ["pageable"]

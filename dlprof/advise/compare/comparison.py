@@ -321,9 +321,10 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     info_a, info_b = _info(one), _info(two)
     ratio = product(info_b.samples_per_s, info_a.samples_per_s.inverse)
     slow, fast = (info_b, info_a) if ratio.value < 1 else (info_a, info_b)
+    close = abs(total.value) < at.SAME_RATE
     known = ratio.low is not None and ratio.high is not None  # not of scripts, which ran once
-    alike = known and (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
-    unclear = alike or abs(total.value) < at.SAME_RATE
+    alike = (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf) if known else close
+    unclear = alike or close
     wrong = [f"{name}: {text}" for name, run in (("A", a), ("B", b)) for text in said_first(run)]
     return Comparison(
         a=info_a,

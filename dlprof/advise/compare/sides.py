@@ -21,7 +21,6 @@ from dlprof.advise.thresholds import SAME_STEP, USED_UP
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Means, rate_allowed
 from dlprof.records import (
-    SCRIPT_SPEC,
     Config,
     Estimate,
     Explanation,
@@ -130,7 +129,7 @@ def pair(
         UsageError: If one of them has none for ``num_workers``, or if they load different data, so
             that a difference of their rates says nothing.
     """
-    if a.watched and b.watched:
+    if a.is_script and b.is_script:
         return _loops(a, b, num_workers=num_workers, best=best)
     data, other = a.header.target, b.header.target
     if data.dataset != other.dataset and data.spec != other.spec:
@@ -173,6 +172,11 @@ def _loops(a: Run, b: Run, *, num_workers: int | None, best: bool) -> tuple[Chos
 
 def _watched(run: Run, num_workers: int | None) -> dict[str, WatchedLoader]:
     """The loaders of a script whose samples per second are known, by name."""
+    if not run.watched:
+        raise NothingMeasuredError(
+            f"No DataLoader was iterated in the script of {run.path}",
+            hint="Watch a script that loads data: see dlprof run.",
+        )
     found = {each.name: each for each in run.watched if (each.samples_per_s or 0.0) > 0}
     if not found:
         raise NothingMeasuredError(
@@ -227,8 +231,9 @@ def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
     run = dataclasses.replace(run, trials=tuple(alike))
     measured = [each for each in gather(run) if each.trials]
     if not measured:
-        script = run.header.target.spec.startswith(SCRIPT_SPEC)
-        what = "is of a training script, which has no trials" if script else "has no rate"
+        what = "has no rate"
+        if run.is_script:
+            what = "is of a training script, which has no trials"
         raise NothingMeasuredError(
             f"{run.path} {what}",
             hint="Give two run files of dlprof run, or two of dlprof sweep or dlprof profile.",
@@ -290,6 +295,7 @@ def bridges(a: Chosen, b: Chosen) -> list[tuple[Chosen, Chosen]]:
 
 def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     """What is against the comparison, one sentence each."""
+    yield from _of_scripts(a, b)
     yield from _of_data(a, b)
     yield from _of_machines(a.run.header, b.run.header)
     if a.run.watched:  # the wait holds what the settings make
@@ -305,6 +311,19 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
             yield f"{name} was measured only once, so its spread is unknown."
         if any(trial.whole_epochs for trial in own):
             yield f"The epochs of {name} were too short: its rate includes epoch restarts."
+
+
+def _of_scripts(a: Chosen, b: Chosen) -> Iterator[str]:
+    if not a.run.watched:
+        return
+    loops = [side.own[0].id for side in (a, b)]
+    if loops[0] != loops[1]:
+        yield f"The loops have different names ({' and '.join(loops)}): they may do different work."
+    for name, script in (("A", a.run.script), ("B", b.run.script)):
+        if script is None or script.ending in {"running", "interrupted"}:
+            yield f"The script of {name} was cut off: its figures are of a part of it."
+        elif script.ending == "exception" or script.exit_code:
+            yield f"The script of {name} failed: its figures are of what ran before."
 
 
 def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:

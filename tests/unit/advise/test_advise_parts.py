@@ -9,7 +9,7 @@ from builders import WAITING, blocks, config, failed, machine, run, target, tria
 from dlprof.advise.candidates import gather
 from dlprof.advise.choice import choose, judge
 from dlprof.advise.recommend import recommend
-from dlprof.advise.situation import Situation
+from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import rates_of, speeds_of
 from dlprof.advise.thresholds import HIGH
 from dlprof.errors import UsageError
@@ -337,3 +337,16 @@ def test_what_it_takes_to_become_steady_is_said_where_it_is_long() -> None:
     warned = [dataclasses.replace(each, warnings=(cut,)) for each in brief]
     claims = [reason.claim for reason in recommend(run(warned)).reasons]
     assert f"Its rate may include warm-up: {cut}" in claims
+
+
+def test_a_scripts_run_predicts_nothing() -> None:
+    """Which is said of it, and not that a larger budget would help."""
+    script = run([], target=target(spec="run:train.py"))
+    with pytest.raises(UsageError, match="This is a script's run") as caught:
+        usable_calibration(script)
+    assert "budget" not in caught.value.hint
+    with pytest.raises(UsageError, match="no calibration"):
+        usable_calibration(run([], target=target()))
+    module_named_run = run([], target=target(spec="run:f"), settings={"seed": 0})
+    with pytest.raises(UsageError, match="no calibration"):
+        usable_calibration(module_named_run)

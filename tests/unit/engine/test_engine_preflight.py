@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.engine.preflight import Preflight
+from dlprof.engine.preparation import _refuse_small
+from dlprof.errors import TargetError
 from dlprof.records import Config, Failure
 from dlprof.settings import SweepSettings
 
@@ -183,3 +185,13 @@ def test_what_is_not_known_skips_nothing() -> None:
         probe={"least_bytes": None, "shared_bytes": None, "descriptors": None},
     )
     assert found.fault(config(64, 16)) is None
+
+
+@pytest.mark.parametrize(
+    ("length", "samples", "sizes"), [(1, "1 sample,", "1, "), (2, "2 samples,", "2 or less, ")]
+)
+def test_a_dataset_smaller_than_a_batch_is_refused(length: int, samples: str, sizes: str) -> None:
+    small = dataclasses.replace(target(), kind="map", length=length, batch_size=32)
+    with pytest.raises(TargetError, match=samples) as caught:
+        _refuse_small(small, SweepSettings())
+    assert f"--batch-size {sizes}" in caught.value.hint

@@ -87,3 +87,10 @@ def test_a_folder_that_takes_no_files_is_one_sentence(folder: str) -> None:
     with pytest.raises(FileError, match=folder) as caught:
         check_folder(Path(folder))
     assert caught.value.hint
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /sys")
+def test_the_working_directory_is_named_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/sys")
+    with pytest.raises(FileError, match="/sys"):
+        check_folder(Path())

@@ -12,7 +12,7 @@ from golden import check_golden, drawn
 
 from dlprof.advise.compare import Comparison, compare
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Run
+from dlprof.records import Run, WatchedScript
 from dlprof.report.compare import compare_document, comparison_report
 from dlprof.store.reading import read_run
 
@@ -118,4 +118,38 @@ def test_loops_over_other_loaders_are_compared_by_the_longest_waits() -> None:
     before, after = _scripts()
     (loader,) = after.watched
     other = dataclasses.replace(after, watched=(dataclasses.replace(loader, name="x.py:1"),))
-    assert "photos.py:18 and x.py:1" in compare(before, other).pairing
+    found = compare(before, other)
+    assert "photos.py:18 and x.py:1" in found.pairing
+    assert "different names (photos.py:18 and x.py:1)" in found.doubts[0]  # which the screen shows
+
+
+def test_a_script_without_a_loader_is_not_compared() -> None:
+    before, after = _scripts()
+    idle = dataclasses.replace(after, watched=())
+    for one, two in ((before, idle), (idle, before)):
+        with pytest.raises(NothingMeasuredError, match="No DataLoader was iterated"):
+            compare(one, two)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (None, "of B was cut off"),
+        (WatchedScript(wall_s=9.0, ending="running"), "of B was cut off"),
+        (WatchedScript(wall_s=9.0, ending="exception", exit_code=1), "of B failed"),
+        (WatchedScript(wall_s=9.0, ending="exit", exit_code=3), "of B failed"),
+    ],
+)
+def test_a_script_that_came_to_no_good_end_is_doubted(
+    script: WatchedScript | None, said: str
+) -> None:
+    before, after = _scripts()
+    found = compare(before, dataclasses.replace(after, script=script))
+    assert said in found.doubts[0]
+    assert not any("cut off" in doubt for doubt in compare(before, after).doubts)
+
+
+def test_a_script_does_not_differ_from_itself() -> None:
+    before, _ = _scripts()
+    verdict = compare(before, before).verdict
+    assert verdict == "No measurable difference between B and A (1.00x, each measured once)."

@@ -115,6 +115,13 @@ def test_what_a_queue_of_the_users_own_dropped_is_no_batch() -> None:
     assert "/home/user/data.py:7" in failure.message
 
 
+@pytest.mark.parametrize(("text", "what"), [(LOADING, "that line"), (MAIN, "loading it")])
+def test_a_hint_speaks_of_a_line_only_where_one_is_named(text: str, what: str) -> None:
+    hint = judge(stuck(text, idle=False)).hint
+
+    assert hint.endswith(f"otherwise {what} doesn't end.")
+
+
 def test_a_dropped_batch_is_named_where_nobody_loads() -> None:
     assert judge(stuck(MAIN, log=DROPPED)).kind == "batch_not_picklable"
 

@@ -244,6 +244,11 @@ def test_a_probe_that_fails_is_an_error_of_the_target(tmp_path: Path) -> None:
     assert caught.value.traceback == "Traceback"
 
 
+def test_a_target_that_ends_its_process_is_at_fault_itself(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="exit code 0"):
+        Supervised(tmp_path, [*WHOLE[:1], exited(0)]).supervisor.probe(REQUEST)
+
+
 def test_a_probe_that_hangs_is_told_apart(tmp_path: Path) -> None:
     bench = Supervised(tmp_path, WHOLE[:1], on_kill=[exited(-9)])
     with pytest.raises(ProbeTimeoutError):
