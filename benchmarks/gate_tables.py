@@ -133,13 +133,12 @@ class Cell:
         """Whether the sessions so far are within the goals."""
         if self.kind.placement != "rotating":
             return self.share("fail") <= FALSE_ALARMS
-        if self.seconds(0.5) > MEDIAN_S:
-            return False
+        in_time = self.seconds(0.5) <= MEDIAN_S
         if self.kind.is_harmless:
             undecided = self.share("inconclusive")
-            return self.share("fail") <= FALSE_ALARMS and undecided <= 1 - DECIDED
+            return in_time and self.share("fail") <= FALSE_ALARMS and undecided <= 1 - DECIDED
         caught = CAUGHT if self.crowded else CAUGHT_QUIET
-        seen = self.kind.name != UNIFORM or self.share("fail") >= caught
+        seen = self.kind.name != UNIFORM or (in_time and self.share("fail") >= caught)
         return seen and self.share("pass") <= PASSED_UNSEEN
 
 
@@ -208,7 +207,8 @@ def report_on(sessions: Sequence[Session]) -> Report:
         goal=(
             f"at most {FALSE_ALARMS:.0%} false alarms; uniform 10 % caught in {CAUGHT_QUIET:.0%} "
             f"(quiet) or {CAUGHT:.0%}; no slowdown passed in more than {PASSED_UNSEEN:.0%}; median "
-            f"verdict in {MEDIAN_S:g} s; {DECIDED:.0%} of the harmless decided"
+            f"verdict on harmless and uniform ones in {MEDIAN_S:g} s; {DECIDED:.0%} of the "
+            "harmless decided"
         ),
         passed=reached,
         tables=[
