@@ -396,7 +396,7 @@ def test_predict_and_recommend_answer_the_same_question_alike(
         save_profile(tmp_path / "server.toml", profile)
         question = {"machine": tmp_path / "server.toml"}
     if asked_of.calibration is None:
-        with pytest.raises(UsageError, match="no calibration|script's run"):
+        with pytest.raises(UsageError, match=r"no calibration|script's run"):
             api.predict(asked_of, **question)
         return
     same_answer(asked_of, question)
