@@ -548,6 +548,16 @@ def test_a_base_that_stalls_keeps_no_change_from_passing() -> None:
     assert [each.state for each in found] == ["pass"] * 20
 
 
+def test_all_that_count_late_are_still_looked_at() -> None:
+    """Every second quad is left out up to the last look, and then one more."""
+    half = LOOKS[-1] // 2
+    pairs = zip(load_quads(half + 1, 0.05), changed_quads(half + 1, 0.05), strict=True)
+    quads = [quad for pair in pairs for quad in pair][: LOOKS[-1]]
+    verdict = judge(service_plan(), [*quads, *changed_quads(1, 0.05)])
+    assert verdict.quads["load"] == LOOKS[-1] + 1
+    assert f"after {LOOKS[-1] + 1} ABBA blocks" in verdict.explanation
+
+
 def test_plans_of_earlier_documents_leave_nothing_out() -> None:
     plan = service_plan()
     old = dataclasses.replace(plan, rules=(dataclasses.replace(plan.rules[0], most_change=None),))
