@@ -137,13 +137,15 @@ def said_first(run: Run) -> list[str]:
     told = [each.claim for each in present_failure(run)]
     if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):
         told.append(ONE_BATCH)
-    present = present_of(run)
+    present, advice = present_of(run), run.recommendation
+    chosen = None if advice is None else advice.config
+    used = [each.num_workers for each in (present, chosen) if each is not None]
     diagnosed = () if run.diagnosis is None else run.diagnosis.findings
     for each in data_findings(run):
         fix = f" Fix: {each.fix.text}" if each.fix is not None else ""
         if (fed := each.evidence.get("fed_workers")) is not None:
-            if present is not None and present.num_workers <= fed:
-                continue  # it limits what is tried, and is wrong with nothing that the user has
+            if used and max(used) <= fed:
+                continue  # it limits what is tried, and is wrong with nothing that anyone uses
             if any(finding.code == each.code for finding in diagnosed):
                 continue  # which knows why
             fix = ""  # what is recommended keeps to it
