@@ -251,7 +251,7 @@ class TrialLog:
         return head.decode(errors="replace") + note + tail.decode(errors="replace")
 
     def _ends(self, kept: int) -> bytes:
-        """The last bytes that are still to be had."""
+        """The last bytes that are still there."""
         written = self._read(max(0, kept - _SHOWN_BYTES), _SHOWN_BYTES)
         return (self._last + written)[-_SHOWN_BYTES:]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.advise.findings import Experiment, Foresight, Observation, find
-from dlprof.advise.findings.claims import gain_of, measured_gain
+from dlprof.advise.findings.claims import Gain, gain_of, measured_gain
 from dlprof.advise.findings.evidence import Costs, View, Work, costs_of
 from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
@@ -228,6 +228,20 @@ def test_collating_into_objects_costs_their_handing_over_too(
     assert first.code == "collate"
     assert first.predicted_gain is not None
     assert least <= first.predicted_gain.value <= most
+
+
+def test_a_gain_has_the_figure_that_all_views_of_the_run_print() -> None:
+    seen = dataclasses.replace(evidence(WAITING), gain=lambda _config: around(1.5))
+    gains = [each.predicted_gain for each in find(seen) if each.fix and each.fix.dataloader_kwargs]
+    assert gains
+    assert all(gain is not None and gain.value == 1.5 for gain in gains)
+
+
+def test_a_gain_that_is_too_noisy_has_no_figure() -> None:
+    sure, wide = (
+        Gain(estimate=Estimate(value=3.0, low=low, high=4.0), source="model") for low in (2.5, 1.2)
+    )
+    assert (sure.words, wide.words) == ("is 3.00x as fast", "is faster")
 
 
 def test_what_to_do_about_collating_depends_on_whose_function_it_is() -> None:

@@ -179,6 +179,17 @@ def test_a_step_of_several_threads_promises_nothing_to_workers_that_compute() ->
     assert "while no step computes" in first.explanation
 
 
+def test_a_step_that_sleeps_while_idle_threads_spin_is_not_one_of_many() -> None:
+    """Torch's pool spins for a while after collating: 4 ms in all threads of a step of 10 ms."""
+    alone = dataclasses.replace(CONFIG, num_workers=0, prefetch_factor=None)
+    told = dataclasses.replace(computing(0.030, step_cpu_s=0.004), config=alone, workers=())
+    sleeps = (*(each for each in told.stages if each.name != "step"), stage("step", 0.010, 0.0003))
+    told = dataclasses.replace(told, stages=sleeps)
+    first = diagnosed(dataclasses.replace(LOADER, config=alone), told).findings[0]
+    assert first.code == "too_few_workers"
+    assert first.script_gain is not None
+
+
 def test_a_step_of_one_thread_shares_the_cores_with_workers() -> None:
     """Two workers at 30 ms a batch and a step of 10 ms on two cores: 20 ms a batch, not 15.
 

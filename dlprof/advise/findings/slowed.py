@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dlprof.advise.findings.claims import Claim, Gain, Place
 from dlprof.advise.findings.evidence import View
-from dlprof.advise.thresholds import FED_WAIT_FRACTION
+from dlprof.advise.thresholds import FED_WAIT_FRACTION, PARALLEL
 from dlprof.advise.wording import percent
 from dlprof.records import Estimate, Headroom
 from dlprof.units import format_duration
-
-_SEVERAL = 1.2
-"""Cores that a step keeps busy, from which several threads compute in it."""
 
 _TAKEN = 0.9
 """Share of the cores that workers and step want together, from which they take them from each
@@ -79,7 +76,7 @@ def _why(view: View, threads: float, *, contended: bool, pins: bool) -> str:
 def _fix(view: View, threads: float, *, contended: bool, pins: bool) -> tuple[str, str]:
     """In words, and what to paste."""
     workers = max(1, min(round(view.demand), int(view.cores) - 1))
-    if contended and threads >= _SEVERAL and view.cores >= 2:
+    if contended and threads >= PARALLEL and view.cores >= 2:
         left = max(1, int(view.cores - workers))
         text = f"Leave cores to the workers: torch.set_num_threads({left}) in the script."
         return f"{text} Also try fewer workers.", f"torch.set_num_threads({left})"
