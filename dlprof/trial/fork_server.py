@@ -1,9 +1,9 @@
 """The process that trials are forked from: torch imported, the target built, nothing else done.
 
 A fork of it costs milliseconds where a fresh interpreter costs seconds of importing and building,
-and every trial still gets a process that no other trial has touched. It runs no loader itself and
-no torch operation beyond those of the user's own constructor, so that no thread pool exists that a
-fork would break.
+and every trial still gets a process that no other trial has touched. It runs no loader itself, and
+what the user's own constructor asks of torch is computed on one thread, so that no thread pool
+exists that a fork would break.
 
 Run as ``python -m dlprof.trial.fork_server DIRECTORY FD``: DIRECTORY is that of the sweep, and FD
 its end of a socket to the supervisor.
@@ -47,6 +47,11 @@ _POLL_S = 0.002
 _MAX_MESSAGE = 1 << 20
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
+_THREADS = Path("/proc/self/task")
+_SHARED_OUT = 1 << 18
+"""Elements of an operation that torch shares out among threads: it does from 32,768 on."""
+_FORK_PATIENCE_S = 3.0
+"""For an operation of 0.1 ms; where it takes longer, each trial builds the target for itself."""
 
 
 class ForkServer:
@@ -122,7 +127,8 @@ class ForkServer:
         began_s = time.perf_counter()
         self._parting = Parting()
         try:
-            self._built = child.build(from_json(BuildRequest, request))
+            with _without_pool():
+                self._built = child.build(from_json(BuildRequest, request))
         except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
             self._channel.send(child.build_failed(error))
             return
@@ -291,8 +297,8 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
     """Why trials can't be forked from this process, or nothing.
 
     Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and
-    survives a fork); whether torch's own pool does is tried out by the probe. A GPU's driver that
-    is started doesn't survive it: torch would find no device in the trials, or refuse to use it.
+    survives a fork); whether torch's own pool does is tried out. A GPU's driver that is started
+    doesn't survive it: torch would find no device in the trials, or refuse to use it.
 
     Args:
         descriptors: The kernel's links to this process's open files.
@@ -308,7 +314,56 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
         return "building the target used CUDA"
     if any(name.startswith(_DRIVERS) for name in _open_files(descriptors)):
         return "building the target asked the GPU's driver, such as by torch.cuda.is_available()"
+    if len(list_names(_THREADS)) > 1 and not _computes_in_fork():
+        return "building the target used torch's pool of threads, which doesn't survive a fork"
     return ""
+
+
+@contextlib.contextmanager
+def _without_pool() -> Iterator[None]:
+    """Have torch compute on one thread, so that no pool of threads is started.
+
+    libgomp's pool doesn't survive a fork: whoever is forked later waits forever in the first
+    operation that is large enough to be shared, as when a dataset's tensors are sent to workers
+    that are spawned. What the block itself sets is kept.
+    """
+    import torch  # noqa: PLC0415 - loaded with the target in any case
+
+    before, set_threads = torch.get_num_threads(), torch.set_num_threads
+    users: list[int] = []
+
+    def set_num_threads(number: int) -> None:
+        users.append(number)
+        set_threads(number)
+
+    set_threads(1)
+    torch.set_num_threads = set_num_threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_threads
+        if not users:
+            set_threads(before)
+
+
+def _computes_in_fork() -> bool:
+    """Whether a fork of this process comes back from an operation that torch shares out."""
+    import torch  # noqa: PLC0415 - imported already, with the target
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            torch.zeros(_SHARED_OUT).add_(1)
+        finally:
+            os._exit(0)
+    ends_s = time.monotonic() + _FORK_PATIENCE_S
+    while time.monotonic() < ends_s:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return True
+        time.sleep(_POLL_S)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
 
 
 def _open_files(descriptors: Path) -> Iterator[str]:

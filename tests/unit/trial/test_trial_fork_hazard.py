@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from dlprof.trial import fork_server
 from dlprof.trial.fork_server import fork_hazard
+
+COMPUTING = """
+import torch
+from dlprof.trial import fork_server
+{before}
+torch.ones(1 << 20).add_(1)
+print(repr(fork_server.fork_hazard()))
+"""
+
+
+@pytest.fixture
+def _no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fork server: other tests have had torch compute in this process."""
+    monkeypatch.setattr(fork_server, "_computes_in_fork", lambda: True)
 
 
 def _opened(directory: Path, *names: str) -> Path:
@@ -15,13 +32,47 @@ def _opened(directory: Path, *names: str) -> Path:
     return directory
 
 
+@pytest.mark.usefixtures("_no_pool")
 @pytest.mark.parametrize("driver", ["/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128"])
 def test_a_driver_that_was_started_does_not_survive_a_fork(tmp_path: Path, driver: str) -> None:
     hazard = fork_hazard(_opened(tmp_path, "/dev/null", "socket:[12]", driver))
     assert "torch.cuda.is_available()" in hazard
 
 
+@pytest.mark.usefixtures("_no_pool")
 def test_other_files_are_no_hazard(tmp_path: Path) -> None:
     opened = _opened(tmp_path, "/dev/null", "pipe:[7]", "/home/me/nvidia.txt")
     assert fork_hazard(opened) == ""
     assert fork_hazard(tmp_path / "missing") == ""
+
+
+def _after_computing(before: str) -> str:
+    """What hazard a fresh process finds once torch has computed in it."""
+    code = COMPUTING.format(before=before)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
+    )
+    return ended.stdout.strip()
+
+
+def test_a_pool_of_threads_that_was_used_does_not_survive_a_fork() -> None:
+    assert "pool of threads" in _after_computing("torch.set_num_threads(2)")
+
+
+def test_on_one_thread_there_is_no_pool() -> None:
+    assert _after_computing("torch.set_num_threads(1)") == "''"
+
+
+@pytest.mark.parametrize(
+    ("users", "kept"),
+    [("pass", 3), ("torch.set_num_threads(1)", 1), ("torch.set_num_threads(4)", 4)],
+)
+def test_targets_are_built_on_one_thread_unless_they_say_otherwise(users: str, kept: int) -> None:
+    block = f"""
+torch.set_num_threads(3)
+with fork_server._without_pool():
+    print(torch.get_num_threads())
+    {users}
+print(torch.get_num_threads())
+"""
+    assert _after_computing(block).split()[:2] == ["1", str(kept)]
