@@ -176,13 +176,15 @@ def foretell(
 
     Args:
         calibration: What batches cost.
-        cells: Canonical configurations, at least one.
+        cells: Canonical configurations.
         conditions: Where they run, and how long an epoch is, where that is known.
         present: What the target's own DataLoader is set to now, if it is among the cells.
 
     Raises:
-        ValueError: The calibration tells nothing of such batches.
+        ValueError: There are no cells, or the calibration tells nothing of such batches.
     """
+    if not cells:
+        raise ValueError("there is nothing to predict")
     ordered = sorted(cells, key=lambda config: config.cost_key)
     found = predict_all(calibration, ordered, conditions)
     if not all(0 < each.batches_per_s.value < math.inf for each in found):

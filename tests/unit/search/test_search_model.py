@@ -193,6 +193,11 @@ def test_the_pick_is_the_cheapest_within_three_percent_of_the_best() -> None:
     assert speeds[found.pick] >= NEAR > max(speeds[each] for each in cheaper)
 
 
+def test_nothing_to_predict_is_said() -> None:
+    with pytest.raises(ValueError, match="nothing to predict"):
+        foretell(WAITS, [], Conditions(cores=2.0))
+
+
 def test_workers_are_kept_where_epochs_are_short() -> None:
     short = foretell(COMPUTES, NET, Conditions(cores=2.0, epoch_batches=20))
     assert short.pick.persistent_workers
