@@ -13,7 +13,7 @@ import torch
 
 from dlprof.device.identity import identity
 from dlprof.device.runtime import Event, Runtime, UnavailableError, empty_pinned_cache
-from dlprof.machine.links import read_link
+from dlprof.machine.nvidia import read_link
 from dlprof.records import Estimate
 from dlprof.records.transfer import DeviceTransfer, LinkState, NumaRate, TogetherRate
 from dlprof.stats import median_interval

@@ -18,8 +18,7 @@ from fake_nvml import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.machine.gpu_means import mean_usage
-from dlprof.machine.gpus import GpuNeighbours, GpuReader
+from dlprof.machine.gpus import GpuNeighbours, GpuReader, mean_usage
 from dlprof.records import GpuInfo, GpuUsage
 
 
