@@ -426,7 +426,6 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
     return NothingMeasuredError(said, hint=hint)
 
 
-_YOLO_MOST = 8
 _NO_GPU = "this machine has no GPU, so the rule says nothing"
 
 
@@ -482,7 +481,7 @@ def rule_configs(run: Run, situation: Situation) -> dict[str, Config | None]:
 def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
     """``num_workers`` by each rule; ``None`` where a rule says nothing."""
     cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
-    yolo = [cores // ranks, _YOLO_MOST]
+    yolo = [cores // ranks, 8]
     if target.batch_size is not None:
         yolo.append(target.batch_size if target.batch_size > 1 else 0)
     return {

@@ -43,9 +43,6 @@ from dlprof.stats import (
     turnovers,
 )
 
-_LEAST_FACTOR = 1e-20
-"""Turnovers that would leave less are nonsense, but must not overflow."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
@@ -205,7 +202,8 @@ def speeds_of(
     timed = Counter(t.config.turnover_group for t in trials if t.epoch_turnover_s is not None)
     logs: dict[Config, list[float]] = {}
     for trial in trials:
-        factor = max(_LEAST_FACTOR, rates[trial.id].epoch_factor)
+        # Turnovers that would leave less are nonsense, but must not overflow.
+        factor = max(1e-20, rates[trial.id].epoch_factor)
         logs.setdefault(trial.config, []).append(math.log(factor))
     epochs = {} if expected is None else _epoch_factors(expected)
     for config, found in logs.items():

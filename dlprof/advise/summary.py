@@ -23,9 +23,6 @@ FASTEST = "fastest"
 DEFAULT = "default"
 FAILED = "failed"
 
-_LEAST_FOR_INTERVAL = 3
-"""Trials of a configuration from which on their mean has an interval."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
@@ -134,7 +131,8 @@ def _mean(found: Sequence[Estimate]) -> Estimate:
         return found[0]
     if min(values) <= 0:
         return Estimate(value=statistics.fmean(values))
-    if len(found) < _LEAST_FOR_INTERVAL:
+    # Trials of a configuration from which on their mean has an interval.
+    if len(found) < 3:
         return Estimate(value=statistics.geometric_mean(values))
     logs = mean_interval([math.log(value) for value in values])
     low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))

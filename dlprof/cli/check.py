@@ -143,7 +143,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
 
                 report = check_baseline(settings, baseline, listener=listener)
     if self_test:
-        from dlprof.report.gate.self_test import self_test_document, self_test_report
+        from dlprof.report.gate.check import self_test_document, self_test_report
 
         asked.show(lambda: self_test_document(test), lambda: self_test_report(test))
         # A machine that can't be trusted is no fault of the code.
@@ -222,8 +222,7 @@ def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) 
         environ: The environment.
         fails: Whether the check fails the job.
     """
-    from dlprof.report.gate.github import render_annotation, render_outputs
-    from dlprof.report.gate.markdown import render_summary
+    from dlprof.report.gate.files import render_annotation, render_outputs, render_summary
 
     for name, render in (
         ("GITHUB_STEP_SUMMARY", render_summary),

@@ -113,7 +113,7 @@ def run(
     from dlprof.integrations.running import Plan, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
     from dlprof.store import check_output
-    from dlprof.store.naming import run_file_name
+    from dlprof.store.format import run_file_name
 
     rank = read_rank(os.environ)
     if headroom and rank is not None and rank.world_size > 1:

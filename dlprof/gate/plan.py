@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+import random
+from collections.abc import Collection, Sequence
 
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
 from dlprof.records import Config
-from dlprof.records.gate import CheckPlan, GateName, GateRule
+from dlprof.records.gate import CheckPlan, GateName, GateRule, Quad, Series, Side
 
 LOOKS = (10, 15, 25, 45, 90)
 """Numbers of quads at which the load metrics are judged. On a quiet machine a check ends at the
@@ -36,10 +37,6 @@ CONFIDENCE = 0.99
 _MIB = float(1 << 20)
 _SERVICE_VIEWS = ("mean", "low_quartile")
 
-MOST_CHANGE = 0.1
-"""Quads in which a side's own two blocks differ by more (as a logarithm) are left out: the cores
-changed their speed meanwhile. The bound looks at no difference between the sides, and a fair coin
-decides which blocks are whose, so that what is left is as symmetric as all of it."""
 
 ALL_GATES: tuple[GateName, ...] = (
     "service",
@@ -135,6 +132,10 @@ def make_plan(
 
 def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
     load, start = looks_for(alpha, LOOKS), looks_for(alpha, START_LOOKS)
+    # Quads in which a side's own two blocks differ by more (as a logarithm) are left out: the
+    # cores changed their speed meanwhile. The bound looks at no difference between the sides,
+    # and a fair coin decides which blocks are whose, so that what is left is as symmetric as
+    # all of it.
     service = GateRule(
         name="service",
         series="load",
@@ -144,7 +145,7 @@ def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
         alpha=alpha,
         alpha_pass=len(_SERVICE_VIEWS) * alpha,
         looks=load,
-        most_change=MOST_CHANGE,
+        most_change=0.1,
     )
     timed = dataclasses.replace(service, views=("value",), alpha_pass=None)
     other = dataclasses.replace(timed, scale="difference", most_change=None)
@@ -235,3 +236,46 @@ def check_plan(plan: CheckPlan) -> None:
             raise ValueError(f"the limit of change of {rule.name} is no limit")
         if not 0 < rule.threshold < math.inf:
             raise ValueError(f"the threshold of {rule.name} is no limit")
+
+
+SIDES: dict[str, Side] = {"A": "base", "B": "change"}
+"""The letters of an order."""
+
+_QUADS = ("ABBA", "BAAB")
+_PAIRS = ("AB", "BA")
+
+
+def order_of(seed: int, series: Series, number: int) -> str:
+    """The order of the blocks of one quad, a fair coin's choice.
+
+    Each quad has a coin of its own, so that a check that goes on needs no state. The series
+    ``start`` is measured in pairs, since starts are long.
+
+    Args:
+        seed: Of the whole check.
+        series: What is measured.
+        number: Of the quad within its series, from 0.
+    """
+    choices = _PAIRS if series == "start" else _QUADS
+    return random.Random(f"{seed}/{series}/{number}").choice(choices)
+
+
+def cores_of(cores: Sequence[int], number: int) -> tuple[int, ...]:
+    """The cores that all blocks of a quad are held to: the same for both sides.
+
+    They rotate from quad to quad, so that one which is always slower favors nobody.
+
+    Args:
+        cores: All that may be used.
+        number: Of the quad within its series, from 0.
+
+    >>> cores_of([0, 1, 2], 4)
+    (1, 2, 0)
+    """
+    first = number % len(cores) if cores else 0
+    return (*cores[first:], *cores[:first])
+
+
+def is_balanced(quad: Quad) -> bool:
+    """Whether a quad has as many blocks of the one side as of the other, and at most two."""
+    return quad.order in (*_QUADS, *_PAIRS)

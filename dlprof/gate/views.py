@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from dlprof.gate.design import is_balanced
+from dlprof.gate.plan import is_balanced
 from dlprof.records.gate import Block, GateRule, Quad, ReasonCode, Scale, Side
 
 LEAST_BATCHES = 4
@@ -15,13 +15,6 @@ LEAST_BATCHES = 4
 
 MOST_BATCHES = 256
 """Entries of a block; more are grouped, so that the raw blocks of a check stay below a few MB."""
-
-_MOST_SAMPLES = 10**12
-_SMALLEST = 1e-60
-_LARGEST = 1e18
-"""No second and no byte count of a block is larger; sums of such figures stay finite."""
-
-_DIGITS = 9  # nanoseconds: what the clock gives
 
 
 def grouped(
@@ -38,8 +31,9 @@ def grouped(
     """
     size = max(1, math.ceil(len(service_s) / most))
     starts = range(0, len(service_s), size)
+    # Nanoseconds: what the clock gives
     return (
-        tuple(round(sum(service_s[at : at + size]), _DIGITS) for at in starts),
+        tuple(round(sum(service_s[at : at + size]), 9) for at in starts),
         tuple(sum(samples[at : at + size]) for at in starts),
     )
 
@@ -66,14 +60,15 @@ def _fault(block: Block) -> str:
         return "a figure was not a usable number"
     if len(block.service_s) != len(block.samples):
         return "batches and their samples don't fit each other"
-    if block.samples and not 0 < min(block.samples) <= max(block.samples) < _MOST_SAMPLES:
+    if block.samples and not 0 < min(block.samples) <= max(block.samples) < (10**12):
         return "a batch held no usable number of samples"
     return ""
 
 
 def _is_usable(figure: float) -> bool:
     """Whether a figure may stand in a document: of no size that nothing measured has."""
-    return figure == 0 or _SMALLEST <= abs(figure) <= _LARGEST
+    # No second and no byte count of a block is larger; sums of such figures stay finite.
+    return figure == 0 or 1e-60 <= abs(figure) <= 1e18
 
 
 def _scalars(block: Block) -> list[float]:

@@ -14,7 +14,6 @@ from typing import Any
 from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.records import GpuInfo, GpuUsage
 
-_MIB = 1 << 20
 _NOT_TOLD = "amdsmi doesn't report it"
 _ONLY_NVML = (
     *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_generation"),
@@ -142,7 +141,7 @@ class AmdReader(Gpus):
 
     def _vram(self, reasons: dict[str, str], field: str, card: Any, key: str) -> int | None:
         mib = self._number(reasons, field, "amdsmi_get_gpu_vram_usage", card, key)
-        return None if mib is None else int(mib * _MIB)
+        return None if mib is None else int(mib * (1 << 20))
 
     def _clock(self, reasons: dict[str, str], card: Any) -> float | None:
         """MHz of the engine that computes."""

@@ -26,11 +26,8 @@ from dlprof.units import format_bytes
 
 State = Literal["ok", "warning", "problem"]
 
-DOCKER_SHM_BYTES = 64 << 20
-"""What a container's /dev/shm holds where nobody asked for more (docker run --shm-size)."""
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
-_USUAL_OPEN_FILES = 1024  # the kernel's soft limit where nobody set one (getrlimit(2))
 _SOCKET_PATH = 108  # bytes of a socket's name, unix(7)
 _SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
@@ -172,7 +169,8 @@ def _shared_memory(facts: Facts) -> Iterator[Check]:
     elif facts.shm_writable is False:
         text = f"{_SHM} can't be written to."
         yield Check(name, "problem", text, "Mount it with mode=1777.")
-    elif size <= DOCKER_SHM_BYTES:
+    # What a container's /dev/shm holds where nobody asked for more (docker run --shm-size).
+    elif size <= 64 << 20:
         text = f"{_SHM} holds {format_bytes(size)}: a few batches fill it, and workers die."
         yield Check(name, "problem", text, more)
     elif free < USUAL_SHM_BYTES:
@@ -190,7 +188,8 @@ def _open_files(facts: Facts) -> Iterator[Check]:
     if soft is None:
         return
     text = f"A process may open {soft:,} files."
-    if soft > _USUAL_OPEN_FILES:
+    # The kernel's soft limit where nobody set one (getrlimit(2))
+    if soft > 1024:
         yield Check("open files", "ok", text)
         return
     other = 'torch.multiprocessing.set_sharing_strategy("file_system")'

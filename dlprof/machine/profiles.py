@@ -15,7 +15,7 @@ from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.files import replace_file
-from dlprof.machine.fingerprint import fingerprint
+from dlprof.machine.inspection import fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
 from dlprof.tomlfile import (
     TABLE,

@@ -30,7 +30,6 @@ from dlprof.report.labels import cores_text, percent_text
 from dlprof.units import MISSING, counted, format_duration, format_rate
 
 _LONGEST = 40
-_WAITED = 0.1
 _STATES = {
     "running": "running",
     "queue": "queue empty",
@@ -136,7 +135,7 @@ def _workers(found: Attached) -> str:
     states = [each.waits for each in found.seen.workers]
     looks = sum(sum(each.values()) for each in states)
     shares = {name: sum(each.get(name, 0) for each in states) / looks for name in WAITS if looks}
-    busy = [name for name in WAITS if name != "queue" and shares.get(name, 0.0) >= _WAITED]
+    busy = [name for name in WAITS if name != "queue" and shares.get(name, 0.0) >= 0.1]
     busy.sort(key=lambda name: shares[name], reverse=True)
     if busy:
         text += f" ({', '.join(f'{_STATES[n]} {percent_text(shares[n])}' for n in busy)})"

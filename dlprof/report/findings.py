@@ -16,8 +16,6 @@ _SOURCES = {
     "model": "predicted",
     "bound": "an estimate",
 }
-_LEAST_WAIT = 0.05
-"""A share of the time below this is not worth a figure."""
 
 _NO_FIGURES = frozenset({"trials", "gain_from", "gain_at", "gain_trials", "seen_in"})
 
@@ -73,7 +71,8 @@ def answer(findings: Sequence[Finding], wait: float | None = None) -> Iterator[t
         fix = finding.fix
         yield "Fix", fix.call.rpartition("\n")[2].strip() or _arguments(fix) or fix.text
     gain = _gain(finding, names_step=False)  # which the line on the wait has
-    if not gain and finding.fix is not None and wait is not None and _LEAST_WAIT <= wait < 1:
+    # A share of the time below this is not worth a figure.
+    if not gain and finding.fix is not None and wait is not None and 0.05 <= wait < 1:
         gain = f"not known; without any wait for data {ratio_text(1 / (1 - wait))}"
     yield from _worth(finding, gain)
 

@@ -10,13 +10,11 @@ from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import summarize
 from dlprof.records import Estimate, Run
 from dlprof.report.document import Column, Document, Table
-from dlprof.report.labels import interval_text, value_text
+from dlprof.report.labels import interval_text, shortened, value_text
 from dlprof.report.script import verdict
-from dlprof.report.text import shortened
 from dlprof.units import MISSING
 
 _SUFFIXES = (".dlprof.jsonl", ".jsonl")
-_LONGEST = 60
 
 
 def page_names(runs: Sequence[Path], index: str) -> list[str]:
@@ -50,7 +48,7 @@ def index_row(run: Run) -> tuple[str, ...]:
     header = run.header
     names = (_stem(Path(run.path)), header.target.spec, header.machine.hostname)
     started = header.started_at[:16].replace("T", " ")
-    short = (shortened(name, _LONGEST) for name in names)
+    short = (shortened(name, 60) for name in names)
     name, target, host = short
     return (name, found, value_text(rate), interval_text(rate), target, host, started)
 

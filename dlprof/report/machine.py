@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from dlprof.machine.doctor import Check
 from dlprof.machine.gpus import GpuNeighbours
-from dlprof.machine.neighbours import Neighbours
-from dlprof.machine.overview import Overview
+from dlprof.machine.neighbours import Neighbours, Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
 from dlprof.report import document as doc
+from dlprof.report.document import Document, Facts, Span, Text, Tone, Words
 from dlprof.report.documents import json_document
 from dlprof.report.labels import cores_text, count_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
 _Row = tuple[str, doc.Words]
 
-# Users who have a bar of their own; the others are summed. The details name more of them.
-_MOST_BARS = 3
-_MOST_USERS = 20
 # From here on others use so much that measurements and training suffer.
 _BUSY_SHARE = 0.1
 
@@ -60,7 +58,8 @@ def machine_report(overview: Overview) -> doc.Document:
     machine, neighbours = overview.machine, overview.neighbours
     watched = format_duration(neighbours.watched_s)
     name = machine.hostname or "this machine"
-    users = _users(neighbours, _MOST_BARS)
+    # Users who have a bar of their own; the others are summed. The details name more of them.
+    users = _users(neighbours, 3)
     bars = (doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users)
     title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
     return doc.Document(
@@ -236,7 +235,7 @@ def _activity(neighbours: Neighbours) -> Iterator[_Row]:
         if stolen is not None and stolen >= _BUSY_SHARE:
             text += f", {cores_text(stolen)} stolen by the hypervisor"
         yield "CPU", text
-        for name, cores, note in _users(neighbours, _MOST_USERS):
+        for name, cores, note in _users(neighbours, 20):
             yield name, f"{cores:.2f} cores{f' ({note})' if note else ''}"
     if neighbours.runnable is not None:
         load = MISSING if neighbours.load_1m is None else f"{neighbours.load_1m:.2f}"
@@ -264,3 +263,40 @@ def _card_activity(card: GpuNeighbours) -> str:
 
 def _in_brackets(notes: Sequence[str]) -> str:
     return f" ({', '.join(notes)})" if notes else ""
+
+
+_TONES: Mapping[str, Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}
+
+
+def doctor_document(checks: Sequence[Check], system: str) -> str:
+    """What ``dlprof doctor --json`` prints.
+
+    Args:
+        checks: What was looked at.
+        system: The operating system and the version of dlprof, in a few words.
+    """
+    return json_document(system=system, checks=checks)
+
+
+def doctor_report(checks: Sequence[Check], system: str) -> Document:
+    """The checks, one below the other, with what to do about each.
+
+    Args:
+        checks: As for ``doctor_document``.
+        system: As for ``doctor_document``.
+    """
+    rows: list[tuple[str, Words]] = []
+    for check in checks:
+        tone = _TONES[check.state]
+        finding = Span(check.finding, tone if check.state != "ok" else "")
+        rows.append((check.name, (Span(f"{check.state}: ", tone), finding)))
+        if check.advice:
+            rows.append(("", f"fix: {check.advice}"))
+    states = [str(check.state) for check in checks]
+    found = [(states.count(state), state) for state in ("problem", "warning")]
+    parts = ", ".join(counted(count, state) for count, state in found if count)
+    said = f"{parts} found." if parts else "No problem found."
+    return Document(
+        title=system,
+        answer=(Text(system), Facts(tuple(rows)), Text(Span(said, "strong"))),
+    )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from dlprof.report import document as doc
-from dlprof.report.text import clean, clean_lines, clean_within
+from dlprof.report.labels import clean, clean_lines, clean_within
 
 # What CommonMark, GitHub and GitLab act on within a line: emphasis, code, links, HTML, entities,
 # tables, struck-out text, mathematics.
@@ -23,7 +23,6 @@ _AROUND = " ,.;:()"
 
 _EMPHASIZED = frozenset({"strong", "good", "warn", "bad"})
 _LONGEST_BAR = 20
-_DEEPEST = 6
 
 
 def to_markdown(document: doc.Document, *, level: int = 1) -> str:
@@ -50,7 +49,7 @@ def escaped(text: str) -> str:
 
 def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
     if title:
-        yield f"{'#' * min(level, _DEEPEST)} {escaped(title)}{behind}"
+        yield f"{'#' * min(level, 6)} {escaped(title)}{behind}"
 
 
 def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[str]:

@@ -34,8 +34,6 @@ from dlprof.report.labels import (
 from dlprof.report.snippets import render_lightning, render_python, render_toml, trainer_arguments
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
-_MOST_BATCHES = 200
-_MOST_TRIALS = 1000
 _MOST_POINTS = 400
 _MOST_LOOKS = 150
 """Of each line over time."""
@@ -148,7 +146,7 @@ def _timeline(run: Run) -> Iterator[doc.Timeline]:
         tracks: dict[int, str] = {}
         done: dict[int, list[tuple[float, float, str, str]]] = {}
         shown = 0
-        for batch in itertools.islice(batches(since_first(recorded)), _MOST_BATCHES):
+        for batch in itertools.islice(batches(since_first(recorded)), 200):
             shown += 1
             tracks |= batch.tracks
             for each in batch.slices:
@@ -276,7 +274,7 @@ def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
 
 def _trials(run: Run) -> Iterator[doc.Block]:
     """Every trial as it was measured."""
-    shown = run.trials[:_MOST_TRIALS]
+    shown = run.trials[:1000]
     if not shown:
         return
     rates = [trial.samples_per_s or trial.batches_per_s for trial in shown]

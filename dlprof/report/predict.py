@@ -9,16 +9,19 @@ from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
-from dlprof.report.configurations import MOST_BARS, Rated, rates_chart, setting_columns
 from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     IN_TRIALS,
+    MOST_BARS,
+    Rated,
     cores_text,
     count_text,
     gain_text,
     interval_text,
     percent_text,
     rate_text,
+    rates_chart,
+    setting_columns,
     value_text,
     wait_text,
 )
@@ -28,8 +31,6 @@ from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _MOST_ROWS = 66
-_LONG_START = 0.05
-"""A share of an epoch from which on its start is worth a word."""
 
 _LIMITS = {
     "step": "step",
@@ -105,7 +106,8 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
             yield "Speed-up", gain_text(forecast.speedup, "PyTorch's default")
         if (wait := _wait(picked)) is not None:
             text = wait_text(wait, in_trials=picked.measured is not None)
-            if (start := _start(picked)) >= _LONG_START:  # else the rate seems to disagree
+            # A share of an epoch from which on its start is worth a word.
+            if (start := _start(picked)) >= 0.05:  # else the rate seems to disagree
                 text += f"; starting takes {percent_text(start)} of each epoch"
             yield "Data wait", text
         limit = forecast.bounds.get(picked.prediction.bound, "")

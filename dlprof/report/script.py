@@ -14,11 +14,6 @@ from dlprof.report.labels import gain_text, percent_text
 from dlprof.report.profile import stage_sections
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
-_MOST_BARS = 4
-_MOST_LOADERS = 50
-_LEAST_SHOWN = 0.005
-"""A share below this is written as less than 1%."""
-
 _HARDLY = 0.05
 """Below this share of its loop a loader is not worth a change."""
 
@@ -93,7 +88,8 @@ def headroom_text(found: Headroom) -> str:
         # A thread that never waits gets its turns later, where others want the cores as well.
         parts += f", but without waits the step itself takes {percent_text(-slower.value)} more"
     elif slower.low is not None and slower.low <= 0:
-        high = f" (at most {percent_text(most)})" if most >= _LEAST_SHOWN else ""
+        # A share below this is written as less than 1%.
+        high = f" (at most {percent_text(most)})" if most >= 0.005 else ""
         parts += f", loading doesn't measurably slow it{high}"
     else:
         parts += f", {percent_text(slower.value)} is the step slowed by loading"
@@ -147,7 +143,7 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
 
 def _chart(run: Run) -> doc.Chart | None:
     """How each loader's loop went: waiting, and the step."""
-    shown = [each for each in _by_wait(run)[:_MOST_BARS] if each.batches]
+    shown = [each for each in _by_wait(run)[:4] if each.batches]
     bars = (
         _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
         for each in shown
@@ -189,7 +185,7 @@ def _last(run: Run) -> tuple[doc.Block, ...]:
 
 
 def _details(run: Run) -> Iterator[doc.Section]:
-    shown = _by_wait(run)[:_MOST_LOADERS]
+    shown = _by_wait(run)[:50]
     places = Counter(each.place for each in shown)
     yield from doc.section(
         "Loaders", *(_loader(each, names_caller=places[each.place] > 1) for each in shown)

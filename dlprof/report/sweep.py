@@ -16,25 +16,23 @@ from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTIO
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.records import Config, Constraints, Failure, Integrity, Recommendation, Run, Trial
 from dlprof.report import document as doc
-from dlprof.report.configurations import (
-    Rated,
-    rates_chart,
-    setting_columns,
-)
 from dlprof.report.labels import (
     END_TEXTS,
     IN_TRIALS,
+    Rated,
     cores_text,
     gain_text,
     interval_text,
     percent_text,
     rate_text,
+    rates_chart,
     ratio_text,
+    setting_columns,
+    shortened,
     value_text,
     wait_text,
 )
 from dlprof.report.snippets import difference
-from dlprof.report.text import shortened
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
 
 if TYPE_CHECKING:  # dlprof recommend answers without predictions
@@ -42,7 +40,6 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 _MOST_TRIALS = 6
 _MOST_FAILURES = 50
-_LONGEST_PATH = 40
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
 _CUT_SHORT = {
@@ -202,7 +199,7 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
 
 def about_file(run: Run) -> str:
     """Where the run is kept, and how more of it is shown."""
-    name = shortened(run.path, _LONGEST_PATH)  # the command beside it has all of it
+    name = shortened(run.path, 40)  # the command beside it has all of it
     return f"Run file {name} · details: -v" if run.path else "Details: -v"
 
 

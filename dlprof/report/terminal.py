@@ -12,12 +12,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text as Line
 
 from dlprof.report import document as doc
-from dlprof.report.text import clean, clean_lines, clean_within
+from dlprof.report.labels import clean, clean_lines, clean_within
 
 INDENT = "  "
 _GAP = 2
-_NARROWEST_TEXT = 20
-_NARROWEST_LABEL = 12
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 4
 _MOST_LINES = 16
@@ -27,8 +25,6 @@ _ARGUMENT = r"""(?:'[^']*'|"[^"]*"|\\.|\S)+"""
 _ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
 """A word of a command, quotes and what is in them whole; an option with its value."""
 
-_SHORTEST_PIECE = 0.02
-"""Share of a lane below which a piece is left out where the lane is longer than a line."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES: Mapping[doc.Tone, str] = MappingProxyType(
@@ -137,7 +133,7 @@ class _Writer:
 
     def _hanging(self, lead: str, words: doc.Words) -> Iterator[Line]:
         """A paragraph whose further lines begin below its first."""
-        room = max(_NARROWEST_TEXT, self._width - cell_len(lead))
+        room = max(20, self._width - cell_len(lead))
         for part in self.line("", words).wrap(self._console, room):
             part.rstrip()
             yield Line(lead, no_wrap=True, overflow="ignore").append_text(part)
@@ -186,7 +182,7 @@ class _Writer:
             return
         if not chart.bars:
             return
-        most = max(_NARROWEST_LABEL, self._width // 3)
+        most = max(12, self._width // 3)
         labels = [_shortened(clean(self._drawn(bar.label)), most) for bar in chart.bars]
         figures = [clean(bar.figure) for bar in chart.bars]
         notes = [clean(bar.note) for bar in chart.bars]
@@ -244,7 +240,9 @@ class _Writer:
                 text = f"{mark}{drawn} {clean(piece.figure)} ".replace("  ", " ")
                 texts.append((piece.length, f"{clean(piece.name)} ", text))
             if sum(cell_len(name + text) for _, name, text in texts) > room - len(lead):
-                least = _SHORTEST_PIECE * bar.length
+                # Share of a lane below which a piece is left out where the lane is
+                # longer than a line.
+                least = 0.02 * bar.length
                 texts = [each for each in texts if each[0] >= least]
             for _, name, text in texts:
                 if line.cell_len + cell_len(name + text) > room and line.cell_len > len(lead):

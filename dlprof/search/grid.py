@@ -255,10 +255,6 @@ class GridSearch:
         )
 
 
-_UNCOMPARED = 2
-"""So many configurations are measured before any room is kept for repeats: one alone, however
-often it is measured, recommends nothing."""
-
 _SURE = 2.0
 """What fits even if trials take this many times as long as expected fits surely."""
 
@@ -334,7 +330,9 @@ class Budget:
             new, count = len(found) + 1, len(tried) + len(found) + 1
             # Repeats that are due, and one round more where a new one is as good.
             rivals = min(count - 1, expected_survivors(count)) * rounds
-            repeats = min(self.due + new * rounds, rivals) if count > _UNCOMPARED else 0
+            # So many configurations are measured before any room is kept for repeats:
+            # one alone, however often it is measured, recommends nothing.
+            repeats = min(self.due + new * rounds, rivals) if count > 2 else 0
             if times * all_s + repeats * (tried_s + all_s) / count <= self.left_s:
                 found.append(config)
                 new_s = all_s

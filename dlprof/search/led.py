@@ -26,14 +26,7 @@ _WORKERS = (0, 1, 2)
 _TRIAL_S = 0.8
 """Longer where the cost's spread asks for it."""
 
-_RACE_TRIAL_S = 1.0
-"""Length of the windows that verify a prediction, where there is time for it: a loader of 24
-workers takes as long to start and to end, and has a quarter of a second's batches in hand."""
 
-_RACED = 5
-"""Most configurations of a race (``race``)."""
-
-_LONGEST_S = 2.0
 _CAP_S = 6.0
 """Measured seconds after which calibrating ends, however much batches vary: what remains open then
 is told by the intervals, and the race sees to it."""
@@ -43,9 +36,6 @@ _PRECISION = 0.03
 
 _FEW = 6
 """So many configurations are measured as quickly as they are calibrated and verified."""
-
-_MOST_BLOCKS = 6
-"""Errors fall with the root of the number of blocks: a seventh would narrow them by 7 %."""
 
 
 def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
@@ -107,8 +97,12 @@ def race_trial_s(plan: Plan, left_s: float) -> float:
     calibrating_s = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
     likely = [c for c in plan.cells if c.num_workers <= 2 * cost.usable_cores]
     beside_s = max((cost.of(config, 0.0) for config in likely), default=0.0)
-    window_s = (left_s - calibrating_s) / (plan.planned_repeats * _RACED) - beside_s
-    return min(max(window_s, SHORTEST_TRIAL_S), _RACE_TRIAL_S)
+    # Most configurations of a race (``race``).
+    window_s = (left_s - calibrating_s) / (plan.planned_repeats * 5) - beside_s
+    # Length of the windows that verify a prediction, where there is time for it: a loader of
+    # 24 workers takes as long to start and to end, and has a quarter of a second's batches in
+    # hand.
+    return min(max(window_s, SHORTEST_TRIAL_S), 1.0)
 
 
 def next_calibration(
@@ -133,7 +127,7 @@ def next_calibration(
     if error is None or error <= _PRECISION or spent_s >= _CAP_S or not working:
         return None
     wanted_s = spent_s * ((error / _PRECISION) ** 2 - 1)
-    longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, _LONGEST_S)
+    longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, 2.0)
     if longer_s < _TRIAL_S / 2:
         return None
     return _proposal(plan, working[-1], longer_s, done.count(working[-1]))
@@ -157,10 +151,11 @@ def _proposal(plan: Plan, config: Config, trial_s: float, repetition: int) -> Pr
 
 def race_plan(plan: Plan, race: Sequence[Config]) -> Plan:
     """The plan of measuring what a prediction leaves, first of all the few that tell most."""
+    # Errors fall with the root of the number of blocks: a seventh would narrow them by 7 %.
     return dataclasses.replace(
         plan,
         configs=tuple(race),
-        max_repeats=max(plan.min_repeats, min(plan.max_repeats, _MOST_BLOCKS)),
+        max_repeats=max(plan.min_repeats, min(plan.max_repeats, 6)),
         present=plan.present if plan.present in race else None,
     )
 
@@ -231,15 +226,6 @@ def race(
     return tuple(sorted(found, key=lambda config: config.cost_key))
 
 
-_RECEIVING = 0.2
-"""Share of a batch's period that main spends on receiving from which another way of sharing is."""
-
-_MANY_TENSORS = 8
-"""With ``file_descriptor`` each tensor of a batch takes a handshake of its own."""
-
-_THREADS = 1.3
-"""Cores that a loader of one worker keeps busy from which its worker computes with threads."""
-
 _REPEATS = 2
 
 
@@ -282,10 +268,14 @@ def levers(
     columns = (costs.receive_cpu_s, costs.receive_io_s) if costs and costs.receive_cpu_s else ()
     receiving_s = sum(statistics.fmean(column) for column in columns if column)
     receiving_s += calibration.receive_busy_s.get("default", 0.0) if columns else 0.0
-    many = (calibration.batch_tensors or 0) >= _MANY_TENSORS
-    if many and receiving_s * ordered >= _RECEIVING:
+    # With ``file_descriptor`` each tensor of a batch takes a handshake of its own.
+    many = (calibration.batch_tensors or 0) >= 8
+    # Share of a batch's period that main spends on receiving from which another way of sharing
+    # is.
+    if many and receiving_s * ordered >= 0.2:
         found["sharing_strategy"] = "file_system"
-    if max(own, default=0.0) > _THREADS:
+    # Cores that a loader of one worker keeps busy from which its worker computes with threads.
+    if max(own, default=0.0) > 1.3:
         found["worker_threads"] = 1
     return tuple(
         dataclasses.replace(pick, **{name: value})  # type: ignore[arg-type] # fields by name

@@ -28,12 +28,7 @@ DEFAULT_OVERHEAD_S = 0.3
 memory read, figures sent back."""
 
 MIN_REPEATS = 2
-MAX_REPEATS = 8
-"""Blocks where the user names no number: two to see drift at all, and eight because the interval
-then shrinks by less than 7 % with each further one."""
 
-PLANNED_REPEATS = 3
-"""Blocks that the length of a trial is planned for."""
 
 LEAST_CONFIGS = 3
 """The few that any sweep sets out to measure: no workers, some and the most. One configuration,
@@ -101,17 +96,20 @@ def plan_trials(
     wholes_s = (_with_repeats_s(first_s, n, blocks) for n, first_s in enumerate(firsts_s, start=1))
     held = sum(1 for _ in itertools.takewhile(lambda whole_s: whole_s <= budget_s, wholes_s))
     chosen = ordered[: max(held, LEAST_CONFIGS)]
-    planned = settings.repeats or PLANNED_REPEATS
+    # Blocks that the length of a trial is planned for.
+    planned = settings.repeats or 3
     lengths_s = (
         SHORTEST_TRIAL_S + (LONGEST_TRIAL_S - SHORTEST_TRIAL_S) * step / 100
         for step in range(100, 0, -1)
     )
     fitting_s = (s for s in lengths_s if _total_s(chosen, planned, cost, s) <= budget_s)
+    # Blocks where the user names no number: two to see drift at all, and eight because the
+    # interval then shrinks by less than 7 % with each further one.
     plan = Plan(
         configs=tuple(sorted(chosen, key=lambda config: config.cost_key)),
         trial_s=settings.trial_s or next(fitting_s, SHORTEST_TRIAL_S),
         min_repeats=settings.repeats or MIN_REPEATS,
-        max_repeats=settings.repeats or MAX_REPEATS,
+        max_repeats=settings.repeats or 8,
         planned_repeats=planned,
         take_turns=settings.repeats is None,
         cost=cost,
@@ -209,20 +207,6 @@ def expected_survivors(configs: int) -> int:
     return max(min(configs, 3), math.ceil(configs / 3))
 
 
-AUTO_PREFETCH_FACTORS = (2, 4)
-"""Torch's default and twice it; deeper queues help only against bursts."""
-
-PREDICTED_PREFETCH_FACTORS = (2, 4, 8)
-"""What costs nothing to predict. Not 1: with a consumer as quick as the one that is measured it
-often gives as much, but it leaves a training step that varies nothing to live on."""
-
-_PREDICTED_WORKERS = 32
-"""So many at least are predicted on any machine: loaders that wait on storage gain by them."""
-
-_OVERSUBSCRIBED_WORKERS = 64
-"""Four workers per core are tried up to this many; beyond, twice the cores has to show it."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """What a sweep measures, and what it does not.
@@ -300,11 +284,15 @@ def build_cells(
         UsageError: As ``build_space`` does.
     """
     space = build_space(settings, target, machine, has_accelerator=has_accelerator)
-    most = max(_PREDICTED_WORKERS, *(config.num_workers for config in space.configs))
+    # So many at least are predicted on any machine: loaders that wait on storage gain by them.
+    most = max(32, *(config.num_workers for config in space.configs))
+    # Depths that cost nothing to predict. Not 1: with a consumer as quick as the one that is
+    # measured it often gives as much, but it leaves a training step that varies nothing to
+    # live on.
     finer = dataclasses.replace(
         settings,
         num_workers=settings.num_workers or spread_workers(most),
-        prefetch_factor=settings.prefetch_factor or PREDICTED_PREFETCH_FACTORS,
+        prefetch_factor=settings.prefetch_factor or (2, 4, 8),
     )
     wanted, _ = _wanted(finer, target, machine, has_accelerator=has_accelerator)
     wanted, _ = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
@@ -360,7 +348,8 @@ def auto_workers(usable_cores: float) -> tuple[int, ...]:
     values.update(1 << power for power in range(int(math.log2(max(1.0, usable_cores))) + 1))
     values.update(math.floor(usable_cores * part + 0.5) for part in (0.5, 1, 1.5, 2))
     most = math.floor(usable_cores * 4 + 0.5)
-    if most <= _OVERSUBSCRIBED_WORKERS:
+    # Four workers per core are tried up to this many; beyond, twice the cores has to show it.
+    if most <= 64:
         values.add(most)
     return tuple(sorted(values))
 
@@ -386,8 +375,9 @@ def _wanted(
     if unpinned is not None and True in pins:
         pins, left_out = (False,), [LeftOut(setting="pin_memory=True", reason=unpinned)]
     own = target.own_config
+    # Torch's default and twice it; deeper queues help only against bursts.
     unnamed: dict[str, tuple[object, ...]] = {
-        "prefetch_factor": AUTO_PREFETCH_FACTORS,
+        "prefetch_factor": (2, 4),
         "persistent_workers": (False, True),
         "in_order": (own is None or own.in_order,),
     }
@@ -453,15 +443,6 @@ def _merged(wanted: Iterable[Config], settings: SweepSettings) -> list[LeftOut]:
 
 
 _TARGETS_OWN = ("target_error", "worker_exception", "truncated")
-_ENOUGH = 3
-
-_SHORT = 0.1
-"""A machine with less than this share of its memory to be had has none to lock."""
-
-_TIGHT = 0.25
-_SWAPPED = 0.02
-"""Swap in use beyond this share of the memory, while little is to be had, means that it swaps. With
-plenty to be had, it is what was swapped out once and nobody needed again."""
 
 
 def excluded(config: Config, settings: SweepSettings, target: Target) -> tuple[str, str] | None:
@@ -522,10 +503,13 @@ def pin_hazard(machine: Machine) -> str | None:
     if size is None or free is None:
         return None
     had = f"{format_bytes(free)} of {format_bytes(size)} memory is available"
-    if free < _SHORT * size:
+    # A machine with less than this share of its memory to be had has none to lock.
+    if free < 0.1 * size:
         return f"only {had}, and pinned memory can't be swapped out"
     swapped = machine.swap_used_bytes or 0
-    if swapped > _SWAPPED * size and free < _TIGHT * size:
+    # Swap in use beyond this share of the memory, while little is to be had, means that it
+    # swaps. With plenty to be had, it is what was swapped out once and nobody needed again.
+    if swapped > 0.02 * size and free < 0.25 * size:
         used = format_bytes(swapped)
         return f"the machine swaps ({used} swapped out, {had}), and pinned memory can't be"
     return None
@@ -568,4 +552,4 @@ def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool
     run = [trial for trial in trials if trial.outcome != "skipped"]
     raised = [t for t in run if t.failure is not None and t.failure.kind in _TARGETS_OWN]
     fed = {trial.config.num_workers > 0 for trial in raised}
-    return len(fed) > 1 and len(raised) == len(run) >= _ENOUGH
+    return len(fed) > 1 and len(raised) == len(run) >= 3

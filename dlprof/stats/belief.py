@@ -45,8 +45,6 @@ costlier one is taken until then. Where two are equal and known to 5 %, it is 0.
 NEAR_LOG = -math.log(NEAR)
 """The same as a gap between logarithms."""
 
-_EXACT = 1e-5
-"""To within so much of a log rate a bound is found."""
 
 WAITING_LOG_SD = 0.01
 """Standard deviation of the log rate between two quiet trials of a loader that waits: 0.3 to 1.4 %
@@ -65,9 +63,6 @@ _MODEL_TAIL_DF = 2.0
 """Degrees of freedom of predictions' errors: 7.3 % in the median and 26 % at the 90th percentile on
 real data are as far apart as those of Student's t with 2 (0.82 and 2.9)."""
 
-_FIRST_GUESS = 1.0
-"""Of how far off predictions may be, in the first round: from a narrow one the rounds may end where
-a few trials that agree are all taken for disturbed."""
 
 TAIL_DF = 4.0
 """Degrees of freedom of the errors, and of what is known beforehand of their spread: 3 to 5 is what
@@ -76,8 +71,6 @@ moderated variances commonly estimate (Smyth 2004, limma)."""
 SPEED_EXPONENT, SPEED_EXPONENT_SD = 0.85, 0.25
 """How a computing loader's rate follows its cores' speed: 0.67 to 1.13 measured, 0.2 of zlib."""
 
-_FEW_SPEEDS = 2.0
-"""So many trials the speed of all counts for, beside that of those with as many busy cores."""
 
 _LEVEL_LOG_SD = 0.15
 """How far off all predictions are together: 10 % was measured, from one calibration to the next."""
@@ -95,17 +88,10 @@ _PER_DOUBLING = 0.8
 CALIBRATED = frozenset({1, 2})
 """Workers that the model's costs are measured with, where they are of interest; else the fewest."""
 
-_BLOCK_LOG_SD = 0.03
-"""What a quiet machine drifts from one block to another, expected before any is seen."""
-
-_FIRST_BLOCK_GUESS = 0.2
-"""The same in the first round."""
 
 _UNKNOWN_LOG_SD = 25.0
 """Of what nothing was predicted of."""
 
-_HARDLY_WAITS = 0.05
-"""Share of waiting of a step beside workers, from which loading sets the rate alone."""
 
 _LARGEST_LOG = 50.0
 """No rate is further from 1 per second than ``exp`` of this: whatever a file says, sums of such
@@ -114,10 +100,7 @@ logarithms stay finite, and so do their exponentials."""
 _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 """Nothing is surer than this, and none says less, whatever a file claims."""
 
-_MAX_BLOCKS = 32
-"""Neighboring blocks are merged beyond this many, so that long runs stay quick to judge."""
 
-_ROUNDS = 8
 _LEVEL, _APART, _SPEED, _BLOCKS = 0, 1, 2, 3
 
 
@@ -206,7 +189,8 @@ def _cpu_share(trial: Trial, wait: float | None) -> float:
     share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
     if wait is None:
         return share
-    return share * min(1.0, wait / _HARDLY_WAITS if workers else wait)
+    # Share of waiting of a step beside workers, from which loading sets the rate alone.
+    return share * min(1.0, wait / 0.05 if workers else wait)
 
 
 def _steady_group(config: Config) -> str:
@@ -416,7 +400,8 @@ def shortfall(gaps: Iterable[Gap]) -> float:
         low, high = high, 2 * high
         if high > 4 * _LARGEST_LOG:
             return math.inf
-    while high - low > _EXACT:
+    # To within so much of a log rate a bound is found.
+    while high - low > 1e-5:
         middle = (low + high) / 2
         low, high = (middle, high) if risk(middle) > 1 - PROBABILITY else (low, middle)
     return high
@@ -461,12 +446,16 @@ class _Fit:
         self._groups = groups
         self._predicted = _predicted(observations, groups, expected)
         self._claimed = expected.log_sd if expected is not None else _UNKNOWN_LOG_SD
-        self._known_sd = max(self._claimed, _FIRST_GUESS)
+        # Of how far off predictions may be, in the first round: from a narrow one the
+        # rounds may end where a few trials that agree are all taken for disturbed.
+        self._known_sd = max(self._claimed, 1.0)
         wider = self._known_sd / self._claimed if wide_level else 1.0
         self._common_sd = {_LEVEL: wider * _LEVEL_LOG_SD, _APART: wider * _APART_LOG_SD}
         self._seen = observations
         blocks = sorted({o.block for o in observations})
-        merged = max(1, math.ceil(len(blocks) / _MAX_BLOCKS))
+        # Neighboring blocks are merged beyond this many, so that long runs stay quick to
+        # judge.
+        merged = max(1, math.ceil(len(blocks) / 32))
         self._place = {block: place // merged for place, block in enumerate(blocks)}
         self._blocks = len(set(self._place.values()))
         seen = {groups[o.key] for o in observations}
@@ -492,11 +481,12 @@ class _Fit:
             self._by_group[groups[o.key]].append(number)
         self._weights = [1 / o.log_sd**2 for o in observations]
         self._trust = dict.fromkeys(self._by_group, 1.0)  # in what was predicted of each
-        self._block_variance = _FIRST_BLOCK_GUESS**2
+        # What blocks may drift by in the first round.
+        self._block_variance = 0.2**2
         self._scale = 1.0
         self._df, self._predicted_df = TAIL_DF, TAIL_DF
         measured = [group for group, numbers in self._by_group.items() if numbers]
-        for _ in range(_ROUNDS):
+        for _ in range(8):
             self.cost = self._reweigh(*self._solve(measured))
 
     def belief(self) -> Belief:
@@ -658,7 +648,9 @@ class _Fit:
         self._predicted_df = _MODEL_TAIL_DF + shown
         self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + shown))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
-        self._block_variance = (TAIL_DF * _BLOCK_LOG_SD**2 + drift) / (TAIL_DF + count)
+        # What a quiet machine drifts from one block to another, expected before any is
+        # seen.
+        self._block_variance = (TAIL_DF * 0.03**2 + drift) / (TAIL_DF + count)
         return math.fsum(costs)
 
 
@@ -749,8 +741,9 @@ def _usual_speeds(observations: Iterable[Observation]) -> dict[int, float]:
         seen.setdefault(o.busy, []).extend([] if o.log_speed is None else [o.log_speed])
     known = [speed for some in seen.values() for speed in some]
     all_ = math.fsum(known) / len(known) if known else 0.0
+    # So many trials the speed of all counts for, beside that of those with as many busy cores.
     return {
-        busy: all_ + math.fsum(speed - all_ for speed in some) / (len(some) + _FEW_SPEEDS)
+        busy: all_ + math.fsum(speed - all_ for speed in some) / (len(some) + 2.0)
         for busy, some in seen.items()
     }
 

@@ -18,8 +18,16 @@ from dlprof.targets.factory import Factory
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
-from dlprof.targets.inner import core_of, dataloader_of, inner_loaders, with_inner
-from dlprof.targets.parts import KEYWORDS, LoaderParts, order_sampler, take_apart
+from dlprof.targets.parts import (
+    KEYWORDS,
+    LoaderParts,
+    core_of,
+    dataloader_of,
+    inner_loaders,
+    order_sampler,
+    take_apart,
+    with_inner,
+)
 
 DEFAULT_BATCH_SIZE = 32
 _WANTED = (

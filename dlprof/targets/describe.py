@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, Target
-from dlprof.targets.inner import core_of, inner_loaders
+from dlprof.targets.parts import core_of, inner_loaders
 
 
 def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> Target:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from dlprof.errors import TargetError
 from dlprof.internals import index_source
-from dlprof.targets.inner import dataloader_of
+from dlprof.targets.parts import dataloader_of
 
 _NOT_ATTACHED = "no loader has been made with this gate"
 _OUTER = "{name} passes on what a DataLoader loads, and its epochs can't be ended early"

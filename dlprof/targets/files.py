@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 DEFAULT_LIMIT = 1_000_000
-# A list of this many leading entries that are no paths (a vocabulary, labels) holds none.
-_MISSES = 16
 _DEEPEST = 4
 
 
@@ -89,7 +87,9 @@ def _of_entries(entries: list[object] | tuple[object, ...], depth: int) -> Itera
                 empty = False
                 yield path
         misses = misses + 1 if empty else 0
-        if misses == _MISSES:
+        # A list of this many leading entries that are no paths (a vocabulary, labels)
+        # holds none.
+        if misses == 16:
             return
 
 

@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from dlprof.device.runtime import Runtime, UnavailableError
-from dlprof.device.spinning import Spinner
+from dlprof.device.runtime import Runtime, Spinner, UnavailableError
 from dlprof.records.transfer import CopyMode, CopyTime, LinkFit, Memory
 from dlprof.stats import median_interval
-
-_FEWEST_SIZES = 3
 
 
 def line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
@@ -58,7 +55,7 @@ def fit(
     """
     lines = []
     for points in passes:
-        if len({size for size, _ in points}) < _FEWEST_SIZES:
+        if len({size for size, _ in points}) < 3:
             return None
         latency_s, s_per_byte = line(points)
         if s_per_byte > 0:
@@ -94,15 +91,7 @@ SIZES = tuple(4096 * 4**power for power in range(9))
 
 MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
 MEMORIES: tuple[Memory, ...] = ("pageable", "pinned")
-FEWEST_PASSES = 6
-"""The fewest rounds whose median has an interval of 95 %."""
 
-_MOST_PASSES = 30
-_ROUND_BYTES = 32 << 20
-_MOST_COPIES = 100
-_LEAST_SPIN_S = 100e-6
-_FINEST_S = 1e-9
-_MOST_SPIN_S = 20e-3
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -204,7 +193,7 @@ class Copier:
             stream = self._runtime.current()
             if self._spinner is not None and asynchronous and memory == "pinned":
                 wanted_s = 2 * self._enqueue_s * len(pairs)
-                self._spinner.spin(min(max(wanted_s, _LEAST_SPIN_S), _MOST_SPIN_S))
+                self._spinner.spin(min(max(wanted_s, 100e-6), 20e-3))
             began.record(stream)
             from_s = self._clock()
             for target, source in pairs:
@@ -215,7 +204,7 @@ class Copier:
         if asynchronous and memory == "pinned":
             self._enqueue_s = host_s
         # Never 0, however coarse the device's clock is: bandwidths are made of it.
-        device_s = max(_FINEST_S, began.elapsed_time(ended) / 1e3)
+        device_s = max(1e-9, began.elapsed_time(ended) / 1e3)
         return Round(device_s / len(pairs), host_s)
 
 
@@ -236,7 +225,7 @@ class CopyFigures:
 
 def copies_per_round(size: int) -> int:
     """Copies between two events: enough to be timed well, and no more than that takes."""
-    return min(_MOST_COPIES, max(1, _ROUND_BYTES // size))
+    return min(100, max(1, (32 << 20) // size))
 
 
 def measure_copies(
@@ -272,9 +261,10 @@ def measure_copies(
         found = {cell: _round(copier, buffers, cell) for cell in order}
         if number:  # the first only warms up: pages are touched, the driver sets up
             passes.append(found)
-        if len(passes) >= _MOST_PASSES:
+        if len(passes) >= 30:
             break
-        if len(passes) >= FEWEST_PASSES and clock() - began_s > budget_s:
+        # The fewest rounds whose median has an interval of 95 %.
+        if len(passes) >= 6 and clock() - began_s > budget_s:
             break
     return CopyFigures(
         cells=tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells),

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from dlprof.device.identity import identity
-from dlprof.device.runtime import Event, Runtime, UnavailableError, empty_pinned_cache
+from dlprof.device.runtime import Event, Runtime, UnavailableError, empty_pinned_cache, identity
 from dlprof.machine.nvidia import read_link
 from dlprof.records import Estimate
 from dlprof.records.transfer import DeviceTransfer, LinkState, NumaRate, TogetherRate
@@ -20,11 +19,8 @@ from dlprof.stats import median_interval
 from dlprof.transfer.copying import Buffers, Copier, CopyFigures, measure_copies
 from dlprof.transfer.protocol import TransferRequest
 
-_LARGE_BYTES = 64 << 20
 _ROUNDS = 10
 _ROUND_S = 0.02
-_LOOK_S = 0.3
-_MOST_COPIES = 400
 _ENDED = "the copies had ended before NVML answered"
 _TOO_FAST = "the copies were faster than the link that NVML reports"
 
@@ -59,14 +55,14 @@ def _large(runtime: Runtime, most_bytes: int) -> Buffers:
     Raises:
         UnavailableError: Nothing can be pinned here.
     """
-    buffers = Buffers(runtime, min(_LARGE_BYTES, most_bytes))
+    buffers = Buffers(runtime, min((64 << 20), most_bytes))
     if "pinned" in buffers.unavailable:
         raise UnavailableError(buffers.unavailable["pinned"])
     return buffers
 
 
 def _copies_for(seconds: float, bytes_per_s: float, size: int) -> int:
-    return min(_MOST_COPIES, max(1, math.ceil(seconds * bytes_per_s / size)))
+    return min(400, max(1, math.ceil(seconds * bytes_per_s / size)))
 
 
 def _rates(runtime: Runtime, buffers: Buffers) -> Estimate:
@@ -93,7 +89,7 @@ def look_at_link(
         UnavailableError: Nothing can be pinned here.
     """
     buffers = _large(runtime, most_bytes)
-    copies = _copies_for(_LOOK_S, best_bytes_per_s, buffers.size)
+    copies = _copies_for(0.3, best_bytes_per_s, buffers.size)
     flights: list[_CopiesUnderway] = []
     state = read(lambda: flights.append(_send(runtime, buffers, copies)))
     in_time = any(not flight.ended.query() for flight in flights)
@@ -200,8 +196,6 @@ def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[Toget
     )
 
 
-_LEAST_BYTES = 1 << 22
-_SMALLER = 4
 _SHORTAGES = ("out of memory", "allocate memory", "not enough memory")
 """As CUDA, torch and the system say it; an "illegal memory access" is none."""
 _NO_LINK = "the host's own memory has no link"
@@ -291,11 +285,11 @@ def _copies(
                     cells=(), fits=(), unavailable={"copies": _first_line(error)}
                 ), size
             reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
-            if size <= _LEAST_BYTES:
+            if size <= (1 << 22):
                 return CopyFigures(
                     cells=(), fits=(), unavailable={"copies": reasons["sizes"]}
                 ), size
-            size //= _SMALLER
+            size //= 4
             continue
         return found, size
 

@@ -30,17 +30,16 @@ from dlprof.gate.views import MOST_BATCHES
 from dlprof.records.gate import CheckReport, Compared, GateRule, Quad, TargetCheck
 from dlprof.report.gate.check import check_document, read_check
 from dlprof.report.gate.files import (
-    render_bencher,
-    render_benchmark_action,
-    render_junit,
-    render_openmetrics,
-)
-from dlprof.report.gate.github import render_annotation, render_outputs
-from dlprof.report.gate.markdown import (
     MARKER,
     MOST_COMMENT_BYTES,
     MOST_SUMMARY_BYTES,
+    render_annotation,
+    render_bencher,
+    render_benchmark_action,
     render_comment,
+    render_junit,
+    render_openmetrics,
+    render_outputs,
     render_summary,
 )
 

@@ -287,10 +287,6 @@ _LARGEST_LOG = 50.0
 """Factors beyond ``exp`` of it, either way, are shown as that."""
 
 
-_NOTHING = 1e-9
-"""Parts of which rounding is all that is left are not shown; the rest adds up without them."""
-
-
 def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = False) -> Comparison:
     """Split the difference of two runs' rates into parts that add up.
 
@@ -311,10 +307,11 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     one, two, how = pair(a, b, num_workers=num_workers, best=best)
     side_a, side_b = side_of(one), side_of(two)
     total, shares = split(one, two)
+    # Parts of which rounding is all that is left are not shown; the rest adds up without them.
     parts = [
         _part(code, log_ratio, side_a, side_b, by_form=code != "settings" or not bridges(one, two))
         for code, log_ratio in shares.items()
-        if code == "remainder" or abs(log_ratio.value) > _NOTHING
+        if code == "remainder" or abs(log_ratio.value) > 1e-9
     ]
     order = [*KINDS]
     parts.sort(key=lambda p: (p.code == "remainder", -abs(p.log_ratio.value), order.index(p.code)))

@@ -46,8 +46,6 @@ PartCode = Literal[
     "remainder",
 ]
 
-_MOST_GROUPS = 20
-"""Trials of one configuration are left out in at most so many groups, however many there are."""
 
 _LEAST, _MOST = 1e-12, 1e12
 
@@ -102,7 +100,9 @@ class Chosen:
     def leaving_out(self) -> list[Chosen]:
         """Without each of its own trials, or group of them; none if there is but one."""
         own = self.own
-        count = min(_MOST_GROUPS, len(own))
+        # Trials of one configuration are left out in at most so many groups, however many
+        # there are.
+        count = min(20, len(own))
         return [
             dataclasses.replace(self, trials=tuple(t for t in self.trials if id(t) not in out))
             for place in range(count if count > 1 else 0)

@@ -26,7 +26,7 @@ from dlprof.gate import (
     make_plan,
     parse_baseline,
 )
-from dlprof.gate.baseline_file import MOST_CHARACTERS
+from dlprof.gate.baseline import MOST_CHARACTERS
 from dlprof.records import Machine, Target
 from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
 from dlprof.units import counted
@@ -90,9 +90,6 @@ LOAD_BLOCKS = 40
 """Blocks of loading in a run: their median spreads by far less than runs do."""
 
 START_BLOCKS = 3
-_LEAST_BLOCKS = 5
-_SHARE_OF_STARTS = 0.2
-"""Of the budget: starts that take more are left out, since nothing is judged by them."""
 
 
 def check_baseline(
@@ -258,12 +255,11 @@ def _figures(
     """
     budget_s = settings.sweep.budget_s
     blocks: list[Block] = []
-    if START_BLOCKS * sides.start_s <= _SHARE_OF_STARTS * (budget_s - elapsed_s()):
+    # Of the budget: starts that take more are left out, since nothing is judged by them.
+    if START_BLOCKS * sides.start_s <= 0.2 * (budget_s - elapsed_s()):
         blocks += _some(sides, "start", START_BLOCKS)
     loaded = 0
-    while loaded < LOAD_BLOCKS and (
-        loaded < _LEAST_BLOCKS or elapsed_s() + sides.block_s <= budget_s
-    ):
+    while loaded < LOAD_BLOCKS and (loaded < 5 or elapsed_s() + sides.block_s <= budget_s):
         blocks += _some(sides, "load", 1)
         loaded += 1
     figures = figures_of_blocks(make_plan(), blocks)

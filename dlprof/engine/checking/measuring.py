@@ -16,12 +16,6 @@ from dlprof.units import format_duration
 _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
 _HOPELESS = 4.0
 """A check whose first look would take so many times what is left of the budget isn't begun."""
-_FAR_SLOWER = 2.0
-"""Blocks of two sides that differ by less may do so by chance."""
-_QUICK_BATCH_S = 200e-6
-"""Stamps cost about a fifth of that."""
-_SIDES = 2
-_BLOCKS_OF_SIDE = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +58,8 @@ def measure(
     plan = _plan(sides, settings)
     _refuse_slow(plan, sides, settings, left_s)
     batch_s = sides.block_s / sides.batches
-    if batch_s < _QUICK_BATCH_S:
+    # Stamps cost about a fifth of that.
+    if batch_s < 200e-6:
         listener.message(
             f"a batch takes only {format_duration(batch_s)}, and timing it is part of that; "
             "larger batches are timed better"
@@ -98,7 +93,7 @@ def _starts_differ(sides: Sides, settings: CheckSettings) -> bool:
 
 def _load_s(plan: CheckPlan, sides: Sides) -> float:
     """What blocks of loading take up to their first look."""
-    return sides.block_s * _SIDES * _BLOCKS_OF_SIDE * _first_look(plan, "load")
+    return sides.block_s * 2 * 2 * _first_look(plan, "load")
 
 
 def _plan(sides: Sides, settings: CheckSettings, without: tuple[str, ...] = ()) -> CheckPlan:
@@ -139,7 +134,8 @@ def _unequal(sides: Sides) -> str:
     """
     took = sides.tried_s.get("load", {})
     base_s, change_s = took.get("base", 0.0), took.get("change", 0.0)
-    if not base_s or change_s < _FAR_SLOWER * base_s:
+    # Blocks of two sides that differ by less may do so by chance.
+    if not base_s or change_s < 2.0 * base_s:
         return ""
     return f" in the change, {change_s / base_s:.3g} times as long as in the base"
 

@@ -16,12 +16,8 @@ from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.errors import NothingMeasuredError
 from dlprof.gate import checked_target, make_self_test
-from dlprof.records.gate import Compared, Quad, TargetCheck
-from dlprof.records.self_test import SelfTest
+from dlprof.records.gate import Compared, Quad, SelfTest, TargetCheck
 from dlprof.version import __version__
-
-INJECTED = 2.0
-"""The slowdown is this multiple of the limit: one that a check has to find."""
 
 
 def run_self_test(
@@ -50,7 +46,8 @@ def run_self_test(
     tester = _Tester(settings, listener, clock)
     listener.message("the same code against itself")
     same, sides, batch_s = tester.checked((base, change))
-    injected = INJECTED * settings.limits.service
+    # The slowdown is this multiple of the limit: one that a check has to find.
+    injected = 2.0 * settings.limits.service
     listener.message(f"the same code, {100 * injected:g}% slower")
     request = dataclasses.replace(change.request, delay_s=injected * batch_s)
     slowed, _, _ = tester.checked((base, dataclasses.replace(change, request=request)))

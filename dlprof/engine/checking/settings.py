@@ -22,9 +22,6 @@ BLOCK_S = 0.05
 blocks of 0.15 s mostly see a change, four of 0.05 s seldom do (simulated: a verdict on equal code
 after 2.6 s of loading instead of 11; benchmarks, gate_rule)."""
 
-_LEAST_PATIENCE_S = 30.0
-"""Importing torch on a slow machine takes as long."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSettings:
@@ -100,7 +97,8 @@ def for_check(
 def patience(settings: CheckSettings) -> tuple[float, str]:
     """How long one answer may take, in seconds, and the option that makes it no longer."""
     timeout_s = settings.sweep.timeout_s
-    budget_s = max(settings.sweep.budget_s, _LEAST_PATIENCE_S)
+    # Importing torch on a slow machine takes as long.
+    budget_s = max(settings.sweep.budget_s, 30.0)
     return (timeout_s, "--timeout") if timeout_s <= budget_s else (budget_s, "--budget")
 
 

@@ -103,12 +103,8 @@ def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide
         )
 
 
-_MOST_BATCHES = 4096
 _NEAR = 1.5
 """A block that is longer or shorter than asked for by no more than this factor will do."""
-_SHARE_OF_TRIED = 0.1
-"""Of the budget, starting both sides once may take so much."""
-_MOST_FAILURES = 3
 
 
 class Sides:
@@ -241,7 +237,7 @@ class Sides:
         if wanted_s / _NEAR <= self.block_s <= wanted_s * _NEAR:
             return
         wanted = _whole(self.batches * wanted_s / self.block_s, workers)
-        fitting = min(_MOST_BATCHES, max(least, wanted))
+        fitting = min(4096, max(least, wanted))
         self.block_s *= fitting / self.batches
         self.batches = fitting
 
@@ -251,7 +247,8 @@ class Sides:
         Args:
             guesses: How much longer each side's first block took than a warm one.
         """
-        longest_s = self._settings.sweep.budget_s * _SHARE_OF_TRIED
+        # Of the budget, starting both sides once may take so much.
+        longest_s = self._settings.sweep.budget_s * 0.1
         if sum(guesses.values()) > longest_s:
             self.starts_s = {side: max(0.0, guess) for side, guess in guesses.items()}
         else:
@@ -297,7 +294,7 @@ class Sides:
             NothingMeasuredError: Says which, and why.
         """
         for side, failures in self.failures.items():
-            if len(failures) >= _MOST_FAILURES:
+            if len(failures) >= 3:
                 what = f"failed {len(failures)} times while it was measured"
                 raise self._not_measured(side, f"{what}: {failures[-1].message}", failures[-1])
 

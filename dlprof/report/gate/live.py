@@ -8,11 +8,10 @@ from typing import Self, TextIO
 
 from dlprof.gate import NextLook
 from dlprof.records.gate import Series
+from dlprof.report.labels import clean
 from dlprof.report.live import preparing_text
-from dlprof.report.text import clean
 from dlprof.units import counted, format_duration
 
-_EVERY_S = 10.0
 _WIPE = "\r\x1b[K"
 
 
@@ -55,7 +54,7 @@ class CheckProgress:
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
     ) -> None:
         """Show how far it is."""
-        if not self._rewrites and elapsed_s < self._said_s + _EVERY_S:
+        if not self._rewrites and elapsed_s < self._said_s + 10.0:
             return
         self._said_s = elapsed_s
         parts = [counted(done["load"], "ABBA block")]

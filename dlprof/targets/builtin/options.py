@@ -15,7 +15,6 @@ from dlprof.targets.grammar import TargetSpec
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True}
 _SWITCH |= {"false": False, "no": False, "off": False, "0": False}
 DTYPES = ("float32", "float16", "float64", "uint8", "int32", "int64")
-MAX_SAMPLE_ELEMENTS = 2**28
 
 
 def _parameter(default: Any, read: Callable[[str], Any], says: str) -> Any:
@@ -52,7 +51,7 @@ def _switch(text: str) -> bool:
 
 def _shape(text: str) -> tuple[int, ...]:
     shape = tuple(int(part) for part in text.lower().split("x"))
-    if min(shape) < 1 or math.prod(shape) > MAX_SAMPLE_ELEMENTS:
+    if min(shape) < 1 or math.prod(shape) > (2**28):
         raise ValueError
     return shape
 

@@ -16,9 +16,9 @@ from golden import drawn
 from dlprof.cli.entry import run
 from dlprof.machine import doctor
 from dlprof.machine.doctor import Check, Facts, examine, look
-from dlprof.machine.gpus import GpuReader
+from dlprof.machine.nvidia import GpuReader
 from dlprof.records import GpuInfo, Machine
-from dlprof.report.doctor import doctor_document, doctor_report
+from dlprof.report.machine import doctor_document, doctor_report
 
 DATA = Path(__file__).parents[2] / "data" / "machine"
 GIB = 1 << 30

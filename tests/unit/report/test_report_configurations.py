@@ -10,7 +10,7 @@ from builders import blocks, config, failed, run, target, trial
 from dlprof.advise.recommend import recommend
 from dlprof.advise.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, Summary, summarize
 from dlprof.records import Config, Constraints, Estimate, Run
-from dlprof.report.configurations import MOST_BARS, Rated, rates_chart
+from dlprof.report.labels import MOST_BARS, Rated, rates_chart
 
 W0, W2, W4 = (config(w) for w in (0, 2, 4))
 KEPT = config(4, persistent_workers=True)
