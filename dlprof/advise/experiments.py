@@ -52,10 +52,6 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
     First the present configuration, plain and explained, and the calibration with few workers;
     then the page cache dropped, where files are read; then, interleaved with the present one, the
     configurations that would mend what the findings suspect.
-
-    Args:
-        evidence: What was measured so far, by the trials proposed before.
-        allowance: What it may cost.
     """
     left_s = allowance.budget_s - sum(trial.wall_s for trial in evidence.trials())
     if not evidence.observations:
@@ -79,12 +75,7 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
 
 
 def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
-    """What a longer budget would have had tried next, in words.
-
-    Args:
-        evidence: All that was measured.
-        allowance: What it might cost.
-    """
+    """What a longer budget would have had tried next, in words."""
     if not evidence.plain("present"):
         return ()
     wanted = propose(evidence, dataclasses.replace(allowance, budget_s=math.inf))

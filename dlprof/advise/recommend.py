@@ -331,12 +331,7 @@ def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
 
 
 def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
-    """What to find out, the most telling first.
-
-    Args:
-        run: Whose target is to be measured there.
-        choice: The answer that is to be made sure.
-    """
+    """What to find out, the most telling first."""
     from dlprof.model import cell_of  # noqa: PLC0415 - where it predicts
 
     situation, pick = choice.situation, choice.pick
@@ -434,10 +429,6 @@ def rules_of_thumb(run: Run, choice: Choice) -> Iterator[RuleOfThumb]:
 
     Rules speak of ``num_workers`` only: where it was not measured with everything else at
     PyTorch's defaults, the cheapest configuration of as many workers stands for it.
-
-    Args:
-        run: What was measured.
-        choice: Where, and what all configurations are worth there.
     """
     by_model, speeds, found = choice.situation.by_model, choice.speeds, Integrity.of(run)
     for name, config in rule_configs(run, choice.situation).items():

@@ -25,7 +25,7 @@ FAILED = "failed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class ConfigSummary:
     """One configuration over all its trials.
 
     Attributes:
@@ -52,17 +52,12 @@ class Summary:
         return self.seen.config
 
 
-def summarize(run: Run, advice: Recommendation | None = None) -> tuple[Summary, ...]:
-    """One for each configuration, fastest first, those without figures last.
-
-    Args:
-        run: What was measured.
-        advice: Says the pick and the ties; ``None`` for the recommendation that the run keeps.
-    """
+def summarize(run: Run, advice: Recommendation | None = None) -> tuple[ConfigSummary, ...]:
+    """One for each configuration, fastest first, those without figures last."""
     advice = advice or run.recommendation
     candidates = gather(run)
     failed = tuple(
-        Summary(seen=Candidate(config=each.config, name=each.name), role=FAILED)
+        ConfigSummary(seen=Candidate(config=each.config, name=each.name), role=FAILED)
         for each in candidates
         if not (each.trials or any(trial.outcome == "skipped" for trial in each.failures))
     )
@@ -84,7 +79,7 @@ def summarize(run: Run, advice: Recommendation | None = None) -> tuple[Summary, 
         roles = known | roles | {advice.config: PICK}
     predicted = _predicted(run)
     rows = (
-        Summary(
+        ConfigSummary(
             seen=each,
             role=roles.get(each.config, ""),
             rate=speeds.rate(each.key),

@@ -179,9 +179,6 @@ def is_page(output: Path | None) -> bool:
 def refuse_unwritable(files: Mapping[str, Path | None]) -> None:
     """Refuse files that can't be put where they are to go, before time is spent.
 
-    Args:
-        files: Paths by format; ``None`` isn't asked for.
-
     Raises:
         FileError: Says which.
     """
@@ -216,11 +213,6 @@ def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) 
     """Write what GitHub Actions reads, where the variables name its files.
 
     A file that can't be written changes nothing of the verdict.
-
-    Args:
-        check: The check.
-        environ: The environment.
-        fails: Whether the check fails the job.
     """
     from dlprof.report.gate.files import render_annotation, render_outputs, render_summary
 

@@ -42,10 +42,6 @@ def main() -> None:
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command.
 
-    Args:
-        arguments: The command line behind the program's name.
-        environ: Environment variables; ``DLPROF_DEBUG`` asks for tracebacks of dlprof's own faults.
-
     Returns:
         The exit code, one of ``dlprof.errors.ExitCode``.
     """

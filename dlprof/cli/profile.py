@@ -65,11 +65,6 @@ def profile(
 def show(asked: options.Asked, run: Run, path: Path) -> None:
     """Show a profile, and end as it ended.
 
-    Args:
-        asked: What was asked.
-        run: What was measured.
-        path: Its file, by the name that the user knows it by.
-
     Raises:
         DlprofError: It was interrupted, or nothing could be measured.
     """

@@ -38,12 +38,7 @@ class _ScriptCommand(Command):
 
 
 def end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]:
-    """The words with ``--`` behind ``-m MODULE``, where that is the first to name a program.
-
-    Args:
-        args: The words behind the command's name.
-        taking_values: Options that take the word behind them.
-    """
+    """The words with ``--`` behind ``-m MODULE``, where that is the first to name a program."""
     place = 0
     while place < len(args) and args[place].startswith("-") and args[place] != "--":
         word = args[place]

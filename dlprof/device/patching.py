@@ -42,9 +42,6 @@ CHANGING = RLock()
 class Patch:
     """What stands in the place of tensors' methods while any loader's copies are noticed.
 
-    Args:
-        kind: Of device.
-
     Attributes:
         now: The one that is in place.
         holders: Noticers that want it there.
@@ -61,7 +58,16 @@ class Patch:
             if callable(method):
                 mine = self._around(method, name)
                 self._put.append((name, vars(torch.Tensor).get(name), mine))
-                self._leave_uncompiled(mine)
+                # Keep torch.compile from it, which tries all that is called by a
+                # loop that it gives up.
+                compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
+                with contextlib.suppress(
+                    AttributeError
+                ):  # not loaded, or a torch with other names for it
+                    skip, default = compiler.FrameAction.SKIP, compiler.FrameAction.DEFAULT
+                    for each, within in ((mine, default), (self._begun, skip), (self._ended, skip)):
+                        strategy = compiler.FrameExecStrategy(skip, within)
+                        compiler.set_code_exec_strategy(each.__code__, strategy)
                 setattr(torch.Tensor, name, mine)
 
     @classmethod
@@ -91,15 +97,6 @@ class Patch:
             else:
                 setattr(torch.Tensor, name, before)
         _forget()
-
-    def _leave_uncompiled(self, moved: Any) -> None:
-        """Keep torch.compile from it, which tries all that is called by a loop that it gives up."""
-        compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
-        with contextlib.suppress(AttributeError):  # not loaded, or a torch with other names for it
-            skip, default = compiler.FrameAction.SKIP, compiler.FrameAction.DEFAULT
-            for each, within in ((moved, default), (self._begun, skip), (self._ended, skip)):
-                strategy = compiler.FrameExecStrategy(skip, within)
-                compiler.set_code_exec_strategy(each.__code__, strategy)
 
     def _around(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -316,7 +313,7 @@ class Copy:
 
 
 @dataclasses.dataclass(slots=True)
-class Seen:
+class CopyRegistry:
     """What is known of this process's copies.
 
     Attributes:
@@ -332,7 +329,7 @@ class Seen:
     reached: set[torch.device] = dataclasses.field(default_factory=set)
 
 
-seen = Seen()
+seen = CopyRegistry()
 _reading = Lock()
 
 

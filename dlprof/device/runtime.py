@@ -65,11 +65,7 @@ class Runtime(Protocol):
 
 
 class AcceleratorRuntime:
-    """A real accelerator.
-
-    Args:
-        device: One of the current accelerator's, with its index.
-    """
+    """A real accelerator."""
 
     timed_by = "device events"
     asynchronous = True
@@ -128,11 +124,7 @@ class _Stamp:
 
 
 class HostRuntime:
-    """The CPU: copies are ``memcpy``, done by the calling thread, and timed by its clock.
-
-    Args:
-        clock: Monotonic seconds.
-    """
+    """The CPU: copies are ``memcpy``, done by the calling thread, and timed by its clock."""
 
     timed_by = "host clock"
     asynchronous = False
@@ -295,10 +287,6 @@ class Spinner:
     """Keeps the device busy for a while.
 
     Rounds of an elementwise operation on a buffer of its own: public torch, on every device.
-
-    Args:
-        runtime: The device.
-        size: Bytes of the buffer.
     """
 
     def __init__(self, runtime: Runtime, size: int = _SCRATCH_BYTES) -> None:

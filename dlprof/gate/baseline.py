@@ -21,7 +21,7 @@ from typing import Any
 from dlprof.errors import FileError
 from dlprof.gate.plan import ALL_GATES
 from dlprof.gate.rule import fraction_of
-from dlprof.gate.views import Reading, block_value, read_quad
+from dlprof.gate.views import QuadReading, block_value, read_quad
 from dlprof.gate.wording import METRICS, VIEW_NAMES, percent, sentence
 from dlprof.records import Config, Machine
 from dlprof.records.gate import (
@@ -87,12 +87,6 @@ def judge_baseline(
     metrics: Collection[GateName] = JUDGED,
 ) -> Verdict:
     """What the stored history says of a run.
-
-    Args:
-        entry: The run.
-        history: All stored entries, in any order; those with another key are left out.
-        rule: How to judge.
-        metrics: What to judge; each view by itself.
 
     Returns:
         A verdict whose state is ``no_baseline`` where the history has too few runs that can be
@@ -235,16 +229,11 @@ def _result(
 
 
 def figures_of(plan: CheckPlan, quads: Sequence[Quad]) -> dict[str, float]:
-    """The figures of a run for a baseline: the median over the change's blocks, by metric and view.
-
-    Args:
-        plan: Names the metrics.
-        quads: What was measured; only sound quads count.
-    """
+    """The figures of a run for a baseline: medians over the change's blocks, by metric and view."""
     figures = {}
     for rule in plan.rules:
         read = (read_quad(quad, rule) for quad in quads if quad.series == rule.series)
-        sound = [reading for reading in read if isinstance(reading, Reading)]
+        sound = [reading for reading in read if isinstance(reading, QuadReading)]
         for view in rule.views:
             values = [value for each in sound for value in each.values[view, "change"]]
             if values:
@@ -253,12 +242,7 @@ def figures_of(plan: CheckPlan, quads: Sequence[Quad]) -> dict[str, float]:
 
 
 def figures_of_blocks(plan: CheckPlan, blocks: Sequence[Block]) -> dict[str, float]:
-    """The same of blocks of one side that were measured alone.
-
-    Args:
-        plan: Names the metrics.
-        blocks: Of one side, of any series; a block that lacks a figure counts for the others.
-    """
+    """The same of blocks of one side that were measured alone."""
     figures = {}
     for rule in plan.rules:
         for view in rule.views:
@@ -276,14 +260,6 @@ def baseline_key(
 
     Of versions that change with every security update only the first two numbers count, as of
     the kernel; of torch all do.
-
-    Args:
-        machine: What it was measured on.
-        target: TARGET with its arguments, as the user wrote them.
-        python: Python's version.
-        torch: Torch's version.
-        config: The loader's settings.
-        data: A fingerprint of the data.
     """
     return BaselineKey(
         target=target,
@@ -315,7 +291,7 @@ _HINT = "Correct or remove that line."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Line:
+class _EntryLine:
     """A line as it stands, and what it says."""
 
     text: str
@@ -330,10 +306,6 @@ class _Line:
 def parse_baseline(text: str, name: str) -> list[BaselineEntry]:
     """The entries of a baseline, in the order of their lines; doubles from a merge once.
 
-    Args:
-        text: What the file holds.
-        name: The file's, for messages.
-
     Raises:
         FileError: If a line can't be understood.
     """
@@ -345,17 +317,11 @@ def add_entry(
 ) -> str:
     """The file's text with one more entry, and without the oldest of its key beyond a number.
 
-    Args:
-        text: What the file holds; empty for a new one.
-        entry: The run to keep.
-        name: The file's, for messages.
-        most_entries: Entries of one key that are kept.
-
     Raises:
         FileError: If a line of the file can't be understood.
         ValueError: If a figure of the entry is not a finite number.
     """
-    new = _Line(render_entry(entry), entry)
+    new = _EntryLine(render_entry(entry), entry)
     lines = [line for line in _lines(text, name) if line.place != new.place]
     lines = sorted([*lines, new], key=lambda line: line.place)
     same = [line for line in lines if line.entry.key == entry.key]
@@ -380,16 +346,16 @@ def render_entry(entry: BaselineEntry) -> str:
     return json.dumps(fields, allow_nan=False)
 
 
-def _lines(text: str, name: str) -> list[_Line]:
+def _lines(text: str, name: str) -> list[_EntryLine]:
     if len(text) > MOST_CHARACTERS:
         raise FileError(
             f"{name} is too long for a baseline", hint="Give the path of a baseline of dlprof's."
         )
-    seen: dict[tuple[object, ...], _Line] = {}
+    seen: dict[tuple[object, ...], _EntryLine] = {}
     for number, line in enumerate(text.split("\n"), 1):
         bare = line.strip()
         if bare:
-            parsed = _Line(bare, _entry(bare, f"{name}, line {number}"))
+            parsed = _EntryLine(bare, _entry(bare, f"{name}, line {number}"))
             seen.setdefault(parsed.place, parsed)
     return list(seen.values())
 

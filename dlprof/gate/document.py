@@ -11,7 +11,7 @@ from dlprof.gate.baseline import comparable, judge_baseline
 from dlprof.gate.plan import check_plan
 from dlprof.gate.rule import fail_margin, fraction_of, is_contended
 from dlprof.gate.verdict import judge
-from dlprof.gate.views import Reading, cleaned, read_quad
+from dlprof.gate.views import QuadReading, cleaned, read_quad
 from dlprof.gate.wording import METRICS, percent
 from dlprof.records.gate import (
     BaselineEntry,
@@ -36,13 +36,7 @@ _RANKS: Mapping[GateState, int] = MappingProxyType(
 
 
 def checked_target(target: str, plan: CheckPlan, quads: Sequence[Quad]) -> TargetCheck:
-    """One target's check against another version of the code, judged.
-
-    Args:
-        target: TARGET as the user wrote it.
-        plan: The rules.
-        quads: All that was measured, in the order of measuring.
-    """
+    """One target's check against another version of the code, judged."""
     return TargetCheck(
         target=target,
         verdict=judge(plan, quads),
@@ -57,14 +51,7 @@ def checked_baseline(
     history: Sequence[BaselineEntry],
     rule: BaselineRule | None = None,
 ) -> TargetCheck:
-    """One target's check against its stored history, judged.
-
-    Args:
-        target: TARGET as the user wrote it.
-        entry: The present run.
-        history: The stored entries, those of other keys among them.
-        rule: How to judge.
-    """
+    """One target's check against its stored history, judged."""
     rule = rule or BaselineRule()
     # Entries of a history that a document holds.
     kept = (comparable(history, entry.key) or list(history))[-200:]
@@ -98,12 +85,6 @@ def make_check(
 ) -> CheckReport:
     """The whole check; further fields are filled in by ``dataclasses.replace``.
 
-    Args:
-        targets: At least one; the worst verdict is that of the check.
-        base: What was compared with.
-        change: What was checked.
-        override: Why a regression may pass, as the user gave it.
-
     Raises:
         ValueError: If there is no target.
     """
@@ -121,12 +102,7 @@ def make_check(
 
 
 def exit_code(check: CheckReport, *, fail_inconclusive: bool = False) -> ExitCode:
-    """What the program ends with.
-
-    Args:
-        check: The check.
-        fail_inconclusive: Whether ``--inconclusive fail`` was given.
-    """
+    """What the program ends with."""
     if check.state == "no_baseline":
         return ExitCode.NO_BASELINE
     if check.state == "fail":
@@ -139,10 +115,6 @@ def exit_code(check: CheckReport, *, fail_inconclusive: bool = False) -> ExitCod
 
 def sights(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Sight, ...]:
     """What each look of the service time would have caught, had the change been slower.
-
-    Args:
-        plan: The rules.
-        quads: Of both sides running the same code.
 
     Returns:
         One entry per look that there are quads for.
@@ -157,18 +129,13 @@ def sights(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Sight, ...]:
 
 
 def reach_of(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Reach, ...]:
-    """How much worse each metric would have to be, at the last look that there are quads for.
-
-    Args:
-        plan: The rules.
-        quads: Of both sides running the same code.
-    """
+    """How much worse each metric would have to be, at the last look that there are quads for."""
     return tuple(_reach(rule, quads) for rule in plan.rules)
 
 
-def _readings(rule: GateRule, quads: Sequence[Quad]) -> list[Reading]:
+def _readings(rule: GateRule, quads: Sequence[Quad]) -> list[QuadReading]:
     found = (read_quad(quad, rule) for quad in quads if quad.series == rule.series)
-    return [reading for reading in found if isinstance(reading, Reading)]
+    return [reading for reading in found if isinstance(reading, QuadReading)]
 
 
 def _reach(rule: GateRule, quads: Sequence[Quad]) -> Reach:
@@ -191,11 +158,6 @@ def _reach(rule: GateRule, quads: Sequence[Quad]) -> Reach:
 
 def make_self_test(same: TargetCheck, slowed: TargetCheck, injected: float) -> SelfTest:
     """What the two checks say of the machine; versions are filled in by ``dataclasses.replace``.
-
-    Args:
-        same: The same code on both sides.
-        slowed: The same code, the change made slower.
-        injected: By how much, as a fraction of the service time.
 
     Raises:
         ValueError: A check holds no plan.

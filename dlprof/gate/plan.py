@@ -250,11 +250,6 @@ def order_of(seed: int, series: Series, number: int) -> str:
 
     Each quad has a coin of its own, so that a check that goes on needs no state. The series
     ``start`` is measured in pairs, since starts are long.
-
-    Args:
-        seed: Of the whole check.
-        series: What is measured.
-        number: Of the quad within its series, from 0.
     """
     choices = _PAIRS if series == "start" else _QUADS
     return random.Random(f"{seed}/{series}/{number}").choice(choices)
@@ -264,10 +259,6 @@ def cores_of(cores: Sequence[int], number: int) -> tuple[int, ...]:
     """The cores that all blocks of a quad are held to: the same for both sides.
 
     They rotate from quad to quad, so that one which is always slower favors nobody.
-
-    Args:
-        cores: All that may be used.
-        number: Of the quad within its series, from 0.
 
     >>> cores_of([0, 1, 2], 4)
     (1, 2, 0)

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, Shift, least_differences, shift_interval
-from dlprof.gate.views import LEAST_BATCHES, Reading, base_service_s, cleaned, read_quad
+from dlprof.gate.views import LEAST_BATCHES, QuadReading, base_service_s, cleaned, read_quad
 from dlprof.gate.wording import METRICS, amount, figure_text, figures_text, percent, sentence
 from dlprof.records.gate import (
     CheckPlan,
@@ -105,8 +105,8 @@ class _Walk:
         result: Of the last look.
     """
 
-    usable: list[Reading] = dataclasses.field(default_factory=list)
-    left_out: list[Reading] = dataclasses.field(default_factory=list)
+    usable: list[QuadReading] = dataclasses.field(default_factory=list)
+    left_out: list[QuadReading] = dataclasses.field(default_factory=list)
     all_count: bool = False
     faulty: list[Quad] = dataclasses.field(default_factory=list)
     faults: collections.Counter[ReasonCode] = dataclasses.field(default_factory=collections.Counter)
@@ -118,7 +118,7 @@ def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
     walked, last = _Walk(), rule.looks[-1]
     for quad in quads[:MOST_DIFFERENCES]:
         reading = read_quad(quad, rule)
-        if not isinstance(reading, Reading):
+        if not isinstance(reading, QuadReading):
             walked.faulty.append(quad)
             walked.faults[reading] += 1
             continue
@@ -133,7 +133,7 @@ def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
     return walked
 
 
-def _take_in(walked: _Walk, rule: GateRule, reading: Reading) -> None:
+def _take_in(walked: _Walk, rule: GateRule, reading: QuadReading) -> None:
     """Have a reading count, unless the machine changed during its quad."""
     most = rule.most_change
     if walked.all_count or most is None or reading.change_within <= most:
@@ -174,7 +174,7 @@ def _can_tell(rule: GateRule, usable: int) -> bool:
     return usable >= least_differences(rule.alpha)
 
 
-def _too_few(rule: GateRule, readings: Sequence[Reading]) -> GateResult:
+def _too_few(rule: GateRule, readings: Sequence[QuadReading]) -> GateResult:
     """Before the first look; a metric that nothing was measured of holds nothing up."""
     if not readings:
         return _no_verdict(rule, "not_measured", "")
@@ -182,7 +182,7 @@ def _too_few(rule: GateRule, readings: Sequence[Reading]) -> GateResult:
     return _no_verdict(rule, "too_few_quads", f"{quads}; so far {_so_far(rule, readings)}")
 
 
-def _so_far(rule: GateRule, readings: Sequence[Reading]) -> str:
+def _so_far(rule: GateRule, readings: Sequence[QuadReading]) -> str:
     """What the rule's first view has shown, which is too little for an interval."""
     shift = statistics.median(each.shift(rule.views[0], rule.scale) for each in readings)
     if rule.scale == "ratio":
@@ -229,7 +229,7 @@ _Finding = Literal["slower", "not_slower", "undecided"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
+class _MetricView:
     """A view of the metric, on the scale on which sides are compared.
 
     Attributes:
@@ -248,16 +248,12 @@ class _View:
 
 
 def look_at(
-    plan: CheckPlan, rule: GateRule, readings: Sequence[Reading], left_out: Sequence[Reading] = ()
+    plan: CheckPlan,
+    rule: GateRule,
+    readings: Sequence[QuadReading],
+    left_out: Sequence[QuadReading] = (),
 ) -> GateResult:
-    """What a metric says at a look; ``pending`` tells whether more quads could change it.
-
-    Args:
-        plan: The rules of the whole check.
-        rule: The metric's.
-        readings: Of the usable quads so far, at least one.
-        left_out: Of those during which the machine seems to have changed.
-    """
+    """What a metric says at a look; ``pending`` tells whether more quads could change it."""
     views = [_view(rule, name, readings) for name in rule.views]
     finding, doubt = _finding(views), ""
     if finding == "not_slower":
@@ -285,7 +281,7 @@ def look_at(
     )
 
 
-def _finding(views: Sequence[_View]) -> _Finding:
+def _finding(views: Sequence[_MetricView]) -> _Finding:
     """The rule itself: any view surely beyond its limit, or all surely within, or neither."""
     if any(view.bounds.low > view.fails_above for view in views):
         return "slower"
@@ -295,7 +291,10 @@ def _finding(views: Sequence[_View]) -> _Finding:
 
 
 def _stalls(
-    rule: GateRule, views: Sequence[_View], readings: Sequence[Reading], left_out: Sequence[Reading]
+    rule: GateRule,
+    views: Sequence[_MetricView],
+    readings: Sequence[QuadReading],
+    left_out: Sequence[QuadReading],
 ) -> str:
     """What keeps a metric from passing where the change seems to stall; empty where it doesn't."""
     uneven = sum(each.uneven == "change" for each in left_out)
@@ -314,7 +313,7 @@ def _stalls(
     return ""
 
 
-def _distance(view: _View, finding: _Finding) -> float:
+def _distance(view: _MetricView, finding: _Finding) -> float:
     """How much a view has to do with what was found."""
     if finding == "slower":
         return view.bounds.low - view.fails_above
@@ -322,7 +321,7 @@ def _distance(view: _View, finding: _Finding) -> float:
 
 
 def _consequence(
-    plan: CheckPlan, rule: GateRule, readings: Sequence[Reading], finding: _Finding
+    plan: CheckPlan, rule: GateRule, readings: Sequence[QuadReading], finding: _Finding
 ) -> tuple[GateState, ReasonCode, bool, bool]:
     """State, reason, whether it keeps the check from passing, whether it may still change.
 
@@ -359,21 +358,21 @@ def run_queue_wait(quads: Sequence[Quad]) -> float | None:
     return statistics.median(shares) if shares else None
 
 
-def _crowd(readings: Sequence[Reading]) -> str:
+def _crowd(readings: Sequence[QuadReading]) -> str:
     waited = run_queue_wait([reading.quad for reading in readings])
     if waited is None:
         return "run-queue delay can't be read here"
     return f"run-queue delay was {percent(waited, signed=False)} of the time"
 
 
-def _view(rule: GateRule, name: str, readings: Sequence[Reading]) -> _View:
+def _view(rule: GateRule, name: str, readings: Sequence[QuadReading]) -> _MetricView:
     shifts = [each.shift(name, rule.scale) for each in readings]
     bounds = shift_interval(shifts, rule.alpha, rule.alpha_pass)
     limit = _limit(rule, name, readings)
     widened = limit * _factor(rule, readings)
     to_scale = math.log1p if rule.scale == "ratio" else float
     passes = bounds.high < to_scale(limit)
-    return _View(
+    return _MetricView(
         name=name,
         bounds=bounds,
         passes_below=to_scale(limit),
@@ -382,12 +381,8 @@ def _view(rule: GateRule, name: str, readings: Sequence[Reading]) -> _View:
     )
 
 
-def fail_margin(rule: GateRule, readings: Sequence[Reading]) -> float:
+def fail_margin(rule: GateRule, readings: Sequence[QuadReading]) -> float:
     """How much the change would have to be worse still, for the metric to fail at this look.
-
-    Args:
-        rule: The metric's.
-        readings: Of the usable quads so far, at least one.
 
     Returns:
         A difference on the scale of the rule; infinite where there are too few quads.
@@ -396,12 +391,12 @@ def fail_margin(rule: GateRule, readings: Sequence[Reading]) -> float:
     return min(view.fails_above - view.bounds.low for view in views)
 
 
-def _factor(rule: GateRule, readings: Sequence[Reading]) -> float:
+def _factor(rule: GateRule, readings: Sequence[QuadReading]) -> float:
     corrected = all(block.corrected for each in readings for block in each.quad.blocks)
     return UNCORRECTED_FACTOR if rule.name in _CORRECTED and not corrected else 1.0
 
 
-def _limit(rule: GateRule, view: str, readings: Sequence[Reading]) -> float:
+def _limit(rule: GateRule, view: str, readings: Sequence[QuadReading]) -> float:
     """What the change may be worse by: a fraction on the scale ``ratio``, else in the unit."""
     if rule.scale == "ratio":
         return rule.threshold
@@ -412,13 +407,13 @@ def _limit(rule: GateRule, view: str, readings: Sequence[Reading]) -> float:
     return limit
 
 
-def _median(readings: Sequence[Reading], view: str, side: Side) -> float:
+def _median(readings: Sequence[QuadReading], view: str, side: Side) -> float:
     """The median over all blocks of a side."""
     return statistics.median(value for each in readings for value in each.values[view, side])
 
 
 def _figures(
-    rule: GateRule, view: str, readings: Sequence[Reading], bounds: Shift, limit: float
+    rule: GateRule, view: str, readings: Sequence[QuadReading], bounds: Shift, limit: float
 ) -> ViewFigures:
     """A view's figures in their unit; a fraction for a logarithm of a ratio."""
     base = _median(readings, view, "base")

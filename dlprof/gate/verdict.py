@@ -49,12 +49,7 @@ class NextLook:
 
 
 def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
-    """Whether a check is decided, and if not, how many quads of which series it needs next.
-
-    Args:
-        plan: The rules.
-        history: All quads so far, in the order of measuring.
-    """
+    """Whether a check is decided, and if not, how many quads of which series it needs next."""
     quads = list(map(cleaned, history))
     progress = _progress(plan, quads, ended=False)
     verdict = _verdict(plan, quads, progress)

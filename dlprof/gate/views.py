@@ -23,11 +23,6 @@ def grouped(
     """The columns of a block with neighbouring batches added up, so that few entries are left.
 
     Both sides load the same batches and so are grouped alike.
-
-    Args:
-        service_s: Seconds of each batch.
-        samples: Samples of each batch.
-        most: Entries that may be left.
     """
     size = max(1, math.ceil(len(service_s) / most))
     starts = range(0, len(service_s), size)
@@ -121,7 +116,7 @@ def block_value(block: Block, rule: GateRule, view: str) -> float | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reading:
+class QuadReading:
     """One metric's figures in a quad that can be used for it.
 
     Attributes:
@@ -158,10 +153,10 @@ class Reading:
 def usable_quads(rule: GateRule, quads: Sequence[Quad]) -> int:
     """How many quads have figures for a metric: looks are due by their number."""
     own = (quad for quad in quads if quad.series == rule.series)
-    return sum(isinstance(read_quad(quad, rule), Reading) for quad in own)
+    return sum(isinstance(read_quad(quad, rule), QuadReading) for quad in own)
 
 
-def read_quad(quad: Quad, rule: GateRule) -> Reading | ReasonCode:
+def read_quad(quad: Quad, rule: GateRule) -> QuadReading | ReasonCode:
     """The figures of a metric in a quad, or why there are none."""
     if not is_balanced(quad) or any(map(_fault, quad.blocks)):
         return "unusable_blocks"
@@ -179,7 +174,7 @@ def read_quad(quad: Quad, rule: GateRule) -> Reading | ReasonCode:
             if rule.scale == "ratio" and value <= 0:
                 return "zero_time"
             values.setdefault((view, block.side), []).append(value)
-    return Reading(quad, values)
+    return QuadReading(quad, values)
 
 
 def _change_of(quad: Quad, side: Side) -> float:

@@ -148,14 +148,7 @@ def _known(low: float, high: float) -> bool:
 
 
 def sentence(name: GateName, reason: ReasonCode, views: Sequence[ViewFigures], detail: str) -> str:
-    """Why a gate says what it says.
-
-    Args:
-        name: The metric.
-        reason: Why.
-        views: The figures, the deciding one first; may be empty.
-        detail: What a reason needs beside the figures.
-    """
+    """Why a gate says what it says."""
     label = METRICS[name].label
     figures, limit = (views[0].text, views[0].limit_text) if views else ("", "")
     if views and VIEW_NAMES.get(views[0].view):

@@ -22,11 +22,7 @@ _ONLY_NVML = (
 
 
 class AmdReader(Gpus):
-    """Asks amdsmi; to be closed.
-
-    Args:
-        amdsmi: The module; the installed one for ``None``.
-    """
+    """Asks amdsmi; to be closed."""
 
     def __init__(self, amdsmi: Any = None) -> None:
         super().__init__({})

@@ -65,12 +65,22 @@ def inspect_machine(
         pid: The process, which may see another /dev/shm; this one for ``None``.
     """
     cgroups = read_cgroups(pid, root)
-    cpus, memory = _read_cpus(cgroups, root, pid), _read_memory(cgroups, root)
+    system, limit = read_system_memory(root), memory_limit(cgroups)
+    cpus, memory = (
+        _read_cpus(cgroups, root, pid),
+        _Memory(
+            total=system.total_bytes,
+            limit=None if limit is None else int(limit.amount),
+            available=available_memory(cgroups, root),
+            swap_used=system.swap_used_bytes,
+        ),
+    )
     cards, no_gpus = _read_gpus(gpus, root)
     shm = read_shared_memory(root, pid)
+    release = _read_line(root / "proc/sys/kernel/osrelease")
     machine = Machine(
         hostname=_read_line(root / "proc/sys/kernel/hostname") or platform.node(),
-        platform=_platform(root),
+        platform=(f"Linux {release}" if release else f"{platform.system()} {platform.release()}"),
         cpu_model=cpus.model,
         logical_cpus=cpus.logical,
         physical_cores=cpus.physical,
@@ -95,7 +105,8 @@ def inspect_machine(
         ),
         unavailable=no_gpus,
     )
-    return _with_reasons(machine)
+    missing = {name: why for name, why in _REASONS.items() if getattr(machine, name) is None}
+    return dataclasses.replace(machine, unavailable={**machine.unavailable, **missing})
 
 
 def _read_gpus(gpus: Gpus | None, root: Path) -> tuple[tuple[GpuInfo, ...], dict[str, str]]:
@@ -144,16 +155,6 @@ def _physical_cores(root: Path) -> int | None:
     return len(groups) or (portable.physical_core_count() if root == _HERE else None)
 
 
-def _read_memory(cgroups: Cgroups, root: Path) -> _Memory:
-    system, limit = read_system_memory(root), memory_limit(cgroups)
-    return _Memory(
-        total=system.total_bytes,
-        limit=None if limit is None else int(limit.amount),
-        available=available_memory(cgroups, root),
-        swap_used=system.swap_used_bytes,
-    )
-
-
 def _count_numa_nodes(root: Path) -> int | None:
     """Nodes that have CPUs; there are also nodes of memory alone."""
     nodes = root / "sys/devices/system/node"
@@ -172,11 +173,6 @@ def _open_files_limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _platform(root: Path) -> str:
-    release = _read_line(root / "proc/sys/kernel/osrelease")
-    return f"Linux {release}" if release else f"{platform.system()} {platform.release()}"
-
-
 def _read_line(path: Path) -> str:
     return (read_text(path) or "").strip()
 
@@ -193,11 +189,6 @@ _REASONS = {
     "numa_nodes": "the system doesn't report it (no /sys/devices/system/node)",
     "core_speed": "each trial has that of its own window (usage.core_speed)",
 }
-
-
-def _with_reasons(machine: Machine) -> Machine:
-    missing = {name: why for name, why in _REASONS.items() if getattr(machine, name) is None}
-    return dataclasses.replace(machine, unavailable={**machine.unavailable, **missing})
 
 
 def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:
@@ -228,13 +219,6 @@ def fingerprint(
 
     The same after a reboot, whatever the clock rates and the free memory: it is made of names and
     sizes only, and the memory is rounded to a size that machines are sold with.
-
-    Args:
-        cpu_model: As the system names it.
-        usable_cores: What the job may use.
-        logical_cpus: What the machine has.
-        memory_bytes: What the job may use.
-        gpus: What NVML lists.
     """
     model = slug(cpu_model)
     memory = "" if memory_bytes is None else f"{installed_gib(memory_bytes):g}g"

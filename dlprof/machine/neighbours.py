@@ -104,7 +104,7 @@ class ProcessTicks:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ProcessScan:
     """Totals at one moment. ``None``: the system doesn't report it.
 
     Attributes:
@@ -133,26 +133,19 @@ def watch(
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Neighbours:
-    """Look twice, and tell what happened between.
-
-    Args:
-        seconds: How long to watch.
-        root: Where ``/proc`` is found.
-        clock: Nanoseconds of a clock that never steps.
-        sleep: Waits for so many seconds.
-    """
+    """ProcessScan twice, and tell what happened between."""
     first = look(root=root, clock=clock)
     sleep(seconds)
     return between(first, look(root=root, clock=clock))
 
 
-def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns) -> Look:
+def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns) -> ProcessScan:
     """Read every process and the machine's totals once; about 10 µs per process."""
     stat = read_text(root / "proc/stat") or ""
     cpus = parse_cpu_ticks(stat)
     mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "") or frozenset(cpus)
     running = parse_running(stat)
-    return Look(
+    return ProcessScan(
         time_ns=clock(),
         cpus=_sum(cpus.values()),
         allowed=_sum(ticks for cpu, ticks in cpus.items() if cpu in mask),
@@ -164,15 +157,9 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
 
 
 def between(
-    first: Look, last: Look, *, user_name: Callable[[int], str] | None = None
+    first: ProcessScan, last: ProcessScan, *, user_name: Callable[[int], str] | None = None
 ) -> Neighbours:
-    """Who used the machine between two looks.
-
-    Args:
-        first: The earlier look.
-        last: The later one.
-        user_name: The name of a user's number; the system's own for ``None``.
-    """
+    """Who used the machine between two looks."""
     window_ns = last.time_ns - first.time_ns
     if window_ns <= 0:
         return Neighbours(watched_s=0.0, unavailable=dict.fromkeys(_FIELDS, "no time passed"))
@@ -226,7 +213,7 @@ def _reasons(neighbours: Neighbours) -> dict[str, str]:
 
 
 def _cores_by_user(
-    first: Look, last: Look, window_ns: int, most: float | None
+    first: ProcessScan, last: ProcessScan, window_ns: int, most: float | None
 ) -> dict[int, tuple[float, int]]:
     """Cores and busy processes by user, ``most`` in all.
 
@@ -277,7 +264,7 @@ def _to_cores(ticks: int, window_ns: int) -> float:
     return max(0, ticks) * (1e9 / os.sysconf("SC_CLK_TCK")) / window_ns
 
 
-def _pressure(name: str, first: Look, last: Look) -> float | None:
+def _pressure(name: str, first: ProcessScan, last: ProcessScan) -> float | None:
     before, after = first.pressures_us[name], last.pressures_us[name]
     if before is None or after is None:
         return None
@@ -349,13 +336,6 @@ def survey(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Overview:
     """Inspect the machine and watch it for a while.
-
-    Args:
-        seconds: How long to watch.
-        root: Where ``/proc``, ``/sys`` and ``/dev`` are found.
-        gpus: Who asks the GPUs' driver; opened and closed here for ``None``.
-        speed: Measures how fast the cores are.
-        sleep: Waits for so many seconds.
 
     Raises:
         UsageError: ``seconds`` is no length of time to watch for.

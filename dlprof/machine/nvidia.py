@@ -143,15 +143,7 @@ _RUNNING_PROCESSES = (
 
 
 class GpuCard:
-    """One card.
-
-    Args:
-        nvml: Open.
-        index: NVML's.
-        handle: NVML's.
-        name: The product's name.
-        uuid: NVML's.
-    """
+    """One card."""
 
     def __init__(self, nvml: Nvml, index: int, handle: Any, name: str, uuid: str) -> None:
         self.index = index
@@ -303,10 +295,6 @@ class GpmCounters:
     had work and how full they were, and counts the link's bytes without the 20 ms that
     ``nvmlDeviceGetPcieThroughput`` blocks. A figure comes of two readings of the counters.
 
-    Args:
-        nvml: Open.
-        handle: The card's.
-
     Attributes:
         unavailable: Why the card has none; ``None`` where it has.
     """
@@ -396,11 +384,7 @@ class GpmCounters:
 
 
 class Nvml:
-    """NVIDIA's management library by its Python bindings, ``nvidia-ml-py``.
-
-    Args:
-        bindings: The module; ``pynvml`` for ``None``.
-    """
+    """NVIDIA's management library by its Python bindings, ``nvidia-ml-py``."""
 
     def __init__(self, bindings: Any = None) -> None:
         self._bindings = bindings
@@ -620,12 +604,7 @@ def cuda_indices(
 
 
 def card_of(uuid: str, cards: Sequence[GpuInfo]) -> GpuInfo | None:
-    """The card of a CUDA device, by the UUID that torch tells; ``None`` for none that is known.
-
-    Args:
-        uuid: As ``torch.cuda.get_device_properties`` has it: without ``GPU-``, or with it.
-        cards: As NVML lists them.
-    """
+    """The card of a CUDA device, by the UUID that torch tells; ``None`` for none that is known."""
     wanted = uuid.lower().removeprefix("gpu-")
     same = (card for card in cards if card.uuid.lower().removeprefix("gpu-") == wanted)
     return next(same, None) if wanted else None

@@ -22,12 +22,7 @@ _T = TypeVar("_T")
 
 
 def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
-    """Whoever knows this machine's GPUs: NVML, else amdsmi; may hang, as every call may.
-
-    Args:
-        root: Where ``/sys`` is found.
-        platform: As ``sys.platform``.
-    """
+    """Whoever knows this machine's GPUs: NVML, else amdsmi; may hang, as every call may."""
     nvidia = GpuReader()
     if nvidia.list_gpus(root):
         return nvidia

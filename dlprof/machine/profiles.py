@@ -300,10 +300,6 @@ _PROFILE: Mapping[str, Rule] = {
 def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
     """A profile from a parsed TOML document.
 
-    Args:
-        document: The document's keys and values.
-        name: What to call the document in an error.
-
     Raises:
         FileError: A key is unknown or missing, or a value is of the wrong type or out of range.
     """

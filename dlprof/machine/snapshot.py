@@ -258,11 +258,6 @@ def usage_between(
 ) -> tuple[Usage, dict[str, str]]:
     """What was used between two snapshots of one ``Sampler``.
 
-    Args:
-        first: At the window's start.
-        last: At its end.
-        gpu: What the GPUs did in the window, see ``gpus.mean_usage``.
-
     Returns:
         The figures, and the reasons for those that are ``None``, by field name.
     """
@@ -273,6 +268,7 @@ def usage_between(
     if not first.tree.processes:
         own = None
     available, other = _machine_cores(first, last, own, window_ns)
+    rate = _rate(first.tree.read_bytes, last.tree.read_bytes, window_ns)
     usage = Usage(
         own_cpu_cores=own,
         available_cpu_cores=available,
@@ -288,7 +284,7 @@ def usage_between(
         ),
         pss_peak_bytes=last.pss_peak_bytes,
         shm_peak_bytes=last.shm_peak_bytes,
-        read_bytes_per_s=_per_second(first.tree.read_bytes, last.tree.read_bytes, window_ns),
+        read_bytes_per_s=(None if rate is None else rate * 1e9),
         cache_hit_fraction=_cache_hits(first, last),
         observer_cpu_cores=_rate(first.observer_cpu_ns, last.observer_cpu_ns, window_ns),
         gpu=tuple(gpu),
@@ -321,11 +317,6 @@ def _growth(first: int | None, last: int | None) -> int | None:
 def _rate(first: int | None, last: int | None, window_ns: int) -> float | None:
     growth = _growth(first, last)
     return None if growth is None else growth / window_ns
-
-
-def _per_second(first: int | None, last: int | None, window_ns: int) -> float | None:
-    rate = _rate(first, last, window_ns)
-    return None if rate is None else rate * 1e9
 
 
 def _pressure(first: int | None, last: int | None, window_ns: int) -> float | None:

@@ -13,9 +13,9 @@ from dlprof.report.document import (
     Code,
     Column,
     Document,
-    Facts,
+    FactList,
     Section,
-    Span,
+    Styled,
     Table,
     Text,
     Tone,
@@ -99,7 +99,7 @@ def attach_report(found: Attached) -> Document:
     """Why one training waits."""
     return Document(
         title=f"dlprof attach {found.seen.training.pid}",
-        answer=(Facts(tuple(_answer(found))),),
+        answer=(FactList(tuple(_answer(found))),),
         hints=tuple(_last(found)),
         details=tuple(_details(found)),
     )
@@ -148,7 +148,7 @@ def _last(found: Attached) -> Iterator[Block]:
     more = len(found.diagnosis.findings) - 1
     said = f"{counted(more, 'more finding')} (-v) · " if more > 0 else ""
     again = found.seen.training.rerun
-    yield Text(Span(f"{said}each batch's stages, from the start of a run:", "soft"))
+    yield Text(Styled(f"{said}each batch's stages, from the start of a run:", "soft"))
     yield Code(again or "dlprof run SCRIPT", "sh")
 
 
@@ -189,12 +189,7 @@ def _waits(found: Attached) -> Table | None:
 
 
 def top_report(found: Sequence[Attached], *, unseen: int = 0) -> Document:
-    """All trainings of the machine, a line each.
-
-    Args:
-        found: What is known of each.
-        unseen: Trainings of other users.
-    """
+    """All trainings of the machine, a line each."""
     blocks: list[Block] = []
     if found:
         blocks.append(_lines(found))
@@ -202,7 +197,7 @@ def top_report(found: Sequence[Attached], *, unseen: int = 0) -> Document:
         blocks.append(Text("No training that loads data with torch was seen on this machine."))
     if unseen:
         blocks.append(Text(f"{counted(unseen, 'training')} of other users can't be looked at."))
-    hint = (Text(Span("Why one of them waits:", "soft")), Code("dlprof attach PID", "sh"))
+    hint = (Text(Styled("Why one of them waits:", "soft")), Code("dlprof attach PID", "sh"))
     return Document(title="dlprof top", answer=tuple(blocks), hints=hint if found else ())
 
 

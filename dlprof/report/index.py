@@ -18,12 +18,7 @@ _SUFFIXES = (".dlprof.jsonl", ".jsonl")
 
 
 def page_names(runs: Sequence[Path], index: str) -> list[str]:
-    """A file name for each run's page, none twice and none the index's.
-
-    Args:
-        runs: The run files.
-        index: The index's own file name.
-    """
+    """A file name for each run's page, none twice and none the index's."""
     taken, names = {index.casefold()}, []
     for path in runs:
         stem, number = _stem(path), 1
@@ -66,12 +61,7 @@ def _found(run: Run) -> tuple[str, Estimate | None]:
 
 
 def index_report(rows: Sequence[tuple[str, ...]], pages: Sequence[str] = ()) -> Document:
-    """The index.
-
-    Args:
-        rows: As ``index_row`` gives them.
-        pages: File names of the runs' pages beside it; empty where there are none.
-    """
+    """The index."""
     name, found, rate, interval, target, machine, started = zip(*rows, strict=True)
     columns = (
         Column("run", name, left=True, links=[f"./{quote(page)}" for page in pages]),

@@ -30,13 +30,7 @@ def value_text(estimate: Estimate | None) -> str:
 def interval_text(
     estimate: Estimate | None, shown: Callable[[float], str] = format_rate, dash: str = "-"
 ) -> str:
-    """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none.
-
-    Args:
-        estimate: The figure.
-        shown: How its ends read.
-        dash: What is between them.
-    """
+    """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return MISSING
     return f"{shown(estimate.low)}{dash}{shown(estimate.high)}"
@@ -47,13 +41,7 @@ def rate_text(
     unit: str = "samples/s",
     shown: Callable[[float], str] = format_rate,
 ) -> str:
-    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``.
-
-    Args:
-        estimate: The rate.
-        unit: Its unit.
-        shown: How a figure of it reads.
-    """
+    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``."""
     if estimate is None:
         return MISSING
     interval = interval_text(estimate, shown)
@@ -69,12 +57,7 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def gain_text(gain: Estimate, over: str = "") -> str:
-    """What a change brings: a figure, that there is none, or that it is too noisy to say.
-
-    Args:
-        gain: Speed with it over speed without.
-        over: What it is compared with, such as ``your settings``.
-    """
+    """What a change brings: a figure, that there is none, or that it is too noisy to say."""
     behind = f" over {over}" if over else ""
     if gain.low is None or gain.high is None:
         return f"{ratio_text(gain.value)}{behind}"
@@ -164,9 +147,9 @@ def processes_text(count: int | None) -> str:
     return "1 process" if count == 1 else f"{count:,} processes"
 
 
-# A dataset's name or a traceback may hold terminal control sequences, Rich markup or characters that
-# turn the reading direction, and nothing of that may act: control sequences are taken out here, and
-# what is left reaches Rich only as ``rich.text.Text``, in which brackets are no markup.
+# A dataset's name or a traceback may hold terminal control sequences, Rich markup or characters
+# that turn the reading direction, and nothing of that may act: control sequences are taken out
+# here, and what is left reaches Rich only as ``rich.text.Text``, in which brackets are no markup.
 # ECMA-48: CSI sequences; OSC, DCS, SOS, PM and APC strings up to their terminator (BEL or ST);
 # two-byte escapes. C1 controls (U+0080 to U+009F) start the same sequences in one character.
 _SEQUENCE = re.compile(
@@ -259,15 +242,7 @@ def rates_chart(
     unit: str = "samples/s",
     most: int = MOST_BARS,
 ) -> Chart | None:
-    """The best rate by ``num_workers``, that of the recommended and the present one their own.
-
-    Args:
-        rates: Of all configurations.
-        pick: The recommended one.
-        present: What the loader is set to now.
-        unit: Of the rates.
-        most: How many bars there may be.
-    """
+    """The best rate by ``num_workers``, that of the recommended and the present one their own."""
     shown: dict[int, Rated] = {}
     for each in sorted(
         rates, key=lambda r: (r.config == pick, r.config == present, r.first, r.rate.value)

@@ -144,12 +144,6 @@ class ProgressView:
     """Rich renderable: a running sweep at one moment, in as many columns as there are."""
 
     def __init__(self, state: SweepState, now: float) -> None:
-        """Make the view.
-
-        Args:
-            state: What is known.
-            now: The clock that ``state.heard_at`` was read from.
-        """
         self._state = state
         self._now = now
 
@@ -223,12 +217,6 @@ class QuietListener:
     def __init__(
         self, *, verbose: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Make the listener.
-
-        Args:
-            verbose: Whether a line says what came out of each trial.
-            clock: Seconds, monotonic.
-        """
         self._verbose = verbose
         self._clock = clock
         self._state = SweepState(heard_at=clock())
@@ -300,12 +288,6 @@ class PlainListener(QuietListener):
     """One line for each event, for logs and terminals that can only print."""
 
     def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
-        """Make the listener.
-
-        Args:
-            stream: Where the lines go.
-            verbose: Whether to say what the machine did in each trial.
-        """
         super().__init__(verbose=verbose)
         self._stream = stream
         self._made = ("", -1)
@@ -344,13 +326,6 @@ class LiveListener(QuietListener):
         verbose: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make the listener; it draws once it is entered.
-
-        Args:
-            console: A terminal.
-            verbose: Whether to leave a line for each trial.
-            clock: Seconds, monotonic.
-        """
         super().__init__(verbose=verbose, clock=clock)
         self._console = console
         self._live = Live(
@@ -385,10 +360,6 @@ class _TerminalConsole(Console):
 
 def open_listener(*, quiet: bool, verbose: bool) -> QuietListener:
     """The listener that suits stderr as it is.
-
-    Args:
-        quiet: Show nothing.
-        verbose: Show more.
 
     Returns:
         A context manager; the display is there while it is entered.

@@ -10,7 +10,7 @@ from dlprof.machine.neighbours import Neighbours, Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
 from dlprof.report import document as doc
-from dlprof.report.document import Document, Facts, Span, Text, Tone, Words
+from dlprof.report.document import Document, FactList, Styled, Text, Tone, Words
 from dlprof.report.documents import json_document
 from dlprof.report.labels import cores_text, count_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
@@ -47,7 +47,7 @@ def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
     return doc.Document(
         title="Machines for --machine NAME",
         answer=(
-            doc.Facts(rows),
+            doc.FactList(rows),
             *doc.hint("What one offers, and its sources:", "dlprof machine --machine NAME"),
         ),
     )
@@ -69,8 +69,8 @@ def machine_report(overview: Overview) -> doc.Document:
         ),
         hints=doc.hint(f"Watched {name} for {watched} · details: -v"),
         details=(
-            doc.Section(title, (doc.Facts(tuple(_offer(overview))),)),
-            doc.Section(use, (doc.Facts(tuple(_activity(neighbours))),)),
+            doc.Section(title, (doc.FactList(tuple(_offer(overview))),)),
+            doc.Section(use, (doc.FactList(tuple(_activity(neighbours))),)),
         ),
     )
 
@@ -79,7 +79,9 @@ def profile_report(profile: MachineProfile) -> doc.Document:
     """A machine profile."""
     title = f"Machine profile {profile.name}"
     rows = tuple(_profile(profile, profile.to_machine()))
-    return doc.Document(title=title, answer=(doc.Text(doc.Span(title, "strong")), doc.Facts(rows)))
+    return doc.Document(
+        title=title, answer=(doc.Text(doc.Styled(title, "strong")), doc.FactList(rows))
+    )
 
 
 def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
@@ -127,9 +129,9 @@ def _free(machine: Machine, neighbours: Neighbours) -> doc.Words:
     usable = machine.usable_cores
     free = min(neighbours.free_cores, usable)
     if free >= (1 - _BUSY_SHARE) * usable:
-        return (doc.Span("nearly all", "good"), f" of {usable:g} usable")
+        return (doc.Styled("nearly all", "good"), f" of {usable:g} usable")
     return (
-        doc.Span(f"{cores_text(free)} of {usable:g} usable", "warn"),
+        doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn"),
         ": other processes slow down what you measure",
     )
 
@@ -269,27 +271,17 @@ _TONES: Mapping[str, Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}
 
 
 def doctor_document(checks: Sequence[Check], system: str) -> str:
-    """What ``dlprof doctor --json`` prints.
-
-    Args:
-        checks: What was looked at.
-        system: The operating system and the version of dlprof, in a few words.
-    """
+    """What ``dlprof doctor --json`` prints."""
     return json_document(system=system, checks=checks)
 
 
 def doctor_report(checks: Sequence[Check], system: str) -> Document:
-    """The checks, one below the other, with what to do about each.
-
-    Args:
-        checks: As for ``doctor_document``.
-        system: As for ``doctor_document``.
-    """
+    """The checks, one below the other, with what to do about each."""
     rows: list[tuple[str, Words]] = []
     for check in checks:
         tone = _TONES[check.state]
-        finding = Span(check.finding, tone if check.state != "ok" else "")
-        rows.append((check.name, (Span(f"{check.state}: ", tone), finding)))
+        finding = Styled(check.finding, tone if check.state != "ok" else "")
+        rows.append((check.name, (Styled(f"{check.state}: ", tone), finding)))
         if check.advice:
             rows.append(("", f"fix: {check.advice}"))
     states = [str(check.state) for check in checks]
@@ -298,5 +290,5 @@ def doctor_report(checks: Sequence[Check], system: str) -> Document:
     said = f"{parts} found." if parts else "No problem found."
     return Document(
         title=system,
-        answer=(Text(system), Facts(tuple(rows)), Text(Span(said, "strong"))),
+        answer=(Text(system), FactList(tuple(rows)), Text(Styled(said, "strong"))),
     )

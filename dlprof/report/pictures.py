@@ -140,7 +140,7 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
         yield doc.Chart(bars=tuple(bars), label="stage", unit=unit)
 
 
-def _timeline(run: Run) -> Iterator[doc.Timeline]:
+def _timeline(run: Run) -> Iterator[doc.TimelineChart]:
     """The first batches of the last traced trial: workers, receiving, the consumer."""
     for recorded in [each for each in run.timelines if each.batch][-1:]:
         tracks: dict[int, str] = {}
@@ -155,7 +155,7 @@ def _timeline(run: Run) -> Iterator[doc.Timeline]:
                     done.setdefault(each.track, []).append((*span, f"batch {batch.number}"))
         if done:
             title = f"{shown} of {len(recorded.batch)} batches"
-            yield doc.Timeline(title, {tracks[track]: done[track] for track in sorted(done)})
+            yield doc.TimelineChart(title, {tracks[track]: done[track] for track in sorted(done)})
 
 
 def _usage(run: Run) -> Iterator[doc.Plot]:
@@ -224,11 +224,7 @@ def _memory(run: Run) -> Iterator[doc.Chart]:
 
 
 def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
-    """A row for each card: medians over trials, the peak of the memory; ``None`` without cards.
-
-    Args:
-        trials: Those that were measured; of others nothing is known.
-    """
+    """A row for each card: medians over trials, the peak of the memory; ``None`` without cards."""
     by_card: dict[int, list[GpuUsage]] = {}
     for trial in trials:
         for usage in trial.usage.gpu:

@@ -43,7 +43,7 @@ def profile_report(run: Run) -> doc.Document:
         rows = [("Bottleneck", f"not known: {unknown}")]
         if run.end is None:
             rows.append(("Cut off", "the profile did not end; run it once more"))
-        row = doc.Facts(tuple(rows))
+        row = doc.FactList(tuple(rows))
         return doc.Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
     traced = run.traced
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
@@ -52,7 +52,7 @@ def profile_report(run: Run) -> doc.Document:
         title=title_of(run),
         answer=(
             *(first(run) if traced else ()),  # else findings are all that there is
-            doc.Facts(tuple(_answer(run, diagnosis, traced, trial))),
+            doc.FactList(tuple(_answer(run, diagnosis, traced, trial))),
             *doc.known(_lanes(traced)),
         ),
         hints=_last(run, len(diagnosis.findings) - 1),

@@ -49,7 +49,7 @@ def script_report(run: Run) -> doc.Document:
         title=f"dlprof run {run.header.target.spec.removeprefix(SCRIPT_SPEC)}",
         answer=(
             # What is wrong with the data, before anything on its speed.
-            *(doc.Text(doc.Span(_wrong(f), "bad")) for f in run.findings if _is_of_data(f)),
+            *(doc.Text(doc.Styled(_wrong(f), "bad")) for f in run.findings if _is_of_data(f)),
             *doc.known(doc.facts(_answer(run)), _chart(run)),
             *_shortfall(run),
         ),
@@ -61,7 +61,7 @@ def script_report(run: Run) -> doc.Document:
 def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     yield "Script", _how_it_went(run)
     if run.watched:
-        yield "Data wait", doc.Span(verdict(run.watched, run.script), "strong")
+        yield "Data wait", doc.Styled(verdict(run.watched, run.script), "strong")
         yield from _headroom(_slowest(run.watched))
     diagnosis = run.diagnosis
     shown = [each for each in run.findings if not _is_of_data(each)]
@@ -202,12 +202,7 @@ def _details(run: Run) -> Iterator[doc.Section]:
 
 
 def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = None) -> str:
-    """One sentence on the loader that is waited for longest.
-
-    Args:
-        loaders: At least one.
-        script: Which has them; ``None`` for a loop that is all there is.
-    """
+    """One sentence on the loader that is waited for longest."""
     slowest = _slowest(loaders)
     share = slowest.wait_fraction
     name = slowest.name

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
-from dlprof.report.document import Bar, Chart, Plot, Point, Timeline
+from dlprof.report.document import Bar, Chart, Plot, Point, TimelineChart
 from dlprof.report.labels import clean, shortened
 from dlprof.units import format_duration, format_rate
 
@@ -71,13 +71,13 @@ def _kinds(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def draw(block: Chart | Plot | Timeline) -> Element:
+def draw(block: Chart | Plot | TimelineChart) -> Element:
     """A figure with its caption, and the picture in it, once for each kind of window."""
     draw_one: Callable[[float], Element]
     match block:
         case Plot():
             title, draw_one = block.title, functools.partial(_draw_plot, block)
-        case Timeline():
+        case TimelineChart():
             title, draw_one = block.title, functools.partial(_draw_timeline, block)
         case Chart():
             title = ", by ".join(filter(None, (block.unit, block.label)))
@@ -285,7 +285,7 @@ def _point(svg: Element, point: Point, at: _Place, kind: str, *, small: bool) ->
     SubElement(SubElement(svg, "circle", circle), "title").text = clean(point.label)
 
 
-def _draw_timeline(timeline: Timeline, width: float) -> Element:
+def _draw_timeline(timeline: TimelineChart, width: float) -> Element:
     """Who did what when, one lane for each."""
     spans = [span for lane in timeline.lanes.values() for span in lane]
     kinds = _kinds(name for _, _, name, _ in spans)

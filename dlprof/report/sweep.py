@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.advise.recommend import with_recommendation
-from dlprof.advise.summary import FAILED, PICK, TIE, Summary, summarize
+from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.records import Config, Constraints, Failure, Integrity, Recommendation, Run, Trial
@@ -65,25 +65,19 @@ def sweep_report(run: Run) -> doc.Document:
     why = "no configuration was measured" if failed is None else _with_hint(failed)
     return doc.Document(
         title=title_of(run),
-        answer=(*first(run), doc.Facts((("Recommended", f"nothing: {why}"), *_shortfall(run)))),
+        answer=(*first(run), doc.FactList((("Recommended", f"nothing: {why}"), *_shortfall(run)))),
         hints=_last(run, None),
         details=tuple(_details(run, None)),
     )
 
 
 def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
-    """A recommendation.
-
-    Args:
-        run: What it was drawn from.
-        advice: What to show.
-        again: Options that it was asked with, for commands that are to give the same answer.
-    """
+    """A recommendation."""
     return doc.Document(
         title=title_of(run),
         answer=(
             *first(run),
-            doc.Facts(tuple(_answer(run, advice))),
+            doc.FactList(tuple(_answer(run, advice))),
             *doc.known(_chart(run, advice)),
             doc.Code(difference(advice.config, present_of(run), run.header.target.call.checked())),
         ),
@@ -100,22 +94,22 @@ def title_of(run: Run) -> str:
 def certainty(found: Recommendation | Answer) -> tuple[str, doc.Words]:
     """How sure an answer is, and why no surer."""
     level = found.confidence
-    return "Certainty", (doc.Span(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
+    return "Certainty", (doc.Styled(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
 
 
 def first(run: Run) -> Iterator[doc.Block]:
     """What is said before all else: settings whose data is wrong, or that fail."""
     for text in said_first(run):
-        yield doc.Text(doc.Span(text, "bad"))
+        yield doc.Text(doc.Styled(text, "bad"))
 
 
 def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     present, pick = present_of(run), advice.config
-    yours: str | doc.Span = ""
+    yours: str | doc.Styled = ""
     if present is not None:
         same = present == pick
-        yours = doc.Span("  (yours)" if same else f"  (yours: {present.text})", "soft")
-    yield "Recommended", (doc.Span(pick.text, "strong"), yours)
+        yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
+    yield "Recommended", (doc.Styled(pick.text, "strong"), yours)
     if advice.basis == "predicted":
         measured, named = run.header.machine.hostname, advice.constraints.machine
         there = f"for {named} from what was measured on {measured}"
@@ -244,7 +238,7 @@ def _to_measure(advice: Recommendation) -> Iterator[doc.Block]:
         yield doc.Code(each.command, "sh")
 
 
-def _table(run: Run, rows: Sequence[Summary]) -> Iterator[doc.Block]:
+def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
     if not rows:
         return
     seen, roles = [row.seen for row in rows], [row.role for row in rows]
@@ -331,7 +325,7 @@ def _reason(claim: str, evidence: Mapping[str, Any]) -> doc.Words:
     if not trials:
         return claim
     more = f" and {len(trials) - _MOST_TRIALS} more" if len(trials) > _MOST_TRIALS else ""
-    return (claim, doc.Span(f" [{', '.join(trials[:_MOST_TRIALS])}{more}]", "soft"))
+    return (claim, doc.Styled(f" [{', '.join(trials[:_MOST_TRIALS])}{more}]", "soft"))
 
 
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:

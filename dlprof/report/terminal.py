@@ -44,12 +44,6 @@ class Screen:
     """Rich renderable: a document."""
 
     def __init__(self, document: doc.Document, *, verbose: bool = False) -> None:
-        """Show a document.
-
-        Args:
-            document: What to show.
-            verbose: Whether its details are shown, above the answer.
-        """
         self._document = document
         self._verbose = verbose
 
@@ -57,7 +51,7 @@ class Screen:
         writer = _Writer(console, options)
         if self._verbose:
             for section in self._document.details:
-                yield writer.line("", doc.Span(section.title, "strong"))
+                yield writer.line("", doc.Styled(section.title, "strong"))
                 yield from writer.blocks(section.blocks)
                 yield Line()
         answer = (*self._document.answer, *self._document.hints)
@@ -69,13 +63,7 @@ class Screen:
 
 
 def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> str:
-    """A document as lines without color.
-
-    Args:
-        document: What to write.
-        width: Of the longest line that can be wrapped.
-        verbose: As for ``Screen``.
-    """
+    """A document as lines without color."""
     console = Console(width=width, color_system=None, markup=False, highlight=False, emoji=False)
     with console.capture() as capture:
         console.print(Screen(document, verbose=verbose), crop=False)
@@ -116,7 +104,7 @@ class _Writer:
                 yield from self._chart(block, indent)
             case doc.Card():
                 yield from self._card(block, indent)
-            case doc.Text() | doc.Facts() | doc.Items():
+            case doc.Text() | doc.FactList() | doc.Items():
                 for lead, words in _leads(block):
                     yield from self._hanging(indent + lead, words)
 
@@ -140,9 +128,9 @@ class _Writer:
             lead = " " * cell_len(lead)
 
     def _card(self, card: doc.Card, indent: str) -> Iterator[Line]:
-        title = [doc.Span(card.title, "strong")]
-        title += [doc.Span(f"  {card.code}", "soft")] if card.code else []
-        title += [doc.Span(f"  {card.level}", card.tone)] if card.level else []
+        title = [doc.Styled(card.title, "strong")]
+        title += [doc.Styled(f"  {card.code}", "soft")] if card.code else []
+        title += [doc.Styled(f"  {card.level}", card.tone)] if card.level else []
         yield from self._hanging(indent, tuple(title))
         yield from self.blocks(card.blocks, indent + INDENT)
 
@@ -298,14 +286,14 @@ def _is_open(code: str) -> bool:
     return brackets > 0 and not any(("#" in code, code.count('"') % 2, code.count("'") % 2))
 
 
-def _leads(block: doc.Text | doc.Facts | doc.Items) -> Iterator[tuple[str, doc.Words]]:
+def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[tuple[str, doc.Words]]:
     """The lines of a block, each with what is in front of it."""
     match block:
         case doc.Text():
             yield "", block.words
         case doc.Items():
             yield from (("- ", words) for words in block.items)
-        case doc.Facts():
+        case doc.FactList():
             labels = [clean(label) for label, _ in block.rows]
             width = max(map(cell_len, labels)) + _GAP
             for label, (_, words) in zip(labels, block.rows, strict=True):

@@ -16,7 +16,7 @@ from dlprof.stats import (
     PROBABILITY,
     RISK,
     Belief,
-    Expected,
+    ExpectedRates,
     Gap,
     believe,
     observe,
@@ -84,7 +84,7 @@ class GridSearch:
 
     plan: Plan
     seed: int = 0
-    expected: Expected | None = None
+    expected: ExpectedRates | None = None
     cells: Sequence[Config] = ()
 
     def propose(
@@ -317,11 +317,6 @@ class Budget:
 
         Room is kept to measure the best few again: where trials cost more than was planned, fewer
         configurations known twice tell more than all of them known once.
-
-        Args:
-            wanted: Never measured, in the order in which they are wanted.
-            tried: Those that were measured.
-            times: How many times as dear as expected they may turn out.
         """
         found: list[Config] = []
         tried_s, new_s, rounds = sum(map(self.expected_s, tried)), 0.0, self.plan.min_repeats - 1

@@ -43,10 +43,6 @@ def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
 
     With ``search = auto`` it is, but where few configurations are asked for, where the user says
     how often each is to be measured, or where one calibration does not cover them.
-
-    Args:
-        settings: What the user asked for.
-        grid: What would be measured without a model, and can work.
     """
     if settings.search != "auto":
         return settings.search == "model"
@@ -108,13 +104,7 @@ def race_trial_s(plan: Plan, left_s: float) -> float:
 def next_calibration(
     plan: Plan, explained: Sequence[Trial], calibration: Calibration | None
 ) -> Proposal | None:
-    """The trial to calibrate by next; ``None`` when enough is known.
-
-    Args:
-        plan: Names the configurations.
-        explained: The traced trials so far.
-        calibration: What they tell together.
-    """
+    """The trial to calibrate by next; ``None`` when enough is known."""
     done = [trial.config for trial in explained]
     for config in plan.calibration:
         if config not in done:
@@ -169,12 +159,6 @@ def foretell(
 ) -> SweepPrediction:
     """Predict all configurations, and choose which to measure.
 
-    Args:
-        calibration: What batches cost.
-        cells: Canonical configurations, at least one.
-        conditions: Where they run, and how long an epoch is, where that is known.
-        present: What the target's own DataLoader is set to now, if it is among the cells.
-
     Raises:
         ValueError: The calibration tells nothing of such batches.
     """
@@ -198,13 +182,7 @@ def foretell(
 def race(
     cells: Sequence[PredictedCell], pick: PredictedCell, present: Config | None
 ) -> tuple[Config, ...]:
-    """The configurations whose measuring tells most: what is chosen, and what would prove it wrong.
-
-    Args:
-        cells: Cheapest first.
-        pick: The predicted choice.
-        present: The settings as they are, against which a gain is told.
-    """
+    """Configurations whose measuring says most: what is chosen, and what would prove it wrong."""
 
     def fastest(least: int, most: int) -> PredictedCell | None:
         """The cheapest of the fastest with so many workers."""
@@ -287,14 +265,7 @@ def levers(
 def next_lever(
     plan: Plan, trials: Sequence[Trial], tried: Sequence[Config], pick: Config
 ) -> Proposal | None:
-    """The trial to run next: a lever and the pick in turns, so that drift hits both.
-
-    Args:
-        plan: How long trials are, and what they cost.
-        trials: All so far.
-        tried: The levers.
-        pick: What they are compared with.
-    """
+    """The trial to run next: a lever and the pick in turns, so that drift hits both."""
     done = [trial for trial in trials if trial.purpose == "lever"]
     for repetition in range(_REPEATS):
         for config in tried:

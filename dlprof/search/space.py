@@ -67,14 +67,6 @@ def plan_trials(
     down to ``LEAST_CONFIGS``. Where only the repeats of an automatic search don't, the search
     itself finds out how many configurations there is time for.
 
-    Args:
-        configs: What the space holds.
-        settings: ``budget_s``, ``trial_s`` and ``repeats`` are used.
-        cost: What a trial costs, the target's build where trials can't share it included.
-        spent_s: What building and probing the target has taken of the budget already.
-        present: Which of the configurations the target's own DataLoader is set to now, if it has
-            one (``Target.present_settings``); others are ignored.
-
     Returns:
         The plan, and what the budget had no room for.
 
@@ -233,12 +225,6 @@ def build_space(
     user named ``num_workers`` without it; so are the target's present settings, unless the user
     named ``num_workers`` or ``batch_size``, or they don't keep within the limits.
 
-    Args:
-        settings: What the user asked for; ``None`` for an axis lets this function choose.
-        target: What is loaded.
-        machine: Where.
-        has_accelerator: Whether there is a device that host memory can be pinned for.
-
     Raises:
         UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
     """
@@ -274,12 +260,6 @@ def build_cells(
 
     Where the user names values, it is those; all that ``build_space`` holds is among them.
 
-    Args:
-        settings: What the user asked for.
-        target: What is loaded.
-        machine: Where.
-        has_accelerator: Whether there is a device that host memory can be pinned for.
-
     Raises:
         UsageError: As ``build_space`` does.
     """
@@ -304,11 +284,6 @@ def single_config(settings: SweepSettings, target: Target, *, has_accelerator: b
     """The target's present settings with what the options name changed, for a single one.
 
     A target without settings of its own has PyTorch's defaults.
-
-    Args:
-        settings: What the user asked for; each swept setting at one value, or ``None``.
-        target: What is loaded.
-        has_accelerator: Whether there is a device that host memory can be pinned for.
 
     Returns:
         The configuration, canonical.
@@ -478,13 +453,7 @@ def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftO
 
 
 def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
-    """The error for values that the user named of a setting which the target fixes.
-
-    Args:
-        name: The setting.
-        values: What he asked for.
-        reason: See ``Target.fixed``.
-    """
+    """The error for values that the user named of a setting which the target fixes."""
     return UsageError(
         f"{name}={', '.join(map(str, values))} can't be measured: {reason}",
         hint=f"Leave {by_key()[name].flag} out, or have the target take {name}.",
@@ -492,11 +461,7 @@ def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
 
 
 def pin_hazard(machine: Machine) -> str | None:
-    """Why ``pin_memory=True`` is not tried on a machine as it is now; ``None`` where it can be.
-
-    Args:
-        machine: With its memory, swap and limits of this moment.
-    """
+    """Why ``pin_memory=True`` is not tried on a machine as it is now; ``None`` where it can be."""
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     size = min((each for each in sizes if each is not None), default=None)
     free = machine.memory_available_bytes
@@ -542,10 +507,6 @@ def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool
 
     A few trials that all end so are enough: the rest would only raise the same. Not where batches
     of several sizes are planned, of which some may be too large.
-
-    Args:
-        trials: All so far.
-        configs: What is planned.
     """
     if len({config.batch_size for config in configs}) > 1:
         return False

@@ -72,12 +72,7 @@ def resolve_settings(
 
 
 def print_config(settings: SweepSettings, origins: Mapping[str, str]) -> str:
-    """The settings as TOML that ``--config`` takes and that resolves to the same settings.
-
-    Args:
-        settings: What to write.
-        origins: Where each option came from, as ``resolve_settings`` gives it.
-    """
+    """The settings as TOML that ``--config`` takes and that resolves to the same settings."""
     lines = ["# Settings of dlprof sweep, as resolved."]
     for option in OPTIONS:
         value = getattr(settings, option.field)

@@ -105,7 +105,7 @@ _LEVEL, _APART, _SPEED, _BLOCKS = 0, 1, 2, 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class ObservedRate:
     """One rate, measured once.
 
     Attributes:
@@ -134,7 +134,7 @@ class Observation:
 
 def observe(
     trial: Trial, rate: float | None = None, *, wait: float | None = None
-) -> Observation | None:
+) -> ObservedRate | None:
     """A trial as the belief sees it.
 
     The spread is that between runs, by how much the loader computes and whether the speed of its
@@ -142,11 +142,6 @@ def observe(
     without an interval was too short for one and counts like a noisy trial. Configurations that
     differ only in ``persistent_workers`` are of one group, as torch looks at it between epochs
     only; not so where the rates cover whole epochs.
-
-    Args:
-        trial: Any trial.
-        rate: What to compare instead of ``trial.samples_per_s``.
-        wait: Share of waiting at that rate, instead of the trial's.
 
     Returns:
         ``None`` for a trial without a positive rate.
@@ -164,7 +159,7 @@ def observe(
         between = NOISY_LOG_SD
     else:
         within = (steady.high - steady.low) / (4 * steady.value)  # about two errors to each side
-    return Observation(
+    return ObservedRate(
         key=trial.config.key,
         block=trial.repetition,
         log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
@@ -199,11 +194,11 @@ def _steady_group(config: Config) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedRates:
     """Rates that were predicted before anything was measured.
 
     Attributes:
-        log_rates: Steady ones by ``Observation.key``.
+        log_rates: Steady ones by ``ObservedRate.key``.
         log_sd: How far off one of them may be beside the others, as a standard deviation.
         epoch_log_rates: Over whole epochs, for observations that cover such; the steady ones
             where they are not known.
@@ -223,7 +218,7 @@ class Expected:
     calibrated: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, prediction: SweepPrediction) -> Expected:
+    def of(cls, prediction: SweepPrediction) -> ExpectedRates:
         """What a sweep's model predicted."""
         families = {c.config.key: c.config.num_workers for c in prediction.cells}
         counts = sorted({workers for workers in families.values() if workers})
@@ -382,9 +377,6 @@ def shortfall(gaps: Iterable[Gap]) -> float:
     belief is the same whenever measuring stops, so is this; that the belief is right is held
     against replayed sweeps (``benchmarks/certificate.py``).
 
-    Args:
-        gaps: By how much each of the others is above.
-
     Returns:
         0 or more; infinite where nothing is known.
     """
@@ -407,12 +399,8 @@ def shortfall(gaps: Iterable[Gap]) -> float:
     return high
 
 
-def believe(observations: Sequence[Observation], expected: Expected | None = None) -> Belief:
+def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None = None) -> Belief:
     """What to believe of all that was measured or predicted.
-
-    Args:
-        observations: What was measured.
-        expected: What was predicted, if anything was.
 
     Raises:
         ValueError: If there is neither.
@@ -437,9 +425,9 @@ class _Fit:
 
     def __init__(
         self,
-        observations: Sequence[Observation],
+        observations: Sequence[ObservedRate],
         groups: Mapping[str, str],
-        expected: Expected | None,
+        expected: ExpectedRates | None,
         *,
         wide_level: bool,
     ) -> None:
@@ -692,7 +680,7 @@ def _at(level: _Level, common: Sequence[float]) -> float:
     return level.fixed + math.fsum(a * b for a, b in zip(level.slopes, common, strict=True))
 
 
-def _groups(observations: Iterable[Observation], expected: Expected | None) -> dict[str, str]:
+def _groups(observations: Iterable[ObservedRate], expected: ExpectedRates | None) -> dict[str, str]:
     """The group of each configuration; one that is in two stands alone."""
     groups: dict[str, str] = {}
     steady = True
@@ -718,7 +706,7 @@ class _Predicted(NamedTuple):
 
 
 def _predicted(
-    observations: Iterable[Observation], groups: Mapping[str, str], expected: Expected | None
+    observations: Iterable[ObservedRate], groups: Mapping[str, str], expected: ExpectedRates | None
 ) -> dict[str, _Predicted]:
     if expected is None:
         return {}
@@ -730,7 +718,7 @@ def _predicted(
     return found
 
 
-def _usual_speeds(observations: Iterable[Observation]) -> dict[int, float]:
+def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:
     """Usual log speed of the cores, by how many of them the loader keeps busy.
 
     Cores that are busy together slow each other down (hyper-threads, clock rates): that is the

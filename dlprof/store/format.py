@@ -95,10 +95,6 @@ def run_file_name(target: str, now: datetime) -> str:
     The last four characters stand for the microseconds, so that sweeps which are started in the
     same second, as the ranks of a job are, don't take each other's file.
 
-    Args:
-        target: TARGET as the user wrote it; directories and parameters are left out.
-        now: The local time.
-
     >>> run_file_name("data/set.py:make", datetime(2026, 1, 31, 14, 25, 1, 123456))
     'set-make-20260131-142501-2n9c.dlprof.jsonl'
     """

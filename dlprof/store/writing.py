@@ -132,9 +132,6 @@ class RunWriter:
 
         Their figures are in memory, so a full disk costs the file its end, and the user no result.
 
-        Args:
-            records: As for ``append``; ``None`` is left out.
-
         Returns:
             Why the rest isn't in the file.
         """

@@ -11,9 +11,6 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 def user_traceback(error: BaseException) -> str:
     """The traceback of an error without dlprof's calling frames and the import system's.
 
-    Args:
-        error: Raised by code that dlprof imported or called.
-
     Returns:
         The text that Python would print, the cause chain included.
     """

@@ -31,10 +31,6 @@ def dataset_files(dataset: object, limit: int = DEFAULT_LIMIT) -> Iterator[Path]
     Looks at texts and paths, at lists and tuples of them or of ``(path, label)``, and into data
     sets inside the dataset (``Subset``, ``ConcatDataset``); directories are walked.
 
-    Args:
-        dataset: The user's dataset; only looked at.
-        limit: Files after which to stop.
-
     Yields:
         Existing files, each once where the dataset names it once.
     """

@@ -17,11 +17,6 @@ from dlprof.targets.grammar import TargetSpec, parse_target
 def import_object(spec: TargetSpec, *, directory: Path | None = None) -> object:
     """Import the module of a target and return the attribute that it names.
 
-    Args:
-        spec: A ``module`` or ``file`` target.
-        directory: What relative files are relative to, and what a module is looked for in first;
-            the working directory by default.
-
     Returns:
         The attribute: a Dataset, a DataLoader, a callable, or something else to complain about.
 
@@ -164,9 +159,6 @@ def place_of(text: str) -> tuple[str, int | None] | None:
     """File and line of what TARGET names, once it has been built; ``None`` for a built-in.
 
     Only functions and classes have a line of their own.
-
-    Args:
-        text: TARGET as the user wrote it.
     """
     spec = parse_target(text)
     if spec.kind == "builtin":

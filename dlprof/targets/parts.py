@@ -224,10 +224,6 @@ def order_sampler(dataset: Sized, *, shuffle: bool, seed: int) -> Any:
 def take_apart(loader: DataLoader[Any], outer: Any = None) -> LoaderParts:
     """Find the arguments that build a loader again.
 
-    Args:
-        loader: The DataLoader.
-        outer: The iterable that holds it and is to be loaded from, if there is one.
-
     Raises:
         TargetError: The loader is of a class whose arguments can't be told from the loader.
     """

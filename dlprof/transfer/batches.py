@@ -29,12 +29,6 @@ def measure_batch(
     Times are from the call until the batch is there, on the caller's clock: ordering many small
     tensors is a part of what they cost.
 
-    Args:
-        load: Loads the first batch, with ``pin_memory`` as told.
-        runtime: The device.
-        target: TARGET as the user wrote it.
-        clock: Monotonic seconds.
-
     Raises:
         UnavailableError: There is nothing in the batch to copy.
     """

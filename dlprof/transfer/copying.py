@@ -22,9 +22,6 @@ def line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     Least squares of the *relative* errors, so that the small sizes, which alone tell the latency,
     count as much as the large ones. A latency below 0 is none: the line then goes through 0.
 
-    Args:
-        points: ``(bytes, seconds)``, both positive, of at least two sizes.
-
     Raises:
         ValueError: There are fewer than two sizes.
     """
@@ -44,11 +41,6 @@ def fit(
     memory: Memory, mode: CopyMode, passes: Sequence[Sequence[tuple[int, float]]]
 ) -> LinkFit | None:
     """The line of one way to copy, with intervals over passes that each measured all sizes.
-
-    Args:
-        memory: Of the copies.
-        mode: Of the copies.
-        passes: ``(bytes, seconds per copy)`` of each size, for each pass.
 
     Returns:
         The fit; ``None`` with fewer than three sizes, or where no line with a bandwidth fits.
@@ -118,10 +110,6 @@ class Buffers:
 
     So that small copies, too, find their source in memory and not in a cache.
 
-    Args:
-        runtime: The device.
-        size: Bytes of each.
-
     Attributes:
         unavailable: Why a memory is missing.
     """
@@ -154,12 +142,7 @@ class Buffers:
 
 
 class Copier:
-    """Times rounds of copies to one device.
-
-    Args:
-        runtime: The device.
-        clock: Monotonic seconds of the calling thread's side.
-    """
+    """Times rounds of copies to one device."""
 
     def __init__(self, runtime: Runtime, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._runtime = runtime
@@ -237,16 +220,7 @@ def measure_copies(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> CopyFigures:
-    """Time all cells in random order, pass after pass.
-
-    Args:
-        copier: Times rounds.
-        buffers: What is copied; sizes beyond theirs are left out.
-        budget_s: No further pass begins after it, once there are six.
-        sizes: Bytes of a copy.
-        seed: Of the order.
-        clock: Monotonic seconds, for the budget.
-    """
+    """Time all cells in random order, pass after pass."""
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]
     cells = [

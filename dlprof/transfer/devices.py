@@ -79,12 +79,6 @@ def look_at_link(
 ) -> LinkState:
     """The link as NVML tells it while a third of a second of copies is on its way.
 
-    Args:
-        runtime: The device.
-        most_bytes: Of a buffer.
-        best_bytes_per_s: The fastest pinned copies that were measured.
-        read: Asks NVML about this device, after it has called what makes the link busy.
-
     Raises:
         UnavailableError: Nothing can be pinned here.
     """
@@ -129,12 +123,6 @@ def near_and_far(
 
     Memory lies where the thread runs that touches it first, so this thread goes to each node.
 
-    Args:
-        runtime: The device.
-        most_bytes: Of a buffer.
-        nodes: CPUs by node.
-        near: The device's node.
-
     Raises:
         UnavailableError: Threads can't be placed here, fewer than two nodes are allowed, or torch
             keeps pinned memory.
@@ -168,10 +156,6 @@ def _placed(cpus: set[int], before: set[int]) -> Iterator[None]:
 
 def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[TogetherRate, ...]:
     """Copies to each device alone, and to all of them at once.
-
-    Args:
-        runtimes: Devices by name.
-        most_bytes: Of a buffer.
 
     Raises:
         UnavailableError: Nothing can be pinned here.
@@ -209,14 +193,7 @@ _Figure = TypeVar("_Figure")
 def measure_device(
     name: str, runtime: Runtime, request: TransferRequest, budget_s: float
 ) -> DeviceTransfer:
-    """Everything about one device that needs no target.
-
-    Args:
-        name: Torch's name of it.
-        runtime: The device.
-        request: What is asked for.
-        budget_s: For plain buffers.
-    """
+    """Everything about one device that needs no target."""
     reasons: dict[str, str] = {}
     with _one_thread() if not runtime.asynchronous else contextlib.nullcontext():
         measured, size = _copies(runtime, request, budget_s, reasons)

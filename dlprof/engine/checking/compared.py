@@ -67,13 +67,7 @@ def request_of(settings: SweepSettings, pickled: str | None = None) -> BuildRequ
 
 
 def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> SidePlan:
-    """The change: the working directory as it stands.
-
-    Args:
-        settings: What is loaded.
-        cwd: The working directory.
-        git: Its repository, where it is known to be in one.
-    """
+    """The change: the working directory as it stands."""
     commit = note = ""
     if git is not None:
         commit = git.commit("HEAD") or ""

@@ -30,9 +30,6 @@ _OF_HOOKS = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX
 class Git:
     """Asks git about the repository that a directory is in.
 
-    Args:
-        directory: In the repository.
-
     Attributes:
         root: The top of the working tree.
 
@@ -274,10 +271,6 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> BaseRef:
     """The merge base with the branch that this change goes to.
 
     Where nothing has changed since, as on that branch itself, the commit before is taken.
-
-    Args:
-        git: The repository.
-        environ: Where CI systems tell what a change is to be merged into.
 
     Raises:
         UsageError: There is none to be found.

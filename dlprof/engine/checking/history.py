@@ -38,9 +38,6 @@ _HINT = "Give the path of a baseline that dlprof baseline update wrote."
 def read_baseline(path: Path) -> list[BaselineEntry]:
     """The entries of a baseline; none of a file that isn't there yet.
 
-    Args:
-        path: The file; a link is followed.
-
     Raises:
         FileError: If it can't be read or understood.
     """
@@ -51,10 +48,6 @@ def record_entry(path: Path, entry: BaselineEntry) -> int:
     """Add a run to a baseline, which is created where it doesn't exist.
 
     Two that record at the same time wait for each other, so that neither loses its run.
-
-    Args:
-        path: The file; a link is followed, and stays.
-        entry: The run.
 
     Returns:
         How many runs of the file, this one among them, later runs like it are compared with.
@@ -101,13 +94,6 @@ def check_baseline(
     clock: Callable[[], float] = time.monotonic,
 ) -> CheckReport:
     """Check the working directory against the history in a file.
-
-    Args:
-        settings: What is loaded, and the limits.
-        path: The baseline; one that isn't there holds nothing.
-        listener: Told of the progress.
-        cwd: The working directory.
-        clock: Monotonic seconds.
 
     Returns:
         The verdict, and the run as a baseline would keep it.
@@ -168,12 +154,6 @@ def measure_run(
     clock: Callable[[], float] = time.monotonic,
 ) -> MeasuredRun:
     """Measure the working directory alone, as a baseline keeps it.
-
-    Args:
-        settings: What is loaded, and the budget.
-        listener: Told of the progress.
-        cwd: The working directory.
-        clock: Monotonic seconds.
 
     Raises:
         DlprofError: An input can't be used, or nothing could be measured.

@@ -43,13 +43,6 @@ def measure(
 ) -> MeasuredQuads:
     """Measure quads until the rules decide, or the budget is spent.
 
-    Args:
-        sides: Both, warmed up.
-        settings: The limits, the confidence, the budget.
-        listener: Told of each quad.
-        clock: Monotonic seconds.
-        began_s: When the whole check began, by that clock.
-
     Raises:
         UsageError: The budget is far too small for this target.
         NothingMeasuredError: One side fails again and again.
@@ -65,7 +58,9 @@ def measure(
             "larger batches are timed better"
         )
     unavailable: dict[str, str] = {}
-    starts_last = not _starts_fit(plan, sides, left_s)
+    # Whether the first looks of both series are within the budget.
+    starts_s = sum(sides.starts_s.values()) * _first_look(plan, "start")
+    starts_last = not (starts_s + _load_s(plan, sides) <= left_s)
     if starts_last and not _starts_differ(sides, settings):
         reason = (
             f"a start takes {format_duration(sides.start_s)} here, and "
@@ -76,12 +71,6 @@ def measure(
         listener.message(f"time to first batch is not measured: {reason}")
     loop = _Loop(sides, plan, settings, listener, clock, began_s, starts_last=starts_last)
     return MeasuredQuads(plan=plan, quads=loop.run(), unavailable=unavailable)
-
-
-def _starts_fit(plan: CheckPlan, sides: Sides, left_s: float) -> bool:
-    """Whether the first looks of both series are within the budget."""
-    starts_s = sum(sides.starts_s.values()) * _first_look(plan, "start")
-    return starts_s + _load_s(plan, sides) <= left_s
 
 
 def _starts_differ(sides: Sides, settings: CheckSettings) -> bool:

@@ -31,12 +31,6 @@ def run_self_test(
 
     Each of the two checks has the whole budget, as checks have it.
 
-    Args:
-        settings: What is loaded, and the limits.
-        listener: Told of the progress.
-        cwd: The working directory.
-        clock: Monotonic seconds.
-
     Raises:
         DlprofError: The target can't be built or loaded from, or takes no time.
     """

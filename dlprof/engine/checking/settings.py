@@ -65,16 +65,6 @@ def for_check(
 ) -> CheckSettings:
     """A check's settings from those of a sweep, which share files and variables.
 
-    Args:
-        settings: As resolved; a budget that no flag gave is a sweep's, and not taken.
-        origins: Where each came from.
-        against: See ``CheckSettings``.
-        against_python: Likewise.
-        fail_above: How much slower loading may get, as a fraction.
-        confidence: See ``CheckSettings``.
-        pin: Likewise.
-        override: Likewise.
-
     Raises:
         UsageError: A setting is given several values.
     """

@@ -72,10 +72,6 @@ def _hint_of_base(plan: SidePlan, error: DlprofError) -> str:
 def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide]) -> None:
     """Refuse sides that load different data, or the same code in spite of all.
 
-    Args:
-        plans: What the sides are.
-        built: What they told of their targets; nothing is refused of one alone.
-
     Raises:
         TargetError: They load different data.
         UsageError: The base's code comes from the change's directory.
@@ -109,12 +105,6 @@ _NEAR = 1.5
 
 class Sides:
     """One or two sides of a check.
-
-    Args:
-        plans: What they are.
-        processes: Their processes, not built.
-        settings: What is loaded, and how.
-        clock: Monotonic seconds.
 
     Attributes:
         machine: What they run on.
@@ -264,13 +254,7 @@ class Sides:
         return self._clock() - began_s
 
     def quad(self, order: str, series: Series, number: int) -> Quad:
-        """Measure one quad.
-
-        Args:
-            order: ``A`` for the base and ``B`` for the change, from ``dlprof.gate.order_of``.
-            series: What is measured.
-            number: Of the quad within its series.
-        """
+        """Measure one quad."""
         cores: tuple[int, ...] = ()
         if self._settings.pin and series == "load" and hasattr(os, "sched_getaffinity"):
             cores = cores_of(sorted(os.sched_getaffinity(0)), number)
@@ -334,11 +318,6 @@ def open_sides(
     plans: Sequence[SidePlan], settings: CheckSettings, listener: CheckListener
 ) -> Iterator[Sides]:
     """The sides with their targets built and their loaders warm, ended at the end.
-
-    Args:
-        plans: One or two.
-        settings: What is loaded, and how.
-        listener: Told of the progress.
 
     Raises:
         DlprofError: A side can't be built or loaded from, or they don't fit each other.

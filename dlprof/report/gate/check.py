@@ -77,16 +77,16 @@ def check_details(check: CheckReport) -> Iterator[doc.Section]:
 def _answer(
     check: CheckReport, targets: Sequence[tuple[str, TargetCheck]]
 ) -> Iterator[tuple[str, doc.Words]]:
-    yield "Verdict", (doc.Span(state_word(check), _TONES[check.state]), f": {headline(check)}")
+    yield "Verdict", (doc.Styled(state_word(check), _TONES[check.state]), f": {headline(check)}")
     if to_do := advice(check):
         yield "To do", to_do
     if check.override:
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
     for name, target in targets[:_MOST_TARGETS]:
-        state = doc.Span(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
+        state = doc.Styled(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
         why = short(target.verdict.explanation, _MOST_TEXT).removeprefix(f"{headline(check)}: ")
         one_of_many = (" ", state) if len(targets) > 1 else ()
-        yield "Target", (doc.Span(name, "strong"), *one_of_many, f": {why}")
+        yield "Target", (doc.Styled(name, "strong"), *one_of_many, f": {why}")
     if more := targets[_MOST_TARGETS:]:
         yield "Target", f"{len(more)} more, none of them worse"
     if also := _also(targets[0][1]):
@@ -199,10 +199,6 @@ def check_document(check: CheckReport) -> str:
 def read_check(text: str, name: str) -> CheckReport:
     """The check that a document holds; its verdict is that of whoever wrote it.
 
-    Args:
-        text: The document.
-        name: The file's, for messages.
-
     Raises:
         FileError: If it is not a document of a check, or one of a later version.
     """
@@ -269,7 +265,7 @@ def self_test_report(test: SelfTest) -> doc.Document:
 
 
 def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
-    word = doc.Span("TRUSTED", "good") if test.trusted else doc.Span("NOT TRUSTED", "warn")
+    word = doc.Styled("TRUSTED", "good") if test.trusted else doc.Styled("NOT TRUSTED", "warn")
     yield "Verdict", (word, ": checks on this machine")
     yield "Why", short(test.explanation, _MOST_TEXT)
     if test.sights:
@@ -322,10 +318,10 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document
         chart = list(_runs_chart(runs, _MOST_BARS))
     return doc.Document(
         title=f"Baseline {short(name)}",
-        answer=(doc.Facts(tuple(rows)), *chart),
+        answer=(doc.FactList(tuple(rows)), *chart),
         hints=doc.hint("Details: -v"),
         details=tuple(
-            doc.Section(_name(key), (doc.Facts(tuple(_kind(key, runs))), *_runs_chart(runs, 50)))
+            doc.Section(_name(key), (doc.FactList(tuple(_kind(key, runs))), *_runs_chart(runs, 50)))
             for key, runs in kinds
         ),
     )
@@ -350,7 +346,7 @@ def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[tuple[str
     least = BaselineRule().least_runs
     if len(runs) < least:
         more = counted(least - len(runs), "more run")
-        yield "Missing", doc.Span(f"{more} needed before a run can be judged", "warn")
+        yield "Missing", doc.Styled(f"{more} needed before a run can be judged", "warn")
 
 
 def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text | doc.Chart]:
@@ -359,7 +355,7 @@ def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text |
     middle = statistics.median(figures) if figures else math.nan
     left_out = max(0, len(runs) - most)
     if left_out:
-        yield doc.Text(doc.Span(f"{counted(left_out, 'earlier run')} not shown", "soft"))
+        yield doc.Text(doc.Styled(f"{counted(left_out, 'earlier run')} not shown", "soft"))
     bars = tuple(_bar(run, middle) for run in runs[left_out:])
     yield doc.Chart(label="run", unit="a sample", bars=bars)
 

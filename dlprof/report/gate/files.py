@@ -11,7 +11,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from dlprof.records.gate import CheckReport, GateName, GateResult, TargetCheck, ViewFigures
-from dlprof.report.document import Document, Facts
+from dlprof.report.document import Document, FactList
 from dlprof.report.gate.check import check_answer, check_details, check_document, check_report
 from dlprof.report.gate.wording import (
     headline,
@@ -228,8 +228,8 @@ def render_comment(check: CheckReport) -> str:
     """A comment on a pull or merge request: five lines of one target, all else folded away."""
     whole = check_answer(check)
     facts, *pictures = whole.answer
-    if isinstance(facts, Facts):  # the title says the verdict, the table the other metrics
-        facts = Facts(tuple(row for row in facts.rows if row[0] not in {"Verdict", "Also"}))
+    if isinstance(facts, FactList):  # the title says the verdict, the table the other metrics
+        facts = FactList(tuple(row for row in facts.rows if row[0] not in {"Verdict", "Also"}))
     answer = to_markdown(Document(title=whole.title, answer=(facts,)), level=3)
     drawn = f"\n{to_markdown(Document(title='', answer=tuple(pictures)))}" if pictures else ""
     head = f"{MARKER}\n{answer}\n<details><summary>Details</summary>\n{drawn}"
@@ -258,12 +258,7 @@ def _more(count: int) -> str:
 
 
 def render_annotation(check: CheckReport, *, fails: bool) -> str:
-    """One workflow command that marks the target's line; empty for a check that passed.
-
-    Args:
-        check: What came out.
-        fails: Whether it fails the job: then it is an error, else a warning.
-    """
+    """One workflow command that marks the target's line; empty for a check that passed."""
     if check.state == "pass":
         return ""
     level = "error" if fails else "warning"
@@ -296,12 +291,7 @@ def _random_delimiter() -> str:
 
 
 def render_outputs(check: CheckReport, delimiter: Callable[[], str] = _random_delimiter) -> str:
-    """Lines for ``$GITHUB_OUTPUT``, from which later steps read the verdict.
-
-    Args:
-        check: The check.
-        delimiter: Gives a new delimiter that no text can foresee.
-    """
+    """Lines for ``$GITHUB_OUTPUT``, from which later steps read the verdict."""
     return "".join(_output(name, value, delimiter) for name, value in _outputs(check).items())
 
 

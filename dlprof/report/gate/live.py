@@ -20,10 +20,6 @@ class CheckProgress:
 
     On a terminal one line is written over and over; elsewhere a line comes now and then. A stream
     that takes no more silences it, and never ends the check.
-
-    Args:
-        stream: Where it is shown; ``None`` shows nothing.
-        rewrites: Whether lines can be written over.
     """
 
     def __init__(self, stream: TextIO | None, *, rewrites: bool = False) -> None:
@@ -80,11 +76,7 @@ class CheckProgress:
 
 
 def open_check_listener(*, quiet: bool) -> CheckProgress:
-    """What suits stderr as it is.
-
-    Args:
-        quiet: Show nothing.
-    """
+    """What suits stderr as it is."""
     if quiet:
         return CheckProgress(None)
     return CheckProgress(sys.stderr, rewrites=sys.stderr.isatty())

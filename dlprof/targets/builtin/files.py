@@ -61,7 +61,10 @@ def shards_directory(count: int, shards: int, progress: Progress = silent) -> Pa
             with tarfile.open(directory / f"shard_{number:04}.tar", "w") as tar:
                 for path in paths[number::shards]:
                     tar.add(path, arcname=path.name)
-                    _add_label(tar, path)
+                    label = path.parent.name.rpartition("_")[2].encode("ascii")
+                    entry = tarfile.TarInfo(f"{path.stem}.cls")
+                    entry.size = len(label)
+                    tar.addfile(entry, io.BytesIO(label))
             progress("shards", number + 1, shards)
 
     return make_once(f"shards-v{_VERSION}-{count}-{shards}", make)
@@ -96,13 +99,6 @@ def voc_directory(count: int, progress: Progress = silent) -> Path:
         pictures.make_voc(random.Random(_SEED), directory, count, progress)
 
     return make_once(f"voc-v{_VERSION}-{count}", make)
-
-
-def _add_label(tar: tarfile.TarFile, path: Path) -> None:
-    label = path.parent.name.rpartition("_")[2].encode("ascii")
-    entry = tarfile.TarInfo(f"{path.stem}.cls")
-    entry.size = len(label)
-    tar.addfile(entry, io.BytesIO(label))
 
 
 def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:

@@ -194,10 +194,6 @@ _OPTIONS: Mapping[str, type[Options]] = {
 def options_of(spec: TargetSpec, arguments: Mapping[str, str]) -> Options:
     """Read the parameters of a built-in target.
 
-    Args:
-        spec: A target of kind ``builtin``.
-        arguments: ``--arg`` pairs, parameters like those after the colon.
-
     Raises:
         UsageError: A parameter is unknown, out of range, or given in both places.
     """

@@ -71,9 +71,6 @@ def balanced_weights(annotations: Sequence[Sequence[int]]) -> list[float]:
 
     An image weighs the mean of ``1 / frequency`` over its objects, where the frequency of a class
     is the number of images that show it.
-
-    Args:
-        annotations: The class indices of each image's objects; an image without any weighs 0.
     """
     frequency = Counter(label for labels in annotations for label in set(labels))
     return [

@@ -8,7 +8,7 @@ import pytest
 from builders import blocks, config, failed, run, target, trial
 
 from dlprof.advise.recommend import recommend
-from dlprof.advise.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, Summary, summarize
+from dlprof.advise.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, ConfigSummary, summarize
 from dlprof.records import Config, Constraints, Estimate, Run
 from dlprof.report.labels import MOST_BARS, Rated, rates_chart
 
@@ -20,7 +20,7 @@ def _advised(measured: Run, constraints: Constraints | None = None) -> Run:
     return dataclasses.replace(measured, recommendation=recommend(measured, constraints))
 
 
-def _rows(measured: Run) -> dict[Config, Summary]:
+def _rows(measured: Run) -> dict[Config, ConfigSummary]:
     return {row.config: row for row in summarize(measured)}
 
 
