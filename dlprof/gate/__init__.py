@@ -32,7 +32,6 @@ from dlprof.gate.document import (
     make_check,
     make_self_test,
     reach_of,
-    recomputed,
     sights,
 )
 from dlprof.gate.plan import (
@@ -76,7 +75,6 @@ __all__ = [
     "order_of",
     "parse_baseline",
     "reach_of",
-    "recomputed",
     "render_entry",
     "sights",
 ]

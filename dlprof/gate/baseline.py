@@ -14,15 +14,14 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from dlprof.errors import FileError
-from dlprof.gate.plan import ALL_GATES
 from dlprof.gate.rule import fraction_of
 from dlprof.gate.views import QuadReading, block_value, read_quad
-from dlprof.gate.wording import METRICS, VIEW_NAMES, percent, sentence
+from dlprof.gate.wording import VIEW_NAMES, gate_result, percent
 from dlprof.records import Config, Machine
 from dlprof.records.gate import (
     BaselineEntry,
@@ -30,7 +29,6 @@ from dlprof.records.gate import (
     BaselineRule,
     Block,
     CheckPlan,
-    GateName,
     GateResult,
     GateState,
     Quad,
@@ -39,10 +37,6 @@ from dlprof.records.gate import (
     ViewFigures,
 )
 from dlprof.stats import t_quantile
-
-JUDGED: tuple[GateName, ...] = ("service",)
-"""What a baseline is held against by default: wall time differs between machines of one model by
-far more than code does."""
 
 MOST_ENTRIES = 50
 """Entries of one key that a file keeps; older ones go when a new one is added."""
@@ -84,9 +78,10 @@ def judge_baseline(
     entry: BaselineEntry,
     history: Iterable[BaselineEntry],
     rule: BaselineRule | None = None,
-    metrics: Collection[GateName] = JUDGED,
 ) -> Verdict:
-    """What the stored history says of a run.
+    """What the stored history says of a run: of its service time alone.
+
+    Wall time differs between machines of one model by far more than code does.
 
     Returns:
         A verdict whose state is ``no_baseline`` where the history has too few runs that can be
@@ -96,83 +91,55 @@ def judge_baseline(
     stored = list(history)
     before = [other for other in comparable(stored, entry.key) if other != entry]
     if not before:
-        return _no_baseline("other_machine", _nothing_comparable(stored, entry.key))
+        alike = key_difference(stored, entry.key) or "nothing: it is this very run"
+        return _no_baseline(
+            "other_machine",
+            f"the baseline holds other runs only; the most alike differs in {alike}"
+            if stored
+            else "the baseline is empty",
+        )
     if len(before) < rule.least_runs:
         have = f"{len(before)} comparable run{'s' if len(before) > 1 else ''} stored"
         return _no_baseline("too_few_runs", f"{have}, {rule.least_runs} are needed")
-    gates = [
-        _judge_metric(name, entry, before[-rule.runs :], rule)
-        for name in ALL_GATES
-        if name in metrics
-    ]
-    state = _worst(gate.state for gate in gates)
+    gate = _judge_service(entry, before[-rule.runs :], rule)
     return Verdict(
-        state=state,
-        explanation=next(gate.explanation for gate in gates if gate.state == state),
-        gates=tuple(gates),
-        error_bound=(1 - rule.confidence) * sum(len(gate.views) for gate in gates),
+        state=gate.state,
+        explanation=gate.explanation,
+        gates=(gate,),
+        error_bound=(1 - rule.confidence) * len(gate.views),
         notes=(f"Compared with {min(len(before), rule.runs)} earlier runs on this machine.",),
     )
 
 
-def _nothing_comparable(stored: Sequence[BaselineEntry], key: BaselineKey) -> str:
-    if not stored:
-        return "the baseline is empty"
-    return (
-        f"the baseline holds other runs only; the most alike differs in {_difference(stored, key)}"
-    )
-
-
-def _difference(stored: Sequence[BaselineEntry], key: BaselineKey) -> str:
-    return key_difference(stored, key) or "nothing: it is this very run"
-
-
 def _no_baseline(reason: ReasonCode, detail: str) -> Verdict:
-    gate = _result("service", "no_baseline", reason, (), detail)
+    gate = gate_result("service", "no_baseline", reason, (), detail)
     text = f"There is no comparable baseline: {detail}."
     return Verdict(state="no_baseline", explanation=text, gates=(gate,))
 
 
-def _worst(states: Iterable[GateState]) -> GateState:
-    ranks: Mapping[GateState, int] = {"fail": 3, "inconclusive": 2, "no_baseline": 1, "pass": 0}
-    return max(states, key=ranks.__getitem__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
-    """A figure held against those of earlier runs.
-
-    Attributes:
-        state: What it says by itself.
-        figures: For people.
-    """
-
-    state: GateState
-    figures: ViewFigures
-
-
 _REASONS: Mapping[GateState, ReasonCode] = MappingProxyType(
-    {"fail": "slower", "pass": "not_slower", "inconclusive": "spread"}
+    {"fail": "slower", "inconclusive": "spread", "pass": "not_slower"}
 )
+"""Of a metric in a state, the gravest first."""
 
 
-def _judge_metric(
-    name: GateName, entry: BaselineEntry, before: Sequence[BaselineEntry], rule: BaselineRule
+def _judge_service(
+    entry: BaselineEntry, before: Sequence[BaselineEntry], rule: BaselineRule
 ) -> GateResult:
-    """One metric; every view of it that enough earlier runs have."""
-    views = []
+    """The service time, by every view of it that enough earlier runs have."""
+    views: list[tuple[GateState, ViewFigures]] = []
     for view in VIEW_NAMES:
-        key = f"{name}.{view}"
+        key = f"service.{view}"
         logs = [math.log(other.figures[key]) for other in before if _has(other, key)]
         if _has(entry, key) and len(logs) >= rule.least_runs:
             views.append(_judge_view(view, math.log(entry.figures[key]), logs, rule))
     if not views:
-        return _result(name, "inconclusive", "not_measured", (), "")
-    state = _worst(view.state for view in views)
-    views.sort(key=lambda view: view.state != state)
-    limit = views[0].figures.limit_text
-    detail = f"earlier runs vary so much that only a slowdown beyond {limit} would show"
-    return _result(name, state, _REASONS[state], [view.figures for view in views], detail)
+        return gate_result("service", "inconclusive", "not_measured")
+    views.sort(key=lambda view: list(_REASONS).index(view[0]))
+    state, worst = views[0]
+    detail = f"earlier runs vary so much that only a slowdown beyond {worst.limit_text} would show"
+    figures = [figures for _, figures in views]
+    return gate_result("service", state, _REASONS[state], figures, detail)
 
 
 def _has(entry: BaselineEntry, key: str) -> bool:
@@ -181,7 +148,9 @@ def _has(entry: BaselineEntry, key: str) -> bool:
     return figure is not None and 0 < figure < math.inf
 
 
-def _judge_view(name: str, log: float, logs: Sequence[float], rule: BaselineRule) -> _View:
+def _judge_view(
+    name: str, log: float, logs: Sequence[float], rule: BaselineRule
+) -> tuple[GateState, ViewFigures]:
     """One figure against the same of earlier runs, as logarithms."""
     runs = len(logs)
     middle = statistics.median(logs)
@@ -195,7 +164,7 @@ def _judge_view(name: str, log: float, logs: Sequence[float], rule: BaselineRule
     # A history whose spread could hide a slowdown of this many thresholds can't pass a run.
     elif shift <= threshold and limit <= math.log1p(2.0 * rule.threshold):
         state = "pass"
-    figures = ViewFigures(
+    return state, ViewFigures(
         view=name,
         quads=runs,
         base=math.exp(middle),
@@ -206,25 +175,6 @@ def _judge_view(name: str, log: float, logs: Sequence[float], rule: BaselineRule
         limit=fraction_of(limit),
         text=f"{percent(fraction_of(shift))} on the median of {runs} runs",
         limit_text=percent(fraction_of(limit), signed=False),
-    )
-    return _View(state=state, figures=figures)
-
-
-def _result(
-    name: GateName,
-    state: GateState,
-    reason: ReasonCode,
-    views: Sequence[ViewFigures],
-    detail: str,
-) -> GateResult:
-    return GateResult(
-        name=name,
-        label=METRICS[name].label,
-        state=state,
-        reason=reason,
-        explanation=sentence(name, reason, views, detail),
-        unit=METRICS[name].unit,
-        views=tuple(views),
     )
 
 

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from dlprof.errors import ExitCode
 from dlprof.gate.baseline import comparable, judge_baseline
-from dlprof.gate.plan import check_plan
 from dlprof.gate.rule import fail_margin, fraction_of, is_contended
 from dlprof.gate.verdict import judge
 from dlprof.gate.views import QuadReading, cleaned, read_quad
@@ -26,7 +25,6 @@ from dlprof.records.gate import (
     SelfTest,
     Sight,
     TargetCheck,
-    Verdict,
 )
 from dlprof.units import format_duration
 
@@ -63,21 +61,6 @@ def checked_baseline(
         history=tuple(kept),
         baseline_rule=rule,
     )
-
-
-def recomputed(check: TargetCheck) -> Verdict:
-    """The verdict that follows from a document's raw figures; equal to the one that it holds.
-
-    Raises:
-        ValueError: If the document holds neither blocks with their plan nor a run to compare, or
-            a plan that ``make_plan`` could not have made.
-    """
-    if check.entry is not None:
-        return judge_baseline(check.entry, check.history, check.baseline_rule)
-    if check.plan is None:
-        raise ValueError("the check holds nothing to compute a verdict from")
-    check_plan(check.plan)
-    return judge(check.plan, check.quads)
 
 
 def make_check(

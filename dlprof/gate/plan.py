@@ -12,11 +12,10 @@ pass, all views have to be below the limit, so that each may spend the share of 
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Collection, Sequence
 
-from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
+from dlprof.gate.signed_rank import least_differences
 from dlprof.records import Config
 from dlprof.records.gate import CheckPlan, GateName, GateRule, Quad, Series, Side
 
@@ -207,35 +206,6 @@ def loader_difference(base: Config | None, change: Config | None) -> str:
         for field in dataclasses.fields(Config)
     )
     return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
-
-
-def check_plan(plan: CheckPlan) -> None:
-    """Refuse a plan that was read from a file and that no verdict follows from.
-
-    Raises:
-        ValueError: If it is none that ``make_plan`` could have made.
-    """
-    made = {rule.name: rule for rule in _rules(Limits(), 0.001)}
-    names = [rule.name for rule in plan.rules]
-    if "service" not in names or len(set(names)) != len(names):
-        raise ValueError("each metric has one rule, and the service time has one")
-    for rule in plan.rules:
-        like = made[rule.name]
-        same_kind = (rule.series, rule.views, rule.scale) == (like.series, like.views, like.scale)
-        if not same_kind or not 0 < rule.alpha <= 0.5:
-            raise ValueError(f"the rule of {rule.name} is none of dlprof's")
-        if not rule.looks or list(rule.looks) != sorted({*rule.looks}):
-            raise ValueError(f"the looks of {rule.name} don't rise")
-        if not 1 <= rule.looks[0] <= rule.looks[-1] <= MOST_DIFFERENCES:
-            raise ValueError(f"the looks of {rule.name} are not from 1 to {MOST_DIFFERENCES}")
-        if not all(0 <= each < math.inf for each in (rule.floor, rule.service_floor)):
-            raise ValueError(f"the floor of {rule.name} is no limit")
-        if rule.alpha_pass is not None and not 0 < rule.alpha_pass <= 0.5:
-            raise ValueError(f"the rule of {rule.name} is none of dlprof's")
-        if rule.most_change is not None and not 0 < rule.most_change < math.inf:
-            raise ValueError(f"the limit of change of {rule.name} is no limit")
-        if not 0 < rule.threshold < math.inf:
-            raise ValueError(f"the threshold of {rule.name} is no limit")
 
 
 SIDES: dict[str, Side] = {"A": "base", "B": "change"}

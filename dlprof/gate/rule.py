@@ -21,12 +21,12 @@ import collections
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, Shift, least_differences, shift_interval
 from dlprof.gate.views import LEAST_BATCHES, QuadReading, base_service_s, cleaned, read_quad
-from dlprof.gate.wording import METRICS, amount, figure_text, figures_text, percent, sentence
+from dlprof.gate.wording import METRICS, amount, figure_text, figures_text, gate_result, percent
 from dlprof.records.gate import (
     CheckPlan,
     GateResult,
@@ -37,8 +37,6 @@ from dlprof.records.gate import (
     Side,
     ViewFigures,
 )
-
-_Faults = Mapping[ReasonCode, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +69,23 @@ def judge_gate(
             there is, and spends the error that was laid aside for it.
     """
     walked = _walk(plan, rule, [quad for quad in quads if quad.series == rule.series])
-    if ended and not _can_tell(rule, len(walked.usable)):
-        _have_all_count(walked)
-    progress = _progress(plan, rule, walked, ended=ended)
-    return dataclasses.replace(progress, left_out=len(walked.left_out))
-
-
-def _progress(plan: CheckPlan, rule: GateRule, walked: _Walk, *, ended: bool) -> GateProgress:
-    result, usable = walked.result, len(walked.usable)
-    if result is not None and not result.pending:
-        return GateProgress(result=result, usable=usable, needed=0)
-    if _are_decisive(walked.faults, usable, ended=ended):
-        return _settled(_without_figures(rule, walked), usable)
+    can_tell = len(walked.usable) >= least_differences(rule.alpha)
+    if ended and not can_tell:
+        walked.have_all_count()
+        can_tell = len(walked.usable) >= least_differences(rule.alpha)
+    result, usable, needed = walked.result, len(walked.usable), 0
     later = [look for look in rule.looks if look > usable]
-    if ended and later and usable not in rule.looks and _can_tell(rule, usable):
-        result = look_at(plan, rule, walked.usable, walked.left_out)
-    if ended or not later:
-        return _settled(result or _too_few(rule, walked.usable), usable)
-    result = dataclasses.replace(result or _too_few(rule, walked.usable), pending=True)
-    return GateProgress(result=result, usable=usable, needed=later[0] - usable)
+    if result is None or result.pending:
+        nothing = not usable and (ended or set(walked.faults) == {"not_measured"})
+        if walked.faulty and (nothing or walked.has_too_many_faults):
+            result = _without_figures(rule, walked)
+        else:
+            if ended and later and usable not in rule.looks and can_tell:
+                result = look_at(plan, rule, walked.usable, walked.left_out)
+            result = result or _too_few(rule, walked.usable)
+            needed = 0 if ended or not later else later[0] - usable
+        result = dataclasses.replace(result, pending=needed > 0)
+    return GateProgress(result=result, usable=usable, needed=needed, left_out=len(walked.left_out))
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,6 +108,29 @@ class _Walk:
     faults: collections.Counter[ReasonCode] = dataclasses.field(default_factory=collections.Counter)
     result: GateResult | None = None
 
+    @property
+    def has_too_many_faults(self) -> bool:
+        """Whether so many quads gave no figures that the others may not be typical."""
+        bad = len(self.faulty)
+        # Two quads without figures are forgiven in any case, and a quarter of all.
+        return bad > max(2, 0.25 * (bad + len(self.usable)))
+
+    def take_in(self, rule: GateRule, reading: QuadReading) -> None:
+        """Have a reading count, unless the machine changed during its quad."""
+        most = rule.most_change
+        if self.all_count or most is None or reading.change_within <= most:
+            self.usable.append(reading)
+            return
+        self.left_out.append(reading)
+        count, out = len(self.usable), len(self.left_out)
+        if count + out >= 2 * rule.looks[0] and count < out:
+            self.have_all_count()
+
+    def have_all_count(self) -> None:
+        """Leave nothing out any more."""
+        self.usable, self.left_out = [*self.usable, *self.left_out], []
+        self.all_count = True
+
 
 def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
     """Go through the quads, look where a look is due, and stop at the first that decides."""
@@ -122,69 +141,28 @@ def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
             walked.faulty.append(quad)
             walked.faults[reading] += 1
             continue
-        _take_in(walked, rule, reading)
+        walked.take_in(rule, reading)
         usable = len(walked.usable)
         # Where all count at last, there may be more of them than the last look wants.
         is_due = usable in rule.looks or usable > last
-        if is_due and not _too_many(walked.faults, usable):
+        if is_due and not walked.has_too_many_faults:
             walked.result = look_at(plan, rule, walked.usable, walked.left_out)
             if not walked.result.pending or usable >= last:
                 break
     return walked
 
 
-def _take_in(walked: _Walk, rule: GateRule, reading: QuadReading) -> None:
-    """Have a reading count, unless the machine changed during its quad."""
-    most = rule.most_change
-    if walked.all_count or most is None or reading.change_within <= most:
-        walked.usable.append(reading)
-        return
-    walked.left_out.append(reading)
-    count, out = len(walked.usable), len(walked.left_out)
-    if count + out >= 2 * rule.looks[0] and count < out:
-        _have_all_count(walked)
-
-
-def _have_all_count(walked: _Walk) -> None:
-    walked.usable, walked.left_out = [*walked.usable, *walked.left_out], []
-    walked.all_count = True
-
-
-def _settled(result: GateResult, usable: int) -> GateProgress:
-    """A result that nothing more will change."""
-    final = dataclasses.replace(result, pending=False)
-    return GateProgress(result=final, usable=usable, needed=0)
-
-
-def _are_decisive(faults: _Faults, usable: int, *, ended: bool) -> bool:
-    """Whether what quads lack is all that can be told of a metric."""
-    if not faults or _too_many(faults, usable):
-        return bool(faults)
-    return not usable and (ended or set(faults) == {"not_measured"})
-
-
-def _too_many(faults: _Faults, usable: int) -> bool:
-    """Whether so many quads gave no figures that the others may not be typical."""
-    bad = sum(faults.values())
-    # Two quads without figures are forgiven in any case, and a quarter of all.
-    return bad > max(2, 0.25 * (bad + usable))
-
-
-def _can_tell(rule: GateRule, usable: int) -> bool:
-    return usable >= least_differences(rule.alpha)
-
-
 def _too_few(rule: GateRule, readings: Sequence[QuadReading]) -> GateResult:
     """Before the first look; a metric that nothing was measured of holds nothing up."""
     if not readings:
-        return _no_verdict(rule, "not_measured", "")
+        return _no_verdict(rule, "not_measured")
     quads = f"{len(readings)} of {rule.looks[0]} ABBA blocks"
-    return _no_verdict(rule, "too_few_quads", f"{quads}; so far {_so_far(rule, readings)}")
-
-
-def _so_far(rule: GateRule, readings: Sequence[QuadReading]) -> str:
-    """What the rule's first view has shown, which is too little for an interval."""
+    # What the first view has shown is too little for an interval.
     shift = statistics.median(each.shift(rule.views[0], rule.scale) for each in readings)
+    return _no_verdict(rule, "too_few_quads", f"{quads}; so far {_shift_text(rule, shift)}")
+
+
+def _shift_text(rule: GateRule, shift: float) -> str:
     if rule.scale == "ratio":
         return percent(fraction_of(shift))
     return amount(shift, METRICS[rule.name].unit)
@@ -193,37 +171,24 @@ def _so_far(rule: GateRule, readings: Sequence[QuadReading]) -> str:
 def _without_figures(rule: GateRule, walked: _Walk) -> GateResult:
     """Why a metric can't be judged, by what most of its faulty quads lack."""
     ((reason, _),) = walked.faults.most_common(1)
+    blocks = (block for quad in map(cleaned, walked.faulty) for block in quad.blocks)
+    failure = next((block.failure for block in blocks if block.failure), "")
     detail = {
         "too_few_batches": str(LEAST_BATCHES),
-        "unusable_blocks": _first_failure(walked.faulty) or "both sides must be measured alike",
+        "unusable_blocks": failure or "both sides must be measured alike",
     }.get(reason, "")
     return _no_verdict(rule, reason, detail)
 
 
-def _first_failure(quads: Sequence[Quad]) -> str:
-    failures = (block.failure for quad in map(cleaned, quads) for block in quad.blocks)
-    return next(filter(None, failures), "")
-
-
-def _no_verdict(rule: GateRule, reason: ReasonCode, detail: str) -> GateResult:
-    metric = METRICS[rule.name]
-    return GateResult(
-        name=rule.name,
-        label=metric.label,
-        state="inconclusive",
-        reason=reason,
-        explanation=sentence(rule.name, reason, (), detail),
-        scale=rule.scale,
-        unit=metric.unit,
-        blocking=rule.name == "service" or reason != "not_measured",
+def _no_verdict(rule: GateRule, reason: ReasonCode, detail: str = "") -> GateResult:
+    blocking = rule.name == "service" or reason != "not_measured"
+    return gate_result(
+        rule.name, "inconclusive", reason, (), detail, scale=rule.scale, blocking=blocking
     )
 
 
 UNCORRECTED_FACTOR = 2.0
 """Where waiting for a core can't be read, a metric fails only beyond this multiple of its limit."""
-
-_CORRECTED = frozenset({"service", "receive"})
-"""Metrics that waiting for a core is taken off from."""
 
 _Finding = Literal["slower", "not_slower", "undecided"]
 
@@ -260,22 +225,30 @@ def look_at(
         doubt = _stalls(rule, views, readings, left_out)
         finding = "undecided" if doubt else finding
     state, reason, blocking, pending = _consequence(plan, rule, readings, finding)
-    views.sort(key=lambda view: _distance(view, finding), reverse=True)
+    # First the view that has most to do with what was found.
+    views.sort(
+        key=lambda view: (
+            view.bounds.low - view.fails_above
+            if finding == "slower"
+            else view.bounds.high - view.passes_below
+        ),
+        reverse=True,
+    )
     figures = tuple(view.figures for view in views)
+    waited = run_queue_wait([reading.quad for reading in readings])
+    crowd = (
+        "run-queue delay can't be read here"
+        if waited is None
+        else f"run-queue delay was {percent(waited, signed=False)} of the time"
+    )
     detail = {
-        "contended": _crowd(readings),
+        "contended": crowd,
         "settings_differ": plan.loader_difference,
         "undecided": f"after {len(readings)} ABBA blocks{doubt}",
     }.get(reason, "")
-    return GateResult(
-        name=rule.name,
-        label=METRICS[rule.name].label,
-        state=state,
-        reason=reason,
-        explanation=sentence(rule.name, reason, figures, detail),
+    return gate_result(
+        *(rule.name, state, reason, figures, detail),
         scale=rule.scale,
-        unit=METRICS[rule.name].unit,
-        views=figures,
         blocking=blocking,
         pending=pending,
     )
@@ -304,20 +277,11 @@ def _stalls(
         shifts = [each.shift(view.name, rule.scale) for each in (*readings, *left_out)]
         mean, error = statistics.fmean(shifts), statistics.stdev(shifts) / math.sqrt(len(shifts))
         if mean + error >= view.passes_below:
-            ratio, unit = rule.scale == "ratio", METRICS[rule.name].unit
-            whole = percent(fraction_of(mean)) if ratio else amount(mean, unit)
             return (
                 f": in {uneven} of the {len(left_out)} that are left out, the change's own blocks "
-                f"differ; with these it is {whole}"
+                f"differ; with these it is {_shift_text(rule, mean)}"
             )
     return ""
-
-
-def _distance(view: _MetricView, finding: _Finding) -> float:
-    """How much a view has to do with what was found."""
-    if finding == "slower":
-        return view.bounds.low - view.fails_above
-    return view.bounds.high - view.passes_below
 
 
 def _consequence(
@@ -358,18 +322,14 @@ def run_queue_wait(quads: Sequence[Quad]) -> float | None:
     return statistics.median(shares) if shares else None
 
 
-def _crowd(readings: Sequence[QuadReading]) -> str:
-    waited = run_queue_wait([reading.quad for reading in readings])
-    if waited is None:
-        return "run-queue delay can't be read here"
-    return f"run-queue delay was {percent(waited, signed=False)} of the time"
-
-
 def _view(rule: GateRule, name: str, readings: Sequence[QuadReading]) -> _MetricView:
     shifts = [each.shift(name, rule.scale) for each in readings]
     bounds = shift_interval(shifts, rule.alpha, rule.alpha_pass)
     limit = _limit(rule, name, readings)
-    widened = limit * _factor(rule, readings)
+    corrected = all(block.corrected for each in readings for block in each.quad.blocks)
+    # Run-queue delay is taken off from service time and receiving alone.
+    uncorrected = rule.name in {"service", "receive"} and not corrected
+    widened = limit * (UNCORRECTED_FACTOR if uncorrected else 1.0)
     to_scale = math.log1p if rule.scale == "ratio" else float
     passes = bounds.high < to_scale(limit)
     return _MetricView(
@@ -389,11 +349,6 @@ def fail_margin(rule: GateRule, readings: Sequence[QuadReading]) -> float:
     """
     views = (_view(rule, name, readings) for name in rule.views)
     return min(view.fails_above - view.bounds.low for view in views)
-
-
-def _factor(rule: GateRule, readings: Sequence[QuadReading]) -> float:
-    corrected = all(block.corrected for each in readings for block in each.quad.blocks)
-    return UNCORRECTED_FACTOR if rule.name in _CORRECTED and not corrected else 1.0
 
 
 def _limit(rule: GateRule, view: str, readings: Sequence[QuadReading]) -> float:

@@ -8,13 +8,14 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from dlprof.engine.checking.compared import SidePlan, working_tree
-from dlprof.engine.checking.git import Git, remove_abandoned
+from dlprof.engine.checking.git import find_git, remove_abandoned
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
-from dlprof.errors import FileError, NothingMeasuredError, UsageError
+from dlprof.errors import FileError, NothingMeasuredError
 from dlprof.files import check_plain, folder_lock, replace_file, write_fault
 from dlprof.gate import (
     add_entry,
@@ -27,10 +28,9 @@ from dlprof.gate import (
     parse_baseline,
 )
 from dlprof.gate.baseline import MOST_CHARACTERS
-from dlprof.records import Machine, Target
+from dlprof.records import Target
 from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
 from dlprof.units import counted
-from dlprof.version import __version__
 
 _HINT = "Give the path of a baseline that dlprof baseline update wrote."
 
@@ -116,15 +116,7 @@ def check_baseline(
         change=run.compared,
         override=settings.override,
     )
-    return dataclasses.replace(
-        check,
-        warn_only=settings.warn_only,
-        started_at=entry.recorded_at,
-        dlprof_version=__version__,
-        python_version=run.versions["python"],
-        torch_version=run.versions["torch"],
-        machine=run.machine,
-    )
+    return dataclasses.replace(check, warn_only=settings.warn_only, **run.provenance)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +126,13 @@ class MeasuredRun:
     Attributes:
         entry: As a baseline keeps it.
         compared: The code, for people.
-        versions: ``torch`` and ``python``.
-        machine: What it was measured on.
+        provenance: When, by what and on what, as ``Sides.provenance`` says it.
         took_s: Wall seconds, all included.
     """
 
     entry: BaselineEntry
     compared: Compared
-    versions: Mapping[str, str]
-    machine: Machine
+    provenance: Mapping[str, Any]
     took_s: float
 
 
@@ -162,13 +152,10 @@ def measure_run(
     plan = lone_side(settings, (cwd or Path.cwd()).resolve())
     with open_sides([plan], settings, listener) as sides:
         figures = _figures(sides, settings, lambda: clock() - began_s)
-    built = sides.built["change"]
-    entry = recordable(plan, sides, settings, started_at=started_at, figures=figures)
     return MeasuredRun(
-        entry=entry,
+        entry=recordable(plan, sides, settings, started_at=started_at, figures=figures),
         compared=plan.compared,
-        versions=built.versions,
-        machine=sides.machine,
+        provenance=sides.provenance(started_at),
         took_s=clock() - began_s,
     )
 
@@ -183,9 +170,11 @@ def recordable(
 ) -> BaselineEntry:
     """The change as a baseline keeps it, whatever else was measured beside it."""
     built = sides.built["change"]
+    # TARGET with its arguments, in one order.
+    arguments = (f"{key}={value}" for key, value in sorted(settings.sweep.arguments.items()))
     key = baseline_key(
         sides.machine,
-        target=_spelled(settings),
+        target=" ".join((settings.sweep.target, *arguments)),
         python=built.versions["python"],
         torch=built.versions["torch"],
         config=sides.configs["change"],
@@ -202,11 +191,7 @@ def recordable(
 def lone_side(settings: CheckSettings, cwd: Path) -> SidePlan:
     """The working directory as the one side that is measured, in a git repository or not."""
     remove_abandoned(cwd)
-    try:
-        git = Git(cwd)
-    except UsageError:
-        return working_tree(settings.sweep, cwd)
-    return working_tree(settings.sweep, cwd, git)
+    return working_tree(settings.sweep, cwd, find_git(cwd))
 
 
 def data_fingerprint(target: Target) -> str:
@@ -217,12 +202,6 @@ def data_fingerprint(target: Target) -> str:
     """
     parts = (target.kind, target.dataset, target.length, target.batch_size)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
-
-
-def _spelled(settings: CheckSettings) -> str:
-    """TARGET with its arguments, in one order."""
-    arguments = (f"{key}={value}" for key, value in sorted(settings.sweep.arguments.items()))
-    return " ".join((settings.sweep.target, *arguments))
 
 
 def _figures(
