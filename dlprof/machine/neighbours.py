@@ -133,7 +133,7 @@ def watch(
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Neighbours:
-    """ProcessScan twice, and tell what happened between."""
+    """Look twice, and say what happened between."""
     first = look(root=root, clock=clock)
     sleep(seconds)
     return between(first, look(root=root, clock=clock))
