@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -104,13 +104,12 @@ class AcceleratorRuntime:
 class _Stamp:
     """An event of the CPU: its work is done when the call returns."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._at_s = 0.0
 
     def record(self, stream: Any = None) -> None:
         del stream
-        self._at_s = self._clock()
+        self._at_s = time.perf_counter()
 
     def synchronize(self) -> None:
         """Nothing is ever on its way."""
@@ -129,13 +128,12 @@ class HostRuntime:
     timed_by = "host clock"
     asynchronous = False
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self) -> None:
         self.device = torch.device("cpu")
-        self._clock = clock
 
     def event(self) -> Event:
         """A reading of the clock."""
-        return _Stamp(self._clock)
+        return _Stamp()
 
     def stream(self) -> Any:
         """There is none.
@@ -160,6 +158,30 @@ class HostRuntime:
         """
         del tensor
         raise UnavailableError("memory is pinned for an accelerator, and this is the CPU")
+
+
+class EventTimer:
+    """The device's time for what is ordered while it is entered, on the stream that is current."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._began, self._ended = runtime.event(), runtime.event()
+
+    def __enter__(self) -> Self:
+        self._began.record(self._runtime.current())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.record(self._runtime.current())
+
+    def is_over(self) -> bool:
+        """Whether the device has done all of it; never waits."""
+        return self._ended.query()
+
+    def seconds(self) -> float:
+        """How long it took; waits for its end."""
+        self._ended.synchronize()
+        return self._began.elapsed_time(self._ended) / 1e3
 
 
 def find_accelerator() -> str | None:
@@ -312,10 +334,7 @@ class Spinner:
         return best_s
 
     def _timed(self, count: int) -> float:
-        began, ended = self._runtime.event(), self._runtime.event()
-        began.record(self._runtime.current())
-        for _ in range(count):
-            self._scratch.bitwise_not_()
-        ended.record(self._runtime.current())
-        ended.synchronize()
-        return began.elapsed_time(ended) / 1e3
+        with EventTimer(self._runtime) as timer:
+            for _ in range(count):
+                self._scratch.bitwise_not_()
+        return timer.seconds()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from dlprof.device.runtime import Runtime, Spinner, UnavailableError
+from dlprof.device.runtime import EventTimer, Runtime, Spinner, UnavailableError
 from dlprof.records.transfer import CopyMode, CopyTime, LinkFit, Memory
 from dlprof.stats import median_interval
 
@@ -82,8 +82,6 @@ SIZES = tuple(4096 * 4**power for power in range(9))
 """4 KB to 256 MB."""
 
 MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
-MEMORIES: tuple[Memory, ...] = ("pageable", "pinned")
-
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -170,25 +168,21 @@ class Copier:
         blocking ones are waited for one by one: for those that is part of the time. It always ends
         with an event, because a pageable copy returns when it is staged.
         """
-        began, ended = self._runtime.event(), self._runtime.event()
         asynchronous = mode != "blocking"
         with self._side if mode == "side_stream" else contextlib.nullcontext():
-            stream = self._runtime.current()
             if self._spinner is not None and asynchronous and memory == "pinned":
                 wanted_s = 2 * self._enqueue_s * len(pairs)
                 self._spinner.spin(min(max(wanted_s, 100e-6), 20e-3))
-            began.record(stream)
-            from_s = self._clock()
-            for target, source in pairs:
-                target.copy_(source, non_blocking=asynchronous)
-            host_s = (self._clock() - from_s) / len(pairs)
-            ended.record(stream)
-            ended.synchronize()
+            with EventTimer(self._runtime) as timer:
+                from_s = self._clock()
+                for target, source in pairs:
+                    target.copy_(source, non_blocking=asynchronous)
+                host_s = (self._clock() - from_s) / len(pairs)
+            device_s = timer.seconds()
         if asynchronous and memory == "pinned":
             self._enqueue_s = host_s
         # Never 0, however coarse the device's clock is: bandwidths are made of it.
-        device_s = max(1e-9, began.elapsed_time(ended) / 1e3)
-        return Round(device_s / len(pairs), host_s)
+        return Round(max(1e-9, device_s) / len(pairs), host_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

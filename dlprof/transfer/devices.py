@@ -11,7 +11,13 @@ from typing import TypeVar
 
 import torch
 
-from dlprof.device.runtime import Event, Runtime, UnavailableError, empty_pinned_cache, identity
+from dlprof.device.runtime import (
+    EventTimer,
+    Runtime,
+    UnavailableError,
+    empty_pinned_cache,
+    identity,
+)
 from dlprof.machine.nvidia import read_link
 from dlprof.records import Estimate
 from dlprof.records.transfer import DeviceTransfer, LinkState, NumaRate, TogetherRate
@@ -22,31 +28,15 @@ from dlprof.transfer.protocol import TransferRequest
 _ROUNDS = 10
 _ROUND_S = 0.02
 _ENDED = "the copies had ended before NVML answered"
-_TOO_FAST = "the copies were faster than the link that NVML reports"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _CopiesUnderway:
-    """Copies that are on their way to one device."""
-
-    began: Event
-    ended: Event
-    bytes: int
-
-    def bytes_per_s(self) -> float:
-        """Waits for them."""
-        self.ended.synchronize()
-        return self.bytes / (self.began.elapsed_time(self.ended) / 1e3)
-
-
-def _send(runtime: Runtime, buffers: Buffers, copies: int) -> _CopiesUnderway:
-    began, ended = runtime.event(), runtime.event()
+def _send(runtime: Runtime, buffers: Buffers, copies: int) -> EventTimer:
+    """Order so many copies of a whole buffer, and don't wait for them."""
     pairs = buffers.pairs(buffers.size, "pinned", copies)
-    began.record(runtime.current())
-    for target, source in pairs:
-        target.copy_(source, non_blocking=True)
-    ended.record(runtime.current())
-    return _CopiesUnderway(began, ended, buffers.size * copies)
+    with EventTimer(runtime) as timer:
+        for target, source in pairs:
+            target.copy_(source, non_blocking=True)
+    return timer
 
 
 def _large(runtime: Runtime, most_bytes: int) -> Buffers:
@@ -55,7 +45,7 @@ def _large(runtime: Runtime, most_bytes: int) -> Buffers:
     Raises:
         UnavailableError: Nothing can be pinned here.
     """
-    buffers = Buffers(runtime, min((64 << 20), most_bytes))
+    buffers = Buffers(runtime, min(64 << 20, most_bytes))
     if "pinned" in buffers.unavailable:
         raise UnavailableError(buffers.unavailable["pinned"])
     return buffers
@@ -66,9 +56,11 @@ def _copies_for(seconds: float, bytes_per_s: float, size: int) -> int:
 
 
 def _rates(runtime: Runtime, buffers: Buffers) -> Estimate:
-    speed = _send(runtime, buffers, 1).bytes_per_s()
+    speed = buffers.size / _send(runtime, buffers, 1).seconds()
     copies = _copies_for(_ROUND_S, speed, buffers.size)
-    return median_interval([_send(runtime, buffers, copies).bytes_per_s() for _ in range(_ROUNDS)])
+    sent = copies * buffers.size
+    rounds = (_send(runtime, buffers, copies) for _ in range(_ROUNDS))
+    return median_interval([sent / timer.seconds() for timer in rounds])
 
 
 def look_at_link(
@@ -84,9 +76,9 @@ def look_at_link(
     """
     buffers = _large(runtime, most_bytes)
     copies = _copies_for(0.3, best_bytes_per_s, buffers.size)
-    flights: list[_CopiesUnderway] = []
+    flights: list[EventTimer] = []
     state = read(lambda: flights.append(_send(runtime, buffers, copies)))
-    in_time = any(not flight.ended.query() for flight in flights)
+    in_time = any(not flight.is_over() for flight in flights)
     runtime.synchronize()
     return _judged(state, best_bytes_per_s, in_time=in_time)
 
@@ -103,7 +95,8 @@ def _judged(state: LinkState, best_bytes_per_s: float, *, in_time: bool) -> Link
     if fraction is None:
         reasons["reached_fraction"] = reasons.get("theory_bytes_per_s", _ENDED)
     elif fraction > 1:
-        fraction, reasons["reached_fraction"] = None, _TOO_FAST
+        fraction = None
+        reasons["reached_fraction"] = "the copies were faster than the link that NVML reports"
     return dataclasses.replace(
         state,
         theory_bytes_per_s=theory,
@@ -166,10 +159,11 @@ def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[Toget
     for _ in range(_ROUNDS):
         flights = {}
         for name, runtime in runtimes.items():
-            copies = _copies_for(3 * _ROUND_S, alone[name], buffers[name].size)
-            flights[name] = _send(runtime, buffers[name], copies)
-        for name, flight in flights.items():
-            together[name].append(flight.bytes_per_s())
+            size = buffers[name].size
+            copies = _copies_for(3 * _ROUND_S, alone[name], size)
+            flights[name] = copies * size, _send(runtime, buffers[name], copies)
+        for name, (sent, timer) in flights.items():
+            together[name].append(sent / timer.seconds())
     return tuple(
         TogetherRate(
             device=name,
@@ -179,13 +173,6 @@ def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[Toget
         for name, rates in together.items()
     )
 
-
-_SHORTAGES = ("out of memory", "allocate memory", "not enough memory")
-"""As CUDA, torch and the system say it; an "illegal memory access" is none."""
-_NO_LINK = "the host's own memory has no link"
-_NO_COPIES = "no copy could be measured"
-_ONE_NODE = "the machine has one NUMA node, or the kernel reports none"
-_UNKNOWN_NODE = "the NUMA node of the device's slot is not known"
 
 _Figure = TypeVar("_Figure")
 
@@ -209,7 +196,9 @@ def measure_device(
     reasons |= measured.unavailable
     best = found.best_bytes_per_s
     if not runtime.asynchronous or best is None:
-        why = _NO_COPIES if runtime.asynchronous else _NO_LINK
+        why = "no copy could be measured"
+        if not runtime.asynchronous:
+            why = "the host's own memory has no link"
         reasons |= dict.fromkeys(("link", "numa"), why)
         return dataclasses.replace(found, unavailable=reasons)
     link = _tried(
@@ -228,9 +217,9 @@ def _numa(
     node = request.near.get(uuid)
     nodes = {int(key): cpus for key, cpus in request.nodes.items()}
     if len(nodes) < 2:
-        reasons["numa"] = _ONE_NODE
+        reasons["numa"] = "the machine has one NUMA node, or the kernel reports none"
     elif node is None:
-        reasons["numa"] = _UNKNOWN_NODE
+        reasons["numa"] = "the NUMA node of the device's slot is not known"
     else:
         return _tried(lambda: near_and_far(runtime, size, nodes, node), "numa", reasons) or ()
     return ()
@@ -257,24 +246,19 @@ def _copies(
             buffers, copier = Buffers(runtime, size), Copier(runtime)
             found = measure_copies(copier, buffers, budget_s=budget_s, seed=request.seed)
         except (RuntimeError, MemoryError) as error:
-            if not _is_shortage(error):
-                return CopyFigures(
-                    cells=(), fits=(), unavailable={"copies": _first_line(error)}
-                ), size
-            reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
-            if size <= (1 << 22):
-                return CopyFigures(
-                    cells=(), fits=(), unavailable={"copies": reasons["sizes"]}
-                ), size
+            # On the device, on the host, or of what may be page-locked; as CUDA, torch and the
+            # system say it. An "illegal memory access" is none.
+            shortages = ("out of memory", "allocate memory", "not enough memory")
+            is_short = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            is_short |= any(words in str(error).lower() for words in shortages)
+            why = _first_line(error)
+            if is_short:
+                why = reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
+            if not is_short or size <= 1 << 22:
+                return CopyFigures(cells=(), fits=(), unavailable={"copies": why}), size
             size //= 4
             continue
         return found, size
-
-
-def _is_shortage(error: Exception) -> bool:
-    """Whether memory was short: on the device, on the host, or of what may be page-locked."""
-    short = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return short or any(words in str(error).lower() for words in _SHORTAGES)
 
 
 def _first_line(error: Exception) -> str:
