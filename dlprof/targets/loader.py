@@ -1,11 +1,8 @@
-"""A loader for one configuration, with everything else as the target has it; its workers too."""
+"""A loader for one configuration, with everything else as the target has it."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import os
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,6 +14,7 @@ from dlprof.targets.epoch import EpochGate
 from dlprof.targets.factory import Factory
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.parts import LoaderParts, core_of, dataloader_of, take_apart
+from dlprof.targets.workers import WorkerSetup
 
 __all__ = ["EpochGate", "apply", "make_loader"]
 
@@ -164,64 +162,3 @@ def _set_up_workers(loader: Any, config: Config, in_worker: Callable[[], object]
     made.worker_init_fn = WorkerSetup(
         made.worker_init_fn, config.sharing_strategy, config.worker_threads, in_worker
     )
-
-
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class WorkerSetup:
-    """A picklable ``worker_init_fn`` that sets a worker up and then calls the user's own.
-
-    Attributes:
-        user_init: The target's own ``worker_init_fn``.
-        sharing_strategy: ``file_descriptor`` or ``file_system``; ``None`` keeps torch's default.
-        threads: Compute threads of torch, OpenCV, BLAS and OpenMP; ``None`` leaves them alone.
-        first: Called before everything else.
-    """
-
-    user_init: Callable[[int], Any] | None
-    sharing_strategy: str | None
-    threads: int | None
-    first: Callable[[], object] | None = None
-
-    def __call__(self, worker_id: int) -> None:
-        """Run in the worker, before its fetcher is made."""
-        if self.first is not None:
-            self.first()
-        if self.sharing_strategy is not None:
-            import torch.multiprocessing  # noqa: PLC0415 - as above
-
-            set_strategy: Callable[[str], None] = torch.multiprocessing.set_sharing_strategy
-            set_strategy(self.sharing_strategy)
-        if self.threads is not None:
-            limit_threads(self.threads)
-        if self.user_init is not None:
-            self.user_init(worker_id)
-            if self.threads is not None:  # which the user's own may have set otherwise
-                limit_threads(self.threads)
-
-
-def limit_threads(count: int) -> None:
-    """Limit the thread pools of this process: those that exist and those of libraries to come.
-
-    Torch limits only its own pool in workers; OpenCV, BLAS and OpenMP pools do not follow it.
-    """
-    import torch  # noqa: PLC0415 - a worker of the trial has it; importing this module does not
-
-    torch.set_num_threads(count)
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(count)))
-    opencv = sys.modules.get("cv2")
-    if opencv is not None:
-        opencv.setNumThreads(count)
-    try:
-        threadpoolctl = importlib.import_module("threadpoolctl")
-    except ImportError:
-        return
-    threadpoolctl.threadpool_limits(limits=count)

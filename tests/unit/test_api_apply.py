@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from dlprof.errors import TargetError, UsageError
 from dlprof.records import Config, Recommendation
-from dlprof.targets.loader import WorkerSetup
+from dlprof.targets.workers import WorkerSetup
 
 DATA = TensorDataset(torch.arange(12))
 

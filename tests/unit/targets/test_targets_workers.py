@@ -14,7 +14,8 @@ import torch.multiprocessing
 
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object
-from dlprof.targets.loader import WorkerSetup, limit_threads, make_loader
+from dlprof.targets.loader import make_loader
+from dlprof.targets.workers import WorkerSetup, limit_threads
 
 
 @pytest.fixture(autouse=True)

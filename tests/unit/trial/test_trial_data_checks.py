@@ -19,7 +19,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from dlprof.records import DUPLICATED_SIGN, VARIED_SIGN, Config, Target
 from dlprof.targets.counting import SampleCounter, agreeing, is_resampled
-from dlprof.targets.loader import WorkerSetup
+from dlprof.targets.workers import WorkerSetup
 from dlprof.trial import data_checks
 from dlprof.trial.data_checks import IN_SAMPLES, BatchChecks, check_length, watch_worker_info
 from dlprof.trial.measure import Loop, WrongDataError
