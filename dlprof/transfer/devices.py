@@ -246,12 +246,7 @@ def _copies(
             buffers, copier = Buffers(runtime, size), Copier(runtime)
             found = measure_copies(copier, buffers, budget_s=budget_s, seed=request.seed)
         except (RuntimeError, MemoryError) as error:
-            # On the device, on the host, or of what may be page-locked; as CUDA, torch and the
-            # system say it. An "illegal memory access" is none.
-            shortages = ("out of memory", "allocate memory", "not enough memory")
-            is_short = isinstance(error, torch.OutOfMemoryError | MemoryError)
-            is_short |= any(words in str(error).lower() for words in shortages)
-            why = _first_line(error)
+            why, is_short = _first_line(error), _is_shortage(error)
             if is_short:
                 why = reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
             if not is_short or size <= 1 << 22:
@@ -259,6 +254,14 @@ def _copies(
             size //= 4
             continue
         return found, size
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Whether memory was short: on the device, on the host, or of what may be page-locked."""
+    # As CUDA, torch and the system say it; an "illegal memory access" is none.
+    words = ("out of memory", "allocate memory", "not enough memory")
+    short = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return short or any(each in str(error).lower() for each in words)
 
 
 def _first_line(error: Exception) -> str:
