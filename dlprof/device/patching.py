@@ -155,7 +155,9 @@ class Patch:
             return
         if len(seen.pending) >= _MOST_PENDING:
             read_pending()
-        if len(seen.pending) >= _MOST_PENDING or _is_captured(self._kind):
+        # Other events would break off a CUDA graph that is being captured.
+        captured = self._kind == "cuda" and torch.cuda.is_current_stream_capturing()
+        if len(seen.pending) >= _MOST_PENDING or captured:
             raise RuntimeError
         spare = seen.spare.get(copy.device)
         if spare:
@@ -182,19 +184,16 @@ class Patch:
             if copy.events is not None:
                 copy.events[1].record(copy.stream)
             moves.device = copy.device = self._numbered(copy.device)
-            size, pinned = _sent(args[0], result, goes_on=_goes_on(args, kwargs))
+            # By its place ``non_blocking`` is the first of the flags.
+            flags = (each for each in args if isinstance(each, bool))
+            goes_on = bool(kwargs.get("non_blocking", next(flags, False)))
+            size, pinned = _sent(args[0], result, goes_on=goes_on)
             moves.bytes += size
             moves.pinned_bytes += pinned
             seen.pending.append(copy)
             seen.reached.add(copy.device)
         except Exception:  # noqa: BLE001 - as above
             moves.failed = True
-
-
-def _goes_on(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether ``non_blocking`` is given: by its place it is the first of the flags."""
-    flags = (each for each in args if isinstance(each, bool))
-    return bool(kwargs.get("non_blocking", next(flags, False)))
 
 
 def _sent(tensor: torch.Tensor, result: torch.Tensor, *, goes_on: bool) -> tuple[int, int]:
@@ -225,11 +224,6 @@ def _forget() -> None:
         clear = getattr(getattr(sys.modules.get(module), name, None), "cache_clear", None)
         if clear is not None:
             clear()
-
-
-def _is_captured(kind: str) -> bool:
-    """Whether a CUDA graph is being captured, which other events would break off."""
-    return kind == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _leave_child() -> None:

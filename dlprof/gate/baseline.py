@@ -50,28 +50,27 @@ def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[Basel
     )
 
 
-def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
-    """In what the key differs from the most alike one of the history, in words.
-
-    Entries of other targets are the last to be named; empty without any entry.
-    """
-    differences = [_key_fields(entry.key, key) for entry in history]
-    closest = min(differences, key=lambda names: ("target" in names, len(names)), default={})
-    return ", ".join(f"{name} {was} instead of {now}" for name, (was, now) in closest.items())
-
-
 _WORDS: Mapping[str, str] = MappingProxyType(
     {"cpu_model": "CPU model", "available_cores": "available cores", "os": "OS"}
 )
 
 
-def _key_fields(stored: BaselineKey, key: BaselineKey) -> dict[str, tuple[object, object]]:
-    """The fields in which two keys differ, with the stored value and the present one."""
-    pairs = (
-        (field.name, getattr(stored, field.name), getattr(key, field.name))
-        for field in dataclasses.fields(BaselineKey)
-    )
-    return {_WORDS.get(name, name): (was, now) for name, was, now in pairs if was != now}
+def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
+    """In what the key differs from the most alike one of the history, in words.
+
+    Entries of other targets are the last to be named; empty without any entry.
+    """
+    names = [field.name for field in dataclasses.fields(BaselineKey)]
+    differences = [
+        {
+            _WORDS.get(name, name): (getattr(entry.key, name), getattr(key, name))
+            for name in names
+            if getattr(entry.key, name) != getattr(key, name)
+        }
+        for entry in history
+    ]
+    closest = min(differences, key=lambda names: ("target" in names, len(names)), default={})
+    return ", ".join(f"{name} {was} instead of {now}" for name, (was, now) in closest.items())
 
 
 def judge_baseline(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from dlprof.gate.signed_rank import least_differences
 from dlprof.records import Config
@@ -148,36 +149,22 @@ def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
     )
     timed = dataclasses.replace(service, views=("value",), alpha_pass=None)
     other = dataclasses.replace(timed, scale="difference", most_change=None)
+
+    def limited(name: GateName, threshold: float, floor: float, **more: Any) -> GateRule:
+        return dataclasses.replace(other, name=name, threshold=threshold, floor=floor, **more)
+
     return (
         service,
         dataclasses.replace(
             timed, name="receive", scale="difference", service_floor=limits.receive_of_service
         ),
         dataclasses.replace(timed, name="wall"),
-        *(
-            dataclasses.replace(
-                other, name=name, series="start", looks=start, threshold=threshold, floor=floor
-            )
-            for name, threshold, floor in _start_limits(limits)
+        limited("startup", limits.startup, limits.startup_floor_s, series="start", looks=start),
+        limited(
+            "epoch_turnover", limits.turnover, limits.turnover_floor_s, series="start", looks=start
         ),
-        *(
-            dataclasses.replace(other, name=name, threshold=threshold, floor=floor)
-            for name, threshold, floor in _memory_limits(limits)
-        ),
-    )
-
-
-def _start_limits(limits: Limits) -> tuple[tuple[GateName, float, float], ...]:
-    return (
-        ("startup", limits.startup, limits.startup_floor_s),
-        ("epoch_turnover", limits.turnover, limits.turnover_floor_s),
-    )
-
-
-def _memory_limits(limits: Limits) -> tuple[tuple[GateName, float, float], ...]:
-    return (
-        ("memory", limits.memory, limits.memory_floor_bytes),
-        ("shared_memory", limits.shm, limits.shm_floor_bytes),
+        limited("memory", limits.memory, limits.memory_floor_bytes),
+        limited("shared_memory", limits.shm, limits.shm_floor_bytes),
     )
 
 

@@ -156,7 +156,14 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, 
             f"receiving fail only beyond {UNCORRECTED_FACTOR:g} times their limits, and wall "
             "time fails nothing."
         )
-    notes += [_failed(side, found) for side in SIDES.values() if (found := _failures(quads, side))]
+    # A few failures are forgiven; but who looks for what got slower wants to know of them.
+    for side in SIDES.values():
+        blocks = (block for quad in quads for block in quad.blocks if block.side == side)
+        if failures := [block.failure for block in blocks if block.failure]:
+            notes.append(
+                f"{counted(len(failures), 'block')} of the {side} failed, so the blocks paired "
+                f"with them do not count: {failures[-1]}"
+            )
     judged = len(plan.rules)
     if judged > 1 or plan.targets > 1:
         notes.append(
@@ -164,21 +171,6 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, 
             f"raise a false alarm in at most {percent(plan.error_bound, signed=False)} of checks."
         )
     return tuple(notes)
-
-
-def _failures(quads: Sequence[Quad], side: Side) -> list[str]:
-    """Why blocks of a side have no figures, block by block."""
-    blocks = (block for quad in quads for block in quad.blocks if block.side == side)
-    return [block.failure for block in blocks if block.failure]
-
-
-def _failed(side: Side, failures: Sequence[str]) -> str:
-    """A few failures are forgiven; but who looks for what got slower wants to know of them."""
-    blocks = counted(len(failures), "block")
-    return (
-        f"{blocks} of the {side} failed, so the blocks paired with them do not count: "
-        f"{failures[-1]}"
-    )
 
 
 _STAGES = ("fetch", "collate", "receive")

@@ -38,12 +38,11 @@ def cleaned(quad: Quad) -> Quad:
 
     A quad is judged alike before and after; after, it holds finite numbers only.
     """
-    return dataclasses.replace(quad, blocks=tuple(map(_clean_block, quad.blocks)))
-
-
-def _clean_block(block: Block) -> Block:
-    fault = _fault(block)
-    return Block(side=block.side, failure=fault) if fault else block
+    blocks = (
+        Block(side=block.side, failure=fault) if (fault := _fault(block)) else block
+        for block in quad.blocks
+    )
+    return dataclasses.replace(quad, blocks=tuple(blocks))
 
 
 def _fault(block: Block) -> str:
@@ -51,19 +50,14 @@ def _fault(block: Block) -> str:
     if block.failure:
         return block.failure
     figures = [*block.service_s, *block.stages_s.values(), *_scalars(block)]
-    if not all(map(_is_usable, figures)):
+    # No second and no byte count of a block is larger; sums of such figures stay finite.
+    if not all(figure == 0 or 1e-60 <= abs(figure) <= 1e18 for figure in figures):
         return "a figure was not a usable number"
     if len(block.service_s) != len(block.samples):
         return "batches and their samples don't fit each other"
     if block.samples and not 0 < min(block.samples) <= max(block.samples) < (10**12):
         return "a batch held no usable number of samples"
     return ""
-
-
-def _is_usable(figure: float) -> bool:
-    """Whether a figure may stand in a document: of no size that nothing measured has."""
-    # No second and no byte count of a block is larger; sums of such figures stay finite.
-    return figure == 0 or 1e-60 <= abs(figure) <= 1e18
 
 
 def _scalars(block: Block) -> list[float]:

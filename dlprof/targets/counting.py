@@ -448,7 +448,9 @@ def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
         inner = [_samples(entry, depth + 1) for entry in batch]
         sizes = {None if at is None else at.count(batch[i]) for i, at in enumerate(inner)}
         first = inner[0]
-        if len(sizes) == 1 and _is_collated(batch) and first is not None and sizes.pop():
+        # A list of structures that are alike would be one of samples, not of fields.
+        collated = len(batch) == 1 or len({type(entry) for entry in batch}) > 1
+        if len(sizes) == 1 and collated and first is not None and sizes.pop():
             return first.below(True, 0)
         return whole
     leading = {_leading(entry) for entry in batch}
@@ -457,11 +459,6 @@ def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
     if len(leading) > 1 or len(batch) > (leading.pop() or 0):
         return whole
     return _Place(((True, 0),), _leading)
-
-
-def _is_collated(batch: list[Any]) -> bool:
-    """Whether a list of structures holds fields: the same thing in each would be samples."""
-    return len(batch) == 1 or len({type(entry) for entry in batch}) > 1
 
 
 def _lengths(batch: object, depth: int) -> Iterator[tuple[_Place, int]]:

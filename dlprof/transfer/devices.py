@@ -130,21 +130,15 @@ def near_and_far(
         raise UnavailableError("this version of torch can't give pinned memory back in between")
     rates = []
     for node, cpus in allowed.items():
-        with _placed(cpus, before):
+        os.sched_setaffinity(0, cpus)
+        try:
             empty_pinned_cache()
             rate = _rates(runtime, _large(runtime, most_bytes))
+        finally:
+            os.sched_setaffinity(0, before)
         rates.append(NumaRate(node=node, near=node == near, bytes_per_s=rate))
     empty_pinned_cache()
     return tuple(rates)
-
-
-@contextlib.contextmanager
-def _placed(cpus: set[int], before: set[int]) -> Iterator[None]:
-    os.sched_setaffinity(0, cpus)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[TogetherRate, ...]:

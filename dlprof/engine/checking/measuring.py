@@ -148,7 +148,8 @@ class _Loop:
         look = next_look(self.plan, self.quads)
         while not look.decided:
             for series in self._order(look.needed):
-                if not self._has_time_for(series):
+                ends_s = self.clock() - self.began_s + self.took_s.get(series, 0.0)
+                if ends_s > self.settings.sweep.budget_s:
                     return tuple(self.quads)
                 self._measure(series, look)
                 self.sides.refuse_failing()
@@ -163,10 +164,6 @@ class _Loop:
         self.took_s[series] = self.clock() - began_s
         elapsed_s = self.clock() - self.began_s
         self.listener.quads(self.done, look, elapsed_s, self.settings.sweep.budget_s)
-
-    def _has_time_for(self, series: Series) -> bool:
-        ends_s = self.clock() - self.began_s + self.took_s.get(series, 0.0)
-        return ends_s <= self.settings.sweep.budget_s
 
     def _order(self, needed: Mapping[Series, int]) -> Iterator[Series]:
         """What to measure up to the next look.
