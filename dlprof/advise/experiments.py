@@ -19,7 +19,7 @@ from dlprof.stats import NEAR
 __all__ = ["Allowance", "Experiment", "Observation", "propose"]
 
 _CALIBRATION_SHARE = 0.8
-"""Length of a calibrating trial over that of others: FIELD section 5 takes 0.5 to 0.8 s."""
+"""Length of a calibrating trial over that of others."""
 
 _LONG, _LONGEST = 4.0, 8.0
 _PRECISION = 0.1

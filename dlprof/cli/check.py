@@ -112,10 +112,10 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     fails = rule.get("inconclusive") == "fail"
     warns = rule.get("regression", "fail" if baseline is None else "warn") == "warn"
     for flag, other in (("--against", against), ("--against-python", against_python)):
-        _refuse_two({flag: other, "--baseline": baseline, "--self-test": self_test})
+        options.refuse_two({flag: other, "--baseline": baseline, "--self-test": self_test})
     for name, path in files.items():
         flag = "-o" if path is output else f"--{name.replace('_', '-')}"
-        _refuse_two({"--self-test": self_test, flag: path})
+        options.refuse_two({"--self-test": self_test, flag: path})
     refuse_unwritable(files)
     from dlprof.engine.checking.settings import for_check
     from dlprof.report.gate.live import open_check_listener
@@ -160,15 +160,6 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         faults.show(fault, as_json=False)
         code = code or fault.exit_code
     raise click.exceptions.Exit(code)
-
-
-def _refuse_two(given: Mapping[str, object]) -> None:
-    """Refuse more than one of several options that exclude each other, by their flags."""
-    flags = [flag for flag, value in given.items() if value]
-    if len(flags) > 1:
-        raise UsageError(
-            f"{flags[0]} and {flags[1]} exclude each other", hint="Leave one of the two out."
-        )
 
 
 def is_page(output: Path | None) -> bool:

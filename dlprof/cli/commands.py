@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -135,6 +135,13 @@ class Command(click.Command):
             formatter.write("".join(f"  {example}\n" for example in self.examples))
         if not whole:
             formatter.write(f"\nAll options: {ctx.command_path} {_WHOLE}\n")
+
+
+def taking_values(params: Sequence[click.Parameter]) -> Iterator[str]:
+    """Every option that takes the word behind it, whatever that looks like."""
+    for each in params:
+        if isinstance(each, click.Option) and not each.is_flag:
+            yield from each.opts
 
 
 class Group(click.Group):

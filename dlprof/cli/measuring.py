@@ -16,7 +16,9 @@ import click
 from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
 
 if TYPE_CHECKING:
+    from dlprof.cli.options import Asked
     from dlprof.records import Run
+    from dlprof.report.live import QuietListener
     from dlprof.settings import SweepSettings
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -87,6 +89,18 @@ def signals_while_measuring() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def listening(asked: Asked) -> Iterator[QuietListener]:
+    """What shows a measurement while it goes on, and ends it cleanly when it is asked to."""
+    from dlprof.report.live import open_listener
+
+    with (
+        signals_while_measuring(),
+        open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener,
+    ):
+        yield listener
 
 
 def _at_next_signal(handler: Callable[[], object]) -> None:

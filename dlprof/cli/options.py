@@ -54,6 +54,19 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
     return lambda name, kind: Argument([name], metavar=metavar, text=text, type=_READ[kind], **more)
 
 
+def refuse_two(given: Mapping[str, object]) -> None:
+    """Refuse more than one of several options that exclude each other, by their flags.
+
+    Raises:
+        UsageError: Names two of them.
+    """
+    flags = [flag for flag, value in given.items() if value]
+    if len(flags) > 1:
+        raise UsageError(
+            f"{flags[0]} and {flags[1]} exclude each other", hint="Leave one of the two out."
+        )
+
+
 def varied(key: str, **changes: Any) -> table.Option:
     """An option of the table that reads otherwise with one command."""
     return dataclasses.replace(option_named(key), **changes)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlprof.cli import options, streams
-from dlprof.cli.commands import Command
+from dlprof.cli.commands import Command, taking_values
 from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -28,13 +28,7 @@ class _ScriptCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, options ending where the script's own words begin."""
         ctx.allow_interspersed_args = False
-        taking_values = {
-            name
-            for each in self.params
-            if isinstance(each, click.Option) and not each.is_flag
-            for name in each.opts
-        }
-        return super().parse_args(ctx, end_options_at_module(args, taking_values))
+        return super().parse_args(ctx, end_options_at_module(args, {*taking_values(self.params)}))
 
 
 def end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]:

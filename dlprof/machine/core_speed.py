@@ -1,7 +1,7 @@
 """How fast the cores are at this moment: a little fixed work on each, timed by its CPU clock.
 
 A virtual core switches between speeds that can be 1.8x apart, for 0.3 to 10 s at a time and each
-core by itself; neither steal nor CPU time shows it (FIELD section 10). So the speed is measured in
+core by itself; neither steal nor CPU time shows it. So the speed is measured in
 the very window whose rate is to be understood: before it or after it tells nothing.
 """
 
@@ -181,7 +181,7 @@ def _loop(steps: int) -> int:
     """Steps whose time follows the core's speed: neither memory nor a library takes part.
 
     It does follow the version of Python. Work of a library that doesn't, such as zlib's, doesn't
-    follow the core either: 1.12x between states that are 1.87x apart for a loop (FIELD section 10).
+    follow the core either: 1.12x between states that are 1.87x apart for a loop.
     So speeds are compared where the version is the same, and state it.
     """
     found = 0
