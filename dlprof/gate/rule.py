@@ -8,7 +8,7 @@ blocks always give the same verdict, while they are measured and years later.
 
 Quads during which the machine changed its speed are left out, by a bound that knows nothing of
 which side is which: they say little and are far off. The two blocks of a side differ by the
-machine alone, whichever side the coin (``design.order_of``) has given them to, so that what is
+machine alone, whichever side the coin (``plan.order_of``) has given them to, so that what is
 left is symmetric about the same shift. Where most would go, or too few to tell anything would be
 left at the end, all of them count. Code that stalls now and then makes its own blocks differ, too:
 what is left out can speak against PASS (``_stalls``). FAIL needs none of that: the bound of false
