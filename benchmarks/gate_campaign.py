@@ -39,7 +39,7 @@ from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.sides import open_sides
 from dlprof.errors import UsageError
 from dlprof.gate import judge
-from dlprof.gate.look import run_queue_wait
+from dlprof.gate.rule import run_queue_wait
 from dlprof.records.gate import Compared, Quad, Side
 from dlprof.report.gate.live import open_check_listener
 from dlprof.settings import SweepSettings

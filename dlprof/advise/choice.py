@@ -101,11 +101,6 @@ def choose(allowed: Sequence[Candidate], situation: Situation, speeds: Speeds) -
 
     What was measured is left for what was only predicted where that is likely better by over 3 %
     than all of it.
-
-    Args:
-        allowed: Cheapest first, at least one.
-        situation: What the settings are wanted for.
-        speeds: What they are worth.
     """
     measured = [each for each in allowed if each.measured]
     found = _choose(measured, allowed, situation, speeds, RISK) if measured else None
@@ -183,10 +178,6 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
 def certify(choice: Choice, run: Run) -> Certificate | None:
     """The certificate of a choice: how far from the best it may be, at most.
 
-    Args:
-        choice: What was chosen.
-        run: From which.
-
     Returns:
         ``None`` where it is for conditions that nobody measured: another machine, several ranks or
         what only a model answers, and where there is nothing to compare it with.
@@ -249,13 +240,7 @@ def unmeasured(
 
 
 def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Confidence, str]:
-    """The confidence and one sentence: the gravest doubt, else what is certain.
-
-    Args:
-        choice: What was chosen.
-        run: From which.
-        certificate: How near the best that is.
-    """
+    """The confidence and one sentence: the gravest doubt, else what is certain."""
     doubt = next(_doubts(choice, run), None)
     if doubt is not None:
         return doubt

@@ -46,7 +46,7 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ForecastRow:
     """One configuration.
 
     Attributes:
@@ -151,7 +151,7 @@ class Forecast(Answer):
     """
 
     conditions: Conditions
-    rows: tuple[Row, ...]
+    rows: tuple[ForecastRow, ...]
     pick: Config | None
     bounds: Mapping[str, str]
     agreement: Agreement | None = None
@@ -164,11 +164,6 @@ def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -
 
     What is recommended of them is decided as ``recommend`` does; where none are named, it is the
     same.
-
-    Args:
-        run: That holds a calibration.
-        configs: Canonical ones, at least one; ``None`` for all that are worth it.
-        situation: Where they are to run.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
@@ -196,7 +191,7 @@ def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -
         if each.prediction is not None:
             beyond = "" if found is None else f"{found[0]}: it {found[1]}"
             rows.append(
-                Row(
+                ForecastRow(
                     config=each.config,
                     prediction=each.prediction,
                     samples_per_s=each.prediction.samples_per_s and speeds.rate(each.key),
@@ -310,7 +305,7 @@ class Feed(Answer):
         pss_bytes: Memory of all ranks.
         shm_bytes: Shared memory of all ranks.
         prediction: Of one rank, in that configuration on those cores.
-        samples_per_s: Its rate, as in ``Row``.
+        samples_per_s: Its rate, as in ``ForecastRow``.
         reached: Whether that keeps the wait, and the step computes for most of the time; if not,
             nothing within reason does.
         machine_cores: Cores that there are.
@@ -547,11 +542,5 @@ class _Search:
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number from ``low`` to ``high`` for which something holds, else ``high``.
-
-    Args:
-        holds: False up to some number, true from there on.
-        low: To begin with.
-        high: The answer where it holds for none.
-    """
+    """The least number from ``low`` to ``high`` for which something holds, else ``high``."""
     return low + bisect.bisect_left(range(low, high), True, key=holds)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlprof.cli import BEGAN_S, options
-from dlprof.cli.measuring import leave_interrupted, resolve, run_path, signals_while_measuring
+from dlprof.cli.measuring import leave_interrupted, listening, resolve, run_path
 from dlprof.errors import NothingMeasuredError
 from dlprof.settings.options import SWEPT
 
@@ -48,14 +48,10 @@ def profile(
     """
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
-    from dlprof.report.live import open_listener
 
     settings = for_one(*resolve(asked.given, config))
     path = run_path(output, settings.target)
-    with (
-        signals_while_measuring(),
-        open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener,
-    ):
+    with listening(asked) as listener:
         run = run_profile(
             settings, output=path, listener=listener, force=force, began_s=BEGAN_S.get()
         )
@@ -64,11 +60,6 @@ def profile(
 
 def show(asked: options.Asked, run: Run, path: Path) -> None:
     """Show a profile, and end as it ended.
-
-    Args:
-        asked: What was asked.
-        run: What was measured.
-        path: Its file, by the name that the user knows it by.
 
     Raises:
         DlprofError: It was interrupted, or nothing could be measured.

@@ -65,11 +65,8 @@ def recommend(
             f"--format: {quoted(written_as)} is no format",
             hint=f"Give one of {', '.join(FORMATS)}.",
         )
-    if asked.as_json and written_as not in {None, "json"}:
-        raise UsageError(
-            f"--json and --format {written_as} exclude each other",
-            hint="Leave one of the two out.",
-        )
+    elsewhere = written_as not in {None, "json"}
+    options.refuse_two({"--json": asked.as_json, f"--format {written_as}": elsewhere})
     given = {"machine": machine, **asked.given}
     for key in ("machine", "cores", "speed"):
         if save is not None and given.get(key) is not None:
@@ -114,7 +111,7 @@ def recommend(
 def _keep(path: Path, run: Run, answer: Recommendation) -> str:
     """Save the settings, and say how they are used."""
     from dlprof.advise.wrong_data import said_first
-    from dlprof.report.text import clean
+    from dlprof.report.labels import clean
     from dlprof.saved import save_settings
 
     header = run.header

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlprof.cli import options, streams
-from dlprof.cli.commands import Command
+from dlprof.cli.commands import Command, taking_values
 from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -28,22 +28,11 @@ class _ScriptCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, options ending where the script's own words begin."""
         ctx.allow_interspersed_args = False
-        taking_values = {
-            name
-            for each in self.params
-            if isinstance(each, click.Option) and not each.is_flag
-            for name in each.opts
-        }
-        return super().parse_args(ctx, end_options_at_module(args, taking_values))
+        return super().parse_args(ctx, end_options_at_module(args, {*taking_values(self.params)}))
 
 
 def end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]:
-    """The words with ``--`` behind ``-m MODULE``, where that is the first to name a program.
-
-    Args:
-        args: The words behind the command's name.
-        taking_values: Options that take the word behind them.
-    """
+    """The words with ``--`` behind ``-m MODULE``, where that is the first to name a program."""
     place = 0
     while place < len(args) and args[place].startswith("-") and args[place] != "--":
         word = args[place]
@@ -113,7 +102,7 @@ def run(
     from dlprof.integrations.running import Plan, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
     from dlprof.store import check_output
-    from dlprof.store.naming import run_file_name
+    from dlprof.store.format import run_file_name
 
     rank = read_rank(os.environ)
     if headroom and rank is not None and rank.world_size > 1:

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from dlprof.cli import BEGAN_S, options, streams
-from dlprof.cli.measuring import leave_interrupted, resolve, run_path, signals_while_measuring
+from dlprof.cli.measuring import leave_interrupted, listening, resolve, run_path
 from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
 
@@ -56,15 +56,11 @@ def sweep(
     path = run_path(output, settings.target, resume=resume)
     from dlprof.engine import resume_command, run_sweep
     from dlprof.report.documents import sweep_document
-    from dlprof.report.live import open_listener
     from dlprof.report.sweep import sweep_report
     from dlprof.settings import by_key
     from dlprof.units import counted
 
-    with (
-        signals_while_measuring(),
-        open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener,
-    ):
+    with listening(asked) as listener:
         run = run_sweep(
             settings,
             output=path,

@@ -33,8 +33,7 @@ from dlprof.records import (
     TrialCost,
     Usage,
 )
-from dlprof.records.bounds import fault_of
-from dlprof.records.codec import MismatchError, from_json
+from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.search.led import (
     calibration_configs,
     has_room,

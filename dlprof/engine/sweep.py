@@ -46,7 +46,7 @@ from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import next_calibration, next_lever, race_plan
 from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
-from dlprof.stats import Expected
+from dlprof.stats import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runner import TrialRunner
@@ -256,7 +256,7 @@ class Sweep:
         self.listener.predicted(prediction)
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
-        expected = None if led is None else Expected.of(led)
+        expected = None if led is None else ExpectedRates.of(led)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
             cells = () if led is None else tuple(cell.config for cell in led.cells)
             found = Integrity.of(self._so_far())

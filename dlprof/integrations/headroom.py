@@ -474,7 +474,7 @@ class LoopHeadroom:
         if self._knows_device:
             return
         self._knows_device = True
-        from dlprof.device.noticing import compiled_for  # noqa: PLC0415 - it imports torch
+        from dlprof.device.patching import compiled_for  # noqa: PLC0415 - it imports torch
 
         kind = compiled_for()
         if kind is None:

@@ -21,11 +21,7 @@ def began_at(pid: int) -> float | None:
 
 
 class PortableTree:
-    """Reads one process tree through psutil; ended processes stay counted as last seen.
-
-    Args:
-        pid: The tree's first process.
-    """
+    """Reads one process tree through psutil; ended processes stay counted as last seen."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -71,13 +71,7 @@ class _Member:
 
 
 class ProcessTree:
-    """Reads one process tree of Linux's ``/proc``.
-
-    Args:
-        pid: The tree's first process.
-        root: Where ``/proc`` is found.
-        tick_ns: Length of a clock tick; the kernel's own for ``None``.
-    """
+    """Reads one process tree of Linux's ``/proc``."""
 
     def __init__(self, pid: int, *, root: Path = Path("/"), tick_ns: int | None = None) -> None:
         self._pid = pid
@@ -163,7 +157,10 @@ class ProcessTree:
             member = _Member(start_ticks=stat.start_ticks)
         self._read_threads(folder, member)
         member.io = parse_io(read_text(f"{folder}/io") or "") or member.io
-        self._read_times(stat, member)
+        # Threads tell nanoseconds; the process tells ticks, but of threads never seen too.
+        seen = max(member.run_ns, stat.cpu_ticks * self._tick_ns)
+        member.cpu_ns = max(member.cpu_ns, seen)
+        member.reaped_ns = max(member.reaped_ns, stat.reaped_ticks * self._tick_ns)
         return member
 
     def _read_threads(self, folder: str, member: _Member) -> None:
@@ -182,12 +179,6 @@ class ProcessTree:
                 member.ended_run_ns += last.run_ns
                 member.ended_wait_ns += last.wait_ns
         member.threads = threads
-
-    def _read_times(self, stat: ProcessStat, member: _Member) -> None:
-        """Threads tell nanoseconds; the process tells ticks, but of threads never seen too."""
-        seen = max(member.run_ns, stat.cpu_ticks * self._tick_ns)
-        member.cpu_ns = max(member.cpu_ns, seen)
-        member.reaped_ns = max(member.reaped_ns, stat.reaped_ticks * self._tick_ns)
 
     def _settle(
         self,

@@ -25,7 +25,6 @@ _QUEUE_MS = range(4000, 5001)
 """Time-out of a wait for torch's queues: what is left of ``MP_STATUS_CHECK_INTERVAL``, 5 s. Python
 waits for a socket by ``poll`` too, with the time-out of that socket."""
 
-_FUTEX_PRIVATE = 128
 
 Calls = Mapping[int, str]
 _X86: Calls = {
@@ -128,7 +127,7 @@ def parse_wait(syscall: str | None, channel: str | None, machine: str) -> Wait:
     if call == "ppoll" and len(arguments) > 1:  # its time-out is in the process's memory
         return "queue" if arguments[1] == 1 else "network"
     if call == "futex" and len(arguments) > 1:
-        return "threads" if arguments[1] & _FUTEX_PRIVATE else "lock"
+        return "threads" if arguments[1] & 128 else "lock"
     return _SAID.get(call, "other")
 
 

@@ -34,9 +34,6 @@ AGE_STAGES: tuple[StageName, ...] = (
 )
 """The stages whose times add up to a batch's age: from a worker's taking it up to its yield."""
 
-_SEVERAL = 3
-"""Batches that each of the others has made, before a worker without any counts as idle."""
-
 
 @record(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -222,7 +219,9 @@ class Explanation:
     def fed_workers(self) -> int:
         """Workers that made batches; all, unless each of these made several and others none."""
         made = [worker.batches for worker in self.workers if worker.batches]
-        clear = min(made, default=0) >= _SEVERAL
+        # Batches that each of the others has made, before a worker without any counts as
+        # idle.
+        clear = min(made, default=0) >= 3
         return len(made) if clear else self.config.num_workers
 
     def stage(self, name: StageName) -> Stage | None:

@@ -45,12 +45,7 @@ def sweep_document(run: Run) -> str:
 
 
 def profile_document(run: Run, fault: DlprofError | None = None) -> str:
-    """What ``dlprof profile --json`` prints; what each single batch cost stays in the run file.
-
-    Args:
-        run: The finished profile.
-        fault: Why nothing could be measured, where that is so.
-    """
+    """What ``dlprof profile --json`` prints; what each single batch cost stays in the run file."""
     diagnosis = run.diagnosis
     return json_document(
         **_about(run),
@@ -96,9 +91,6 @@ def brief_document(text: str) -> str:
     """The answer of a document of ``sweep``, ``recommend``, ``profile`` or ``check``.
 
     One line a key, for programs that pay for what they read.
-
-    Args:
-        text: The whole document.
     """
     whole: dict[str, Any] = json.loads(text)
     whole |= whole.get("recommendation") or {}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from dlprof.records import Estimate, GpuUsage
-from dlprof.report.text import clean
+from dlprof.records import Config, Estimate, GpuUsage
+from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.units import MISSING, format_bytes, format_rate
 
 END_TEXTS = {
@@ -27,13 +30,7 @@ def value_text(estimate: Estimate | None) -> str:
 def interval_text(
     estimate: Estimate | None, shown: Callable[[float], str] = format_rate, dash: str = "-"
 ) -> str:
-    """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none.
-
-    Args:
-        estimate: The figure.
-        shown: How its ends read.
-        dash: What is between them.
-    """
+    """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return MISSING
     return f"{shown(estimate.low)}{dash}{shown(estimate.high)}"
@@ -44,13 +41,7 @@ def rate_text(
     unit: str = "samples/s",
     shown: Callable[[float], str] = format_rate,
 ) -> str:
-    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``.
-
-    Args:
-        estimate: The rate.
-        unit: Its unit.
-        shown: How a figure of it reads.
-    """
+    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``."""
     if estimate is None:
         return MISSING
     interval = interval_text(estimate, shown)
@@ -66,12 +57,7 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def gain_text(gain: Estimate, over: str = "") -> str:
-    """What a change brings: a figure, that there is none, or that it is too noisy to say.
-
-    Args:
-        gain: Speed with it over speed without.
-        over: What it is compared with, such as ``your settings``.
-    """
+    """What a change brings: a figure, that there is none, or that it is too noisy to say."""
     behind = f" over {over}" if over else ""
     if gain.low is None or gain.high is None:
         return f"{ratio_text(gain.value)}{behind}"
@@ -159,3 +145,131 @@ def processes_text(count: int | None) -> str:
     if count is None:
         return MISSING
     return "1 process" if count == 1 else f"{count:,} processes"
+
+
+# A dataset's name or a traceback may hold terminal control sequences, Rich markup or characters
+# that turn the reading direction, and nothing of that may act: control sequences are taken out
+# here, and what is left reaches Rich only as ``rich.text.Text``, in which brackets are no markup.
+# ECMA-48: CSI sequences; OSC, DCS, SOS, PM and APC strings up to their terminator (BEL or ST);
+# two-byte escapes. C1 controls (U+0080 to U+009F) start the same sequences in one character.
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]"
+)
+# Control characters but for line feed and tab, marks that reorder text, zero-width and tag
+# characters, and lone surrogates, which no encoding can write.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    r"\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def clean_lines(text: str) -> str:
+    r"""The text without anything that a terminal would act on; lines and tabs are kept.
+
+    >>> clean_lines("a\x1b[31mred\x1b[0m\nb")
+    'ared\nb'
+    """
+    unbroken = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _CONTROL.sub("", _SEQUENCE.sub("", unbroken))
+
+
+def clean(text: str) -> str:
+    r"""The same as one line: each run of white space becomes a single space.
+
+    >>> clean("two\nlines \x1b]0;title\x07[bold]")
+    'two lines [bold]'
+    """
+    return " ".join(clean_lines(text).split())
+
+
+def shortened(text: str, most: int) -> str:
+    """The end of a text that is longer than that many characters, marked as cut.
+
+    Names of one kind, such as paths, begin alike.
+    """
+    return text if len(text) <= most else f"...{text[3 - most :]}"
+
+
+def clean_within(text: str) -> str:
+    """The same for a piece of a line, whose blanks at either end part it from the others."""
+    ends = [" " * min(2, len(text) - len(cut)) for cut in (text.lstrip(" "), text.rstrip(" "))]
+    return f"{ends[0]}{clean(text)}{ends[1]}" if text.strip() else " " * min(2, len(text))
+
+
+MOST_BARS = 7
+"""Bars beside an answer, which has to fit into 16 lines."""
+
+_ALWAYS = frozenset({"num_workers", "prefetch_factor"})
+_TITLES = {
+    "num_workers": "workers",
+    "prefetch_factor": "prefetch",
+    "pin_memory": "pin",
+    "persistent_workers": "persist",
+    "batch_size": "batch",
+    "in_order": "in order",
+    "start_method": "start",
+    "sharing_strategy": "sharing",
+    "worker_threads": "threads",
+}
+
+
+def setting_columns(configs: Sequence[Config]) -> Iterator[Column]:
+    """The settings in which configurations differ, under short names."""
+    words = {True: "yes", False: "no", None: MISSING}
+    for name, title in _TITLES.items():
+        values = [getattr(config, name) for config in configs]
+        if name in _ALWAYS or len(set(values)) > 1:
+            found = (words.get(v, "") if v is None or isinstance(v, bool) else v for v in values)
+            yield Column(title, [str(value) for value in found])
+
+
+class Rated(NamedTuple):
+    """What a bar shows; one that comes ``first`` counts more than others with as many workers."""
+
+    config: Config
+    rate: Estimate
+    note: str
+    first: bool = False
+
+
+def rates_chart(
+    rates: Iterable[Rated],
+    pick: Config | None,
+    present: Config | None = None,
+    *,
+    unit: str = "samples/s",
+    most: int = MOST_BARS,
+) -> Chart | None:
+    """The best rate by ``num_workers``, that of the recommended and the present one their own."""
+    shown: dict[int, Rated] = {}
+    for each in sorted(
+        rates, key=lambda r: (r.config == pick, r.config == present, r.first, r.rate.value)
+    ):
+        shown[each.config.num_workers] = each
+    found = [shown[workers] for workers in sorted(shown)]
+    if len(found) < 2:
+        return None
+    best = max(range(len(found)), key=lambda i: found[i].rate.value)
+    kept = {i for i, each in enumerate(found) if each.config in {pick, present}} | {0, best}
+    first = {i for i, each in enumerate(found) if each.first}
+    fits = len(first | kept) <= most
+    rest = sorted({*range(len(found))} - kept - first if fits else first - kept)
+    sure = first | kept if fits else kept
+    if len(rest) > (room := most - len(sure)):  # evenly some of the others
+        rest = [rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room)]
+    chosen = sorted({*sure, *rest})
+    firm = sure if rest else kept
+    bars = [_bar(found[place], pick, present, spare=place not in firm) for place in chosen]
+    return chart(bars, "workers", unit)
+
+
+def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: bool) -> Bar:
+    config = each.config
+    default = config == Config(batch_size=config.batch_size) and config != pick
+    marks = {"default": default, "yours": config == present, "◀": config == pick}
+    label = " ".join([str(config.num_workers), *(mark for mark, is_so in marks.items() if is_so)])
+    tone: Tone = "good" if config == pick else ""
+    bar = Bar.of(label, each.rate, format_rate(each.rate.value), each.note, tone)
+    return dataclasses.replace(bar, spare=spare)

@@ -24,15 +24,6 @@ from dlprof.report.labels import STAGES, cores_text, count_text, gpu_text, perce
 from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
-_MOST_SLOWEST = 5
-_MOST_WORKERS = 64
-_MOST_TRANSFORMS = 12
-_PILE_BATCHES = 1.0
-"""Fewer batches than this are on their way, not piling up."""
-
-_SLOWER_TRACED = 0.1
-"""From this share on it is said that traced batches took longer than the others, or less long."""
-
 _WORKERS: tuple[StageName, ...] = ("pick_up", "fetch", "collate", "serialise")
 _MAIN: tuple[StageName, ...] = ("queue", "rebuild", "pin", "hold_up", "copy", "wait", "step")
 _QUEUES: frozenset[StageName] = frozenset({"pick_up", "queue", "hold_up"})
@@ -52,7 +43,7 @@ def profile_report(run: Run) -> doc.Document:
         rows = [("Bottleneck", f"not known: {unknown}")]
         if run.end is None:
             rows.append(("Cut off", "the profile did not end; run it once more"))
-        row = doc.Facts(tuple(rows))
+        row = doc.FactList(tuple(rows))
         return doc.Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
     traced = run.traced
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
@@ -61,7 +52,7 @@ def profile_report(run: Run) -> doc.Document:
         title=title_of(run),
         answer=(
             *(first(run) if traced else ()),  # else findings are all that there is
-            doc.Facts(tuple(_answer(run, diagnosis, traced, trial))),
+            doc.FactList(tuple(_answer(run, diagnosis, traced, trial))),
             *doc.known(_lanes(traced)),
         ),
         hints=_last(run, len(diagnosis.findings) - 1),
@@ -110,7 +101,9 @@ def _wait(wait: float, step_s: object, period_s: float | None, traced: Explanati
     if period_s is not None:
         parts.append(f"a batch every {format_duration(period_s)}")
         there_s = stages.get("wait", 0.0) + stages.get("step", 0.0)
-        if abs(there_s - period_s) > _SLOWER_TRACED * period_s and there_s > 0:
+        # From this share on it is said that traced batches took longer than the others, or
+        # less long.
+        if abs(there_s - period_s) > 0.1 * period_s and there_s > 0:
             parts[-1] += f"; traced {format_duration(there_s)}"
     return f"{text} ({', '.join(parts)})" if parts else text
 
@@ -228,7 +221,8 @@ def _places(traced: Explanation) -> doc.Chart | None:
     most, pile = max(lying, default=(0.0, None))
     bars = []
     for name, count in found:
-        note = "piles up" if name == pile and most >= _PILE_BATCHES else ""
+        # Fewer batches than this are on their way, not piling up.
+        note = "piles up" if name == pile and most >= 1.0 else ""
         tone: doc.Tone = "warn" if name in _QUEUES else ""
         bars.append(doc.Bar.of(STAGES[name], count, f"{count:.1f}", note, tone))
     return doc.chart(bars, "stage", "batches")
@@ -240,14 +234,14 @@ def _samples(samples: SampleCosts) -> Iterator[doc.Words]:
         f"{format_duration(samples.median_s)}, p95 {format_duration(samples.p95_s)}, p99 "
         f"{format_duration(samples.p99_s)}, longest {format_duration(samples.max_s)}"
     )
-    slowest = list(samples.slowest.items())[:_MOST_SLOWEST]
+    slowest = list(samples.slowest.items())[:5]
     if slowest:
         named = ", ".join(f"{name} ({format_duration(s)})" for name, s in slowest)
         yield f"slowest: {named}"
 
 
 def _transforms(transforms: Sequence[TransformCost]) -> doc.Table:
-    shown = transforms[:_MOST_TRANSFORMS]
+    shown = transforms[:12]
     return doc.Table(
         (
             doc.Column("transform", [each.name for each in shown], left=True),
@@ -258,7 +252,7 @@ def _transforms(transforms: Sequence[TransformCost]) -> doc.Table:
 
 
 def _workers(workers: Sequence[WorkerCosts]) -> Iterator[doc.Block]:
-    shown = workers[:_MOST_WORKERS]
+    shown = workers[:64]
 
     growth = [format_bytes(each.pss_growth_bytes_per_batch) for each in shown]
     yield doc.Table(

@@ -13,8 +13,6 @@ from dlprof.files import folder_lock, replace_file, write_fault
 from dlprof.records import Expected, Machine, Recommendation
 from dlprof.saved.document import KWARGS, Entry, MachineEntry, read_document, revised_document
 
-_DEFAULT_WORKERS = 4
-
 
 def save_settings(
     path: Path,
@@ -164,7 +162,7 @@ def _choose(
 def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
     from dlprof.machine.memory import USUAL_SHM_BYTES  # noqa: PLC0415 - few come here
 
-    workers = min(_DEFAULT_WORKERS, int(machine.usable_cores))
+    workers = min(4, int(machine.usable_cores))
     small = machine.shm_bytes is not None and machine.shm_bytes < USUAL_SHM_BYTES
     if workers < 2 or small:
         workers = 0

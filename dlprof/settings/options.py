@@ -63,10 +63,6 @@ class Option:
     def read(self, raw: object, origin: str) -> Any:
         """The value for the field.
 
-        Args:
-            raw: A text, or a natural TOML or Python value.
-            origin: Where it was given, for the error: a flag, a variable, a key of a file.
-
         Raises:
             UsageError: Names the origin and the value, and says what is allowed.
         """
@@ -317,11 +313,6 @@ def option_named(key: str) -> Option:
 def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
     """The value of one option, for commands that take some of a sweep's options and their own.
 
-    Args:
-        key: The option's name, such as ``max_ram`` or ``cores``.
-        raw: A text, or a natural TOML or Python value.
-        origin: Where it was given; the flag where this is ``None``.
-
     Raises:
         UsageError: Names the origin and the value, and says what is allowed.
     """
@@ -331,10 +322,6 @@ def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
 
 def fields_of(given: Mapping[str, object | None], *keys: str) -> dict[str, Any]:
     """The values of options under the names of their fields, as far as they are given.
-
-    Args:
-        given: Texts or natural values by key; ``None`` is not given.
-        keys: Which options.
 
     Raises:
         UsageError: As for ``parse_option``.

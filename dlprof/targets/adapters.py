@@ -65,7 +65,10 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
         That, or ``None`` where there is none; and in a sentence which adapter knows the object's
         package at another version, and what that one lacks.
     """
-    for package in _packages_of(type(found)):
+    # The packages of a class and of those that it is derived from, each once.
+    cls = type(found)
+    names = (base.__module__.partition(".")[0] for base in cls.__mro__)
+    for package in (name for name in dict.fromkeys(names) if name not in _NO_ADAPTER):
         for adapter in _adapters(package):
             try:
                 adapted = adapter(found)
@@ -77,11 +80,7 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
 
 
 def call_of(loader: object) -> LoaderCall | None:
-    """Where the users of a loader's class set it; ``None`` for a plain DataLoader.
-
-    Args:
-        loader: A DataLoader, or anything that an adapter knows.
-    """
+    """Where the users of a loader's class set it; ``None`` for a plain DataLoader."""
     adapted, _ = adapt(loader)
     if adapted is not None and adapted.call is not None:
         return adapted.call
@@ -93,10 +92,6 @@ def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> Loade
 
     What the user's own line calls counts: an object that an adapter knows, a class derived from
     DataLoader, or a function that takes ``num_workers``.
-
-    Args:
-        frame: What calls ``DataLoader.__init__``.
-        is_library: Whether a file is of an installed package.
     """
     found: LoaderCall | None = None
     for _ in range(_MOST_FRAMES):
@@ -108,11 +103,7 @@ def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> Loade
 
 
 def ranks_served(frame: FrameType | None) -> int:
-    """How many ranks get the batches of an iterator that is being made; 1 where it is one.
-
-    Args:
-        frame: What makes it.
-    """
+    """How many ranks get the batches of an iterator that is being made; 1 where it is one."""
     if "accelerate.data_loader" not in sys.modules:
         return 1
     for _ in range(_MOST_FRAMES):
@@ -152,12 +143,6 @@ def _call_by(name: str, parameters: tuple[str, ...]) -> LoaderCall:
     """The call of a function or class by its name, with the name of its first parameter."""
     first = next((each for each in parameters if each not in {"args", "kwargs"}), "dataset")
     return LoaderCall(text=f"{name}({first}, ..., {{settings}})")
-
-
-def _packages_of(cls: type) -> Iterator[str]:
-    """The packages of a class and of those that it is derived from, each once."""
-    names = (base.__module__.partition(".")[0] for base in cls.__mro__)
-    return (name for name in dict.fromkeys(names) if name not in _NO_ADAPTER)
 
 
 @functools.cache

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -18,8 +18,16 @@ from dlprof.targets.factory import Factory
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
-from dlprof.targets.inner import core_of, dataloader_of, inner_loaders, with_inner
-from dlprof.targets.parts import KEYWORDS, LoaderParts, order_sampler, take_apart
+from dlprof.targets.parts import (
+    KEYWORDS,
+    LoaderParts,
+    core_of,
+    dataloader_of,
+    inner_loaders,
+    order_sampler,
+    take_apart,
+    with_inner,
+)
 
 DEFAULT_BATCH_SIZE = 32
 _WANTED = (
@@ -93,21 +101,24 @@ def build_from_object(
 ) -> BuiltTarget:
     """The same for a live object: a Dataset, a DataLoader or a callable.
 
-    Args:
-        found: The object.
-        arguments: ``--arg`` pairs; only a callable takes any.
-        shuffle: As for :func:`build_target`.
-        batch_size: As for :func:`build_target`.
-        seed: As for :func:`build_target`.
-        text: How messages and the run file name the object.
-
     Raises:
         TargetError: The object, or what it returned, can't be loaded from.
     """
     arguments = arguments or {}
     factory = None
-    if _is_callable(found):
-        factory = Factory.of(found, _callable_name(found, text), arguments)
+    if (
+        callable(found)
+        and not isinstance(found, Dataset | DataLoader)
+        and not _is_dataset(found)
+        and not inner_loaders(found)
+        and adapt(found)[0] is None  # a LightningModule can be called, too
+    ):
+        name = getattr(found, "__qualname__", type(found).__qualname__)
+        factory = Factory.of(
+            found,
+            f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()",
+            arguments,
+        )
         found = factory.first_call()
         source = f"{factory.name} returned"
     elif arguments:
@@ -345,21 +356,6 @@ def _told(found: object) -> str:
     if isinstance(found, list | tuple) and _is_collection_of_targets(found):
         return f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
     return type_name(found)
-
-
-def _is_callable(found: object) -> TypeGuard[Callable[..., Any]]:
-    return (
-        callable(found)
-        and not isinstance(found, Dataset | DataLoader)
-        and not _is_dataset(found)
-        and not inner_loaders(found)
-        and adapt(found)[0] is None  # a LightningModule can be called, too
-    )
-
-
-def _callable_name(found: Callable[..., Any], text: str) -> str:
-    name = getattr(found, "__qualname__", type(found).__qualname__)
-    return f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()"
 
 
 def _notes(

@@ -13,8 +13,7 @@ from dlprof.targets.describe import type_name
 from dlprof.targets.epoch import EpochGate
 from dlprof.targets.factory import Factory
 from dlprof.targets.faults import one_line, user_traceback
-from dlprof.targets.inner import core_of, dataloader_of
-from dlprof.targets.parts import LoaderParts, take_apart
+from dlprof.targets.parts import LoaderParts, core_of, dataloader_of, take_apart
 from dlprof.targets.workers import WorkerSetup
 
 __all__ = ["EpochGate", "apply", "make_loader"]

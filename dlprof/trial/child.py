@@ -197,8 +197,8 @@ def _measure(
     request: TrialRequest, built: BuiltTarget, session: Session
 ) -> tuple[Loop, dict[str, Any]]:
     from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
-    from dlprof.targets.inner import core_of  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+    from dlprof.targets.parts import core_of  # noqa: PLC0415
 
     copies = _copies(request)
     consume = copies or make_consumer(request.step_s, request.step_callable)

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlprof.machine.core_speed import SpeedProbe
-from dlprof.machine.snapshot import Sampler, Snapshot
-from dlprof.machine.usage import usage_between
+from dlprof.machine.snapshot import Sampler, Snapshot, usage_between
 from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.protocol import Channel, Message
 from dlprof.units import format_bytes
