@@ -229,13 +229,13 @@ def _share_estimate(share: float, looks: int) -> Estimate:
 
 def _shares(seen: Seen) -> _Shares:
     looks, count = seen.looks, max(1, len(seen.looks))
-    waiting = [look for look in looks if _waits(look, pins=seen.pins)]
+    waiting = [look for look in looks if _waits(look)]
     flights = _in_flight(seen)
     depth = _depth(flights, len(seen.workers))
     capacity = None if depth is None else depth * len(seen.workers)
     held = inside = 0.0
     if capacity is not None:
-        missing = [capacity - flight for look, flight in flights if _waits(look, pins=seen.pins)]
+        missing = [capacity - flight for look, flight in flights if _waits(look)]
         held = max(0.0, statistics.fmean(missing)) if missing else 0.0
         taken = sum(
             look.main == "running" and round(capacity - flight) >= 1 and look.finished_bytes != 0
@@ -257,11 +257,11 @@ def _shares(seen: Seen) -> _Shares:
     )
 
 
-def _waits(look: Look, *, pins: bool) -> bool:
+def _waits(look: Look) -> bool:
     """Whether main waits for a batch: by a pin thread it waits for that one, as for any other."""
     if look.main == "queue":
         return True
-    return pins and look.main == "threads" and look.alive > look.idle
+    return look.pin is not None and look.main == "threads" and look.alive > look.idle
 
 
 def _mean_idle(looks: Sequence[Look]) -> float:
@@ -443,6 +443,9 @@ def _explanation(
         stage("wait", wait_s, receive_s + dispatch_s, 0.0, 0.0),
         stage("step", step_s, min(step_s, step_cpu_s), 0.0, max(0.0, step_s - step_cpu_s)),
     )
+    if seen.pins:
+        copying = sum(look.pin == "running" for look in seen.looks) / len(seen.looks)
+        stages += (stage("pin", copying * period_s, copying * period_s, 0.0, 0.0),)
     whole = max(1, sum(each.messages for each in seen.workers))
     grown = [each.grown_bytes for each in seen.workers]
     filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
