@@ -370,6 +370,8 @@ def fewer_workers(view: View) -> Config | None:
     else:  # those that were faster, all of them instrumented alike
         told = [each for each in view.evidence.explanations() if each.window_s]
         rates = {each.config.num_workers: each.batches / each.window_s for each in told}
+        started = 1 - turn(view)[1]  # share of an epoch that is left where workers start
+        rates = {n: rate * (started if n else 1.0) for n, rate in rates.items()}
         least = at.PAYS * rates.get(now, 0.0)
         faster = [n for n, rate in rates.items() if n < now and rate >= least]
         count = max(faster, key=rates.__getitem__, default=count)
