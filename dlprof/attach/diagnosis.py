@@ -41,7 +41,9 @@ from dlprof.records import (
 from dlprof.records.record import record
 
 _ID = "attached"
-_BLOCKED: Final = ("sleep", "disk", "network", "lock", "threads", "handover", "child", "other")
+_BLOCKED: Final = (
+    *("sleep", "disk", "network", "lock", "gil", "threads", "handover", "child", "other"),
+)
 _FEW_LOOKS = 50
 _FEWEST_BATCHES = 5
 
@@ -436,7 +438,7 @@ def _explanation(
         )
 
     step_s = period_s - wait_s
-    stages = (
+    stages: tuple[Stage, ...] = (
         stage("dispatch", dispatch_s, dispatch_s, 0.0, 0.0),
         stage("fetch", making_s, cpu_s, queue_s, io_s),
         stage("rebuild", receive_s + handover_s, receive_s, 0.0, handover_s),

@@ -31,7 +31,8 @@ from dlprof.machine.procfs import (
     parse_schedstat,
     parse_statm,
 )
-from dlprof.machine.waits import Wait, needs_channel, parse_wait
+from dlprof.machine.threads import Kept, Thread, gil_of
+from dlprof.machine.waits import Wait
 
 SHARE = 0.004
 """Of one core, that looking may take: half a percent less what the figures at both ends take."""
@@ -46,9 +47,6 @@ behind its length."""
 
 _FEWEST_SIZES = 5
 _TENSOR = "/shm/torch_"
-_ENDED = "-1 0x0 0x0"
-"""What ``syscall`` says of a thread without a stack, as of a process that nobody has waited for."""
-
 _NS = 1_000_000_000
 
 
@@ -185,11 +183,12 @@ class Watcher:
         self._cgroups = read_cgroups(training.pid, root)
         self._kills = oom_kills(self._cgroups, root) or 0
         self._first = self._sampler.take()
-        self._main = _Process(training.pid, self._proc, self._machine)
-        self._pin: _Thread | None = None
+        self._gil = gil_of(f"{self._proc}/{training.pid}")  # and of workers that are forked
+        self._main = _Process(training.pid, self._proc, self._machine, self._gil)
+        self._pin: Thread | None = None
         self._not_pins: set[str] = set()
         self._parents = f"{self._proc}/{training.parent}/task"
-        self._children: dict[str, _Kept] = {}
+        self._children: dict[str, Kept] = {}
         self._find_parents()
         self._workers: dict[int, _Process] = {}
         self._listed: str | None = None
@@ -306,7 +305,7 @@ class Watcher:
                 continue
             stat = parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
             if stat is not None and stat.name == WORKER and stat.state not in ("Z", "X"):
-                self._workers[pid] = _Process(pid, self._proc, self._machine)
+                self._workers[pid] = _Process(pid, self._proc, self._machine, self._gil)
                 self._started += not first
             else:
                 unnamed = unnamed or (stat is not None and stat.state not in ("Z", "X"))
@@ -320,7 +319,7 @@ class Watcher:
         for name in self._children.keys() - found:
             self._children.pop(name).close()
         for name in found - self._children.keys():
-            kept = _Kept(f"{self._parents}/{name}/children")
+            kept = Kept(f"{self._parents}/{name}/children")
             if name == str(self._training.parent) or kept.read():
                 self._children[name] = kept
             else:
@@ -337,7 +336,7 @@ class Watcher:
         for name in set(list_names(folder)) - self._not_pins:
             self._not_pins.add(name)
             if (read_text(f"{folder}/{name}/comm") or "").strip() == PIN_THREAD:
-                self._pin = _Thread(f"{folder}/{name}", self._machine)
+                self._pin = Thread(f"{folder}/{name}", self._machine, self._gil)
 
     def _look_around(self) -> None:
         """What changes slowly: memory, threads of the main process."""
@@ -399,55 +398,6 @@ class Watcher:
         return "fork"
 
 
-class _Kept:
-    """A file of ``/proc`` that is kept open and read again and again."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = -1
-        with contextlib.suppress(OSError):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self) -> str | None:
-        """Its text now; ``None`` where it can't be read, as of a process that has ended."""
-        if self._descriptor < 0:
-            return None
-        try:
-            return os.pread(self._descriptor, 4096, 0).decode("ascii", "replace")
-        except OSError:
-            return None
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-class _Thread:
-    """One thread, and what it does just now."""
-
-    def __init__(self, folder: str, machine: str) -> None:
-        self._machine = machine
-        self._syscall, self._channel = _Kept(f"{folder}/syscall"), _Kept(f"{folder}/wchan")
-        self._stat = _Kept(f"{folder}/stat")
-        self.unreadable = self._syscall.read() is None
-
-    def look(self) -> Wait | None:
-        """What it does; ``None`` where it has ended."""
-        call = None if self.unreadable else self._syscall.read()
-        if call is None or call.startswith(_ENDED):
-            stat = parse_process_stat(self._stat.read() or "")
-            if stat is None or stat.state in ("Z", "X"):
-                return None
-            if stat.state == "R":
-                return "running"
-        channel = self._channel.read() if needs_channel(call, self._machine) else None
-        return parse_wait(call, channel, self._machine)
-
-    def close(self) -> None:
-        for each in (self._syscall, self._channel, self._stat):
-            each.close()
-
-
 @dataclasses.dataclass(slots=True)
 class _Totals:
     """What a process had used."""
@@ -464,9 +414,9 @@ class _Totals:
 class _Process:
     """One process: its main thread, and what it had used when it was first seen."""
 
-    def __init__(self, pid: int, proc: str, machine: str) -> None:
+    def __init__(self, pid: int, proc: str, machine: str, gil: Sequence[range]) -> None:
         self.pid, self._folder = pid, f"{proc}/{pid}"
-        self.thread = _Thread(f"{self._folder}/task/{pid}", machine)
+        self.thread = Thread(f"{self._folder}/task/{pid}", machine, gil)
         self._waits: collections.Counter[Wait] = collections.Counter()
         self._pages: list[int] = []
         self._first = self._last = self._totals() or _Totals()

@@ -663,5 +663,5 @@ def shards_of(dataset: Any) -> int | None:
         source = stages[0]
         urls = _held(source).get("urls")
         resampled = "Resampled" in type(source).__name__
-        return len(urls) if _is(urls, list | tuple) and not resampled else None
+        return len(urls) if isinstance(urls, list | tuple) and not resampled else None
     return None

@@ -298,3 +298,27 @@ def test_blocked_time_beside_busy_threads_may_be_a_wait_for_the_gil(
     if not sure:
         assert blocked.severity != "high"
         assert blocked.evidence["gil_at_most_s"] == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    ("waits", "code"),
+    [
+        ({"running": 0.1, "gil": 0.88, "sleep": 0.02}, "lock"),
+        ({"running": 0.1, "gil": 0.02, "sleep": 0.88}, "fetch.io"),
+    ],
+)
+def test_what_waits_for_the_gil_is_no_io(waits: dict[str, float], code: str) -> None:
+    seen = evidence(Loader(config=config(0), fetch_cpu=0.001, fetch_io=0.03, rate=32))
+    observed = [
+        dataclasses.replace(
+            each,
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=0.03).with_gil(waits),
+        )
+        for each in seen.observations
+    ]
+    found = find(dataclasses.replace(seen, observations=tuple(observed)))
+    blocked = next(each for each in found if each.code in ("lock", "fetch.io"))
+    assert blocked.code == code
+    assert ("GIL" in blocked.title) is (code == "lock")
+    assert {each.code for each in found} & {"lock", "fetch.io"} == {code}

@@ -10,6 +10,7 @@ import pytest
 from dlprof.attach.trainings import Training, find_trainings, read_training, training_of
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.trial.observer import Glances
 
 RECORDED = Path(__file__).parents[2] / "data" / "attach" / "shards"
 MAIN, WORKERS = 17191, (17661, 17666)
@@ -192,3 +193,11 @@ def test_workers_that_have_ended_are_let_go(root: Path) -> None:
         assert watcher.look()
     finally:
         watcher.close()
+
+
+def test_glances_at_a_trial_count_what_its_first_threads_do(root: Path) -> None:
+    glances = Glances(MAIN, root)
+    glances.find([*WORKERS, 4])
+    for _ in range(4):
+        glances.look()
+    assert glances.shares() == {"main_waits": {"queue": 1.0}, "worker_waits": {"running": 1.0}}
