@@ -159,8 +159,8 @@ def python_data(maps: str) -> tuple[range, ...]:
     found: list[range] = []
     name = ""
     for line in maps.splitlines():
-        span, _, rest = line.partition(" ")
-        path = line[line.index("/") :] if "/" in line else rest.split(" ")[-1]
+        span, rights, *rest = (*line.split(maxsplit=5), "", "")
+        path = "" if len(rest) < 6 else rest[3]
         began, _, ended = span.partition("-")
         try:
             first, last = int(began, 16), int(ended, 16)
@@ -168,7 +168,7 @@ def python_data(maps: str) -> tuple[range, ...]:
             continue
         follows = bool(found) and first == found[-1].stop and not path and name == "python"
         name = "python" if _is_interpreter(path) or follows else path
-        if name == "python" and rest.startswith("rw"):
+        if name == "python" and rights.startswith("rw"):
             if found and first == found[-1].stop:
                 found[-1] = range(found[-1].start, last)
             else:

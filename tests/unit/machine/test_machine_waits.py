@@ -60,13 +60,13 @@ def test_without_the_call_the_kernels_function_says_it(channel: str, wait: str) 
 
 
 MAPS = """\
-5558c44b6000-5558c44b7000 rw-p 00003000 fe:00 26723                      /usr/bin/python3.11
+5558c44b6000-5558c44b7000 rw-p 00003000 fe:00 26723  /usr/bin/python3.11
 5558d857d000-5558d869d000 rw-p 00000000 00:00 0                          [heap]
-7f64ae600000-7f64ae9f0000 r-xp 00000000 fe:00 267                        /usr/lib/libpython3.11.so.1.0
-7f64aeb00000-7f64aeb40000 rw-p 00500000 fe:00 267                        /usr/lib/libpython3.11.so.1.0
-7f64aeb40000-7f64aeb50000 rw-p 00000000 00:00 0 
-7f64aeb50000-7f64aeb60000 rw-p 00000000 fe:00 9                          /usr/lib/libm.so.6
-7f64aeb60000-7f64aeb70000 rw-p 00000000 00:00 0 
+7f64ae600000-7f64ae9f0000 r-xp 00000000 fe:00 267  /usr/lib/libpython3.11.so.1.0
+7f64aeb00000-7f64aeb40000 rw-p 00500000 fe:00 267  /usr/lib/libpython3.11.so.1.0
+7f64aeb40000-7f64aeb50000 rw-p 00000000 00:00 0
+7f64aeb50000-7f64aeb60000 rw-p 00000000 fe:00 9   /usr/lib/libm.so.6
+7f64aeb60000-7f64aeb70000 rw-p 00000000 00:00 0
 """
 
 
