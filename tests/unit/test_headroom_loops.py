@@ -314,7 +314,7 @@ def test_batches_that_grow_are_kept_within_the_same_bytes(monkeypatch: pytest.Mo
         wide = 100 if len(held) < 10 or len(held) > 600 else 400
         return {**batch, "wide": torch.zeros(wide)}
 
-    world.advance = advance  # type: ignore[method-assign]
+    world.advance = advance  # type: ignore[method-assign,assignment]
     told = training.run().told()
     assert max(held) <= 20_000
     assert told is not None
