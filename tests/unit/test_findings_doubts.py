@@ -114,6 +114,15 @@ def test_a_crowd_comes_before_what_loading_takes_and_behind_what_is_wrong() -> N
     assert codes(find(wrong)) == ["collate", "cpu.neighbours"]
 
 
+@pytest.mark.parametrize(("waits_s", "first"), [(0.03, "fetch.io"), (0.015, "cpu.neighbours")])
+def test_a_crowd_comes_behind_what_takes_longer_by_itself(waits_s: float, first: str) -> None:
+    crowd = Usage(own_cpu_cores=0.3, available_cpu_cores=0.4, other_cpu_cores=1.6)
+    loader = Loader(fetch_cpu=0.002, fetch_io=waits_s, starved=0.024, rate=35)
+    found = codes(find(evidence(loader, usage=crowd, noisy=True)))
+    assert found[0] == first
+    assert "cpu.neighbours" in found
+
+
 def test_waiting_for_a_starved_worker_is_no_receiving() -> None:
     crowd = Usage(own_cpu_cores=1.9, available_cpu_cores=1.9, other_cpu_cores=0.05)
     loader = Loader(config=config(8), fetch_cpu=0.02, starved=0.08, receive=0.009, rate=90)

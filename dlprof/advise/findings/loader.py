@@ -149,13 +149,15 @@ def deeper(view: View) -> Config | None:
 
 
 def lock(view: View) -> Claim | None:
+    """A lock: one that workers share, or the GIL of a process."""
+    return _gil(view) or _shared(view)
+
+
+def _shared(view: View) -> Claim | None:
     """Workers wait for each other: waiting grows with them, speed doesn't, and storage isn't why.
 
     What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
-    The GIL is such a lock, of the threads of one process.
     """
-    if (held := _gil(view)) is not None:
-        return held
     costs, alone, read = view.costs, view.costs_at(1), view.usage.read_bytes_per_s or 0.0
     if costs is None or alone is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
@@ -605,7 +607,7 @@ def more_workers(view: View) -> Config | None:
     costs = _making_costs(view)
     if costs is None or (view.workers and (view.busy or 0.0) < at.HALF_BUSY):
         return None
-    if lock(view) is not None:
+    if _shared(view) is not None:
         return None
     beside = costs_for(view, view.having(num_workers=max(1, view.workers))) or costs
     cpu_s = costs.making.cpu_s + beside.put_cpu_s

@@ -23,7 +23,7 @@ def test_what_makes_no_sense_is_no_explanation(told: dict[str, object]) -> None:
     assert timeline_of(told, "t0001") is None
 
 
-def test_an_explanation_bears_the_id_of_its_trial(config(2)) -> None:
+def test_an_explanation_bears_the_id_of_its_trial() -> None:
     told = to_json(dataclasses.replace(explanation(Loader()), trial_id=""))
     made = dataclasses.replace(trial(config(2)), id="t0007")
     assert explanation_of({"explanation": told}, made) == explanation(Loader(), "t0007")
