@@ -213,7 +213,7 @@ def _gil(view: View) -> Claim | None:
         "Making batches waits for the GIL",
         f"Making a batch waits for the GIL for {format_duration(gil_s)}, "
         f"{percent(_share(costs, gil_s))} of its time: other Python threads of that process "
-        "compute meanwhile.",
+        "compute at the same time.",
         _share(costs, gil_s) * (view.wait or 1.0),
         "fetch_waiting_s fetch_cpu_s",
         {"gil_s": gil_s, "share": _share(costs, gil_s)},
