@@ -679,6 +679,13 @@ class View:
         return math.fsum(known) if known else None
 
     @property
+    def gil_share(self) -> float:
+        """Share of making a batch that is known to be a wait for the GIL."""
+        if self.costs is None or self.costs.making.wall_s <= 0:
+            return 0.0
+        return min(1.0, (self.waits_for_gil_s or 0.0) / self.costs.making.wall_s)
+
+    @property
     def gil_s(self) -> float:
         """Blocked time in making a batch that is, or may be, a wait for the GIL, at most.
 

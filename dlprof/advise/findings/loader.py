@@ -195,8 +195,8 @@ loader = DataLoader(dataset, worker_init_fn=open_own, ...)""",
 
 def _gil(view: View) -> Claim | None:
     """Other Python threads of the process that makes the batches hold its GIL."""
-    costs, gil_s = _making_costs(view), view.waits_for_gil_s
-    if costs is None or gil_s is None or _share(costs, gil_s) < at.LARGE_SHARE:
+    costs, gil_s, share = _making_costs(view), view.waits_for_gil_s or 0.0, view.gil_share
+    if costs is None or share < at.LARGE_SHARE:
         return None
     if gil_s < max(costs.making.io_s - gil_s, at.LARGE_SHARE * costs.making.cpu_s):
         return None
@@ -212,11 +212,11 @@ def _gil(view: View) -> Claim | None:
     return Claim(
         "Making batches waits for the GIL",
         f"Making a batch waits for the GIL for {format_duration(gil_s)}, "
-        f"{percent(_share(costs, gil_s))} of its time: other Python threads of that process "
+        f"{percent(share)} of its time: other Python threads of that process "
         "compute at the same time.",
-        _share(costs, gil_s) * (view.wait or 1.0),
+        share * (view.wait or 1.0),
         "fetch_waiting_s fetch_cpu_s",
-        {"gil_s": gil_s, "share": _share(costs, gil_s)},
+        {"gil_s": gil_s, "share": share},
         fix,
         config=more if pays else None,
         gain=gain if pays else predicted_gain(view, costs=free),

@@ -26,7 +26,7 @@ from dlprof.units import format_bytes, format_duration
 def threads(view: View) -> Claim | None:
     """Threads inside the workers compete for the cores."""
     single = single_threaded(view)
-    if single is None:
+    if single is None or view.gil_share >= at.LARGE_SHARE:  # it is the GIL that they hold
         return None
     tried = measured_gain(view, single)
     # A worker_init_fn of the user's own may set its threads after dlprof's.
