@@ -413,6 +413,7 @@ class Beside(Timed):
         return super().__getitem__(index)
 
     def go_on(self) -> None:
+        """Compute or sleep for ever."""
         while True:
             if self.computes:
                 burn(50)
