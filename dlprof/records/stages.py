@@ -238,8 +238,11 @@ class Explanation:
             return self
         each_s = self.window_s * max(1, self.config.num_workers) / self.batches
         blocked_s = sum(stage.io_s or 0.0 for stage in making)
-        known = sum(share for wait, share in waits.items() if wait not in _NO_IO)
-        gil_s = min(waits.get("gil", 0.0) * each_s, max(0.0, blocked_s - known * each_s))
+        others_s = each_s * sum(share for wait, share in waits.items() if wait not in _NO_IO)
+        step = None if self.config.num_workers else self.stage("step")
+        if step is not None:  # it is the same thread
+            others_s = max(0.0, others_s - (step.mean_s - (step.cpu_s or 0.0)))
+        gil_s = min(waits.get("gil", 0.0) * each_s, max(0.0, blocked_s - others_s))
         part = gil_s / blocked_s if blocked_s > 0 else 0.0
         apart = {
             stage.name: dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
