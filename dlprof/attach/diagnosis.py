@@ -413,6 +413,7 @@ def _explanation(
     cpu_s = sum(each.run_s for each in seen.workers) / batches
     queue_s = sum(each.queued_s for each in seen.workers) / batches if crowded else 0.0
     io_s = sum(each.share(*_BLOCKED) for each in seen.workers) * period_s
+    gil_s = sum(each.share("gil") for each in seen.workers) * period_s
     put_s = sum(each.others_cpu_s for each in seen.workers) / batches
     main_s, main_queue_s = seen.main.run_s / batches, seen.main.queued_s / batches
     inside_s = shares.inside * period_s
@@ -445,9 +446,14 @@ def _explanation(
         stage("wait", wait_s, receive_s + dispatch_s, 0.0, 0.0),
         stage("step", step_s, min(step_s, step_cpu_s), 0.0, max(0.0, step_s - step_cpu_s)),
     )
+    if gil_s > 0:  # else it may not be known where it is
+        stages = tuple(
+            dataclasses.replace(each, gil_s=gil_s) if each.name == "fetch" else each
+            for each in stages
+        )
     if seen.pins:
-        copying = sum(look.pin == "running" for look in seen.looks) / len(seen.looks)
-        stages += (stage("pin", copying * period_s, copying * period_s, 0.0, 0.0),)
+        pin_s = _pinning(seen) * period_s
+        stages += (stage("pin", pin_s, pin_s, 0.0, 0.0),)
     whole = max(1, sum(each.messages for each in seen.workers))
     grown = [each.grown_bytes for each in seen.workers]
     filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
@@ -587,16 +593,22 @@ def _turning(seen: Seen) -> float:
 def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
     """Whether workers idle while the training waits, as finished batches wait for their turn.
 
-    Where workers wait for a core most of the time, it is others who make some batches slow.
+    Where workers wait for a core most of the time, it is others who make some batches slow. Where
+    the pin thread copies most of the time, that has what is not seen of them.
     """
     several = len(seen.workers) > 1 and all(each.messages for each in seen.workers)
     return (
         several
-        and _starved(told) < _MOSTLY
+        and max(_starved(told), _pinning(seen)) < _MOSTLY
         and shares.wait >= _WAITS
         and shares.idle_meanwhile >= _IDLE
         and (shares.held >= _HELD or shares.depth is None)
     )
+
+
+def _pinning(seen: Seen) -> float:
+    """Share of the looks in which the pin thread copies."""
+    return sum(look.pin == "running" for look in seen.looks) / max(1, len(seen.looks))
 
 
 def _comes_in_bursts(shares: _Shares, told: Explanation) -> bool:
