@@ -112,11 +112,14 @@ class Glances:
             else:
                 (self._main if pid == self._pid else self._workers)[wait] += 1
 
-    def shares(self) -> dict[str, dict[str, float]]:
-        """Shares of the looks that found them so, as in ``records.Usage``; ends looking."""
+    def close(self) -> None:
+        """Let go of all files."""
         for thread in self._threads.values():
             thread.close()
         self._threads.clear()
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        """Shares of the looks that found them so, as in ``records.Usage``."""
         counted = {"main_waits": self._main, "worker_waits": self._workers}
         return {
             name: {wait: count / waits.total() for wait, count in waits.items()}
@@ -181,7 +184,8 @@ class Observer:
             self._pulse_at_s = self._clock() + PULSE_S
             self._gpus.begin()
         elif verb == "unwatch":
-            self._sampler = self._guard = self._glances = None
+            self._sampler = self._guard = None
+            self._end_glances()
             self._gpus.stop()
             self._speed.stop()
         elif self._sampler is not None:
@@ -192,17 +196,23 @@ class Observer:
             self._gpus.start()
             self._start = self._last = sampler.take()
             self._speed.start()
+            self._end_glances()  # a window may begin again
             if pid is not None:
                 self._glances = Glances(pid, self._root)
                 self._glances.find(sampler.pids)
         elif verb == "end":
-            if self._glances is not None:
-                self._waits, self._glances = self._glances.shares(), None
+            self._end_glances()
             self._end = sampler.take()
             self._speed.stop()
             self._gpus.stop()
         elif verb == "memory":
             self._answer(sampler.take(memory=True))
+
+    def _end_glances(self) -> None:
+        if self._glances is not None:
+            self._waits = self._glances.shares()
+            self._glances.close()
+            self._glances = None
 
     def _answer(self, full: Snapshot) -> None:
         if self._start is None or self._end is None:
