@@ -35,6 +35,8 @@ NAMES = (
         "planted",
         "planted_beside",
         "strangers",
+        "heavy",
+        "shard_faults",
         "attached",
         "certificate",
         "differential",

@@ -342,9 +342,13 @@ def new_header(
 _Told = TypeVar("_Told", DatasetWeight, Explanation, Timeline)
 
 
-def explanation_of(told: Mapping[str, object], trial_id: str) -> Explanation | None:
+def explanation_of(told: Mapping[str, object], trial: Trial) -> Explanation | None:
     """Where a trial's time went; ``None`` if it told nothing, or nothing that makes sense."""
-    return _record(Explanation, told.get("explanation"), trial_id)
+    found = _record(Explanation, told.get("explanation"), trial.id)
+    if found is None or "fetch_threads_cpu_s" in found.unavailable:  # there is no GIL
+        return found
+    used = trial.usage
+    return found.with_gil(used.worker_waits if trial.config.num_workers else used.main_waits)
 
 
 def timeline_of(told: Mapping[str, object], trial_id: str) -> Timeline | None:

@@ -333,7 +333,7 @@ class _Profile:
     def _keep(self, experiment: Experiment, trial: Trial, told: Message) -> None:
         """Append a trial and what it told to the file, and remember them even if it is full."""
         trial = dataclasses.replace(trial, purpose=_purpose(experiment))
-        explanation = explanation_of(told, trial.id)
+        explanation = explanation_of(told, trial)
         timeline = timeline_of(told, trial.id) if experiment.role == "present" else None
         fault = self.writer.try_append(trial, explanation, timeline)
         if timeline is not None:

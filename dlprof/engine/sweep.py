@@ -301,7 +301,7 @@ class Sweep:
         if cut and self.trials and trial.outcome == "timed_out":
             return False
         trial = dataclasses.replace(trial, purpose=purpose)
-        explanation = explanation_of(told, trial.id)
+        explanation = explanation_of(told, trial)
         self._keep(trial, explanation)
         if explanation is None and purpose == "explain":
             self.mute.add(trial.id)

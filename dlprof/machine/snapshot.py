@@ -110,6 +110,11 @@ class Sampler:
         self._cost_ns = 0
         self._runnable = self._looks = 0
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The trial's processes at the last reading; empty where ``/proc`` doesn't show them."""
+        return getattr(self._tree, "pids", ())
+
     def take(self, *, memory: bool = False) -> Snapshot:
         """Read everything once.
 

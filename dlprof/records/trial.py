@@ -138,6 +138,10 @@ class Usage:
             page cache.
         core_speed: Thousands of steps of a fixed Python loop that a core did in a second of CPU
             time, mean over the cores by how busy they were: a virtual core changes its speed.
+        main_waits: What the main process's first thread did, shares of looks fifty times a second
+            (``running``, ``queue`` for a batch or indices, ``gil``, ``disk``, …), where batches
+            were traced; else empty.
+        worker_waits: The same of the workers'.
         observer_cpu_cores: What the observer itself used.
         gpu: One entry per GPU of the machine; empty where there is none.
     """
@@ -157,6 +161,8 @@ class Usage:
     read_bytes_per_s: float | None = None
     cache_hit_fraction: float | None = None
     core_speed: float | None = None
+    main_waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    worker_waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
     observer_cpu_cores: float | None = None
     gpu: tuple[GpuUsage, ...] = ()
 

@@ -38,6 +38,7 @@ _STATES = {
     "disk": "disk",
     "network": "network",
     "lock": "shared lock",
+    "gil": "GIL",
     "threads": "other thread",
     "child": "child process",
     "other": "other",

@@ -127,7 +127,9 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
     bars = []
     for stage in () if traced is None else traced.stages:
         name, figure = STAGES[stage.name], format_duration(stage.mean_s)
-        spent = {"CPU": stage.cpu_s, "run-queue delay": stage.run_queue_s, "blocked": stage.io_s}
+        io_s = stage.io_s if stage.gil_s is None else (stage.io_s or 0.0) - stage.gil_s
+        spent = {"CPU": stage.cpu_s, "run-queue delay": stage.run_queue_s, "blocked": io_s}
+        spent["wait for the GIL"] = stage.gil_s
         pieces = tuple(
             doc.Piece(seconds, kind, format_duration(seconds))
             for kind, seconds in spent.items()

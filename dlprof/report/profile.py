@@ -196,6 +196,8 @@ def _stages(stages: Sequence[Stage]) -> doc.Table:
     whole_s = sum(stage.mean_s for stage in stages if stage.name in {"wait", "step"})
 
     shares = [percent_text(s.mean_s / whole_s) if whole_s > 0 else MISSING for s in stages]
+    gil = [stage.gil_s for stage in stages]
+    for_gil = doc.Column("of it for the GIL", [format_duration(each) for each in gil], 7)
     return doc.Table(
         (
             doc.Column("stage", [STAGES[stage.name] for stage in stages], left=True),
@@ -209,6 +211,7 @@ def _stages(stages: Sequence[Stage]) -> doc.Table:
                 "run-queue delay", [format_duration(stage.run_queue_s) for stage in stages], 6
             ),
             doc.Column("blocked", [format_duration(stage.io_s) for stage in stages], 7),
+            *([for_gil] if any(gil) else []),
         )
     )
 

@@ -42,6 +42,7 @@ _COLORS = {
     "CPU": "#4c78a8",
     "run-queue delay": "#e0a339",
     "blocked": "#c05a7d",
+    "wait for the GIL": "#7a5195",
 }
 """A color for each stage, the same in every report."""
 

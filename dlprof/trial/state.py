@@ -93,6 +93,7 @@ class TrialState:
         began_s: When it was started.
         deadline_s: When it is ended, whatever it does.
         workers: How many it has.
+        traced: Whether its batches are.
         pid: Its first process, once it has told.
         result: What it measured.
         failure: What went wrong.
@@ -109,6 +110,7 @@ class TrialState:
     began_s: float
     deadline_s: float
     workers: int = 0
+    traced: bool = False
     pid: int | None = None
     result: Message | None = None
     failure: Failure | None = None

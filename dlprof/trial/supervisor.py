@@ -226,17 +226,21 @@ class Supervisor:
                 log = TrialLog(file)
                 request = dataclasses.replace(request, temporary=str(place))
                 handle = self._launcher.launch(request, file)
-                state = self._follow(handle, log, request.config.num_workers)
+                state = self._follow(handle, log, request)
                 return state, log.text()
         finally:
             for watch in watches:
                 watch.clear()
             shutil.rmtree(place, ignore_errors=True)
 
-    def _follow(self, handle: Handle, log: TrialLog, workers: int) -> TrialState:
+    def _follow(self, handle: Handle, log: TrialLog, request: TrialRequest) -> TrialState:
         now_s = self._clock()
         state = TrialState(
-            heard_s=now_s, began_s=now_s, deadline_s=now_s + self._limits.left, workers=workers
+            heard_s=now_s,
+            began_s=now_s,
+            deadline_s=now_s + self._limits.left,
+            workers=request.config.num_workers,
+            traced=request.explain,
         )
         try:
             while state.running():
@@ -318,7 +322,7 @@ class Supervisor:
                     reserve_bytes=self._limits.reserve_bytes,
                 )
             case "window_start":
-                self._watcher.order("start")
+                self._watcher.order("start", traced=state.pid if state.traced else None)
             case "window_end":
                 self._watcher.order("end")
             case "filled":
