@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from dlprof.errors import UsageError
-from dlprof.units import quoted
+from dlprof.units import quoted, spread_of
 
 if TYPE_CHECKING:
     from dlprof.advise.compare import Comparison
@@ -69,6 +69,7 @@ class SweepOptions(TypedDict, total=False):
     max_ram: int | str
     max_shm: int | str
     ranks: int
+    make_load: str | Mapping[str, float | str]
     cold_cache: bool
 
 
@@ -82,6 +83,7 @@ class PlaceOptions(TypedDict, total=False):
     cores: float | str
     assume_background: float | str
     speed: float | str
+    nodes: int
     ranks: int
     step_time: float | str
 
@@ -425,7 +427,7 @@ def predict(
             like ``"2%"``, which is the default.
         options: See :class:`PredictOptions`: the values to predict for, as for :func:`sweep`, and
             where, as for :func:`recommend`. ``storage_limit`` is what the storage gives to all
-            ranks together, in bytes a second or like ``"2GB/s"``.
+            ranks of all nodes together, in bytes a second or like ``"2GB/s"``.
 
     Returns:
         The predictions in ``rows``, in the order of what configurations cost; with ``feed`` what
@@ -641,7 +643,8 @@ def _question(run: Run, given: Mapping[str, Any]) -> dict[str, Any]:
 
     asked = fields_of(given, *LIMITED, "step_time", *PLACE)
     if "step_s" in asked:
-        asked["step_s"] = asked["step_s"] or 0.0  # none was asked for, and not: as it was measured
+        asked["step_spread"] = spread_of(asked["step_s"]) or None
+        asked["step_s"] = float(asked["step_s"] or 0.0)  # none was asked for, not: as measured
     question = {"constraints": dataclasses.replace(stored_limits(run.header.settings), **asked)}
     if (path := given.get("machine")) is None:
         return question

@@ -25,7 +25,16 @@ from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.model import Conditions, cell_of, describe, drawn, steady_rate, work_of
+from dlprof.model import (
+    Conditions,
+    binding,
+    cell_of,
+    describe,
+    drawn,
+    own_cores,
+    steady_rate,
+    work_of,
+)
 from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
 from dlprof.stats import typical
 
@@ -137,6 +146,25 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """How many ranks one resource carries, each as fast as it would be alone.
+
+    Attributes:
+        name: ``storage``, ``cores``, ``memory``, ``shm``, or ``main``, the main process.
+        each: What one rank takes: bytes/s, cores, bytes, bytes, or a share of the time.
+        total: What there is, on all nodes together; of ``main`` all the time of one rank.
+        ranks: How many ranks that is enough for; ``None`` where each rank has its own.
+        used: Share that the ranks asked for would take; above 1 it runs out.
+    """
+
+    name: str
+    each: float
+    total: float
+    ranks: Estimate | None
+    used: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Answer):
     """What configurations would give in one place.
 
@@ -148,6 +176,9 @@ class Forecast(Answer):
         bounds: What each bound that occurs means.
         agreement: Predictions against the run's own trials.
         speedup: Rate of ``pick`` over that of PyTorch's default, where both are known.
+        ranks: All of them, on all nodes.
+        nodes: Machines like that one.
+        resources: What ``pick`` takes on all nodes: first what runs out first as ranks are added.
     """
 
     conditions: Conditions
@@ -156,6 +187,9 @@ class Forecast(Answer):
     bounds: Mapping[str, str]
     agreement: Agreement | None = None
     speedup: Estimate | None = None
+    ranks: int = 1
+    nodes: int = 1
+    resources: tuple[Resource, ...] = ()
     method: str = "maxplus"
 
 
@@ -225,6 +259,9 @@ def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -
         notes=situation.notes,
         agreement=agreement(run),
         speedup=speedup,
+        ranks=situation.constraints.ranks * situation.constraints.nodes,
+        nodes=situation.constraints.nodes,
+        resources=() if pick is None else tuple(_resources(run, situation, pick)),
         unavailable=unavailable
         | {
             name: reason
@@ -232,6 +269,71 @@ def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -
             if any(getattr(row.prediction, name) is None for row in rows)
         },
     )
+
+
+def _resources(run: Run, situation: Situation, pick: Config) -> list[Resource]:
+    """What ranks of a configuration take, each as fast as alone on a machine that has enough.
+
+    What is computed of loading is as sure as the rate without a step, what it reads as sure as the
+    rate with it. Memory bandwidth is missing: no record has it.
+    """
+    calibration, machine = usable_calibration(run), situation.machine
+    if pick.batch_size not in {None, calibration.batch_size}:
+        return []
+    limits, workers = situation.constraints, pick.num_workers
+    plenty = max(situation.cores, at.PLENTY * (workers + 2))
+    alone = dataclasses.replace(
+        situation,
+        constraints=dataclasses.replace(limits, ranks=1, nodes=1),
+        cores=plenty,
+        neighbours=0.0,
+        storage_bytes_per_s=None,
+        as_measured=False,
+        by_model=True,
+    )
+    endless = dataclasses.replace(alone, step_s=0.0, step_cpu_s=0.0)
+    loading = candidates_of(run, endless, [pick])[1].steady(pick.key)
+    prediction = candidates_of(run, alone, [pick])[0][0].prediction
+    if prediction is None or not math.isfinite(prediction.batches_per_s.value):
+        return []
+    rate = prediction.batches_per_s
+    sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
+    there = cell_of(calibration, pick, situation.conditions)
+    taken: list[tuple[str, float | None, float | None, Estimate | None]] = [
+        ("cores", prediction.cores, own_cores(there), loading),
+        ("memory", prediction.pss_bytes, min(sizes, default=None), None),
+        ("shm", prediction.shm_bytes, machine.shm_bytes, None),
+    ]
+    if situation.storage_bytes_per_s is not None:
+        each = rate.value * (calibration.read_bytes_per_batch or 0.0)
+        taken.append(("storage", each, situation.storage_bytes_per_s, rate))
+    found, ranks = [], limits.ranks * limits.nodes
+    for name, takes, has, error in taken:
+        if takes and has:
+            total = has * limits.nodes
+            carried = Estimate(value=total / takes)
+            if error is not None and error.low and error.high is not None:
+                low, high = error.value / error.high, error.value / error.low
+                carried = Estimate(
+                    value=carried.value, low=carried.value * low, high=carried.value * high
+                )
+            found.append(
+                Resource(
+                    name=name,
+                    each=takes,
+                    total=total,
+                    ranks=carried,
+                    used=ranks * takes / total,
+                )
+            )
+    cell = cell_of(calibration, pick, alone.conditions)
+    means = cell.work.means
+    main_s = means.main_cpu + (0.0 if cell.work.pinned else means.receive_cpu + means.receive_io)
+    busy = min(1.0, rate.value * (main_s if workers else means.cpu + means.io))
+    main = Resource(name="main", each=busy, total=1.0, ranks=None, used=busy)
+    found.sort(key=lambda each: -each.used)
+    # Each rank is held back by its own main process from the first on.
+    return [main, *found] if binding(cell)[0] == "main" else [*found, main]
 
 
 def _decided(

@@ -7,7 +7,7 @@ configurations would give under any conditions, by a recursion over batches (``m
 
 from __future__ import annotations
 
-from dlprof.model.bounds import binding, bounds, describe, rate_allowed
+from dlprof.model.bounds import binding, bounds, describe, own_cores, rate_allowed
 from dlprof.model.calibrate import fit
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import (
@@ -37,6 +37,7 @@ __all__ = [
     "first_batch_s",
     "fit",
     "needs",
+    "own_cores",
     "predict_all",
     "rate_allowed",
     "relative_error",

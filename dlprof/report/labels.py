@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dlprof.records import Estimate, GpuUsage
 from dlprof.report.text import clean
-from dlprof.units import MISSING, format_bytes, format_rate
+from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
 END_TEXTS = {
     "decided": "the best is clear",
@@ -112,6 +112,11 @@ def cores_text(cores: float | None) -> str:
     if cores is None:
         return MISSING
     return f"{cores:.1f}" if cores < 9.95 else f"{cores:.0f}"
+
+
+def step_text(step_s: float, spread: str | None) -> str:
+    """A step, such as ``50 ms``, or ``50 ms (normal:50ms,5ms)`` where steps differ."""
+    return format_duration(step_s) + (f" ({spread})" if spread else "")
 
 
 STAGES = {
