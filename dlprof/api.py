@@ -474,7 +474,13 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
     storage = fields_of(given, "storage_limit")
     situation = Situation.of(run, **_question(run, given), **storage)
     if not feed:
-        return forecast(run, wanted_configs(run, situation, axes) if axes else None, situation)
+        known = None
+        if (path := given.get("machine")) is not None:
+            from dlprof.machine.profiles import read_profile
+
+            known = read_profile(Path(path)).memory_gb_per_s
+        configs = wanted_configs(run, situation, axes) if axes else None
+        return forecast(run, configs, situation, memory_bytes_per_s=known and 1e9 * known)
     for key in ("num_workers", "prefetch_factor"):
         if key in axes:
             raise UsageError(

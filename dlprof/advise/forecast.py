@@ -150,8 +150,10 @@ class Resource:
     """How many ranks one resource carries, each as fast as it would be alone.
 
     Attributes:
-        name: ``storage``, ``cores``, ``memory``, ``shm``, or ``main``, the main process.
-        each: What one rank takes: bytes/s, cores, bytes, bytes, or a share of the time.
+        name: ``storage``, ``cores``, ``memory``, ``shm``, ``bandwidth`` (of memory), or ``main``,
+            the main process.
+        each: What one rank takes: bytes/s, cores, bytes, or a share of the time; of ``bandwidth``
+            at least.
         total: What there is, on all nodes together; of ``main`` all the time of one rank.
         ranks: How many ranks that is enough for; ``None`` where each rank has its own.
         used: Share that the ranks asked for would take; above 1 it runs out.
@@ -193,7 +195,13 @@ class Forecast(Answer):
     method: str = "maxplus"
 
 
-def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -> Forecast:
+def forecast(
+    run: Run,
+    configs: Sequence[Config] | None,
+    situation: Situation,
+    *,
+    memory_bytes_per_s: float | None = None,
+) -> Forecast:
     """Predict configurations from what a run calibrated and measured.
 
     What is recommended of them is decided as ``recommend`` does; where none are named, it is the
@@ -203,6 +211,7 @@ def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -
         run: That holds a calibration.
         configs: Canonical ones, at least one; ``None`` for all that are worth it.
         situation: Where they are to run.
+        memory_bytes_per_s: What the memory there carries, where that is known.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
@@ -261,7 +270,9 @@ def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -
         speedup=speedup,
         ranks=situation.constraints.ranks * situation.constraints.nodes,
         nodes=situation.constraints.nodes,
-        resources=() if pick is None else tuple(_resources(run, situation, pick)),
+        resources=()
+        if pick is None
+        else tuple(_resources(run, situation, pick, memory_bytes_per_s)),
         unavailable=unavailable
         | {
             name: reason
@@ -271,21 +282,22 @@ def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -
     )
 
 
-def _resources(run: Run, situation: Situation, pick: Config) -> list[Resource]:
+def _resources(
+    run: Run, situation: Situation, pick: Config, memory_bytes_per_s: float | None
+) -> list[Resource]:
     """What ranks of a configuration take, each as fast as alone on a machine that has enough.
 
     What is computed of loading is as sure as the rate without a step, what it reads as sure as the
-    rate with it. Memory bandwidth is missing: no record has it.
+    rate with it. Memory carries a batch at least when it is collated and when it is taken in, and
+    twice more when it is pinned.
     """
-    calibration, machine = usable_calibration(run), situation.machine
+    calibration, machine, limits = usable_calibration(run), situation.machine, situation.constraints
     if pick.batch_size not in {None, calibration.batch_size}:
         return []
-    limits, workers = situation.constraints, pick.num_workers
-    plenty = max(situation.cores, at.PLENTY * (workers + 2))
     alone = dataclasses.replace(
         situation,
         constraints=dataclasses.replace(limits, ranks=1, nodes=1),
-        cores=plenty,
+        cores=max(situation.cores, at.PLENTY * (pick.num_workers + 2)),
         neighbours=0.0,
         storage_bytes_per_s=None,
         as_measured=False,
@@ -296,40 +308,28 @@ def _resources(run: Run, situation: Situation, pick: Config) -> list[Resource]:
     prediction = candidates_of(run, alone, [pick])[0][0].prediction
     if prediction is None or not math.isfinite(prediction.batches_per_s.value):
         return []
-    rate = prediction.batches_per_s
+    rate, there = prediction.batches_per_s, cell_of(calibration, pick, situation.conditions)
     sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
-    there = cell_of(calibration, pick, situation.conditions)
-    taken: list[tuple[str, float | None, float | None, Estimate | None]] = [
+    read = rate.value * (calibration.read_bytes_per_batch or 0.0)
+    moved = rate.value * (calibration.batch_bytes or 0.0) * (4 if there.work.pinned else 2)
+    taken: list[tuple[str, float | None, float | None, Estimate]] = [
+        ("storage", read, situation.storage_bytes_per_s, rate),
         ("cores", prediction.cores, own_cores(there), loading),
-        ("memory", prediction.pss_bytes, min(sizes, default=None), None),
-        ("shm", prediction.shm_bytes, machine.shm_bytes, None),
+        ("bandwidth", moved, memory_bytes_per_s, rate),
+        ("memory", prediction.pss_bytes, min(sizes, default=None), Estimate(value=1.0)),
+        ("shm", prediction.shm_bytes, machine.shm_bytes, Estimate(value=1.0)),
     ]
-    if situation.storage_bytes_per_s is not None:
-        each = rate.value * (calibration.read_bytes_per_batch or 0.0)
-        taken.append(("storage", each, situation.storage_bytes_per_s, rate))
     found, ranks = [], limits.ranks * limits.nodes
-    for name, takes, has, error in taken:
-        if takes and has:
+    for name, each, has, error in taken:
+        if each and has:
             total = has * limits.nodes
-            carried = Estimate(value=total / takes)
-            if error is not None and error.low and error.high is not None:
-                low, high = error.value / error.high, error.value / error.low
-                carried = Estimate(
-                    value=carried.value, low=carried.value * low, high=carried.value * high
-                )
-            found.append(
-                Resource(
-                    name=name,
-                    each=takes,
-                    total=total,
-                    ranks=carried,
-                    used=ranks * takes / total,
-                )
-            )
+            carried = error.inverse.times(error.value * total / each)
+            used = ranks * each / total
+            found.append(Resource(name=name, each=each, total=total, ranks=carried, used=used))
     cell = cell_of(calibration, pick, alone.conditions)
     means = cell.work.means
     main_s = means.main_cpu + (0.0 if cell.work.pinned else means.receive_cpu + means.receive_io)
-    busy = min(1.0, rate.value * (main_s if workers else means.cpu + means.io))
+    busy = min(1.0, rate.value * (main_s if cell.workers else means.cpu + means.io))
     main = Resource(name="main", each=busy, total=1.0, ranks=None, used=busy)
     found.sort(key=lambda each: -each.used)
     # Each rank is held back by its own main process from the first on.

@@ -119,7 +119,12 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
     yield certainty(forecast)
 
 
-_RESOURCES = {**_LIMITS, "memory": "memory", "shm": "shared memory"}
+_RESOURCES = {
+    **_LIMITS,
+    "memory": "memory",
+    "shm": "shared memory",
+    "bandwidth": "memory bandwidth",
+}
 
 
 def _shares(forecast: Forecast) -> bool:
@@ -132,8 +137,8 @@ def _runs_out(found: Resource, ranks: int) -> str:
     name = _RESOURCES[found.name]
     if found.ranks is None:
         return f"the {name}, in each rank by itself: busy {percent_text(found.used)} of the time"
-    carries = f"{name}: enough for {_whole_ranks(found.ranks)} ranks at full speed"
-    return f"{carries}, of {ranks:,}" if found.used > 1 else f"{carries}; {ranks:,} leave some"
+    enough = f"{_whole_ranks(found.ranks)} ranks at full speed"
+    return f"{name}: enough for {enough}, and {ranks:,} are asked for"
 
 
 def _whole_ranks(estimate: Estimate) -> str:
@@ -148,6 +153,7 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
         return
     shown = {
         "storage": lambda value: f"{format_bytes(value)}/s",
+        "bandwidth": lambda value: f"{format_bytes(value)}/s",
         "cores": cores_text,
         "memory": format_bytes,
         "shm": format_bytes,

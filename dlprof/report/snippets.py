@@ -230,18 +230,16 @@ def _job_lines(run: Run, recommendation: Recommendation) -> list[str]:
     limits, config = recommendation.constraints, recommendation.config
     same = [trial for trial in run.completed if trial.config == config]
     busy = typical(trial.usage.own_cpu_cores for trial in same)
-    cores = f"{counted(_cpus(recommendation), 'core')} a rank: one for each worker"
-    cores += " thread" if (config.worker_threads or 1) > 1 else ""
-    cores += " and one for the training process"
+    cores = f"{counted(_cpus(recommendation), 'core')} a rank: its workers and the training process"
     if busy is not None:
         cores += f"; {cores_text(busy)} were busy in the sweep"
-    queued = recommendation.expected.shm_bytes if config.num_workers else 0
-    shm = "is not known" if queued is None else f"of {format_bytes(queued)} is full"
+    queued = recommendation.expected.shm_bytes
+    full = "not known" if queued is None else format_bytes(queued)
     code = difference(config, None, run.header.target.call.checked())
     return [
         *_comment_lines(run, recommendation),
-        f"# {counted(limits.ranks, 'rank')} a node, {counted(limits.nodes, 'node')}. {cores}.",
-        f"# /dev/shm: a rank's queue {shm}.",
+        f"# {counted(limits.nodes, 'node')} of {counted(limits.ranks, 'rank')}, {cores}.",
+        *([f"# /dev/shm that a rank's full queues take: {full}."] if config.num_workers else []),
         f"# Each rank of {_SCRIPT} sets:",
         *(f"#   {clean(line)}".rstrip() for line in code.splitlines()),
     ]
