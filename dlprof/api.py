@@ -105,6 +105,7 @@ class PredictOptions(PlaceOptions, total=False):
     in_order: _Switch
     sharing_strategy: str | Sequence[str]
     storage_limit: float | str
+    au: float | str
 
 
 class TransferOptions(TypedDict, total=False):
@@ -427,7 +428,8 @@ def predict(
             like ``"2%"``, which is the default.
         options: See :class:`PredictOptions`: the values to predict for, as for :func:`sweep`, and
             where, as for :func:`recommend`. ``storage_limit`` is what the storage gives to all
-            ranks of all nodes together, in bytes a second or like ``"2GB/s"``.
+            ranks of all nodes together, in bytes a second or like ``"2GB/s"``. ``au`` asks how many
+            emulated accelerators keep that utilization; the answer is in ``accelerators``.
 
     Returns:
         The predictions in ``rows``, in the order of what configurations cost; with ``feed`` what
@@ -471,7 +473,7 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
             f"{named('max_wait')} belongs to {named('feed')}",
             hint=f"Give {asked} too, or leave it out.",
         )
-    storage = fields_of(given, "storage_limit")
+    storage, au = fields_of(given, "storage_limit"), fields_of(given, "au")
     situation = Situation.of(run, **_question(run, given), **storage)
     if not feed:
         known = None
@@ -480,7 +482,12 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
 
             known = read_profile(Path(path)).memory_gb_per_s
         configs = wanted_configs(run, situation, axes) if axes else None
-        return forecast(run, configs, situation, memory_bytes_per_s=known and 1e9 * known)
+        known = known and 1e9 * known
+        return forecast(run, configs, situation, memory_bytes_per_s=known, **au)
+    if au:
+        raise UsageError(
+            f"{named('au')} and {named('feed')} are two questions", hint="Ask one of them."
+        )
     for key in ("num_workers", "prefetch_factor"):
         if key in axes:
             raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.forecast import Calibrated, Feed, Forecast, Resource, Row
+from dlprof.advise.forecast import Accelerators, Calibrated, Feed, Forecast, Resource, Row
 from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, Estimate, Run
@@ -116,7 +116,20 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
             yield "Bottleneck", limit.replace(" is the limit", "").replace(" are the limit", "")
         if forecast.resources and _shares(forecast):
             yield "Runs out first", _runs_out(forecast.resources[0], forecast.ranks)
+    if forecast.accelerators is not None:
+        yield "Accelerators", _accelerators(forecast.accelerators)
     yield certainty(forecast)
+
+
+def _accelerators(found: Accelerators) -> str:
+    """How many are kept busy, with what, and what holds back one more."""
+    asked, has = percent_text(found.least_utilization), percent_text(found.utilization)
+    settings = found.config.text_naming("prefetch_factor")
+    held = f"held back by: {_RESOURCES.get(found.held_by, found.held_by)}"
+    if not found.count.value:
+        return f"none keeps {asked}: one has {has} at most, {held}"
+    more = f"one more is {held}" if found.held_by else "more were not looked at"
+    return f"{_whole(found.count)} keep {asked}: {has} with {settings} for each; {more}"
 
 
 _RESOURCES = {

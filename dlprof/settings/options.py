@@ -276,6 +276,12 @@ _ASKED = (
         "2%",
         panel="Feeding a step",
     ),
+    _data(
+        "au",
+        kinds.share(),
+        "How many emulated accelerators keep this utilization, such as 90%?",
+        panel="Feeding a step",
+    ),
     _verdict(
         "fail_above", kinds.percent(0.001, 10.0, "5%"), "How much slower loading may get.", "5%"
     ),
