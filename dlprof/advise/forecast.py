@@ -640,6 +640,10 @@ class _Host:
         self._search = _Search(self._calibration, base, conditions, (self._depth,), most)
         self._step_s, self._machine = sum(step.values()), situation.machine
 
+    def config(self, workers: int) -> Config:
+        """So many workers, with queues as deep as are worth it."""
+        return self._search.config(workers, self._depth)
+
     def wait(self, config: Config, ranks: int) -> float:
         """Share of time that the step of each of so many ranks waits."""
         depth = config.prefetch_factor or 0
@@ -649,10 +653,9 @@ class _Host:
         """The fewest workers that keep so many ranks fed; the most that help, where none do."""
 
         def is_fed(workers: int) -> bool:
-            return self.wait(self._search.config(workers, self._depth), ranks) <= 1 - self._au
+            return self.wait(self.config(workers), ranks) <= 1 - self._au
 
-        workers = 0 if is_fed(0) else _first(is_fed, 1, self._search.most)
-        return self._search.config(workers, self._depth)
+        return self.config(0 if is_fed(0) else _first(is_fed, 1, self._search.most))
 
     def held_by(self, ranks: int) -> str:
         """What keeps so many from being fed; empty where nothing does."""
@@ -673,8 +676,10 @@ class _Host:
 
     def count(self, most: int) -> int:
         """The most ranks that are fed, of at most so many."""
-        limits = self._bounds(self._search.config(1, self._depth), 1)
-        shared = min((limits[name] for name in ("cores", "storage") if name in limits), default=1)
+        shared = max(
+            min(limits["cores"], limits.get("storage", math.inf))
+            for limits in (self._bounds(self.config(some), 1) for some in (0, 1))
+        )
         top = math.ceil(min(most, 1 + shared * self._step_s / self._au))
         return _first(lambda ranks: bool(self.held_by(ranks + 1)), 0, top)
 

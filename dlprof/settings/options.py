@@ -229,7 +229,7 @@ OPTIONS = (
     _limit(
         "make_load",
         kinds.load(),
-        "Keep the machine busy meanwhile: cores=12, memory=10GB/s, reads=500MB/s.",
+        "Keep the machine busy in trials: cores=12, memory=10GB/s, reads=500MB/s.",
         unset="none",
     ),
     _budget(

@@ -25,7 +25,7 @@ def _beside(load: dict[str, float] | None, *, known: bool = True, **rest: Any) -
 
 
 def test_a_sweep_beside_a_load_says_both_forms() -> None:
-    """Measured as shared, predicted without the load; eight cores give eight workers their worth."""
+    """Measured as shared, and predicted without the load, where eight workers pay."""
     answer = recommend(_beside({"cores": 12.0}))
     assert answer.basis == "measured"
     shared, dedicated = answer.cases
@@ -56,7 +56,8 @@ def test_what_loses_least_is_near_the_best_in_both() -> None:
     ("load", "known"), [({"cores": 12.0}, False), ({"cores": 1.0, "memory": 1e9}, True)]
 )
 def test_what_the_model_can_not_take_away_is_to_be_measured(
-    load: dict[str, float], known: bool
+    load: dict[str, float],
+    known: bool,  # noqa: FBT001 - of the parameters
 ) -> None:
     answer = recommend(_beside(load, known=known))
     (reason,) = [each for each in answer.reasons if "load of dlprof's own" in each.claim]

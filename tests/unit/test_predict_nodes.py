@@ -1,8 +1,9 @@
-"""Many nodes: what one of them is predicted with, and which resource runs out first."""
+"""Many nodes: what one is predicted with, which resource runs out first, how many are kept fed."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from builders import config, machine
 from golden import drawn
 from predicted_runs import asked, calibrated, calibration
 
-from dlprof.advise.forecast import Forecast, forecast
+from dlprof.advise.forecast import Accelerators, Forecast, forecast
 from dlprof.advise.recommend import recommend
+from dlprof.cli.entry import run as dlprof
 from dlprof.model import maxplus
-from dlprof.records import Constraints
+from dlprof.records import Calibration, Constraints
 from dlprof.report.predict import forecast_document, forecast_report
 from dlprof.settings import parse_option
+from dlprof.store import RunWriter
 
 _READS = 2e6  # bytes a batch of the made-up calibration
 
@@ -138,3 +141,81 @@ def test_settings_for_several_nodes_are_recommended_and_named() -> None:
 @pytest.mark.parametrize("text", ["20GBps", "20GB/s", "20GB", " 20 GBps "])
 def test_a_storage_s_rate_is_written_in_several_ways(text: str) -> None:
     assert parse_option("storage_limit", text) == 20e9
+
+
+def _kept(au: float, *, costs: Calibration | None = None, **question: Any) -> Accelerators:
+    run = calibrated(costs or calibration(cpu=0.05, receive=0.0005))
+    situation = asked(run, **{"step_s": 0.1, **question})
+    found = forecast(run, [config(2)], situation, au=au).accelerators
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("au", "least", "most"), [(0.9, 14, 17), (0.5, 27, 32)])
+def test_as_many_accelerators_are_kept_busy_as_there_are_cores_for(
+    au: float, least: int, most: int
+) -> None:
+    """A batch takes 50 ms of a core and a step 100: two for each of eight cores at full speed."""
+    found = _kept(au)
+    assert least <= found.count.value <= most
+    assert found.held_by == "cores"
+    assert found.utilization >= au
+    assert found.count.low is not None
+    assert found.count.high is not None
+    assert found.count.low <= found.count.value <= found.count.high
+
+
+def test_accelerators_that_are_kept_are_those_that_predictions_keep() -> None:
+    """One more is fed by no number of workers; with as many, fewer workers feed none."""
+    costs = calibration(cpu=0.004, io=0.25, receive=0.0005)
+    found, run = _kept(0.9, costs=costs), calibrated(costs)
+    few = forecast(run, [config(1, 8)], asked(run, step_s=0.1, ranks=2))
+    wait = few.rows[0].prediction.wait_fraction
+    assert wait is not None
+    assert wait > 0.1  # one worker is too few
+    assert found.config.num_workers in {3, 4}
+    ranks = int(found.count.value)
+    at_most = forecast(run, [found.config], asked(run, step_s=0.1, ranks=ranks))
+    assert 1 - (at_most.rows[0].prediction.wait_fraction or 0) == pytest.approx(
+        found.utilization, abs=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("costs", "question", "held_by"),
+    [
+        ({"cpu": 0.001, "receive": 0.05}, {"step_s": 0.02}, "main"),
+        ({"cpu": 0.001}, {"storage_bytes_per_s": 1e8}, "storage"),
+        ({"cpu": 0.001, "main_bytes": 30e9}, {}, "memory"),
+    ],
+)
+def test_what_holds_back_one_more_is_named(
+    costs: dict[str, Any], question: dict[str, Any], held_by: str
+) -> None:
+    assert _kept(0.9, costs=calibration(**costs), **question).held_by == held_by
+
+
+def test_a_main_process_that_is_too_slow_keeps_no_accelerator_busy() -> None:
+    found = _kept(0.9, costs=calibration(cpu=0.03, receive=0.05), step_s=0.02)
+    assert found.count.value == 0
+    assert found.utilization < 0.9
+
+
+def test_no_more_accelerators_are_looked_at_than_ranks_are_asked_for() -> None:
+    found = _kept(0.9, ranks=3)
+    assert (found.count.value, found.held_by, found.most) == (3, "", 3)
+
+
+def test_accelerators_are_asked_for_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = calibrated(calibration(cpu=0.05, receive=0.0005))
+    with RunWriter.create(tmp_path / "run.dlprof.jsonl", made.header) as writer:
+        writer.append(made.calibration)
+    asked_for = ["predict", str(tmp_path / "run.dlprof.jsonl"), "--au", "90%"]
+    assert dlprof([*asked_for, "--step-time", "normal:100ms,10ms"], {}) == 0
+    assert "keep 90%" in " ".join(capsys.readouterr().out.split())
+    assert dlprof(asked_for, {}) == 2
+    assert "no training step" in capsys.readouterr().err
+    assert dlprof([*asked_for, "--feed", "--step-time", "1s"], {}) == 2
+    assert "--au and --feed are two questions" in capsys.readouterr().err
