@@ -269,27 +269,15 @@ def load() -> Kind:
     """What keeps the machine busy: ``cores=12``, ``memory=10GB/s``, ``reads=500MB/s``."""
 
     def read(raw: object) -> Mapping[str, float]:
-        parts = raw.split(",") if isinstance(raw, str) else raw
-        pairs = parts.items() if isinstance(parts, Mapping) else map(_pair, _listed(parts))
-        found: dict[str, float] = {}
-        for name, value in pairs:
-            if name not in _LOADS or name in found:
-                raise _wrong(raw, "a load, each part once")
-            found[name] = _LOADS[name].read(value)
-        if not found:
+        parts = raw if isinstance(raw, Mapping) else arguments().read(str(raw).replace(",", " "))
+        if not parts or not parts.keys() <= _LOADS.keys():
             raise _wrong(raw, "a load")
-        return found
+        return {name: _LOADS[name].read(value) for name, value in parts.items()}
 
     allowed = (
         "cores=12, memory=10GB/s and reads=500MB/s, those that are wanted, with commas between"
     )
     return Kind(read, allowed, "cores=N,...")
-
-
-def _listed(raw: object) -> Sequence[object]:
-    if not isinstance(raw, Sequence):
-        raise _wrong(raw, "a load")
-    return raw
 
 
 def size(low: int, high: int) -> Kind:
