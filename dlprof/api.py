@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from dlprof.errors import UsageError
-from dlprof.units import quoted
+from dlprof.units import quoted, spread_of
 
 if TYPE_CHECKING:
     from dlprof.advise.compare import Comparison
@@ -69,6 +69,7 @@ class SweepOptions(TypedDict, total=False):
     max_ram: int | str
     max_shm: int | str
     ranks: int
+    make_load: str | Mapping[str, float | str]
     cold_cache: bool
 
 
@@ -82,6 +83,7 @@ class PlaceOptions(TypedDict, total=False):
     cores: float | str
     assume_background: float | str
     speed: float | str
+    nodes: int
     ranks: int
     step_time: float | str
 
@@ -103,6 +105,7 @@ class PredictOptions(PlaceOptions, total=False):
     in_order: _Switch
     sharing_strategy: str | Sequence[str]
     storage_limit: float | str
+    au: float | str
 
 
 class TransferOptions(TypedDict, total=False):
@@ -425,7 +428,8 @@ def predict(
             like ``"2%"``, which is the default.
         options: See :class:`PredictOptions`: the values to predict for, as for :func:`sweep`, and
             where, as for :func:`recommend`. ``storage_limit`` is what the storage gives to all
-            ranks together, in bytes a second or like ``"2GB/s"``.
+            ranks of all nodes together, in bytes a second or like ``"2GB/s"``. ``au`` asks how many
+            emulated accelerators keep that utilization; the answer is in ``accelerators``.
 
     Returns:
         The predictions in ``rows``, in the order of what configurations cost; with ``feed`` what
@@ -469,10 +473,21 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
             f"{named('max_wait')} belongs to {named('feed')}",
             hint=f"Give {asked} too, or leave it out.",
         )
-    storage = fields_of(given, "storage_limit")
+    storage, au = fields_of(given, "storage_limit"), fields_of(given, "au")
     situation = Situation.of(run, **_question(run, given), **storage)
     if not feed:
-        return forecast(run, wanted_configs(run, situation, axes) if axes else None, situation)
+        known = None
+        if (path := given.get("machine")) is not None:
+            from dlprof.machine.profiles import read_profile
+
+            known = read_profile(Path(path)).memory_gb_per_s
+        configs = wanted_configs(run, situation, axes) if axes else None
+        known = known and 1e9 * known
+        return forecast(run, configs, situation, memory_bytes_per_s=known, **au)
+    if au:
+        raise UsageError(
+            f"{named('au')} and {named('feed')} are two questions", hint="Ask one of them."
+        )
     for key in ("num_workers", "prefetch_factor"):
         if key in axes:
             raise UsageError(
@@ -641,7 +656,8 @@ def _question(run: Run, given: Mapping[str, Any]) -> dict[str, Any]:
 
     asked = fields_of(given, *LIMITED, "step_time", *PLACE)
     if "step_s" in asked:
-        asked["step_s"] = asked["step_s"] or 0.0  # none was asked for, and not: as it was measured
+        asked["step_spread"] = spread_of(asked["step_s"]) or None
+        asked["step_s"] = float(asked["step_s"] or 0.0)  # none was asked for, not: as measured
     question = {"constraints": dataclasses.replace(stored_limits(run.header.settings), **asked)}
     if (path := given.get("machine")) is None:
         return question

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+import statistics
+from collections.abc import Mapping
 
 from dlprof.errors import UsageError
 
@@ -74,6 +77,98 @@ def parse_duration_s(text: str) -> float:
             hint="Give a number with us, ms, s, m, h or d, such as 12ms, 60s or 1.5h.",
         )
     return float(match[1]) * factor
+
+
+class StepTime(float):
+    """The mean of steps that differ, in seconds.
+
+    Attributes:
+        spread: How they differ, as ``parse_step`` reads it.
+        shape: Some steps over their mean, in the order in which they come, again and again.
+    """
+
+    spread: str
+    shape: tuple[float, ...]
+
+    def __eq__(self, other: object) -> bool:
+        """One that spreads otherwise is another step."""
+        return float(self) == other and getattr(other, "spread", "") == self.spread
+
+    __hash__ = float.__hash__
+
+
+def spread_of(step_s: float | None) -> str:
+    """How steps differ, as ``parse_step`` reads it; empty where all are alike."""
+    return step_s.spread if isinstance(step_s, StepTime) else ""
+
+
+_SPREADS: Mapping[str, str] = {
+    "normal": "MEAN,STDEV",
+    "lognormal": "MEAN,STDEV",
+    "gamma": "MEAN,STDEV",
+    "uniform": "MIN,MAX",
+    "exponential": "MEAN",
+}
+STEP_FORMS = ", ".join(f"{name}:{values}" for name, values in _SPREADS.items())
+_STEPS, _DRAWS = 200, 100
+"""Steps of a shape: the model goes through a multiple of them; each is the mean of so many draws
+that are next to each other in length."""
+_SEED = 20260101
+
+
+@functools.lru_cache(maxsize=16)
+def parse_step(text: str) -> float:
+    """A step from ``12ms``, or steps that differ: ``normal:50ms,5ms``.
+
+    ``normal``, ``lognormal`` and ``gamma`` take mean and standard deviation, ``uniform`` the
+    shortest and the longest, ``exponential`` the mean. Of a normal one that is below 0 the size
+    counts, as in DLIO.
+
+    Raises:
+        UsageError: For anything else.
+    """
+    name, colon, rest = text.strip().partition(":")
+    if not colon:
+        return parse_duration_s(text)
+    wanted = _SPREADS.get(name.strip().lower())
+    parts = rest.split(",")
+    if wanted is None or len(parts) != len(wanted.split(",")):
+        raise UsageError(f"{quoted(text)} is not a step", hint=f"Give one of {STEP_FORMS}.")
+    known = [round(parse_duration_s(part), 12) for part in parts]
+    first, second = known[0], known[-1]
+    if not first and wanted != "MIN,MAX":
+        raise UsageError(f"{quoted(text)} has no mean above 0", hint="Give a longer step.")
+    if wanted == "MIN,MAX" and second < first:
+        raise UsageError(f"{quoted(text)} ends before it begins", hint="Give uniform:MIN,MAX.")
+    if (first == second) if wanted == "MIN,MAX" else not second:
+        return first
+    sizes = [f"{1e3 * each:.9f}".rstrip("0").rstrip(".") + "ms" for each in known]
+    return _spread_step(name.strip().lower(), first, second, f"{name}:{','.join(sizes)}".lower())
+
+
+def _spread_step(name: str, first: float, second: float, spread: str) -> StepTime:
+    import random  # noqa: PLC0415 - slow to import, and few steps are spread
+
+    rng, mean = random.Random(_SEED), first
+    if name == "uniform":
+        mean = (first + second) / 2
+    else:
+        log_sd = math.sqrt(math.log1p((second / first) ** 2))
+    draw = {
+        "normal": lambda: rng.gauss(first, second),
+        "lognormal": lambda: rng.lognormvariate(math.log(first) - log_sd**2 / 2, log_sd),
+        "gamma": lambda: rng.gammavariate((first / second) ** 2, second**2 / first),
+        "uniform": lambda: rng.uniform(first, second),
+        "exponential": lambda: rng.expovariate(1 / first),
+    }[name]
+    draws = sorted(draw() for _ in range(_STEPS * _DRAWS))
+    groups = [draws[at : at + _DRAWS] for at in range(0, len(draws), _DRAWS)]
+    by = mean / statistics.fmean(draws)
+    steps = [abs(by * statistics.fmean(group)) for group in groups]
+    rng.shuffle(steps)
+    step = StepTime(mean if draws[0] >= 0 else statistics.fmean(steps))
+    step.spread, step.shape = spread, tuple(each / step for each in steps)
+    return step
 
 
 def parse_bytes(text: str) -> int:

@@ -187,6 +187,8 @@ def stored_limits(settings: Mapping[str, Any]) -> Constraints:
         if isinstance(settings.get(name), int | float) and settings[name] >= 0
     }
     known["ranks"] = max(1, known.get("ranks", 1))
+    spread = settings.get("step_spread")
+    known["step_spread"] = spread if isinstance(spread, str) else None
     return Constraints(**known)
 
 

@@ -25,7 +25,20 @@ from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.model import Conditions, cell_of, describe, drawn, steady_rate, work_of
+from dlprof.model import (
+    Bound,
+    Cell,
+    Conditions,
+    binding,
+    bounds,
+    cell_of,
+    describe,
+    drawn,
+    needs,
+    own_cores,
+    steady_rate,
+    work_of,
+)
 from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
 from dlprof.stats import typical
 
@@ -137,6 +150,49 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """How many ranks one resource carries, each as fast as it would be alone.
+
+    Attributes:
+        name: ``storage``, ``cores``, ``memory``, ``shm``, ``bandwidth`` (of memory), or ``main``,
+            the main process.
+        each: What one rank takes: bytes/s, cores, bytes, or a share of the time; of ``bandwidth``
+            at least.
+        total: What there is, on all nodes together; of ``main`` all the time of one rank.
+        ranks: How many ranks that is enough for; ``None`` where each rank has its own.
+        used: Share that the ranks asked for would take; above 1 it runs out.
+    """
+
+    name: str
+    each: float
+    total: float
+    ranks: Estimate | None
+    used: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerators:
+    """How many emulated accelerators one node keeps busy, each a rank with a loader of its own.
+
+    Attributes:
+        least_utilization: That each must keep: its step over its period, as asked for.
+        count: The most that do; 0 for none.
+        config: The fewest workers of each; of one accelerator where none does.
+        utilization: What each then has; of one accelerator where none does.
+        held_by: What holds back one more: a bound as in ``Prediction``, ``memory`` or ``shm``;
+            empty where the count ends at ``most``.
+        most: Accelerators that were looked at.
+    """
+
+    least_utilization: float
+    count: Estimate
+    config: Config
+    utilization: float
+    held_by: str
+    most: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Answer):
     """What configurations would give in one place.
 
@@ -148,6 +204,10 @@ class Forecast(Answer):
         bounds: What each bound that occurs means.
         agreement: Predictions against the run's own trials.
         speedup: Rate of ``pick`` over that of PyTorch's default, where both are known.
+        ranks: All of them, on all nodes.
+        nodes: Machines like that one.
+        resources: What ``pick`` takes on all nodes: first what runs out first as ranks are added.
+        accelerators: How many one node keeps busy, where that is asked for.
     """
 
     conditions: Conditions
@@ -156,14 +216,32 @@ class Forecast(Answer):
     bounds: Mapping[str, str]
     agreement: Agreement | None = None
     speedup: Estimate | None = None
+    ranks: int = 1
+    nodes: int = 1
+    resources: tuple[Resource, ...] = ()
+    accelerators: Accelerators | None = None
     method: str = "maxplus"
 
 
-def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -> Forecast:
+def forecast(
+    run: Run,
+    configs: Sequence[Config] | None,
+    situation: Situation,
+    *,
+    memory_bytes_per_s: float | None = None,
+    au: float | None = None,
+) -> Forecast:
     """Predict configurations from what a run calibrated and measured.
 
     What is recommended of them is decided as ``recommend`` does; where none are named, it is the
     same.
+
+    Args:
+        run: That holds a calibration.
+        configs: Canonical ones, at least one; ``None`` for all that are worth it.
+        situation: Where they are to run.
+        memory_bytes_per_s: What the memory there carries, where that is known.
+        au: Utilization that accelerators must keep, where it is asked how many do.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
@@ -220,6 +298,12 @@ def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -
         notes=situation.notes,
         agreement=agreement(run),
         speedup=speedup,
+        ranks=situation.constraints.ranks * situation.constraints.nodes,
+        nodes=situation.constraints.nodes,
+        resources=()
+        if pick is None
+        else tuple(_resources(run, situation, pick, memory_bytes_per_s)),
+        accelerators=None if au is None else _accelerators(run, situation, au),
         unavailable=unavailable
         | {
             name: reason
@@ -227,6 +311,60 @@ def forecast(run: Run, configs: Sequence[Config] | None, situation: Situation) -
             if any(getattr(row.prediction, name) is None for row in rows)
         },
     )
+
+
+def _resources(
+    run: Run, situation: Situation, pick: Config, memory_bytes_per_s: float | None
+) -> list[Resource]:
+    """What ranks of a configuration take, each as fast as alone on a machine that has enough.
+
+    What is computed of loading is as sure as the rate without a step, what it reads as sure as the
+    rate with it. Memory carries a batch at least when it is collated and when it is taken in, and
+    twice more when it is pinned.
+    """
+    calibration, machine, limits = usable_calibration(run), situation.machine, situation.constraints
+    if pick.batch_size not in {None, calibration.batch_size}:
+        return []
+    alone = dataclasses.replace(
+        situation,
+        constraints=dataclasses.replace(limits, ranks=1, nodes=1),
+        cores=max(situation.cores, at.PLENTY * (pick.num_workers + 2)),
+        neighbours=0.0,
+        storage_bytes_per_s=None,
+        as_measured=False,
+        by_model=True,
+    )
+    endless = dataclasses.replace(alone, step_s=0.0, step_cpu_s=0.0)
+    loading = candidates_of(run, endless, [pick])[1].steady(pick.key)
+    prediction = candidates_of(run, alone, [pick])[0][0].prediction
+    if prediction is None or not math.isfinite(prediction.batches_per_s.value):
+        return []
+    rate, there = prediction.batches_per_s, cell_of(calibration, pick, situation.conditions)
+    sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
+    read = rate.value * (calibration.read_bytes_per_batch or 0.0)
+    moved = rate.value * (calibration.batch_bytes or 0.0) * (4 if there.work.pinned else 2)
+    taken: list[tuple[str, float | None, float | None, Estimate]] = [
+        ("storage", read, situation.storage_bytes_per_s, rate),
+        ("cores", prediction.cores, own_cores(there), loading),
+        ("bandwidth", moved, memory_bytes_per_s, rate),
+        ("memory", prediction.pss_bytes, min(sizes, default=None), Estimate(value=1.0)),
+        ("shm", prediction.shm_bytes, machine.shm_bytes, Estimate(value=1.0)),
+    ]
+    found, ranks = [], limits.ranks * limits.nodes
+    for name, each, has, error in taken:
+        if each and has:
+            total = has * limits.nodes
+            carried = error.inverse.times(error.value * total / each)
+            used = ranks * each / total
+            found.append(Resource(name=name, each=each, total=total, ranks=carried, used=used))
+    cell = cell_of(calibration, pick, alone.conditions)
+    means = cell.work.means
+    main_s = means.main_cpu + (0.0 if cell.work.pinned else means.receive_cpu + means.receive_io)
+    busy = min(1.0, rate.value * (main_s if cell.workers else means.cpu + means.io))
+    main = Resource(name="main", each=busy, total=1.0, ranks=None, used=busy)
+    found.sort(key=lambda each: -each.used)
+    # Each rank is held back by its own main process from the first on.
+    return [main, *found] if binding(cell)[0] == "main" else [*found, main]
 
 
 def _decided(
@@ -360,16 +498,9 @@ def feed(
         UsageError: There is no step or no calibration, or a figure is out of range.
     """
     calibration = usable_calibration(run)
-    step_s = situation.step_s + situation.step_cpu_s
-    if not step_s > 0:
-        raise UsageError(
-            "There is no training step to feed", hint="Give its length, as with --step-time 12ms."
-        )
+    step_s = _step_of(situation)
     base = base or base_config(run)
-    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=at.PREFETCH_OF_BURSTS[-1])
-    free = attainable(run, [deepest], {})[0].prefetch_factor == at.PREFETCH_OF_BURSTS[-1]
-    depths = at.PREFETCH_OF_BURSTS if free else at.PREFETCH_OF_BURSTS[:1]
-    most = Integrity.of(run).most_workers
+    depths, most = _depths(run, base), Integrity.of(run).most_workers
     factor, tried = 1.0, set[Config]()
     for _ in range(_MOST_SEARCHES):  # how far off the model is depends on what is found
         # Where loading is that many times as fast as the model says, all that it takes over the
@@ -438,6 +569,126 @@ def feed(
     )
 
 
+def _step_of(situation: Situation) -> float:
+    step_s = situation.step_s + situation.step_cpu_s
+    if not step_s > 0:
+        raise UsageError(
+            "There is no training step to feed", hint="Give its length, as with --step-time 12ms."
+        )
+    return step_s
+
+
+def _depths(run: Run, base: Config) -> tuple[int, ...]:
+    """Values of ``prefetch_factor`` to try, where the target can be set to them."""
+    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=at.PREFETCH_OF_BURSTS[-1])
+    free = attainable(run, [deepest], {})[0].prefetch_factor == at.PREFETCH_OF_BURSTS[-1]
+    return at.PREFETCH_OF_BURSTS if free else at.PREFETCH_OF_BURSTS[:1]
+
+
+_MOST_ACCELERATORS = 1024
+
+
+def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
+    """How many ranks of one node keep their step fed, by bisection, and with how few workers.
+
+    As sure as the rate at which one rank loads without a step: where that is twice as high, it is
+    as if the step took twice as long.
+
+    Raises:
+        UsageError: There is no step or no calibration.
+    """
+    _step_of(situation)
+    limits, plain = situation.constraints, _Host(run, situation, au, 1.0)
+    most = _MOST_ACCELERATORS if limits.ranks == 1 else limits.ranks
+    config = plain.fewest(1)
+    endless = dataclasses.replace(
+        situation,
+        constraints=dataclasses.replace(limits, ranks=1),
+        step_s=0.0,
+        step_cpu_s=0.0,
+        as_measured=False,
+        by_model=True,
+    )
+    own = candidates_of(run, endless, [config])[1].steady(config.key)
+    raw = claims(predictions(run, endless, [config]))[config.key].value
+    host = _Host(run, situation, au, own.value / raw)
+    count = host.count(most)
+    low, high = (
+        None if rate is None else _Host(run, situation, au, rate / raw).count(most)
+        for rate in (own.low, own.high)
+    )
+    config = host.fewest(max(1, count))
+    return Accelerators(
+        least_utilization=au,
+        count=Estimate(value=float(count), low=low, high=high),
+        config=config,
+        utilization=1.0 - host.wait(config, max(1, count)),
+        held_by="" if count == most else host.held_by(count + 1),
+        most=most,
+    )
+
+
+class _Host:
+    """How long the steps of several ranks of a node wait, where loading is so much faster."""
+
+    def __init__(self, run: Run, situation: Situation, au: float, factor: float) -> None:
+        step = {n: factor * getattr(situation, n) for n in ("step_s", "step_cpu_s")}
+        conditions = dataclasses.replace(situation, **step).conditions
+        self._calibration, base = usable_calibration(run), base_config(run)
+        self._depth, self._au, self._cores = _depths(run, base)[-1], au, situation.cores
+        most = Integrity.of(run).most_workers
+        self._search = _Search(self._calibration, base, conditions, (self._depth,), most)
+        self._step_s, self._machine = sum(step.values()), situation.machine
+
+    def config(self, workers: int) -> Config:
+        """So many workers, with queues as deep as are worth it."""
+        return self._search.config(workers, self._depth)
+
+    def wait(self, config: Config, ranks: int) -> float:
+        """Share of time that the step of each of so many ranks waits."""
+        depth = config.prefetch_factor or 0
+        return self._search.wait(config.num_workers, depth, self._cores, ranks)
+
+    def fewest(self, ranks: int) -> Config:
+        """The fewest workers that keep so many ranks fed; the most that help, where none do."""
+
+        def is_fed(workers: int) -> bool:
+            return self.wait(self.config(workers), ranks) <= 1 - self._au
+
+        return self.config(0 if is_fed(0) else _first(is_fed, 1, self._search.most))
+
+    def held_by(self, ranks: int) -> str:
+        """What keeps so many from being fed; empty where nothing does."""
+        config, machine = self.fewest(ranks), self._machine
+        sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
+        needed = needs(self._calibration, config)
+        for name, takes, has in (
+            ("memory", needed.pss_bytes, min(sizes, default=None)),
+            ("shm", needed.shm_bytes, machine.shm_bytes),
+        ):
+            if takes and has and ranks * takes > has:
+                return name
+        if self.wait(config, ranks) <= 1 - self._au:
+            return ""
+        limits = self._bounds(config, ranks)
+        name = min(limits, key=limits.__getitem__)
+        return "main" if name == "step" else name  # it waits while a batch is taken in
+
+    def count(self, most: int) -> int:
+        """The most ranks that are fed, of at most so many."""
+        shared = max(
+            min(limits["cores"], limits.get("storage", math.inf))
+            for limits in (self._bounds(self.config(some), 1) for some in (0, 1))
+        )
+        top = math.ceil(min(most, 1 + shared * self._step_s / self._au))
+        return _first(lambda ranks: bool(self.held_by(ranks + 1)), 0, top)
+
+    def _bounds(self, config: Config, ranks: int) -> dict[Bound, float]:
+        depth = config.prefetch_factor or 0
+        cell = self._search.cell(config.num_workers, depth, self._cores, ranks)
+        return bounds(cell)
+
+
 _MISSING_IN_FEED = {
     **MISSING,
     "busy_cores": "the rate has no limit",
@@ -474,27 +725,31 @@ class _Search:
             some: drawn(work_of(calibration, self.config(int(some), 2), conditions))
             for some in (False, True)
         }
-        self._known: dict[tuple[int, int, float], float] = {}
+        self._known: dict[tuple[int, int, float, int], float] = {}
         # Beyond so many workers nothing more can be gained.
         ample = dataclasses.replace(conditions, cores=float(_MOST_WORKERS), ranks=1)
         plenty = max(8, math.ceil(at.PLENTY * saturating_workers(calibration, base, ample)))
-        self._most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
+        self.most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
 
     def config(self, workers: int, prefetch: int) -> Config:
         """The configuration of so many workers."""
         changed = dataclasses.replace(self._base, num_workers=workers, prefetch_factor=prefetch)
         return changed.canonical()
 
-    def wait(self, workers: int, prefetch: int, cores: float) -> float:
+    def cell(self, workers: int, prefetch: int, cores: float, ranks: int) -> Cell:
+        """One configuration there."""
+        return cell_of(
+            self._calibration,
+            self.config(workers, prefetch),
+            dataclasses.replace(self._conditions, cores=cores, ranks=ranks),
+            work=self._works[workers > 0],
+        )
+
+    def wait(self, workers: int, prefetch: int, cores: float, ranks: int | None = None) -> float:
         """Share of time that the step waits."""
-        key = (workers, prefetch, cores)
+        key = (workers, prefetch, cores, ranks or self._conditions.ranks)
         if key not in self._known:
-            cell = cell_of(
-                self._calibration,
-                self.config(workers, prefetch),
-                dataclasses.replace(self._conditions, cores=cores),
-                work=self._works[workers > 0],
-            )
+            cell = self.cell(*key)
             rate = steady_rate(cell).batches_per_s
             self._known[key] = max(0.0, 1.0 - rate * cell.whole_step_s)
         return self._known[key]
@@ -505,7 +760,7 @@ class _Search:
         Asked as all else is: in the closed form workers are never at rest, and receiving from one
         that computes costs much.
         """
-        fed = (self.wait(self._most, depth, self._ample(self._most)) for depth in self._depths)
+        fed = (self.wait(self.most, depth, self._ample(self.most)) for depth in self._depths)
         return min(*fed, self.wait(0, 0, self._ample(0)))
 
     def fewest(self, allowed: float) -> tuple[int, int, int]:
@@ -517,7 +772,7 @@ class _Search:
         Returns:
             Workers, ``prefetch_factor`` and cores.
         """
-        most = self._most
+        most = self.most
 
         def enough_workers(depth: int) -> int:
             return _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)

@@ -90,6 +90,12 @@ def unchecked(run: Run, pick: Config) -> Iterator[Reason]:
 
 def neighbours(run: Run) -> Iterator[Reason]:
     """That the machine was not the sweep's alone, where it was not."""
+    load = run.header.settings.get("make_load")
+    if load and isinstance(load, dict):
+        claim = f"Measured beside a load of dlprof's own (--make-load {','.join(load)})"
+        if run.calibration is None or set(load) - {"cores"}:  # which costs are not known without
+            claim += ": sweep without it for what an idle machine gives"
+        yield Reason(claim=claim, evidence={"make_load": dict(load)})
     busy, cores = neighbours_seen(run), run.header.machine.usable_cores
     if busy is not None and busy >= SHARED * cores:
         claim = f"Other processes kept {busy:.1f} of {cores:g} cores busy while this was measured"

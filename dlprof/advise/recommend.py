@@ -42,6 +42,7 @@ from dlprof.records import (
     Constraints,
     Expected,
     Integrity,
+    LeastLoss,
     Machine,
     PredictedCase,
     Reason,
@@ -104,7 +105,10 @@ def recommend(
         return kept
     choice, limit_reasons = decide(run, situation)
     measured = choice.pick.measured
-    cases = () if measured else tuple(_cases(run, choice))
+    load = run.header.settings.get("make_load")
+    calibrated = usable_calibration(run) if load and is_calibrated(run) else None
+    by_load = calibrated is not None and choice.pick.config.batch_size == calibrated.batch_size
+    cases, least_loss = _cases(run, choice) if by_load or not measured else ((), None)
     wrong, found = data_findings(run), () if situation.extrapolated else run.findings
     others = [each for each in found if each.code not in {one.code for one in wrong}]
     certificate = certify(choice, run)
@@ -125,6 +129,7 @@ def recommend(
         extrapolated=situation.extrapolated,
         basis="measured" if measured else "predicted",
         cases=cases,
+        least_loss=least_loss,
         measure_there=() if measured else tuple(_checks(run, choice)),
     )
 
@@ -291,29 +296,54 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     )
 
 
-def _cases(run: Run, choice: Choice) -> Iterator[PredictedCase]:
-    """The machine as shared now, where that is known, and dedicated."""
+def _cases(run: Run, choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]:
+    """The machine as shared now, where that is known, and dedicated; and what loses least in both.
+
+    Under a load of dlprof's own as many cores are busy as that keeps threads running.
+    """
     from dlprof.model import describe  # noqa: PLC0415 - where it predicts
 
-    shared = choice.situation.neighbours
+    load = run.header.settings.get("make_load")
+    made = load.get("cores") if choice.situation.as_measured and isinstance(load, dict) else None
+    shared = float(made or 0.0) or choice.situation.neighbours
     states = {"as shared now": shared, "dedicated": 0.0} if shared else {"dedicated": 0.0}
+    cases, speeds = [], dict[str, dict[Config, float]]()
     for name, others in states.items():
         found, mine = choice, choice.pick
         if others != shared:
             where = dataclasses.replace(
                 choice.situation, neighbours=others, as_measured=False, by_model=True
             )
-            found, _ = decide(run, where, also=mine.config)
+            size, mine_too = mine.config.batch_size, {each.config for each in choice.allowed}
+            among = {each for each in mine_too if each.batch_size == size}
+            found, _ = decide(run, where, among={*candidate_configs(run, where), *among})
             mine = found.of(mine.config) or found.pick
         bound = "" if mine.prediction is None else describe(mine.prediction.bound)
-        yield PredictedCase(
-            name=name,
-            neighbours=others,
-            expected=expected_of(found, mine),
-            bound=bound,
-            best=found.pick.config,
-            best_samples_per_s=found.speeds.rate(found.pick.key),
+        best = found.speeds.log_speed(found.best.key)
+        speeds[name] = {
+            each.config: math.exp(found.speeds.log_speed(each.key) - best) for each in found.allowed
+        }
+        cases.append(
+            PredictedCase(
+                name=name,
+                neighbours=others,
+                expected=expected_of(found, mine),
+                bound=bound,
+                best=found.pick.config,
+                best_samples_per_s=found.speeds.rate(found.pick.key),
+            )
         )
+    worst = {
+        config: min(each[config] for each in speeds.values())
+        for config in speeds[cases[0].name]
+        if all(config in each for each in speeds.values())
+    }
+    near = [config for config, speed in worst.items() if speed >= NEAR * max(worst.values())]
+    if len(cases) < 2 or not near:
+        return tuple(cases), None
+    config = min(near, key=lambda each: each.cost_key)
+    told = {name: min(1.0, each[config]) for name, each in speeds.items()}
+    return tuple(cases), LeastLoss(config=config, speeds=told)
 
 
 def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
@@ -345,7 +375,8 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
     counts = ",".join(map(str, sorted(value for value in values if value <= most)))
     command = f"dlprof sweep {target} --num-workers {counts}"
     command += f" --prefetch-factor {pick.config.prefetch_factor}" if workers else ""
-    command += "" if limits.step_s is None else f" --step-time {limits.step_s * 1000:g}ms"
+    if limits.step_s is not None:
+        command += f" --step-time {limits.step_spread or f'{limits.step_s * 1000:g}ms'}"
     command += f" --ranks {limits.ranks}" if limits.ranks > 1 else ""
     where = " there" if situation.extrapolated else ""
     yield ToMeasure(what=f"whether {pick.name} is the best{where}", command=f"{command}{kept}")

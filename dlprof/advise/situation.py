@@ -23,7 +23,7 @@ from dlprof.records import (
     Trial,
 )
 from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD, typical
-from dlprof.units import format_duration
+from dlprof.units import format_duration, parse_step, spread_of
 
 if TYPE_CHECKING:
     from dlprof.model import Conditions
@@ -64,7 +64,7 @@ class Situation:
         by_model: Whether they don't, and a calibration answers.
         step_measured: Whether the trials ran with the step that is asked for.
         step_s, step_cpu_s, cores, neighbours, storage_bytes_per_s, copy_scale: As ``conditions``
-            has them.
+            has them, and ``step_spread`` as the constraints.
         speed: Of its cores.
         speed_error: How far that spreads; ``None`` where trials don't show it.
         length: Samples in an epoch.
@@ -113,7 +113,7 @@ class Situation:
             constraints: Limits, ranks, step, and the share of the machine; a step of 0 is none.
             machine: Another machine.
             ghz: The clock of its cores, where its profile says.
-            storage_bytes_per_s: What the storage gives to all ranks together.
+            storage_bytes_per_s: What the storage gives to all ranks of all nodes together.
 
         Raises:
             UsageError: Only a calibration could answer and there is none, or a shorter step is
@@ -125,8 +125,13 @@ class Situation:
         other = there.fingerprint != header.machine.fingerprint
         steps, whole_s = measured_step(run), _positive(header.settings.get("step_s"))
         step_s = asked.step_s if calibrated or whole_s else _positive(asked.step_s)
+        had, spread = header.settings.get("step_spread"), asked.step_spread
+        spread = had if step_s is None else spread
+        if spread is not None:
+            spread = spread_of(parse_step(str(spread)))  # a file may come from elsewhere
         same_step = step_s is None or (
             not header.settings.get("step_callable")
+            and (spread or None) == (had or None)
             and math.isclose(step_s, whole_s or 0.0, rel_tol=SAME_STEP)
         )
         cores = there.usable_cores if asked.cores is None else asked.cores
@@ -136,7 +141,7 @@ class Situation:
         as_measured = (
             same_step
             and not other
-            and asked.ranks == 1
+            and asked.ranks == asked.nodes == 1
             and storage_bytes_per_s is None
             and speed.value == 1.0
             and abs(cores - there.usable_cores) <= SAME_CORES
@@ -168,7 +173,10 @@ class Situation:
         )
         found = cls(
             constraints=dataclasses.replace(
-                asked, step_s=known_s or None, machine=there.hostname if other else asked.machine
+                asked,
+                step_s=known_s or None,
+                step_spread=(known_s and spread) or None,
+                machine=there.hostname if other else asked.machine,
             ),
             machine=there,
             extrapolated=other,
@@ -180,7 +188,8 @@ class Situation:
             step_cpu_s=steps[1],
             cores=cores,
             neighbours=neighbours,
-            storage_bytes_per_s=storage_bytes_per_s,
+            # Nodes are alike, so one with its share of the storage stands for all of them.
+            storage_bytes_per_s=storage_bytes_per_s and storage_bytes_per_s / asked.nodes,
             speed=speed,
             speed_error=speed_error(run.trials),
             copy_scale=mine_link / link if mine_link and link else 1.0,
@@ -206,6 +215,7 @@ class Situation:
                 cores=self.cores,
                 ranks=self.constraints.ranks,
                 step_s=self.step_s,
+                step_spread=self.constraints.step_spread or "",
                 step_cpu_s=self.step_cpu_s,
                 storage_bytes_per_s=self.storage_bytes_per_s,
                 speed=self.speed.value,
@@ -227,7 +237,8 @@ class Situation:
         batches = self.batches_per_epoch
         if config.batch_size is not None and self.length is not None:
             batches = math.ceil(self.length / config.batch_size)
-        return None if batches is None else max(1, math.ceil(batches / self.constraints.ranks))
+        ranks = self.constraints.ranks * self.constraints.nodes
+        return None if batches is None else max(1, math.ceil(batches / ranks))
 
 
 def is_calibrated(run: Run) -> bool:
@@ -322,6 +333,10 @@ def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
             "the calibrated batches came from the page cache, so the storage limit has no "
             "effect: calibrate with dlprof profile --cold-cache"
         )
+    if asked.nodes > 1:
+        limited = there.storage_bytes_per_s is not None
+        share = f", with 1/{asked.nodes} of the storage" if limited else ""
+        yield f"the {asked.nodes:,} nodes are alike: one is predicted{share}"
     if there.step_s and not there.step_cpu_s:
         yield f"the step takes {format_duration(there.step_s)} and no CPU time"
     if there.copy_scale != 1.0 and known is not None and known.copy_s:

@@ -19,7 +19,7 @@ from dlprof.settings.options import ELSEWHERE_PANEL, PLACE, PREDICTED, option_na
     ),
     options.varied("ranks", panel=ELSEWHERE_PANEL),
     *PLACE,
-    *("storage_limit", "max_wait"),
+    *("storage_limit", "max_wait", "au"),
     kind="Ask a saved run",
     short=(
         *("--num-workers", "--cores", "--ranks", "--step-time", "--assume-background"),
@@ -28,6 +28,7 @@ from dlprof.settings.options import ELSEWHERE_PANEL, PLACE, PREDICTED, option_na
     examples=(
         "dlprof predict RUN --cores 16 --ranks 2",
         "dlprof predict RUN --feed --step-time 12ms",
+        "dlprof predict RUN --step-time 50ms --au 90%",
     ),
 )
 def predict(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlprof.records import Recommendation, Run
 
 
-FORMATS = ("text", "python", "toml", "json", "lightning")
+FORMATS = ("text", "python", "toml", "json", "lightning", "torchrun", "sbatch", "kubernetes")
 
 
 @options.command(
@@ -36,6 +36,7 @@ FORMATS = ("text", "python", "toml", "json", "lightning")
     examples=(
         "dlprof recommend RUN --save dlprof.toml",
         "dlprof recommend RUN --ranks 8 --max-ram 64GiB",
+        "dlprof recommend RUN --ranks 8 --format sbatch",
     ),
 )
 def recommend(
@@ -100,11 +101,7 @@ def recommend(
             recommendation_report(measured, answer, again=again), verbose=asked.verbose
         )
     else:
-        render = {
-            "python": snippets.render_python,
-            "toml": snippets.render_toml,
-            "lightning": snippets.render_lightning,
-        }[written_as or ""]
+        render = getattr(snippets, f"render_{written_as}")
         streams.write_result(render(measured, answer))
 
 

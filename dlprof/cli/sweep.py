@@ -16,7 +16,7 @@ from dlprof.settings.options import SWEPT
     *options.STEP,
     *SWEPT,
     *("budget", "trial_time", "repeats", "search", "seed", "timeout", "cold_cache"),
-    *("max_workers", "max_ram", "max_shm", "ranks"),
+    *("max_workers", "max_ram", "max_shm", "ranks", "make_load"),
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Measure",
     short=(
@@ -27,6 +27,7 @@ from dlprof.settings.options import SWEPT
     examples=(
         "dlprof sweep my_data.py:make_loader --step-time 12ms",
         "dlprof sweep images --num-workers 0,2,4 --budget 30s",
+        "dlprof sweep images --make-load cores=4",
     ),
 )
 def sweep(

@@ -47,7 +47,7 @@ from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
-from dlprof.units import format_duration, with_hint
+from dlprof.units import format_duration, spread_of, with_hint
 
 DEFAULT_BUDGET_S = 30.0
 """Of a profile, where the user names none."""
@@ -320,6 +320,7 @@ class _Profile:
             config=experiment.config,
             trial_s=experiment.trial_s,
             step_s=settings.step_s or 0.0,
+            step_spread=spread_of(settings.step_s),
             step_callable=settings.step_callable,
             cold_cache=experiment.cold_cache or settings.cold_cache,
             turnover=experiment.turnover,

@@ -48,9 +48,10 @@ from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
+from dlprof.trial.load import made_load
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runner import TrialRunner
-from dlprof.units import counted, with_hint
+from dlprof.units import counted, spread_of, with_hint
 
 _NO_MODEL = (
     "The traced trials show too little to predict from, so configurations are measured directly"
@@ -318,6 +319,7 @@ class Sweep:
             config=proposal.config,
             trial_s=proposal.trial_s,
             step_s=self.settings.step_s or 0.0,
+            step_spread=spread_of(self.settings.step_s),
             step_callable=self.settings.step_callable,
             cold_cache=self.settings.cold_cache,
             turnover=not timed,
@@ -409,7 +411,13 @@ def run_sweep(
                 earlier_s=_spent_s(before),
                 faults=outlook.faults,
             )
-            run = sweep.run()
+            with made_load(
+                settings.make_load,
+                folder=output.absolute().parent,
+                limit_s=settings.budget_s + settings.timeout_s,
+                say=listener.message,
+            ):
+                run = sweep.run()
     listener.ended(run)
     return run
 

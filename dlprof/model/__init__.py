@@ -7,7 +7,7 @@ configurations would give under any conditions, by a recursion over batches (``m
 
 from __future__ import annotations
 
-from dlprof.model.bounds import binding, bounds, describe, rate_allowed
+from dlprof.model.bounds import Bound, binding, bounds, describe, own_cores, rate_allowed
 from dlprof.model.calibrate import fit
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import (
@@ -24,6 +24,7 @@ from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, cell_o
 __all__ = [
     "EXTRAPOLATED_ERROR",
     "SPEED_ERROR",
+    "Bound",
     "Cell",
     "Conditions",
     "Means",
@@ -37,6 +38,7 @@ __all__ = [
     "first_batch_s",
     "fit",
     "needs",
+    "own_cores",
     "predict_all",
     "rate_allowed",
     "relative_error",

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from dlprof.model.bounds import bounds, slowdown
 from dlprof.model.work import Cell, Rows, Work, means_of
+from dlprof.units import parse_step
 
 FAR_BELOW = 0.93
 """A rate below this share of every bound has another reason than they."""
@@ -82,7 +83,7 @@ class _Columns(NamedTuple):
     load: Sequence[float]
     pin: Sequence[float]
     take: Sequence[float]
-    step: float
+    step: Sequence[float]
     busy: float
 
 
@@ -236,7 +237,12 @@ def _columns(cell: Cell, rows: Rows, slow: _Slow) -> _Columns:
     else:
         pin = [0.0] * len(rows)
         take = [main * (row[2] + row[4]) + row[3] for row in rows]
-    step = cell.step_s + main * (cell.whole_step_s - cell.step_s)
+    where, shape = cell.conditions, (1.0,)
+    if where.step_spread:
+        shape = getattr(parse_step(where.step_spread), "shape", shape)
+    mean_s = cell.step_s + main * (cell.whole_step_s - cell.step_s)
+    lengths = [mean_s + where.step_s * (of - 1.0) for of in shape]
+    step = list(itertools.islice(itertools.cycle(lengths), len(rows)))
     # With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
     rests = cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0
     computing_s = slow.workers * cell.work.means.cpu
@@ -251,12 +257,12 @@ def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ti
     done = [0.0] * workers
     begun: list[float] = []
     give, loaded, begin = returned.append, done.append, begun.append
-    busy, step = columns.busy, columns.step
-    now = -step  # none comes before the first batch
+    busy, now = columns.busy, -columns.step[0]  # none comes before the first batch
     turn = workers % len(columns.load)
     nexts = (*columns.load[turn:], *columns.load[:turn])  # what the same worker loads after it
-    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, nexts, strict=True))
-    for k, (load, pin, take, then) in zip(range(count), costs, strict=False):
+    batches = zip(columns.load, columns.pin, columns.take, nexts, columns.step, strict=True)
+    costs = itertools.cycle(batches)
+    for k, (load, pin, take, then, step) in zip(range(count), costs, strict=False):
         ready = done[k]
         sent = returned[k]
         if sent > ready:  # noqa: PLR1730 - a call of max() would double the loop's time
@@ -290,11 +296,12 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
         finished.append((free[worker] + pin, worker))
     heapq.heapify(finished)
     returned, begun, loaded = [], [], []
-    now = -columns.step  # none comes before the first batch
+    steps = itertools.cycle(columns.step)
+    now = -columns.step[0]  # none comes before the first batch
     for _ in range(count):
         load, pin, take = next(costs)
         ready, worker = finished[0]
-        now += columns.step
+        now += next(steps)
         if ready > now:  # noqa: PLR1730 - as above
             now = ready
         if columns.busy and now < free[worker]:

@@ -33,6 +33,7 @@ class Conditions:
         cores: Cores that all ranks may use together; a CPU quota may be a fraction.
         ranks: Training processes on these cores, each with a loader of its own.
         step_s: Seconds of the consumer's step that are not CPU work of its own.
+        step_spread: How these differ, with ``step_s`` as their mean; empty where all are alike.
         step_cores: Cores that the step keeps busy while it waits: 1 for one that spins, 0 for
             one that sleeps.
         step_cpu_s: CPU work of the consumer a step, which slows down where cores are short.
@@ -52,6 +53,7 @@ class Conditions:
     cores: float
     ranks: int = 1
     step_s: float = 0.0
+    step_spread: str = ""
     step_cores: float = 0.0
     step_cpu_s: float = 0.0
     step_threads: float = 1.0
@@ -70,7 +72,7 @@ class Conditions:
         """
         for field in dataclasses.fields(self):
             name, value = field.name, getattr(self, field.name)
-            if value is None:
+            if value is None or isinstance(value, str):
                 continue
             if not math.isfinite(value) or value < 0 or (name in _ABOVE_0 and not value):
                 least = "above 0" if name in _ABOVE_0 else "0 or more"

@@ -123,6 +123,9 @@ class Constraints:
         cores: Cores that all ranks may use together, where that is not all of the machine's.
         neighbours: Cores that other processes keep busy.
         speed: Speed of a core relative to the machine that was measured, as the user gave it.
+        nodes: Machines like that one, with ``ranks`` on each, that share the storage.
+        step_spread: How steps differ, as ``--step-time`` takes it (``normal:50ms,5ms``), with
+            ``step_s`` as their mean; ``None`` where all are alike.
     """
 
     max_workers: int | None = None
@@ -134,6 +137,8 @@ class Constraints:
     cores: float | None = None
     neighbours: float | None = None
     speed: float | None = None
+    nodes: int = 1
+    step_spread: str | None = None
 
     @property
     def asks_for_cores(self) -> bool:
@@ -165,6 +170,19 @@ class PredictedCase:
     bound: str
     best: Config
     best_samples_per_s: Estimate
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class LeastLoss:
+    """The setting that loses least, with background load and without.
+
+    Attributes:
+        config: The cheapest of those that lose about as little.
+        speeds: Its rate over that of the best, by the name of the ``PredictedCase``.
+    """
+
+    config: Config
+    speeds: Mapping[str, float]
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -241,7 +259,9 @@ class Recommendation:
         extrapolated: Whether it is for a machine other than the one that was measured.
         basis: ``measured``, or ``predicted`` where the calibration's model answers what was not
             measured: another machine, other cores, ranks or steps.
-        cases: Predictions for the machine with and without background load.
+        cases: The machine with and without background load: predicted, but for the state in which
+            it was measured.
+        least_loss: What loses least in both of them; ``None`` where there is only one.
         measure_there: What to measure on the machine in question to be sure.
     """
 
@@ -260,6 +280,7 @@ class Recommendation:
     extrapolated: bool = False
     basis: Literal["measured", "predicted"] = "measured"
     cases: tuple[PredictedCase, ...] = ()
+    least_loss: LeastLoss | None = None
     measure_there: tuple[ToMeasure, ...] = ()
 
     def apply(self, loader: _Loader) -> _Loader:

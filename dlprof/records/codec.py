@@ -258,7 +258,7 @@ _LEAST: Mapping[str, int] = MappingProxyType(
 _POSITIVE: Mapping[type, Sequence[str]] = MappingProxyType(
     {
         Machine: ("usable_cores",),
-        Constraints: ("ranks",),
+        Constraints: ("ranks", "nodes"),
         CoreSpeeds: ("low", "median", "high"),
         PredictedCell: ("samples_per_s",),
     }

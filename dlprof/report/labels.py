@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dlprof.records import Config, Estimate, GpuUsage
 from dlprof.report.document import Bar, Chart, Column, Tone, chart
-from dlprof.units import MISSING, format_bytes, format_rate
+from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
 END_TEXTS = {
     "decided": "the best is clear",
@@ -98,6 +98,11 @@ def cores_text(cores: float | None) -> str:
     if cores is None:
         return MISSING
     return f"{cores:.1f}" if cores < 9.95 else f"{cores:.0f}"
+
+
+def step_text(step_s: float, spread: str | None) -> str:
+    """A step, such as ``50 ms``, or ``50 ms (normal:50ms,5ms)`` where steps differ."""
+    return format_duration(step_s) + (f" ({spread})" if spread else "")
 
 
 STAGES = {

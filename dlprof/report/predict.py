@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.forecast import Calibrated, Feed, Forecast, ForecastRow
+from dlprof.advise.forecast import (
+    Accelerators,
+    Calibrated,
+    Feed,
+    Forecast,
+    ForecastRow,
+    Resource,
+)
 from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, Estimate, Run
@@ -22,6 +30,7 @@ from dlprof.report.labels import (
     rate_text,
     rates_chart,
     setting_columns,
+    step_text,
     value_text,
     wait_text,
 )
@@ -80,6 +89,7 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> doc
         hints=doc.hint(f"{about_file(run)} (every row)"),
         details=(
             *doc.section("Configurations", *_table(forecast, rows)),
+            *doc.section("Resources", *_resources(forecast)),
             *doc.section("Assumed", doc.items(forecast.notes)),
             *doc.section("Calibration", doc.Text(_calibrated(forecast.calibrated))),
         ),
@@ -94,7 +104,7 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
         yield "Recommended", doc.Styled(picked.config.text, "strong")
-        each = " for each rank" if forecast.conditions.ranks > 1 else ""
+        each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         if forecast.speedup is not None and picked.config.num_workers:
             yield "Speed-up", gain_text(forecast.speedup, "PyTorch's default")
@@ -107,7 +117,76 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
         limit = forecast.bounds.get(picked.prediction.bound, "")
         if limit:
             yield "Bottleneck", limit.replace(" is the limit", "").replace(" are the limit", "")
+        if forecast.resources and _shares(forecast):
+            yield "Runs out first", _runs_out(forecast.resources[0], forecast.ranks)
+    if forecast.accelerators is not None:
+        yield "Accelerators", _accelerators(forecast.accelerators)
     yield certainty(forecast)
+
+
+def _accelerators(found: Accelerators) -> str:
+    """How many are kept busy, with what, and what holds back one more."""
+    asked, has = percent_text(found.least_utilization), percent_text(found.utilization)
+    settings = found.config.text_naming("prefetch_factor")
+    held = f"held back by: {_RESOURCES.get(found.held_by, found.held_by)}"
+    if not found.count.value:
+        return f"none keeps {asked}: one has {has} at most, {held}"
+    more = f"one more is {held}" if found.held_by else "more were not looked at"
+    return f"{_whole(found.count)} keep {asked}: {has} with {settings} for each; {more}"
+
+
+_RESOURCES = {
+    **_LIMITS,
+    "memory": "memory",
+    "shm": "shared memory",
+    "bandwidth": "memory bandwidth",
+}
+
+
+def _shares(forecast: Forecast) -> bool:
+    """Whether more than one rank is asked for, or a limit that several have."""
+    return forecast.ranks > 1 or forecast.conditions.storage_bytes_per_s is not None
+
+
+def _runs_out(found: Resource, ranks: int) -> str:
+    """Which resource is short first as ranks are added, and whether these are too many for it."""
+    name = _RESOURCES[found.name]
+    if found.ranks is None:
+        return f"the {name}, in each rank by itself: busy {percent_text(found.used)} of the time"
+    enough = f"{_whole_ranks(found.ranks)} ranks at full speed"
+    return f"{name}: enough for {enough}, and {ranks:,} are asked for"
+
+
+def _whole_ranks(estimate: Estimate) -> str:
+    interval = interval_text(estimate, lambda count: f"{math.floor(count):,}")
+    sure = "" if interval == MISSING else f" (95% CI {interval})"
+    return f"{math.floor(estimate.value):,}{sure}"
+
+
+def _resources(forecast: Forecast) -> Iterator[doc.Block]:
+    found = forecast.resources if _shares(forecast) else ()
+    if not found:
+        return
+    shown = {
+        "storage": lambda value: f"{format_bytes(value)}/s",
+        "bandwidth": lambda value: f"{format_bytes(value)}/s",
+        "cores": cores_text,
+        "memory": format_bytes,
+        "shm": format_bytes,
+        "main": percent_text,
+    }
+    enough = [MISSING if each.ranks is None else _whole_ranks(each.ranks) for each in found]
+    note = f"share that {counted(forecast.ranks, 'rank')} at full speed take."
+    yield doc.Table(
+        (
+            doc.Column("", [_RESOURCES[each.name] for each in found], left=True),
+            doc.Column("a rank takes", [shown[each.name](each.each) for each in found]),
+            doc.Column("there is", [shown[each.name](each.total) for each in found]),
+            doc.Column("enough for", enough),
+            doc.Column("used", [percent_text(each.used) for each in found], note=note),
+        ),
+        tuple("bad" if each.used > 1 else "" for each in found),
+    )
 
 
 def _conditions(forecast: Forecast) -> str:
@@ -115,14 +194,17 @@ def _conditions(forecast: Forecast) -> str:
     where = forecast.conditions
     step_s = where.step_s + where.step_cpu_s
     parts = [counted(where.ranks, "rank")] if where.ranks > 1 else []
+    if forecast.nodes > 1:
+        parts = [f"{counted(where.ranks, 'rank')} on each of {forecast.nodes:,} nodes"]
     parts.append(f"{where.cores:g} {'core' if where.cores == 1 else 'cores'}")
-    parts.append(f"a step of {format_duration(step_s)}" if step_s else "no step")
+    spread = where.step_spread
+    parts.append(f"a step of {step_text(step_s, spread)}" if step_s else "no step")
     if where.neighbours:
         parts.append(f"{where.neighbours:.3g} cores busy with other processes")
     if where.speed != 1.0:
         parts.append(f"cores of {where.speed:.2f}x the speed")
     if where.storage_bytes_per_s is not None:
-        parts.append(f"storage of {format_bytes(where.storage_bytes_per_s)}/s")
+        parts.append(f"storage of {format_bytes(where.storage_bytes_per_s * forecast.nodes)}/s")
     return ", ".join(parts)
 
 

@@ -1,14 +1,17 @@
-"""The recommendation as something to paste: Python, TOML, a Lightning data module."""
+"""The recommendation as something to paste: Python, TOML, a data module, the start of a job."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, LoaderCall, Recommendation, Run
-from dlprof.report.labels import clean, clean_lines, rate_text
+from dlprof.report.labels import clean, clean_lines, cores_text, rate_text
+from dlprof.stats import typical
+from dlprof.units import counted, format_bytes
 
 _INDENT = "    "
 _TORCH_LOADER = "from torch.utils.data import DataLoader"
@@ -136,6 +139,109 @@ def render_lightning(run: Run, recommendation: Recommendation) -> str:
         f"# Each rank builds a loader of its own; these settings are for Trainer(devices={ranks}).",
     ]
     return "\n".join(lines) + "\n"
+
+
+_SCRIPT = "train.py"
+_MIB = 1 << 20
+_SHM_MARGIN = 2
+"""Batches that the step still holds, and those that NCCL or gloo exchange, are in /dev/shm, too."""
+
+
+def render_torchrun(run: Run, recommendation: Recommendation) -> str:
+    """The command that starts a rank for each device of one machine or of several."""
+    return "\n".join([*_job_lines(run, recommendation), _torchrun(recommendation)]) + "\n"
+
+
+def render_sbatch(run: Run, recommendation: Recommendation) -> str:
+    """A batch script for Slurm: one torchrun on each node, with the cores of its ranks."""
+    limits, gpus = recommendation.constraints, run.header.accelerator == "cuda"
+    lines = [
+        "#!/bin/bash",
+        f"#SBATCH --nodes={limits.nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --cpus-per-task={_cpus(recommendation) * limits.ranks}",
+        *([f"#SBATCH --gpus-per-node={limits.ranks}"] if gpus else []),
+        *_job_lines(run, recommendation),
+        "# srun does not inherit --cpus-per-task from sbatch.",
+        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
+    ]
+    if limits.nodes > 1:
+        lines.append('HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+    return "\n".join([*lines, f"srun {_torchrun(recommendation, slurm=True)}"]) + "\n"
+
+
+def render_kubernetes(run: Run, recommendation: Recommendation) -> str:
+    """A pod that runs the ranks of one node, with a /dev/shm that holds their queues."""
+    limits, expected = recommendation.constraints, recommendation.expected
+    size, memory = "", "# memory: not known of these settings"
+    if recommendation.config.num_workers and expected.shm_bytes is not None:
+        needed = math.ceil(_SHM_MARGIN * limits.ranks * expected.shm_bytes / _MIB)
+        size = f", sizeLimit: {max(64, needed)}Mi"
+    if expected.pss_bytes is not None:
+        needed = math.ceil(limits.ranks * expected.pss_bytes / _MIB)
+        memory = f"memory: {needed}Mi  # of loading alone: add what the training takes"
+    gpus = run.header.accelerator == "cuda"
+    lines = [
+        *_job_lines(run, recommendation),
+        *(["# This is one of its nodes."] if limits.nodes > 1 else []),
+        "apiVersion: v1",
+        "kind: Pod",
+        "metadata:",
+        "  name: training",
+        "spec:",
+        "  restartPolicy: Never",
+        "  containers:",
+        "    - name: training",
+        "      image: IMAGE",
+        f"      command: {json.dumps(_torchrun(recommendation).split())}",
+        "      resources:",
+        "        requests:",
+        f"          cpu: {_cpus(recommendation) * limits.ranks}",
+        f"          {memory}",
+        *(["        limits:", f"          nvidia.com/gpu: {limits.ranks}"] if gpus else []),
+        "      volumeMounts:",
+        "        - {name: shm, mountPath: /dev/shm}",
+        "  volumes:",
+        "    - name: shm",
+        f"      emptyDir: {{medium: Memory{size}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cpus(recommendation: Recommendation) -> int:
+    """Of one rank: a core for each thread that loads, and one for the training process."""
+    config = recommendation.config
+    return config.num_workers * (config.worker_threads or 1) + 1
+
+
+def _torchrun(recommendation: Recommendation, *, slurm: bool = False) -> str:
+    limits = recommendation.constraints
+    each = f"torchrun --nproc-per-node={limits.ranks}"
+    if limits.nodes == 1:
+        return f"{each} --standalone {_SCRIPT}"
+    head, job = ("$HEAD", "$SLURM_JOB_ID") if slurm else ("HOST", "JOB")
+    where = f"--rdzv-backend=c10d --rdzv-endpoint={head}:29500 --rdzv-id={job}"
+    return f"{each} --nnodes={limits.nodes} {where} {_SCRIPT}"
+
+
+def _job_lines(run: Run, recommendation: Recommendation) -> list[str]:
+    """What the job's figures rest on, and what its script has to set, as comments."""
+    limits, config = recommendation.constraints, recommendation.config
+    same = [trial for trial in run.completed if trial.config == config]
+    busy = typical(trial.usage.own_cpu_cores for trial in same)
+    cores = f"{counted(_cpus(recommendation), 'core')} a rank: its workers and the training process"
+    if busy is not None:
+        cores += f"; {cores_text(busy)} were busy in the sweep"
+    queued = recommendation.expected.shm_bytes
+    full = "not known" if queued is None else format_bytes(queued)
+    code = difference(config, None, run.header.target.call.checked())
+    return [
+        *_comment_lines(run, recommendation),
+        f"# {counted(limits.nodes, 'node')} of {counted(limits.ranks, 'rank')}, {cores}.",
+        *([f"# /dev/shm that a rank's full queues take: {full}."] if config.num_workers else []),
+        f"# Each rank of {_SCRIPT} sets:",
+        *(f"#   {clean(line)}".rstrip() for line in code.splitlines()),
+    ]
 
 
 def _comment_lines(run: Run, recommendation: Recommendation) -> list[str]:

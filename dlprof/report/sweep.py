@@ -14,7 +14,16 @@ from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import present_of, said_first
-from dlprof.records import Config, Constraints, Failure, Integrity, Recommendation, Run, Trial
+from dlprof.records import (
+    Config,
+    Constraints,
+    Failure,
+    Integrity,
+    LeastLoss,
+    Recommendation,
+    Run,
+    Trial,
+)
 from dlprof.report import document as doc
 from dlprof.report.labels import (
     END_TEXTS,
@@ -29,6 +38,7 @@ from dlprof.report.labels import (
     ratio_text,
     setting_columns,
     shortened,
+    step_text,
     value_text,
     wait_text,
 )
@@ -118,6 +128,9 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     yield "Speed-up", _speed_up(run, advice)
     if advice.expected.wait_fraction is not None:
         yield "Data wait", _wait(advice)
+    least = advice.least_loss
+    if least is not None and least.config != advice.config:
+        yield "In both cases", f"{least.config.text} loses least: {_kept_of(least)}"
     yield certainty(advice)
     # The step is beside what is waited for it.
     limits = advice.constraints
@@ -160,7 +173,7 @@ def _wait(advice: Recommendation) -> str:
     wait, step_s = advice.expected.wait_fraction, advice.constraints.step_s
     text = wait_text(wait, in_trials=advice.basis == "measured")
     if step_s:
-        text += f" at a step of {format_duration(step_s)}"
+        text += f" at a step of {step_text(step_s, advice.constraints.step_spread)}"
     if wait is None or wait <= PERHAPS_FED_WAIT_FRACTION:
         fed = wait is None or wait <= FED_WAIT_FRACTION
         return f"{text}: {'fed' if fed else 'nearly fed'}"
@@ -313,10 +326,11 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
         yield f"{asked.neighbours:g} cores busy with other processes"
     if asked.speed is not None:
         yield f"cores of {asked.speed:g}x the speed"
-    if asked.ranks > 1:
-        yield f"{asked.ranks} ranks"
+    if asked.ranks * asked.nodes > 1:
+        nodes = f" on each of {asked.nodes:,} nodes" if asked.nodes > 1 else ""
+        yield f"{counted(asked.ranks, 'rank')}{nodes}"
     if step and asked.step_s is not None:
-        yield f"a step of {format_duration(asked.step_s)}"
+        yield f"a step of {step_text(asked.step_s, asked.step_spread)}"
 
 
 def _reason(claim: str, evidence: Mapping[str, Any]) -> doc.Words:
@@ -341,6 +355,15 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
             text += f"; best there: {case.best.text}, "
             text += rate_text(case.best_samples_per_s)
         yield text
+
+    if (least := advice.least_loss) is not None:
+        yield f"loses least in both: {least.config.text}: {_kept_of(least)}"
+
+
+def _kept_of(least: LeastLoss) -> str:
+    """What is left of the best rate in each case."""
+    kept = " and ".join(f"{percent_text(speed)} ({name})" for name, speed in least.speeds.items())
+    return f"{kept} of the best"
 
 
 def _alternatives(advice: Recommendation) -> Iterator[doc.Words]:
@@ -447,7 +470,7 @@ def _next_steps(run: Run, asked: Constraints, again: str) -> Iterator[doc.Block]
     if not run.path:
         return
     command = " ".join(filter(None, ("dlprof recommend", shlex.quote(run.path), again)))
-    lines = [f"{command} --format python"]
+    lines = [f"{command} --format {'python' if asked.ranks == 1 else 'torchrun'}"]
     elsewhere = any(each is not None for each in (asked.machine, asked.cores, asked.speed))
     if not elsewhere:  # settings are saved for the machine that was measured
         lines.append(f"{command} --save dlprof.toml")

@@ -13,11 +13,14 @@ from typing import Any
 from dlprof.errors import UsageError
 from dlprof.units import (
     MAX_VALUES,
+    STEP_FORMS,
+    StepTime,
     format_bytes,
     format_duration,
     parse_bytes,
     parse_duration_s,
     parse_ints,
+    parse_step,
     parse_switches,
     quoted,
 )
@@ -218,10 +221,10 @@ def percent(low: float, high: float, example: str) -> Kind:
 
 
 def rate() -> Kind:
-    """Bytes a second, or a text such as ``2GB/s``, of which the ``/s`` may be left out."""
+    """Bytes a second, or a text such as ``2GB/s`` or ``2GBps``, whose end may be left out."""
 
     def parse(raw: str) -> float:
-        return float(parse_bytes(raw.strip().removesuffix("/s")))
+        return float(parse_bytes(raw.strip().removesuffix("/s").removesuffix("ps")))
 
     what = "a size a second above 0"
     within = math.nextafter(0, 1), sys.float_info.max
@@ -237,6 +240,44 @@ def duration(low: float, high: float, example: str) -> Kind:
     limits = f"from {least} to {format_duration(high)}"
     read = _amount(parse_duration_s, "a duration", low, high)
     return Kind(read, f"a duration {limits}, such as {example}", "TIME")
+
+
+def step(low: float, high: float, example: str) -> Kind:
+    """Seconds, a text with a unit, or steps that differ, such as ``normal:50ms,5ms``."""
+    plain = duration(low, high, example)
+
+    def read(raw: object) -> float:
+        value = parse_step(raw) if isinstance(raw, str) else raw
+        if not isinstance(value, StepTime):
+            seconds: float = plain.read(value if isinstance(raw, str) and ":" in raw else raw)
+            return seconds
+        if not low <= value <= value * max(value.shape) <= high:
+            raise UsageError(f"{quoted(raw)} is out of range")
+        return value
+
+    return Kind(read, f"{plain.allowed}, or steps that differ: {STEP_FORMS}", plain.metavar)
+
+
+_LOADS = {
+    "cores": number(0.01, 1024, "12"),
+    "memory": rate(),
+    "reads": rate(),
+}
+
+
+def load() -> Kind:
+    """What keeps the machine busy: ``cores=12``, ``memory=10GB/s``, ``reads=500MB/s``."""
+
+    def read(raw: object) -> Mapping[str, float]:
+        parts = raw if isinstance(raw, Mapping) else arguments().read(str(raw).replace(",", " "))
+        if not parts or not parts.keys() <= _LOADS.keys():
+            raise _wrong(raw, "a load")
+        return {name: _LOADS[name].read(value) for name, value in parts.items()}
+
+    allowed = (
+        "cores=12, memory=10GB/s and reads=500MB/s, those that are wanted, with commas between"
+    )
+    return Kind(read, allowed, "cores=N,...")
 
 
 def size(low: int, high: int) -> Kind:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dlprof.errors import UsageError
 from dlprof.settings.options import OPTIONS, SWEPT
-from dlprof.units import format_duration
+from dlprof.units import format_duration, spread_of
 
 MAX_CONFIGS = 10_000
 """Most configurations that one sweep may span: more is a slip, and fills memory."""
@@ -52,6 +52,7 @@ class SweepSettings:
     max_ram_bytes: int | None = None
     max_shm_bytes: int | None = None
     ranks: int = 1
+    make_load: Mapping[str, float] | None = None
     cold_cache: bool = False
 
 
@@ -121,7 +122,9 @@ def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
 
 def settings_to_json(settings: SweepSettings) -> dict[str, Any]:
     """The settings under their field names, as JSON values for the header of a run file."""
-    return {option.field: _plain(getattr(settings, option.field)) for option in OPTIONS}
+    plain = {option.field: _plain(getattr(settings, option.field)) for option in OPTIONS}
+    spread = spread_of(settings.step_s)
+    return {**plain, "step_spread": spread} if spread else plain
 
 
 def _plain(value: object) -> object:
@@ -144,6 +147,8 @@ def settings_from_json(data: Mapping[str, Any]) -> SweepSettings:
         if option.field not in data:
             continue
         raw = data[option.field]
+        if option.key == "step_time":  # its mean is in the field's own place, for all who read it
+            raw = data.get("step_spread") or raw
         if raw is None and option.unset is None:
             raise UsageError(
                 f"The run's settings have no value for {option.field}",

@@ -140,8 +140,8 @@ OPTIONS = (
     ),
     _data(
         "step_time",
-        kinds.duration(1e-6, 3600.0, "12ms or 0.5s"),
-        "Pretend that each training step takes this long, such as 12ms.",
+        kinds.step(1e-6, 3600.0, "12ms or 0.5s"),
+        "Pretend that each training step takes this long: 12ms, or normal:50ms,5ms.",
         field="step_s",
         unset="none",
     ),
@@ -222,6 +222,12 @@ OPTIONS = (
         "Training processes that share the machine, one loader each.",
         "1",
     ),
+    _limit(
+        "make_load",
+        kinds.load(),
+        "Keep the machine busy in trials: cores=12, memory=10GB/s, reads=500MB/s.",
+        unset="none",
+    ),
     _budget(
         "cold_cache", kinds.switch(), "Drop the data's files from the page cache before each trial."
     ),
@@ -248,9 +254,15 @@ _ASKED = (
         metavar="X",
     ),
     _place(
+        "nodes",
+        kinds.whole(1, 10_000),
+        "Machines like this one, with as many ranks on each.",
+        "1",
+    ),
+    _place(
         "storage_limit",
         kinds.rate(),
-        "What the storage gives to all ranks together, such as 2GB/s.",
+        "What the storage gives to all ranks of all nodes together, such as 2GB/s.",
         field="storage_bytes_per_s",
     ),
     _data(
@@ -258,6 +270,12 @@ _ASKED = (
         kinds.share(),
         "Share of time that a step that is fed may wait.",
         "2%",
+        panel="Feeding a step",
+    ),
+    _data(
+        "au",
+        kinds.share(),
+        "How many emulated accelerators keep this utilization, such as 90%?",
         panel="Feeding a step",
     ),
     _verdict(
@@ -289,7 +307,7 @@ _ASKED = (
 """Of questions about a saved run, and of checks; no file and no variable sets them."""
 
 SWEPT = tuple(option.key for option in OPTIONS if option.panel == SEARCH_SPACE)
-PLACE = ("cores", "assume_background", "speed")
+PLACE = ("cores", "assume_background", "speed", "nodes")
 """What describes a place that was not measured, beside its machine."""
 LIMITED = ("max_workers", "max_ram", "max_shm", "ranks")
 """What a recommendation keeps to, beside the step."""

@@ -12,7 +12,7 @@ from dlprof.errors import UsageError
 from dlprof.settings.model import SweepSettings, check_conflicts, needs_workers
 from dlprof.settings.options import ENVIRONMENT_PREFIX, OPTIONS, by_key
 from dlprof.tomlfile import read_toml, toml_value
-from dlprof.units import quoted
+from dlprof.units import quoted, spread_of
 
 _DEFAULT_ORIGIN = "default"
 
@@ -76,7 +76,7 @@ def print_config(settings: SweepSettings, origins: Mapping[str, str]) -> str:
     lines = ["# Settings of dlprof sweep, as resolved."]
     for option in OPTIONS:
         value = getattr(settings, option.field)
-        written = toml_value(option.unset if value is None else value)
+        written = toml_value(option.unset if value is None else spread_of(value) or value)
         # repr: an origin holds a path of the user's, which may hold anything.
         origin = ascii(origins.get(option.key, _DEFAULT_ORIGIN))[1:-1]
         lines += ["", f"# {option.text} From: {origin}", f"{option.key} = {written}"]

@@ -201,7 +201,7 @@ def _measure(
     from dlprof.targets.parts import core_of  # noqa: PLC0415
 
     copies = _copies(request)
-    consume = copies or make_consumer(request.step_s, request.step_callable)
+    consume = copies or make_consumer(request.step_s, request.step_callable, request.step_spread)
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dlprof.errors import TargetError
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.grammar import parse_target
 from dlprof.targets.importing import import_object
+from dlprof.units import parse_step
 
 Consumer = Callable[[Any], object]
 
@@ -24,7 +26,7 @@ def _nothing(_batch: object) -> None:
     """Consume at no cost: the rate is then the loader's own."""
 
 
-def make_consumer(step_s: float, step_callable: str | None) -> Consumer:
+def make_consumer(step_s: float, step_callable: str | None, step_spread: str = "") -> Consumer:
     """The consumer that the user stated.
 
     A fixed step sleeps, as a training loop does while the device computes; a step that keeps a
@@ -35,6 +37,7 @@ def make_consumer(step_s: float, step_callable: str | None) -> Consumer:
         step_s: Length of the step in seconds; 0 for none.
         step_callable: ``module:function`` or ``file.py:function``, called with each batch; wins
             over ``step_s``.
+        step_spread: How steps differ, with ``step_s`` as their mean; the same in every trial.
 
     Raises:
         TargetError: ``step_callable`` can't be imported or called.
@@ -42,13 +45,23 @@ def make_consumer(step_s: float, step_callable: str | None) -> Consumer:
     if step_callable is not None:
         return _imported(step_callable)
     if step_s > 0:
-        return _sleeper(step_s)
+        return _sleeper(step_s, step_spread)
     return _nothing
 
 
-def _sleeper(step_s: float) -> Consumer:
-    sleep, nap_s = time.sleep, max(_SHORTEST_S, step_s - lateness_s(min(step_s, _LONGEST_NAP_S)))
-    return lambda _batch: sleep(nap_s)
+def steps_of(step_s: float, step_spread: str) -> Iterator[float]:
+    """The lengths of one step after the other, without end."""
+    step = parse_step(step_spread) if step_spread else step_s
+    return itertools.cycle(step_s * of for of in getattr(step, "shape", (1.0,)))
+
+
+def _sleeper(step_s: float, step_spread: str) -> Consumer:
+    sleep, late_s = time.sleep, lateness_s(min(step_s, _LONGEST_NAP_S))
+    nap_s = max(_SHORTEST_S, step_s - late_s)
+    if not step_spread:
+        return lambda _batch: sleep(nap_s)
+    steps = steps_of(step_s, step_spread)
+    return lambda _batch: sleep(max(_SHORTEST_S, next(steps) - late_s))
 
 
 def lateness_s(

@@ -30,7 +30,7 @@ from dlprof.device.runtime import (
 from dlprof.errors import TargetError
 from dlprof.internals import PIN_THREAD
 from dlprof.records import Copies, PinCosts
-from dlprof.trial.consumer import Consumer, make_consumer
+from dlprof.trial.consumer import Consumer, make_consumer, steps_of
 from dlprof.trial.protocol import TrialRequest
 
 if TYPE_CHECKING:
@@ -433,11 +433,11 @@ def make_copier(request: TrialRequest) -> DeviceCopier | None:
         # It may only order its work, as a training step does that doesn't read its loss.
         step = Step(work=make_consumer(0.0, request.step_callable), runs_ahead=True)
     elif request.step_s > 0 and request.step_on == "device":
-        spinner = Spinner(runtime)
-        step = Step(work=lambda _batch: spinner.spin(request.step_s), runs_ahead=True)
+        spinner, steps = Spinner(runtime), steps_of(request.step_s, request.step_spread)
+        step = Step(work=lambda _batch: spinner.spin(next(steps)), runs_ahead=True)
     else:
         step = Step(
-            work=make_consumer(request.step_s, None),
+            work=make_consumer(request.step_s, None, request.step_spread),
             waits=request.step_s > 0,
             runs_ahead=request.step_s <= 0,
         )

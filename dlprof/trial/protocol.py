@@ -59,6 +59,7 @@ class TrialRequest:
         config: What to measure.
         trial_s: Length of the measured window.
         step_s: Length of the consumer's step; 0 for none.
+        step_spread: How steps differ, with ``step_s`` as their mean; empty where all are alike.
         step_callable: ``module:function`` to call with each batch instead.
         cold_cache: Evict the dataset's files from the page cache first.
         temporary: A directory that the trial's processes may use; the supervisor removes it.
@@ -77,6 +78,7 @@ class TrialRequest:
     config: Config
     trial_s: float = 1.0
     step_s: float = 0.0
+    step_spread: str = ""
     step_callable: str | None = None
     cold_cache: bool = False
     temporary: str = ""

@@ -23,6 +23,7 @@ from dlprof.settings import (
     settings_to_json,
 )
 from dlprof.settings.resolve import print_config, resolve_settings
+from dlprof.units import parse_step, spread_of
 
 DATA = Path(__file__).parents[1] / "data" / "settings"
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -134,6 +135,11 @@ def test_a_pyproject_may_be_given_as_the_config(tmp_path: Path) -> None:
         ("arg", "root='/a b' split=x", "arguments", {"root": "/a b", "split": "x"}),
         ("arg", {"size": 4, "flip": True}, "arguments", {"size": "4", "flip": "True"}),
         ("arg", [], "arguments", {}),
+        ("make_load", "cores=12", "make_load", {"cores": 12.0}),
+        ("make_load", "cores=0.5,reads=1MB/s", "make_load", {"cores": 0.5, "reads": 1e6}),
+        ("make_load", {"memory": "2GB/s"}, "make_load", {"memory": 2e9}),
+        ("make_load", "none", "make_load", None),
+        ("step_time", "normal:50ms,0", "step_s", 0.05),
     ],
 )
 def test_values_are_read(key: str, raw: object, field: str, value: object) -> None:
@@ -199,6 +205,23 @@ def test_values_are_read(key: str, raw: object, field: str, value: object) -> No
         ("arg", {"a": [1]}),
         ("arg", {"a": math.nan}),
         ("arg", {"a-b": 1}),
+        ("make_load", ""),
+        ("make_load", "12"),
+        ("make_load", "cores"),
+        ("make_load", "cores=0"),
+        ("make_load", "cores=2000"),
+        ("make_load", "cores=1,cores=2"),
+        ("make_load", "disks=1"),
+        ("make_load", {}),
+        ("make_load", 12),
+        ("step_time", "normal:50ms"),
+        ("step_time", "normal:2h,1s"),
+        ("step_time", "normal:1s,2h"),
+        ("step_time", "normal:0,1ms"),
+        ("step_time", "uniform:2ms,1ms"),
+        ("step_time", "poisson:5ms"),
+        ("step_time", "exponential:x"),
+        ("step_time", ":"),
     ],
 )
 def test_a_bad_value_names_its_option_and_what_is_allowed(key: str, raw: object) -> None:
@@ -208,6 +231,18 @@ def test_a_bad_value_names_its_option_and_what_is_allowed(key: str, raw: object)
     assert caught.value.message.startswith(f"{flag}: ")
     assert caught.value.hint.startswith(f"{key} takes ")
     assert len(caught.value.message) < 160
+
+
+def test_steps_that_differ_keep_how_they_do() -> None:
+    settings = resolve({"step_time": " Normal: 50ms, 5ms "})
+    assert (settings.step_s, spread_of(settings.step_s)) == (0.05, "normal:50ms,5ms")
+    written = settings_to_json(settings)
+    assert (written["step_s"], written["step_spread"]) == (0.05, "normal:50ms,5ms")
+    assert settings_from_json(json.loads(json.dumps(written))) == settings
+    assert settings_from_json({**written, "step_spread": None}) != settings
+    assert 'step_time = "normal:50ms,5ms"' in print_config(settings, {})
+    with pytest.raises(UsageError, match="step_s in the run's settings"):
+        settings_from_json({**written, "step_spread": "evil:1"})
 
 
 def test_the_shortest_step_is_told_as_it_may_be_given() -> None:
@@ -409,7 +444,9 @@ ANY_SETTINGS = st.builds(
     sharing_strategy=unique(st.sampled_from(["file_descriptor", "file_system"])),
     worker_threads=unique(st.integers(1, 1024)),
     shuffle=st.none() | st.booleans(),
-    step_s=st.none() | st.floats(1e-6, 3600.0),
+    step_s=st.none()
+    | st.floats(1e-6, 3600.0)
+    | st.sampled_from(["normal:5ms,6ms", "gamma:1s,0.3s"]).map(parse_step),
     device=st.sampled_from(["auto", "cpu", "cuda:3"]),
     budget_s=st.floats(1.0, 604800.0),
     trial_s=st.none() | st.floats(0.05, 1.0, exclude_max=True),
@@ -421,6 +458,10 @@ ANY_SETTINGS = st.builds(
     max_ram_bytes=st.none() | st.integers(1024**2, 1024**5),
     max_shm_bytes=st.none() | st.integers(0, 1024**5),
     ranks=st.integers(1, 4096),
+    make_load=st.none()
+    | st.dictionaries(
+        st.sampled_from(["memory", "reads"]), st.floats(1.0, 1e12), min_size=1, max_size=2
+    ),
     cold_cache=st.booleans(),
 ).filter(valid)
 

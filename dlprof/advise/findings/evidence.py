@@ -32,6 +32,7 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
 )
+from dlprof.units import spread_of
 
 Role = Literal["present", "calibration", "cold", "variant"]
 """``present``: the configuration that is explained; ``calibration``: few workers, for the model;
@@ -106,7 +107,8 @@ class Foresight:
             whole_cpu_s: CPU seconds of a step in all threads; ``None`` for those of its own.
         """
         if not isinstance(step, Stage):
-            return cls(calibration=calibration, conditions=Conditions(cores=1.0, step_s=step))
+            conditions = Conditions(cores=1.0, step_s=step, step_spread=spread_of(step))
+            return cls(calibration=calibration, conditions=conditions)
         cpu_s = min(step.cpu_s or 0.0, step.mean_s)
         conditions = Conditions(
             cores=1.0,

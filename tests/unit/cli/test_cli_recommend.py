@@ -56,6 +56,18 @@ def test_every_format_is_what_it_says(run_file: str, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["schema_version"] == 1
 
 
+@pytest.mark.parametrize("given", ["torchrun", "sbatch", "kubernetes"])
+def test_the_start_of_a_job_is_there_to_paste(
+    run_file: str, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    asked = ["recommend", run_file, "--ranks", "2", "--nodes", "3", "--format", given]
+    assert run(asked, {}) == 0
+    out, err = capsys.readouterr()
+    assert "--nnodes=3" in out
+    assert "nproc-per-node=2" in out
+    assert err == ""
+
+
 @pytest.mark.parametrize("given", ["text", "python", "toml", "lightning"])
 def test_json_and_another_format_exclude_each_other(
     run_file: str, capsys: pytest.CaptureFixture[str], given: str

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import shlex
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +15,15 @@ from example_runs import example_recommendation, example_run, hostile_run
 
 from dlprof.records import Config, Fix, LoaderCall, Recommendation, Run
 from dlprof.report.findings import fix_code
-from dlprof.report.snippets import difference, render_lightning, render_python, render_toml
+from dlprof.report.snippets import (
+    difference,
+    render_kubernetes,
+    render_lightning,
+    render_python,
+    render_sbatch,
+    render_toml,
+    render_torchrun,
+)
 
 _CONFIGS = (
     config(0),
@@ -90,7 +101,8 @@ def test_toml_reads_back_as_the_recommended_arguments(chosen: Config) -> None:
 def test_foreign_text_stays_inside_its_comment() -> None:
     run = hostile_run()
     assert run.recommendation is not None
-    for render in (render_python, render_toml, render_lightning):
+    jobs = (render_torchrun, render_sbatch, render_kubernetes)
+    for render in (render_python, render_toml, render_lightning, *jobs):
         text = render(run, run.recommendation)
         assert "\x1b" not in text
         assert all(line.startswith("#") for line in text.splitlines()[:2])
@@ -143,3 +155,66 @@ def test_a_fix_is_shown_where_the_target_s_framework_has_it() -> None:
     assert fix_code(fix) == "DataLoader(dataset, ..., num_workers=4)"
     fix = dataclasses.replace(fix, call=TRAINER.written(fix.dataloader_kwargs))
     assert fix_code(fix) == "TrainingArguments(..., dataloader_num_workers=4)"
+
+
+def _job(workers: int = 4, ranks: int = 8, nodes: int = 1, **rest: Any) -> Recommendation:
+    advice = _advice(config(workers, **rest))
+    limits = dataclasses.replace(advice.constraints, ranks=ranks, nodes=nodes)
+    expected = dataclasses.replace(advice.expected, shm_bytes=100 << 20, pss_bytes=2 << 30)
+    return dataclasses.replace(advice, constraints=limits, expected=expected)
+
+
+def _commands(source: str) -> list[str]:
+    return [each for each in source.splitlines() if each and not each.startswith("#")]
+
+
+def test_torchrun_starts_the_ranks_that_were_asked_for() -> None:
+    (one,) = _commands(render_torchrun(example_run(), _job()))
+    assert one == "torchrun --nproc-per-node=8 --standalone train.py"
+    (several,) = _commands(render_torchrun(example_run(), _job(nodes=3)))
+    assert shlex.split(several)[1:3] == ["--nproc-per-node=8", "--nnodes=3"]
+    assert "--standalone" not in several
+
+
+@pytest.mark.parametrize(("threads", "cpus"), [(None, 5 * 8), (3, 13 * 8)])
+def test_a_batch_job_has_a_core_for_each_thread_that_loads(threads: int | None, cpus: int) -> None:
+    source = render_sbatch(example_run(), _job(worker_threads=threads))
+    assert source.startswith("#!/bin/bash\n#SBATCH ")
+    assert f"\n#SBATCH --cpus-per-task={cpus}\n" in source
+    assert 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"' in _commands(source)
+    assert "#   loader = DataLoader(dataset, ..., num_workers=4" in source
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("nodes", [1, 16])
+def test_a_batch_job_is_a_script_whose_settings_come_first(nodes: int) -> None:
+    source = render_sbatch(_of(LoaderCall(text="\n; rm {settings}\n$(x)")), _job(nodes=nodes))
+    subprocess.run(["bash", "-n"], input=source, text=True, check=True)
+    lines = source.splitlines()
+    last = max(index for index, line in enumerate(lines) if line.startswith("#SBATCH"))
+    assert all(line.startswith("#") for line in lines[: last + 1])  # Slurm reads no further
+    assert f"#SBATCH --nodes={nodes}" in lines
+    assert ("--rdzv-id=$SLURM_JOB_ID" in source) == (nodes > 1)
+    assert not any("rm" in each.split() or "$(x)" in each for each in _commands(source))
+
+
+def test_a_pod_s_shared_memory_holds_the_queues_of_all_ranks() -> None:
+    yaml = pytest.importorskip("yaml")
+    pod = yaml.safe_load(render_kubernetes(example_run(), _job()))["spec"]
+    (container,), (volume,) = pod["containers"], pod["volumes"]
+    assert volume["emptyDir"]["medium"] == "Memory"
+    assert int(volume["emptyDir"]["sizeLimit"].removesuffix("Mi")) >= 8 * 100
+    (mount,) = container["volumeMounts"]
+    assert mount == {"name": volume["name"], "mountPath": "/dev/shm"}  # noqa: S108 - not this one's
+    assert container["command"] == ["torchrun", "--nproc-per-node=8", "--standalone", "train.py"]
+    assert container["resources"]["requests"] == {"cpu": 40, "memory": "16384Mi"}
+
+
+def test_a_pod_s_shared_memory_has_no_limit_that_nobody_knows() -> None:
+    yaml, advice = pytest.importorskip("yaml"), _job()
+    unknown = dataclasses.replace(advice.expected, shm_bytes=None, pss_bytes=None)
+    source = render_kubernetes(example_run(), dataclasses.replace(advice, expected=unknown))
+    pod = yaml.safe_load(source)["spec"]
+    assert pod["volumes"][0]["emptyDir"] == {"medium": "Memory"}
+    assert "memory" not in pod["containers"][0]["resources"]["requests"]
+    assert "not known" in source

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.trial.consumer import lateness_s, make_consumer
+from dlprof.units import parse_step, spread_of
 
 
 class Kernel:
@@ -49,6 +50,22 @@ def test_a_step_sleeps_less_by_what_the_kernel_adds(
     monkeypatch.setattr("dlprof.trial.consumer.lateness_s", lambda _nap_s: 1e-4)
     make_consumer(step_s, None)("batch")
     assert kernel.slept_s == pytest.approx([slept_s])
+
+
+def test_steps_that_differ_are_the_same_in_every_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlprof.trial.consumer.lateness_s", lambda _nap_s: 1e-4)
+    step, slept = parse_step("uniform:40ms,60ms"), []
+    for _ in range(2):
+        kernel = Kernel([0.0] * 400)
+        monkeypatch.setattr("dlprof.trial.consumer.time", kernel)
+        consume = make_consumer(float(step), None, spread_of(step))
+        for _ in range(400):
+            consume("batch")
+        slept.append(kernel.slept_s)
+    assert slept[0] == slept[1]
+    assert sum(slept[0]) == pytest.approx(400 * (0.05 - 1e-4))
+    assert 0.039 < min(slept[0]) < 0.042
+    assert 0.058 < max(slept[0]) < 0.061
 
 
 def test_without_a_step_nothing_is_slept(monkeypatch: pytest.MonkeyPatch) -> None:

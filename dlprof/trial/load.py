@@ -1,0 +1,194 @@
+"""A load beside a sweep: busy cores, memory traffic and reads, in a process of its own, bounded.
+
+A busy server is tried on a quiet machine that way. The process ends with who started it, whatever
+ends that: the kernel tells it, its standard input ends, and it has a time limit of its own. What it
+writes is one file without a name, which is gone with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import math
+import mmap
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from dlprof.errors import FileError, NothingMeasuredError
+from dlprof.trial.processes import die_with_parent
+from dlprof.trial.protocol import Channel, Message, serve
+from dlprof.trial.runtime import Inbox, ModuleProcess
+
+_MIB = 1 << 20
+_HASHED = bytes(_MIB // 4)
+"""Stays in a core's own cache, and is long enough for the hash to let the interpreter lock go."""
+
+_COPIED, _MOST_COPIERS, _COPIER_BYTES_PER_S = 256 * _MIB, 16, 4e9
+"""Memory that is copied to and fro, more than caches hold; threads that copy, and what each can."""
+
+_READ, _AT_ONCE = 256 * _MIB, _MIB
+_READY_S, _TOLD_S = 60.0, 3.0
+_REACHED = 0.9
+"""Share of what was asked for below which people are told."""
+
+
+@contextlib.contextmanager
+def made_load(
+    asked: Mapping[str, float] | None,
+    *,
+    folder: Path,
+    limit_s: float,
+    say: Callable[[str], object],
+) -> Iterator[None]:
+    """Keep a load going as long as the block lasts.
+
+    Args:
+        asked: ``cores``, ``memory`` (bytes/s) and ``reads`` (bytes/s), those that are wanted;
+            ``None`` for no load.
+        folder: Whose storage is read.
+        limit_s: After which it ends by itself.
+        say: Told what the user should know.
+
+    Raises:
+        DlprofError: It can't be made.
+    """
+    if not asked:
+        yield
+        return
+    command = [sys.executable, "-m", "dlprof.trial.load"]
+    process = ModuleProcess(command, what="the load", inbox=Inbox(), source="load")
+    try:
+        process.order("load", **asked, folder=str(folder), limit_s=limit_s)
+        answer = process.answer(_READY_S)
+        told = None if answer is None else answer.message
+        if told is None:
+            raise NothingMeasuredError(
+                "The load of --make-load did not start", hint="Ask for less, or leave it out."
+            )
+        if told["event"] == "failed":
+            raise FileError(
+                f"The load of --make-load can't be made: {told['message']}",
+                hint="Leave reads out, or keep the run file where there is room for 256 MiB.",
+            )
+        yield
+        process.order("tell")
+        answer = process.answer(_TOLD_S)
+        made = {} if answer is None or answer.message is None else answer.message
+        short = [
+            f"{name} reached {made.get(name, 0.0) / value:.0%} of what was asked for"
+            for name, value in asked.items()
+            if made.get(name, 0.0) < _REACHED * value
+        ]
+        if short:
+            say(f"the load of --make-load was smaller: {', '.join(short)}")
+    finally:
+        process.end()
+
+
+class _Load:
+    """The threads that make it, and how much they have made."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, dict[int, float]] = {"cores": {}, "memory": {}, "reads": {}}
+        self._began_s = time.monotonic()
+
+    def load(
+        self,
+        *,
+        folder: str,
+        limit_s: float,
+        cores: float = 0.0,
+        memory: float = 0.0,
+        reads: float = 0.0,
+    ) -> Message:
+        ended = threading.Timer(limit_s, os._exit, (0,))
+        ended.daemon = True
+        ended.start()
+        if reads:
+            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - ends with the process
+            for _ in range(_READ // _AT_ONCE):  # no holes, which no storage would be asked for
+                file.write(os.urandom(_AT_ONCE))
+            file.flush()
+            os.fsync(file.fileno())
+            self._start("reads", 1, lambda made: _read(file.fileno(), reads, made))
+        threads = math.ceil(cores)
+        self._start("cores", threads, lambda made: _burn(cores / threads, made))
+        copiers = min(_MOST_COPIERS, math.ceil(memory / _COPIER_BYTES_PER_S))
+        self._start("memory", copiers, lambda made: _copy(memory / copiers, copiers, made))
+        self._began_s = time.monotonic()
+        return {"event": "loading"}
+
+    def tell(self) -> Message:
+        gone_s = max(1e-9, time.monotonic() - self._began_s)
+        totals = {name: math.fsum(made.values()) for name, made in self._made.items()}
+        return {"event": "made", **{name: made / gone_s for name, made in totals.items()}}
+
+    def _start(self, name: str, count: int, run: Callable[[Callable[[float], None]], None]) -> None:
+        """Start threads that do the same; each says with its argument how much it has made."""
+        for index in range(count):
+            told = self._made[name]
+
+            def made(much: float, told: dict[int, float] = told, index: int = index) -> None:
+                told[index] = much
+
+            threading.Thread(target=run, args=(made,), daemon=True).start()
+
+
+def _burn(share: float, made: Callable[[float], None]) -> None:
+    while True:
+        began_s = time.perf_counter()
+        hashlib.sha256(_HASHED)
+        made(time.thread_time())
+        if share < 1:
+            time.sleep((time.perf_counter() - began_s) * (1 - share) / share)
+
+
+def _copy(bytes_per_s: float, copiers: int, made: Callable[[float], None]) -> None:
+    size = max(16 * _MIB, _COPIED // copiers // 2)
+    blocks = [mmap.mmap(-1, size) for _ in range(2)]
+    one, two = (ctypes.addressof(ctypes.c_char.from_buffer(block)) for block in blocks)
+    done, offset, began_s = 0, 0, time.perf_counter()
+    while True:
+        ctypes.memmove(one + offset, two + offset, _AT_ONCE)
+        offset = (offset + _AT_ONCE) % size
+        done += 2 * _AT_ONCE  # read and written
+        made(done)
+        _wait(done / bytes_per_s - (time.perf_counter() - began_s))
+
+
+def _read(file: int, bytes_per_s: float, made: Callable[[float], None]) -> None:
+    done, began_s = 0, time.perf_counter()
+    advise = getattr(os, "posix_fadvise", lambda *_: None)
+    while True:
+        offset = done % _READ
+        advise(file, offset, _AT_ONCE, getattr(os, "POSIX_FADV_DONTNEED", 0))
+        done += len(os.pread(file, _AT_ONCE, offset))
+        made(done)
+        _wait(done / bytes_per_s - (time.perf_counter() - began_s))
+
+
+def _wait(seconds: float) -> None:
+    if seconds > 0:
+        time.sleep(seconds)
+
+
+def _failed(error: BaseException) -> Message:
+    return {"event": "failed", "message": str(error)}
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    die_with_parent()
+    made = _Load()
+    serve(Channel.of_standard_streams(), {"load": made.load, "tell": made.tell}, _failed)
+    os._exit(0)  # threads go on until then
+
+
+if __name__ == "__main__":
+    main()

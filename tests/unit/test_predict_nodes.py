@@ -1,0 +1,221 @@
+"""Many nodes: what one is predicted with, which resource runs out first, how many are kept fed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import config, machine
+from golden import drawn
+from predicted_runs import asked, calibrated, calibration
+
+from dlprof.advise.forecast import Accelerators, Forecast, forecast
+from dlprof.advise.recommend import recommend
+from dlprof.cli.entry import run as dlprof
+from dlprof.model import maxplus
+from dlprof.records import Calibration, Constraints
+from dlprof.report.predict import forecast_document, forecast_report
+from dlprof.settings import parse_option
+from dlprof.store import RunWriter
+
+_READS = 2e6  # bytes a batch of the made-up calibration
+
+
+def _forecast(workers: int = 8, memory: float | None = None, **question: Any) -> Forecast:
+    run = question.pop("run", None) or calibrated()
+    situation = asked(run, **question)
+    return forecast(run, [config(workers)], situation, memory_bytes_per_s=memory)
+
+
+def _carried(found: Forecast) -> dict[str, float]:
+    return {each.name: each.ranks.value for each in found.resources if each.ranks is not None}
+
+
+def test_a_node_is_predicted_with_its_share_of_the_storage() -> None:
+    """The storage is the limit of both."""
+    one = _forecast(ranks=2, storage_bytes_per_s=1e8)
+    many = _forecast(ranks=2, nodes=16, storage_bytes_per_s=16e8)
+    assert many.rows[0].rate == pytest.approx(one.rows[0].rate)
+    assert many.rows[0].rate == pytest.approx(1e8 / _READS / 2)
+    assert (many.ranks, many.nodes, one.ranks, one.nodes) == (32, 16, 2, 1)
+    assert "the 16 nodes are alike: one is predicted, with 1/16 of the storage" in many.notes
+
+
+def test_nodes_share_the_epoch() -> None:
+    alone, shared = asked(calibrated()).conditions, asked(calibrated(), nodes=5).conditions
+    assert (alone.epoch_batches, shared.epoch_batches) == (1000, 200)
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ({"storage_bytes_per_s": 1e9}, "storage"),
+        ({"cores": 2.0}, "cores"),
+        ({"machine": machine(512, memory_bytes=1 << 30)}, "memory"),
+        ({"machine": machine(512, shm_bytes=64 << 20)}, "shm"),
+        ({"memory": 1e9}, "bandwidth"),
+    ],
+)
+def test_what_is_short_runs_out_first(question: dict[str, Any], first: str) -> None:
+    found = _forecast(ranks=8, nodes=2, **question)
+    assert found.resources[0].name == first
+    used = [each.used for each in found.resources if each.ranks is not None]
+    assert used == sorted(used, reverse=True)
+    for each in found.resources:
+        if each.ranks is not None:
+            assert each.used == pytest.approx(16 / each.ranks.value)
+
+
+def test_a_main_process_that_is_the_limit_is_so_in_each_rank() -> None:
+    run = calibrated(calibration(cpu=0.001, receive=0.05))
+    found = _forecast(run=run, ranks=8, storage_bytes_per_s=1e12)
+    first = found.resources[0]
+    assert (first.name, first.ranks) == ("main", None)
+    assert first.used == pytest.approx(1.0, abs=0.1)
+    assert "main process, in each rank by itself" in drawn(forecast_report(run, found), 120)
+
+
+def test_how_many_ranks_a_storage_carries_is_as_sure_as_their_rate() -> None:
+    """At a step that is the limit each rank reads 2 MB every 50 ms."""
+    found = _forecast(ranks=8, nodes=2, step_s=0.05, storage_bytes_per_s=4e9)
+    (storage,) = [each for each in found.resources if each.name == "storage"]
+    assert storage.each == pytest.approx(_READS / 0.05, rel=0.02)
+    ranks = storage.ranks
+    assert ranks is not None
+    assert ranks.low is not None
+    assert ranks.high is not None
+    assert ranks.low < ranks.value < ranks.high
+    assert ranks.value == pytest.approx(100, rel=0.02)
+
+
+def test_ranks_that_are_too_many_for_the_storage_are_slower() -> None:
+    """The two views agree: what is enough for 100 ranks is too little for 200."""
+    question: dict[str, Any] = {"ranks": 8, "step_s": 0.05, "storage_bytes_per_s": 4e9}
+    few, many = _forecast(nodes=10, **question), _forecast(nodes=25, **question)
+    assert _carried(few)["storage"] == pytest.approx(_carried(many)["storage"])
+    assert few.rows[0].rate == pytest.approx(20.0, rel=0.02)
+    assert many.rows[0].rate == pytest.approx(4e9 / _READS / 200, rel=0.02)
+    assert few.resources[0].used < 1 < many.resources[0].used
+
+
+def test_a_thousand_ranks_cost_no_more_than_the_ranks_of_a_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = []
+    real = maxplus._recursion
+
+    def recursion(*given: Any) -> Any:
+        counted.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(maxplus, "_recursion", recursion)
+    _forecast(ranks=8, storage_bytes_per_s=1e9)
+    one, counted[:] = len(counted), []
+    _forecast(ranks=8, nodes=125, storage_bytes_per_s=125e9)
+    assert len(counted) == one
+
+
+def test_the_screen_says_what_runs_out_and_json_has_all_of_it() -> None:
+    run = calibrated()
+    found = _forecast(run=run, ranks=8, nodes=16, storage_bytes_per_s=2e9)
+    text = " ".join(drawn(forecast_report(run, found), 120, verbose=True).split())
+    assert "8 ranks on each of 16 nodes" in text
+    assert "Runs out first storage: enough for" in text
+    assert "and 128 are asked for" in text
+    assert "storage of 1.9 GiB/s" in text
+    document = json.loads(forecast_document(run, found))
+    assert document["ranks"] == 128
+    assert document["resources"][0]["name"] == "storage"
+    alone = drawn(forecast_report(run, _forecast(run=run)), 120, verbose=True)
+    assert "Runs out first" not in alone
+
+
+def test_settings_for_several_nodes_are_recommended_and_named() -> None:
+    answer = recommend(calibrated(), Constraints(ranks=2, nodes=4))
+    assert answer.constraints.nodes == 4
+    assert answer.basis == "predicted"
+
+
+@pytest.mark.parametrize("text", ["20GBps", "20GB/s", "20GB", " 20 GBps "])
+def test_a_storage_s_rate_is_written_in_several_ways(text: str) -> None:
+    assert parse_option("storage_limit", text) == 20e9
+
+
+def _kept(au: float, *, costs: Calibration | None = None, **question: Any) -> Accelerators:
+    run = calibrated(costs or calibration(cpu=0.05, receive=0.0005))
+    situation = asked(run, **{"step_s": 0.1, **question})
+    found = forecast(run, [config(2)], situation, au=au).accelerators
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("au", "least", "most"), [(0.9, 14, 17), (0.5, 27, 32)])
+def test_as_many_accelerators_are_kept_busy_as_there_are_cores_for(
+    au: float, least: int, most: int
+) -> None:
+    """A batch takes 50 ms of a core and a step 100: two for each of eight cores at full speed."""
+    found = _kept(au)
+    assert least <= found.count.value <= most
+    assert found.held_by == "cores"
+    assert found.utilization >= au
+    assert found.count.low is not None
+    assert found.count.high is not None
+    assert found.count.low <= found.count.value <= found.count.high
+
+
+def test_accelerators_that_are_kept_are_those_that_predictions_keep() -> None:
+    """One more is fed by no number of workers; with as many, fewer workers feed none."""
+    costs = calibration(cpu=0.004, io=0.25, receive=0.0005)
+    found, run = _kept(0.9, costs=costs), calibrated(costs)
+    few = forecast(run, [config(1, 8)], asked(run, step_s=0.1, ranks=2))
+    wait = few.rows[0].prediction.wait_fraction
+    assert wait is not None
+    assert wait > 0.1  # one worker is too few
+    assert found.config.num_workers in {3, 4}
+    ranks = int(found.count.value)
+    at_most = forecast(run, [found.config], asked(run, step_s=0.1, ranks=ranks))
+    assert 1 - (at_most.rows[0].prediction.wait_fraction or 0) == pytest.approx(
+        found.utilization, abs=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("costs", "question", "held_by"),
+    [
+        ({"cpu": 0.001, "receive": 0.05}, {"step_s": 0.02}, "main"),
+        ({"cpu": 0.001}, {"storage_bytes_per_s": 1e8}, "storage"),
+        ({"cpu": 0.001, "main_bytes": 30e9}, {}, "memory"),
+    ],
+)
+def test_what_holds_back_one_more_is_named(
+    costs: dict[str, Any], question: dict[str, Any], held_by: str
+) -> None:
+    assert _kept(0.9, costs=calibration(**costs), **question).held_by == held_by
+
+
+def test_a_main_process_that_is_too_slow_keeps_no_accelerator_busy() -> None:
+    found = _kept(0.9, costs=calibration(cpu=0.03, receive=0.05), step_s=0.02)
+    assert found.count.value == 0
+    assert found.utilization < 0.9
+
+
+def test_no_more_accelerators_are_looked_at_than_ranks_are_asked_for() -> None:
+    found = _kept(0.9, ranks=3)
+    assert (found.count.value, found.held_by, found.most) == (3, "", 3)
+
+
+def test_accelerators_are_asked_for_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = calibrated(calibration(cpu=0.05, receive=0.0005))
+    with RunWriter.create(tmp_path / "run.dlprof.jsonl", made.header) as writer:
+        writer.append(made.calibration)
+    asked_for = ["predict", str(tmp_path / "run.dlprof.jsonl"), "--au", "90%"]
+    assert dlprof([*asked_for, "--step-time", "normal:100ms,10ms"], {}) == 0
+    assert "keep 90%" in " ".join(capsys.readouterr().out.split())
+    assert dlprof(asked_for, {}) == 2
+    assert "no training step" in capsys.readouterr().err
+    assert dlprof([*asked_for, "--feed", "--step-time", "1s"], {}) == 2
+    assert "--au and --feed are two questions" in capsys.readouterr().err
