@@ -69,6 +69,8 @@ class SweepOptions(TypedDict, total=False):
     max_ram: int | str
     max_shm: int | str
     ranks: int
+    launch_ranks: _Ints
+    step_barrier: bool
     cold_cache: bool
 
 

@@ -52,6 +52,8 @@ class SweepSettings:
     max_ram_bytes: int | None = None
     max_shm_bytes: int | None = None
     ranks: int = 1
+    launch_ranks: tuple[int, ...] | None = None
+    step_barrier: bool = False
     cold_cache: bool = False
 
 
@@ -111,6 +113,14 @@ def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
                 f"trial_time = {trial} doesn't fit into {key} = {longest}",
                 f"Give a shorter trial_time or a longer {key}.",
             )
+    launched = max(settings.launch_ranks or (settings.ranks,))
+    if settings.ranks not in (1, launched):
+        yield (
+            f"ranks = {settings.ranks} assumes what launch_ranks = {launched} measures",
+            "Leave ranks out.",
+        )
+    if settings.step_barrier and settings.launch_ranks is None:
+        yield "step_barrier is between ranks, and none are launched", "Give launch_ranks too."
     count = math.prod(len(values) for values in swept.values())
     if count > MAX_CONFIGS:
         yield (
