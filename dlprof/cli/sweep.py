@@ -99,7 +99,7 @@ def _measure(
             # What a resumed run can't silently ignore.
             given=frozenset(by_key()[key].field for key in asked.given),
             began_s=BEGAN_S.get(),
-            **({"seats": seats} if seats else {}),
+            seats=seats,
         )
     # The file by the name that the user knows it by; the engine has made it absolute.
     asked.show(

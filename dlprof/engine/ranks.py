@@ -25,6 +25,8 @@ from dlprof.trial.launch import Seat
 from dlprof.units import counted, format_bytes
 from dlprof.version import __version__
 
+__all__ = ["Place", "Seat", "gathered", "launched", "with_ranks"]
+
 _BUILDER_BYTES = 200 << 20
 """What a process with torch and a small dataset takes at least."""
 
@@ -90,7 +92,13 @@ class Place:
                 f"WORLD_SIZE={world} without MASTER_ADDR and MASTER_PORT: the ranks can't meet",
                 hint=f"Start it by torchrun. {_ALONE}",
             )
-        names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT", "PMIX_NAMESPACE")
+        names = (
+            "TORCHELASTIC_RUN_ID",
+            "SLURM_JOB_ID",
+            "SLURM_STEP_ID",
+            "MASTER_PORT",
+            "PMIX_NAMESPACE",
+        )
         job = ":".join([*(environ.get(name, "") for name in names), str(os.getuid())])
         local_rank = rank if told["LOCAL_RANK"] is None else told["LOCAL_RANK"]
         said = {name: str(value) for name, value in told.items()} | {"LOCAL_RANK": str(local_rank)}
@@ -145,6 +153,7 @@ def gathered(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[tuple
             ) from None
         door.listen(place.local_size)
         own = _seat(place.environ, place.local_rank, os.sched_getaffinity(0))
+        _refuse_one_core(environ, own, place.local_size)
         seats = {0: own, **_others(door, place, said, links)}
         cpus = frozenset[int]().union(*(seat.cpus for seat in seats.values()))
         with contextlib.suppress(OSError):
@@ -154,6 +163,17 @@ def gathered(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[tuple
 
 def _seat(environ: Mapping[str, str], rank: int, cpus: set[int] | frozenset[int]) -> Seat:
     return Seat(rank=rank, environ=environ, cpus=frozenset(cpus))
+
+
+def _refuse_one_core(environ: Mapping[str, str], own: Seat, ranks: int) -> None:
+    """Refuse what srun makes of a job that names its cores to sbatch alone."""
+    by_srun = "SLURM_PROCID" in environ and "SLURM_CPUS_PER_TASK" not in environ
+    if by_srun and len(own.cpus) == 1 and (os.cpu_count() or 1) > ranks:
+        raise UsageError(
+            "srun gives each rank a single CPU",
+            hint="Give --cpus-per-task to srun too, or set SRUN_CPUS_PER_TASK: sbatch's is not "
+            "inherited.",
+        )
 
 
 def _follow(place: Place, name: str, said: Mapping[str, object]) -> None:

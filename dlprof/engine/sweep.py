@@ -25,7 +25,7 @@ from dlprof.engine.preparation import (
 from dlprof.engine.ranks import launched, with_ranks
 from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
 from dlprof.engine.workplace import check_folder
-from dlprof.errors import DlprofError, NothingMeasuredError
+from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.records import (
     Calibration,
@@ -384,7 +384,7 @@ class Sweep:
 _NO_ROOM = "The budget is too short for the model, so configurations are measured directly"
 
 
-def run_sweep(
+def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     settings: SweepSettings,
     *,
     output: Path,
@@ -429,6 +429,10 @@ def run_sweep(
     if seats or settings.launch_ranks:
         seats = seats or launched(max(settings.launch_ranks or (1,)), os.environ)
         settings = with_ranks(settings, seats)
+    elif settings.step_barrier:
+        raise UsageError(
+            "step_barrier is between ranks, and none are launched", hint="Give launch_ranks too."
+        )
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
     with opened_runner(settings, listener, pickled=pickled, seats=seats) as runner:
         machine = inspect_machine()

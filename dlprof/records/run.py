@@ -57,7 +57,9 @@ class RunHeader:
     def launched(self) -> int:
         """Ranks that loaded at once in the trials that are compared; 1 for one loader alone."""
         counts = self.settings.get("launch_ranks") or ()
-        known = [n for n in counts if isinstance(n, int)] if isinstance(counts, list | tuple) else []
+        known = (
+            [n for n in counts if isinstance(n, int)] if isinstance(counts, list | tuple) else []
+        )
         return max(1, *known, 1)
 
 

@@ -216,7 +216,9 @@ class LoaderParts:
         by itself what a rank gets.
         """
         if self.iterable:
-            return self.noted("An iterable dataset shares itself out to ranks, or gives all to each.")
+            return self.noted(
+                "An iterable dataset shares itself out to ranks, or gives all to each."
+            )
         own = self.batching.get("sampler")
         whole = isinstance(own, Sized) and len(own) == len(self.dataset)
         if type(own) not in (RandomSampler, SequentialSampler) or not whole:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import gc
 import importlib.metadata
 import os
@@ -15,6 +14,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _BEAT_S = 1.0
 _NO_GROUP = "process group has not been initialized"
-_MEETING = datetime.timedelta(minutes=1)
+_MEETING = timedelta(minutes=1)
 """For all ranks to come to a process group."""
 
 _PARTING_S = 2.0

@@ -55,9 +55,9 @@ class Company:
         (place / _NAME).write_bytes(bytes(size))
         made = cls(place, -1, ranks)
         shared = ctypes.create_string_buffer(_BARRIER_BYTES)
-        made._threads.pthread_barrierattr_init(shared)  # noqa: SLF001 - of this class
-        made._threads.pthread_barrierattr_setpshared(shared, _SHARED)  # noqa: SLF001
-        made._threads.pthread_barrier_init(made._address, shared, ranks)  # noqa: SLF001
+        made._threads.pthread_barrierattr_init(shared)
+        made._threads.pthread_barrierattr_setpshared(shared, _SHARED)
+        made._threads.pthread_barrier_init(made._address, shared, ranks)
         return made
 
     def arrive(self, *, again: bool = False) -> None:

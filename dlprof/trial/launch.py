@@ -101,6 +101,7 @@ class Seat:
     environ: Mapping[str, str]
     cpus: frozenset[int] = frozenset()
 
+
 _QUIT_S = 5.0
 
 

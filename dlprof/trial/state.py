@@ -248,15 +248,6 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
     )
 
 
-_SHARED = (
-    "own_cpu_cores",
-    "available_cpu_cores",
-    "pss_peak_bytes",
-    "shm_peak_bytes",
-    "read_bytes_per_s",
-)
-"""Of a usage that was seen of all ranks together: what is each one's share."""
-
 _UNEVEN = (
     "an epoch has {most} batches on one rank and {least} on another: training that synchronizes "
     "every step hangs at its end (share the data evenly, or use torch's Join)"
@@ -288,7 +279,6 @@ def together(trials: Sequence[Trial], results: Sequence[Message | None]) -> tupl
         for rank, (trial, result) in enumerate(zip(trials, told, strict=True))
     )
     usage, turnovers = trials[slow].usage, [trial.epoch_turnover_s for trial in trials]
-    sizes = {name: _share(getattr(usage, name), len(trials)) for name in _SHARED}
     epochs = [each.epoch_batches for each in ranks if each.epoch_batches is not None]
     uneven = [_UNEVEN.format(most=max(epochs), least=min(epochs))] if len({*epochs}) > 1 else []
     warnings = [warning for trial in trials for warning in trial.warnings]
@@ -296,7 +286,7 @@ def together(trials: Sequence[Trial], results: Sequence[Message | None]) -> tupl
         trials[slow],
         startup_s=max((t.startup_s for t in trials if t.startup_s is not None), default=None),
         epoch_turnover_s=max((each for each in turnovers if each is not None), default=None),
-        usage=dataclasses.replace(usage, **sizes),
+        usage=_share(usage, len(trials)),
         noisy=any(trial.noisy for trial in trials),
         warnings=tuple(dict.fromkeys([*warnings, *uneven])),
         ranks=ranks,
@@ -308,9 +298,23 @@ def _pace(trial: Trial) -> float:
     return -math.inf if rate is None else rate.value
 
 
-def _share(value: float | None, ranks: int) -> float | None:
-    shared = None if value is None else value / ranks
-    return round(shared) if isinstance(value, int) and shared is not None else shared
+def _share(usage: Usage, ranks: int) -> Usage:
+    """What each rank had of what all of them used together."""
+
+    def each(value: float | None) -> float | None:
+        return None if value is None else value / ranks
+
+    def size(value: int | None) -> int | None:
+        return None if value is None else round(value / ranks)
+
+    return dataclasses.replace(
+        usage,
+        own_cpu_cores=each(usage.own_cpu_cores),
+        available_cpu_cores=each(usage.available_cpu_cores),
+        pss_peak_bytes=size(usage.pss_peak_bytes),
+        shm_peak_bytes=size(usage.shm_peak_bytes),
+        read_bytes_per_s=each(usage.read_bytes_per_s),
+    )
 
 
 def of_rank(failure: Failure, rank: int, ranks: int) -> Failure:

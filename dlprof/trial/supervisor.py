@@ -61,9 +61,7 @@ class ObserverProcess:
         """The name under which the running observer's answers come in."""
         return f"observer-{self._starts}"
 
-    def watch(
-        self, pid: int, *beside: int, memory_bytes: int | None, reserve_bytes: int
-    ) -> None:
+    def watch(self, pid: int, *beside: int, memory_bytes: int | None, reserve_bytes: int) -> None:
         """Observe the process tree under ``pid`` from now on.
 
         Args:
@@ -91,7 +89,7 @@ class ObserverProcess:
             **({"beside": beside} if beside else {}),
         )
 
-    def order(self, verb: str, **details: int | None | tuple[int, ...]) -> None:
+    def order(self, verb: str, **details: int | tuple[int, ...] | None) -> None:
         """Send one order; to a dead observer it is lost, and no answer comes."""
         if self._process is not None:
             self._process.order(verb, **details)
@@ -309,12 +307,16 @@ class Supervisor:
             while any(rank.state.running() for rank in ranks):
                 for rank in ranks:
                     rank.launcher.look()
-                writes = any([rank.log.trim() for rank in ranks])
+                writes = sum(rank.log.trim() for rank in ranks)  # each of them is looked at
                 event = self._next_event(ranks, _SHORT_LOOK_S if writes else _LOOK_S)
                 if event is not None:
                     self._take(event, ranks)
                 # Whoever came least far is looked at first: the others may wait for it.
-                order = ranks if company is None else sorted(ranks, key=lambda each: company.passed(each.number))
+                order = (
+                    ranks
+                    if company is None
+                    else sorted(ranks, key=lambda each: company.passed(each.number))
+                )
                 for rank in order:
                     self._check(rank, ranks)
                 lost = lost or next((rank for rank in order if rank.state.lost()), None)
