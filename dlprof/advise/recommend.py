@@ -351,7 +351,7 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
     command = f"dlprof sweep {target} --num-workers {counts}"
     command += f" --prefetch-factor {pick.config.prefetch_factor}" if workers else ""
     command += "" if limits.step_s is None else f" --step-time {limits.step_s * 1000:g}ms"
-    command += f" --ranks {limits.ranks}" if limits.ranks > 1 else ""
+    command += f" --launch-ranks {limits.ranks}" if limits.ranks > 1 else ""
     where = " there" if situation.extrapolated else ""
     yield ToMeasure(what=f"whether {pick.name} is the best{where}", command=f"{command}{kept}")
     if not situation.extrapolated:

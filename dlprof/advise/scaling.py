@@ -42,6 +42,7 @@ class Scale:
 
     Attributes:
         ranks: How many loaded at once.
+        num_workers: Of each.
         samples_per_s: Of the slowest.
         together_samples_per_s: Of all, where each waits for the slowest.
         over_one: That over what one rank by itself gave, in turns with it.
@@ -49,6 +50,7 @@ class Scale:
     """
 
     ranks: int
+    num_workers: int
     samples_per_s: Estimate
     together_samples_per_s: Estimate
     over_one: Estimate | None
@@ -80,28 +82,37 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
 
 
 def scales(run: Run) -> tuple[Scale, ...]:
-    """What each number of ranks gave, of the trials that were made for it; fewest first."""
-    groups: dict[int, list[Trial]] = {}
+    """What each number of ranks gave, of the trials that were made for it; fewest first.
+
+    By as many workers a rank as all of them have, and, behind those, by as many workers in all.
+    """
+    groups: dict[tuple[int, int], list[Trial]] = {}
     for trial in run.trials:
         if trial.purpose == "scaling" and has_rate(trial):
-            groups.setdefault(max(1, len(trial.ranks)), []).append(trial)
+            key = max(1, len(trial.ranks)), trial.config.num_workers
+            groups.setdefault(key, []).append(trial)
+    if not groups:
+        return ()
+    _, workers = max(groups)
+    one = _rate(groups[1, workers]) if (1, workers) in groups else None
     found: list[Scale] = []
-    one = _rate(groups[1]) if 1 in groups else None
-    for count in sorted(groups):
-        trials, rate = groups[count], _rate(groups[count])
-        together = rate.times(count)
-        before = found[-1] if found else None
+    before: tuple[float, list[Trial]] | None = None
+    for count, each in sorted(groups, key=lambda key: (key[1] != workers, key)):
+        trials = groups[count, each]
+        rate = _rate(trials)
         limit = ""
-        if before is not None:
-            kept = together.value / before.together_samples_per_s.value * before.ranks / count
-            limit = _limit(trials, groups[before.ranks]) if kept < at.SCALES else ""
-        over = None if one is None else product(together, one.inverse)
+        if each == workers:
+            if before is not None and rate.value < at.SCALES * before[0]:
+                limit = _limit(trials, before[1])
+            before = rate.value, trials
+        over = None if one is None else product(rate.times(count), one.inverse)
         found.append(
             Scale(
                 ranks=count,
+                num_workers=each,
                 samples_per_s=rate,
-                together_samples_per_s=together,
-                over_one=Estimate(value=1.0) if count == 1 else over,
+                together_samples_per_s=rate.times(count),
+                over_one=Estimate(value=1.0) if (count, each) == (1, workers) else over,
                 limit=limit,
             )
         )

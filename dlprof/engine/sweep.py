@@ -234,7 +234,8 @@ class Sweep:
     def _kept_s(self) -> float:
         """What of the budget is kept for that."""
         each_s = self.plan.cost.of(Config(), self.plan.trial_s)
-        return SCALING_BLOCKS * len(self._counts) * each_s
+        trials = max(0, 2 * len(self._counts) - 1)
+        return SCALING_BLOCKS * trials * each_s
 
     def _try_scaling(self) -> None:
         """The recommended configuration by fewer ranks and by all, interleaved."""
@@ -245,11 +246,16 @@ class Sweep:
             pick = recommend(run, stored_limits(run.header.settings)).config
         except DlprofError:
             return  # which is told when the sweep ends
+        most = self._counts[-1]
+        each = [(count, pick) for count in self._counts]
+        if pick.num_workers:  # and as many workers in all as all ranks have
+            shared = ((count, most * pick.num_workers // count) for count in self._counts[:-1])
+            each += [(count, dataclasses.replace(pick, num_workers=n)) for count, n in shared]
         for block in range(SCALING_BLOCKS):
-            for count in self._counts if block % 2 == 0 else reversed(self._counts):
-                cost_s = self.plan.cost.of(pick, self.plan.trial_s)
+            for count, config in each if block % 2 == 0 else reversed(each):
+                cost_s = self.plan.cost.of(config, self.plan.trial_s)
                 proposal = Proposal(
-                    config=pick,
+                    config=config,
                     repetition=block,
                     trial_s=self.plan.trial_s,
                     expected_s=cost_s,

@@ -49,6 +49,7 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
     if len(found) > 1:
         of_counts = (
             doc.Column("ranks", [str(each.ranks) for each in found]),
+            doc.Column("workers each", [str(each.num_workers) for each in found]),
             doc.Column("samples/s each", [value_text(each.samples_per_s) for each in found]),
             doc.Column("together", [value_text(each.together_samples_per_s) for each in found]),
             doc.Column(

@@ -318,9 +318,7 @@ def _share(usage: Usage, ranks: int) -> Usage:
 
 
 def of_rank(failure: Failure, rank: int, ranks: int) -> Failure:
-    """A failure that says whose it is, where several ranks loaded at once."""
-    if ranks == 1:
-        return failure
+    """A failure that says whose of several ranks it is."""
     whose = f"Rank {rank} of {ranks} on {socket.gethostname()}"
     return dataclasses.replace(failure, message=f"{whose}: {failure.message}")
 

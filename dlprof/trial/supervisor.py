@@ -240,7 +240,9 @@ class Supervisor:
 
     def _failure_of(self, lost: _Rank, ranks: int) -> Failure:
         failure = failure_of(lost.state, self._limits, lost.printed)
-        return of_rank(failure, lost.number, ranks)
+        # The memory that the observer saw is that of all of them.
+        whole = ranks == 1 or failure.kind == "out_of_memory"
+        return failure if whole else of_rank(failure, lost.number, ranks)
 
     def _undisturbed(self, request: TrialRequest) -> tuple[list[_Rank], _Rank | None]:
         """Run a trial, and again if this process was stopped meanwhile, as by Ctrl-Z.

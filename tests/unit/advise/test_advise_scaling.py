@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -66,6 +67,13 @@ def test_all_together_are_compared_with_one_by_itself() -> None:
     assert [each.together_samples_per_s.value for each in found] == [100.0, 190.0, 360.0]
     assert [each.over_one and round(each.over_one.value, 2) for each in found] == [1.0, 1.9, 3.6]
     assert [each.limit for each in found] == ["", "", ""]
+
+
+def test_as_many_workers_in_all_are_held_against_the_same_rank() -> None:
+    wide = dataclasses.replace(scaled(1, 150.0), config=config(4))
+    found = scales(run([scaled(1, 100.0), scaled(2, 95.0), wide], settings=SETTINGS))
+    assert [(each.ranks, each.num_workers) for each in found] == [(1, 2), (2, 2), (1, 4)]
+    assert [each.over_one and round(each.over_one.value, 2) for each in found] == [1.0, 1.9, 1.5]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_launched_ranks_find_what_torchrun_gives() -> None:
 @linux
 def test_more_ranks_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "available_memory", lambda _cgroups: 1 << 30)
-    with pytest.raises(UsageError, match="8 ranks need 1.6 GiB .* 1.0 GiB is free") as caught:
+    with pytest.raises(UsageError, match=r"8 ranks need 1.6 GiB .* 1.0 GiB is free") as caught:
         launched(8, {})
     assert "Launch 5 at most" in (caught.value.hint or "")
 

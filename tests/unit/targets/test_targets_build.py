@@ -191,7 +191,7 @@ def test_a_batch_size_that_cannot_be_set() -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_plain_order_is_shared_out_to_ranks(shuffle: bool) -> None:
+def test_a_plain_order_is_shared_out_to_ranks(*, shuffle: bool) -> None:
     def share(rank: int) -> list[int]:
         loader = DataLoader(Numbers(10), batch_size=2, shuffle=shuffle)
         built = build_from_object(loader, share=(rank, 2))
