@@ -41,11 +41,15 @@ def result(rate: float, epoch_batches: int = 10) -> Message:
     return {**told, "epoch_batches": epoch_batches}
 
 
-def until_filled(number: str) -> list[Received]:
-    """What a rank says until it holds still for the observer."""
+def born(number: str) -> Received:
+    return from_trial("born", number, pid=99_999_990 + int(number))
+
+
+def until_filled() -> list[list[Received]]:
+    """What ranks say until they hold still for the observer: nothing before all are born."""
     names = ("window_start", "window_end", "filled")
-    born = from_trial("born", number, pid=99_999_990 + int(number))
-    return [born, *(from_trial(name, number) for name in names)]
+    together = [from_trial(name, number) for name in names for number in NUMBERS]
+    return [[born("0")], [born("1"), *together]]
 
 
 def supervised(
@@ -76,7 +80,7 @@ def test_the_record_of_all_is_that_of_the_slowest(tmp_path: Path) -> None:
         for number, rate in zip(NUMBERS, (10.0, 8.0), strict=True)
         for event in (Received(TRIAL + number, result(rate)), exited(0, number))
     ]
-    trial, _, watcher = supervised(tmp_path, [until_filled(n) for n in NUMBERS], ends)
+    trial, _, watcher = supervised(tmp_path, until_filled(), ends)
 
     assert trial.outcome == "completed"
     assert [each.samples_per_s and each.samples_per_s.value for each in trial.ranks] == [40.0, 32.0]
@@ -97,14 +101,12 @@ def test_uneven_epochs_are_named(tmp_path: Path) -> None:
         for number, batches in zip(NUMBERS, (10, 9), strict=True)
         for event in (Received(TRIAL + number, result(10.0, batches)), exited(0, number))
     ]
-    trial, _, _ = supervised(tmp_path, [until_filled(n) for n in NUMBERS], ends)
+    trial, _, _ = supervised(tmp_path, until_filled(), ends)
     assert any("10 batches on one rank and 9 on another" in each for each in trial.warnings)
 
 
 def test_a_rank_that_dies_ends_the_trial_and_is_named(tmp_path: Path) -> None:
-    alive = until_filled("0")[:2]
-    dying = [from_trial("born", "1", pid=99_999_991), exited(-9, "1")]
-    trial, launchers, _ = supervised(tmp_path, [alive, dying])
+    trial, launchers, _ = supervised(tmp_path, [[born("0")], [born("1"), exited(-9, "1")]])
 
     assert trial.failure is not None
     assert trial.failure.message.startswith("Rank 1 of 2 on ")
@@ -114,8 +116,8 @@ def test_a_rank_that_dies_ends_the_trial_and_is_named(tmp_path: Path) -> None:
 
 def test_what_a_rank_says_of_its_own_end_is_the_trials_failure(tmp_path: Path) -> None:
     failure = {"kind": "worker_exception", "message": "ValueError", "hint": "fix it"}
-    told = [from_trial("born", "1", pid=99_999_991), from_trial("failed", "1", failure=failure)]
-    trial, launchers, _ = supervised(tmp_path, [until_filled("0")[:2], [*told, exited(0, "1")]])
+    told = [born("1"), from_trial("failed", "1", failure=failure), exited(0, "1")]
+    trial, launchers, _ = supervised(tmp_path, [[born("0")], told])
 
     assert trial.failure is not None
     assert trial.failure.kind == "worker_exception"
@@ -123,10 +125,7 @@ def test_what_a_rank_says_of_its_own_end_is_the_trials_failure(tmp_path: Path) -
     assert launchers[0].kills == 1
 
 
-def test_a_rank_that_hangs_is_named_and_not_those_that_go_on(tmp_path: Path) -> None:
-    beats = [from_trial("beat", "0")] * 3
-    trial, launchers, _ = supervised(
-        tmp_path, [[*until_filled("0")[:2], *beats], until_filled("1")[:2]]
-    )
+def test_ranks_that_hang_are_all_ended(tmp_path: Path) -> None:
+    trial, launchers, _ = supervised(tmp_path, [[born("0")], [born("1")]])
     assert trial.outcome == "timed_out"
     assert all(launcher.kills == 1 for launcher in launchers)
