@@ -25,7 +25,7 @@ from dlprof.trial.launch import Seat
 from dlprof.units import counted, format_bytes
 from dlprof.version import __version__
 
-__all__ = ["Place", "Seat", "gathered", "launched", "with_ranks"]
+__all__ = ["Place", "Seat", "gathered", "launched", "seated", "with_ranks"]
 
 _BUILDER_BYTES = 200 << 20
 """What a process with torch and a small dataset takes at least."""
@@ -274,6 +274,29 @@ def _with_rendezvous(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
         port = str(free.getsockname()[1])
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
     return tuple(dataclasses.replace(each, environ={**each.environ, **own}) for each in seats)
+
+
+def seated(
+    settings: SweepSettings, seats: tuple[Seat, ...]
+) -> tuple[SweepSettings, tuple[Seat, ...]]:
+    """The settings and the seats of what is measured; its ranks are launched where that is asked.
+
+    Args:
+        settings: As asked for.
+        seats: Of the ranks that a launcher has started.
+
+    Raises:
+        UsageError: They can't be launched, or others are to be.
+    """
+    if not seats and settings.launch_ranks:
+        seats = launched(max(settings.launch_ranks), os.environ)
+    if seats:
+        return with_ranks(settings, seats), seats
+    if settings.step_barrier:
+        raise UsageError(
+            "step_barrier is between ranks, and none are launched", hint="Give launch_ranks too."
+        )
+    return settings, ()
 
 
 def with_ranks(settings: SweepSettings, seats: Sequence[Seat]) -> SweepSettings:

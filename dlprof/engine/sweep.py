@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
@@ -22,10 +21,10 @@ from dlprof.engine.preparation import (
     opened_runner,
     plan_sweep,
 )
-from dlprof.engine.ranks import launched, with_ranks
+from dlprof.engine.ranks import seated
 from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
 from dlprof.engine.workplace import check_folder
-from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
+from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.machine import inspect_machine
 from dlprof.records import (
     Calibration,
@@ -432,13 +431,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         check_output(output, force=force)
         check_folder(output.parent)
         refuse_budget(settings)
-    if seats or settings.launch_ranks:
-        seats = seats or launched(max(settings.launch_ranks or (1,)), os.environ)
-        settings = with_ranks(settings, seats)
-    elif settings.step_barrier:
-        raise UsageError(
-            "step_barrier is between ranks, and none are launched", hint="Give launch_ranks too."
-        )
+    settings, seats = seated(settings, seats)
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
     with opened_runner(settings, listener, pickled=pickled, seats=seats) as runner:
         machine = inspect_machine()
