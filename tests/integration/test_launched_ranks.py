@@ -176,6 +176,22 @@ def test_a_sweep_launches_ranks_and_shows_how_they_scale(tmp_path: Path) -> None
     assert "2 ranks were measured, not 4 at once" in " ".join(asked.stdout.split())
 
 
+def test_a_profile_explains_the_slowest_rank(tmp_path: Path) -> None:
+    done = sweep(
+        tmp_path,
+        *("-m", "dlprof", "profile", f"{TARGETS}:straggling", "--num-workers", "1"),
+        *("--launch-ranks", "2", "--trial-time", "0.2s", "--budget", "20s"),
+        *("-o", "ranks.dlprof.jsonl"),
+    )
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "ranks.dlprof.jsonl")
+
+    fetch = [stage for each in run.explanations if (stage := each.stage("fetch"))]
+    assert fetch
+    assert all(each.mean_s > 4 * 0.005 for each in fetch)  # four samples of 6 ms, not of 2
+    assert "the slowest (rank 1)" in " ".join(done.stdout.split())
+
+
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = sweep(tmp_path, *torchrun, *SWEEP)
