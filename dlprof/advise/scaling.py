@@ -45,7 +45,7 @@ class Scale:
         num_workers: Of each.
         samples_per_s: Of the slowest.
         together_samples_per_s: Of all, where each waits for the slowest.
-        over_one: That over what one rank by itself gave, in turns with it.
+        over_one: That over what one rank by itself gave, interleaved with it.
         limit: Why more ranks gave less than their number; empty where they didn't.
     """
 

@@ -64,7 +64,7 @@ _RAISES = (
 
 
 SCALING_BLOCKS = 2
-"""Trials at each number of ranks, in turns, so that drift hits all of them."""
+"""Trials at each number of ranks, interleaved, so that drift hits all of them."""
 
 EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
 

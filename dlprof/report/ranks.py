@@ -55,7 +55,7 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
             doc.Column(
                 "over one",
                 [gain_text(each.over_one) if each.over_one else MISSING for each in found],
-                note="what all give together against one rank by itself, in turns with it.",
+                note="what all give together against one rank by itself, interleaved.",
             ),
             doc.Column("limited by", [each.limit for each in found], left=True),
         )
