@@ -223,7 +223,7 @@ OPTIONS = (
     _limit(
         "ranks",
         kinds.whole(1, 4096),
-        "Training processes assumed to share the machine; --launch-ranks measures them.",
+        "Training processes assumed to share the machine; sweep --launch-ranks measures them.",
         "1",
     ),
     _data(
