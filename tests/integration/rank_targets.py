@@ -74,8 +74,8 @@ def stopped() -> DataLoader[Tensor]:
     return DataLoader(Signalled(signal.SIGSTOP), batch_size=4)
 
 
-def noted(place: str) -> DataLoader[Tensor]:
-    return DataLoader(Noted(place), batch_size=4, shuffle=True)
+def noted(folder: str) -> DataLoader[Tensor]:
+    return DataLoader(Noted(folder), batch_size=4, shuffle=True)
 
 
 def asking() -> DataLoader[Tensor]:

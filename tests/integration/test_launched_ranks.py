@@ -82,7 +82,7 @@ def test_the_slowest_rank_is_the_trials_rate(tmp_path: Path) -> None:
 def test_each_rank_loads_its_share(tmp_path: Path) -> None:
     place = tmp_path / "noted"
     place.mkdir()
-    with ranks(tmp_path, "noted", place=str(place)) as runner:
+    with ranks(tmp_path, "noted", folder=str(place)) as runner:
         found = trial(runner)
 
     assert found.failure is None
@@ -180,7 +180,7 @@ def test_a_profile_explains_the_slowest_rank(tmp_path: Path) -> None:
     done = sweep(
         tmp_path,
         *("-m", "dlprof", "profile", f"{TARGETS}:straggling", "--num-workers", "1"),
-        *("--launch-ranks", "2", "--trial-time", "0.2s", "--budget", "20s"),
+        *("--launch-ranks", "2", "--trial-time", "0.2s", "--budget", "10s"),
         *("-o", "ranks.dlprof.jsonl"),
     )
     assert done.returncode == 0, done.stderr
