@@ -59,8 +59,14 @@ class Scale:
 
 def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
     """Each rank of the trials of one configuration; empty where one loader was measured."""
-    trials = [each for each in run.completed if each.config == config and has_rate(each)]
-    trials = [each for each in trials if len(each.ranks) == run.header.launched > 1]
+    trials = [
+        trial
+        for trial in run.trials
+        if trial.config == config
+        and trial.purpose in {"measure", "scaling"}
+        and has_rate(trial)
+        and len(trial.ranks) == run.header.launched > 1
+    ]
     slowest = [_slowest(trial) for trial in trials]
     found = []
     for rank in range(run.header.launched if trials else 0):
