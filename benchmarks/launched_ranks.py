@@ -51,9 +51,9 @@ class Design:
 
 
 FULL = Design(
-    targets=("synthetic:wait_ms=8", "images"), ranks=(1, 2, 4), workers=1, pairs=10, window_s=2.0
+    targets=("synthetic:wait_ms=2", "images"), ranks=(1, 2, 4), workers=1, pairs=10, window_s=2.0
 )
-QUICK = Design(targets=("synthetic:wait_ms=8",), ranks=(1, 2), workers=1, pairs=2, window_s=0.5)
+QUICK = Design(targets=("synthetic:wait_ms=2",), ranks=(1, 2), workers=1, pairs=2, window_s=0.5)
 
 
 @dataclasses.dataclass(slots=True)

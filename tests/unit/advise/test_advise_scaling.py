@@ -33,12 +33,11 @@ def figures(*rates: float) -> tuple[RankFigures, ...]:
     )
 
 
-def scaled(count: int, rate: float, block: int = 0, **usage: float) -> Trial:
+def scaled(count: int, rate: float, **usage: float) -> Trial:
     """A trial of so many equal ranks for the sake of scaling."""
     return trial(
         PICK,
         rate,
-        repetition=block,
         purpose="scaling",
         ranks=figures(*[rate] * count) if count > 1 else (),
         usage=Usage(**usage),  # type: ignore[arg-type] # fields by name

@@ -211,7 +211,7 @@ def test_a_sampler_of_ones_own_decides_what_a_rank_gets() -> None:
     assert built.target.notes == (
         "The target's own WeightedRandomSampler decides what each rank gets.",
     )
-    ranked = DistributedSampler(Numbers(10), num_replicas=2, rank=1)
+    ranked: DistributedSampler[int] = DistributedSampler(Numbers(10), num_replicas=2, rank=1)
     built = build_from_object(DataLoader(Numbers(10), sampler=ranked), share=(1, 2))
     assert built.target.notes == ()
 
