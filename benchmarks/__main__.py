@@ -19,7 +19,7 @@ from common import RESULTS, markdown
 HERE = Path(__file__).parent
 README = HERE / "README.md"
 NAMES = (
-    *("truth", "startup", "overhead", "observer", "core_speed", "watching"),
+    *("truth", "launched_ranks", "startup", "overhead", "observer", "core_speed", "watching"),
     *(
         "memory",
         "budget",

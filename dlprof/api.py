@@ -70,6 +70,8 @@ class SweepOptions(TypedDict, total=False):
     max_shm: int | str
     ranks: int
     make_load: str | Mapping[str, float | str]
+    launch_ranks: _Ints
+    step_barrier: bool
     cold_cache: bool
 
 

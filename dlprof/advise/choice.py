@@ -183,7 +183,7 @@ def certify(choice: Choice, run: Run) -> Certificate | None:
         what only a model answers, and where there is nothing to compare it with.
     """
     situation, pick = choice.situation, choice.pick.key
-    if situation.extrapolated or situation.constraints.ranks > 1 or situation.by_model:
+    if situation.extrapolated or situation.other_ranks or situation.by_model:
         return None
     measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
     others = {each.key for each in choice.allowed if not each.measured}
@@ -273,10 +273,14 @@ def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
         yield "low", f"{where}: only the limits are known there"
     if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
         yield "low", ONE_BATCH_SIGN
-    if ranks > 1:
-        yield "low", f"one loader was measured, not {ranks} at once"
+    if there.other_ranks:
+        yield "low", f"{_loaders(there.launched)} measured, not {ranks} at once"
     if pick.failures:
         yield "low", f"{pick.name} also failed {times(len(pick.failures))}"
+
+
+def _loaders(launched: int) -> str:
+    return "one loader was" if launched == 1 else f"{launched} ranks were"
 
 
 def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
@@ -304,7 +308,7 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
     cores = known.available_cores if known is not None else None
     had = there.cores if cores is None else cores
     lesser = {
-        f"one loader was calibrated, not {ranks} at once": ranks > 1,
+        f"{_loaders(there.launched)} calibrated, not {ranks} at once": there.other_ranks,
         f"{had:.1f} cores were available when it was calibrated, not {there.cores:g}": (
             there.cores > FAR_CORES * had
         ),

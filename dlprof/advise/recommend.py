@@ -377,7 +377,7 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
     command += f" --prefetch-factor {pick.config.prefetch_factor}" if workers else ""
     if limits.step_s is not None:
         command += f" --step-time {limits.step_spread or f'{limits.step_s * 1000:g}ms'}"
-    command += f" --ranks {limits.ranks}" if limits.ranks > 1 else ""
+    command += f" --launch-ranks {limits.ranks}" if limits.ranks > 1 else ""
     where = " there" if situation.extrapolated else ""
     yield ToMeasure(what=f"whether {pick.name} is the best{where}", command=f"{command}{kept}")
     if not situation.extrapolated:

@@ -271,7 +271,7 @@ def cores_share(trial: Trial, situation: Situation) -> float:
     Where a calibration answers it is 1: predictions know of cores.
     """
     own, ranks = trial.usage.own_cpu_cores, situation.constraints.ranks
-    here = ranks == 1 and not situation.extrapolated
+    here = not (situation.other_ranks or situation.extrapolated)
     if own is None or own <= 0 or here or situation.by_model:
         return 1.0
     return min(1.0, situation.machine.usable_cores / (ranks * own))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     *SWEPT,
     options.varied("budget", text="How long the whole profile may take.", default="30s"),
     *("trial_time", "seed", "timeout", "cold_cache", "max_workers", "max_ram"),
+    *("launch_ranks", "step_barrier"),
     once=True,
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Measure",
@@ -48,13 +51,22 @@ def profile(
     """
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
+    from dlprof.engine.ranks import gathered
 
     settings = for_one(*resolve(asked.given, config))
     path = run_path(output, settings.target)
-    with listening(asked) as listener:
-        run = run_profile(
-            settings, output=path, listener=listener, force=force, began_s=BEGAN_S.get()
-        )
+    with gathered(os.environ, sys.argv[1:]) as seats:
+        if seats is None:  # the first rank of this machine has measured this one
+            return
+        with listening(asked) as listener:
+            run = run_profile(
+                settings,
+                output=path,
+                listener=listener,
+                force=force,
+                began_s=BEGAN_S.get(),
+                seats=seats,
+            )
     show(asked, run, path)
 
 

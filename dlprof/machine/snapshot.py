@@ -78,6 +78,7 @@ class Sampler:
 
     Args:
         pid: The trial's first process; its descendants belong to it.
+        beside: First processes of other ranks, which belong to it with all their descendants.
         root: Where ``/proc`` and ``/sys`` are found.
         clock: Nanoseconds of a clock that never steps.
         cpu_clock: CPU nanoseconds of this process.
@@ -88,6 +89,7 @@ class Sampler:
         self,
         pid: int,
         *,
+        beside: Sequence[int] = (),
         root: Path = Path("/"),
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
@@ -98,7 +100,7 @@ class Sampler:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._linux = portable.has_proc(root)
-        self._tree = portable.open_tree(pid, root)
+        self._tree = portable.open_tree(pid, root, beside)
         self._cgroups: Cgroups = read_cgroups(pid, root)
         self._throttle_hidden = throttled_ns(self._cgroups) is None
         self._shm_base = shm_base_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dlprof.machine.files import list_names, read_text
@@ -71,10 +71,24 @@ class _Member:
 
 
 class ProcessTree:
-    """Reads one process tree of Linux's ``/proc``."""
+    """Reads one process tree of Linux's ``/proc``.
 
-    def __init__(self, pid: int, *, root: Path = Path("/"), tick_ns: int | None = None) -> None:
-        self._pid = pid
+    Args:
+        pid: The tree's first process.
+        beside: First processes of trees that count as part of it.
+        root: Where ``/proc`` is found.
+        tick_ns: Length of a clock tick; the kernel's own for ``None``.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        *,
+        beside: Sequence[int] = (),
+        root: Path = Path("/"),
+        tick_ns: int | None = None,
+    ) -> None:
+        self._first = (*beside, pid)
         self._proc = f"{root}/proc".replace("//", "/")
         self._tick_ns = tick_ns or 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         self._members: dict[int, _Member] = {}
@@ -133,7 +147,8 @@ class ProcessTree:
         """All processes alive: from the first down, and those known that have lost their parent."""
         scanned = None if self._lists_children else _scan_children(self._proc)
         members: dict[int, _Member] = {}
-        waiting = [(pid, True) for pid in self._members] + [(self._pid, bool(self._members))]
+        waiting = [(pid, True) for pid in self._members]
+        waiting += [(pid, bool(self._members)) for pid in self._first]
         while waiting:
             pid, must_be_known = waiting.pop()
             if pid in members:

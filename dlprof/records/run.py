@@ -52,6 +52,15 @@ class RunHeader:
     left_out: tuple[LeftOut, ...] = ()
     plan: Plan | None = None
 
+    @property
+    def launched(self) -> int:
+        """Ranks that loaded at once in the trials that are compared; 1 for one loader alone."""
+        counts = self.settings.get("launch_ranks") or ()
+        known = (
+            [n for n in counts if isinstance(n, int)] if isinstance(counts, list | tuple) else []
+        )
+        return max(1, *known, 1)
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Cost:

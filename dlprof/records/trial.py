@@ -9,7 +9,7 @@ from typing import Literal
 from dlprof.records.config import Config, Estimate
 from dlprof.records.record import record
 
-Purpose = Literal["measure", "explain", "cold", "lever"]
+Purpose = Literal["measure", "explain", "cold", "lever", "scaling"]
 Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]
 
 
@@ -186,8 +186,39 @@ class UsageSample:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class RankFigures:
+    """What one rank did in a trial in which several loaded at once.
+
+    Attributes:
+        rank: Its number, from 0.
+        host: The machine that it ran on.
+        samples_per_s: Its own steady rate, of its own samples.
+        batches_per_s: The same in batches.
+        startup_s: ``iter(loader)`` plus the first ``next()``; all ranks begin at once.
+        wait_fraction: As in ``Trial``.
+        barrier_fraction: Share of the window in which it waited at the barrier of a step for slower
+            ranks; ``None`` without one.
+        epoch_batches: Batches of its epoch, by its loader's own word.
+    """
+
+    rank: int
+    host: str
+    samples_per_s: Estimate | None = None
+    batches_per_s: Estimate | None = None
+    startup_s: float | None = None
+    wait_fraction: float | None = None
+    barrier_fraction: float | None = None
+    epoch_batches: int | None = None
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One configuration, measured once in a process of its own.
+
+    Where several ranks load at once, its figures are those of one rank: rates of the slowest, whose
+    pace a synchronized training keeps (times the number of ranks is what all give together), the
+    longest start and epoch restart, and of ``usage`` one rank's share (cores, memory, bytes over
+    the number of ranks), as if one loader had been measured on its share of the machine.
 
     Attributes:
         id: Unique within the run, ``t0001`` onwards in the order of measuring.
@@ -197,7 +228,8 @@ class Trial:
         purpose: ``measure`` for a figure that is compared with others; ``explain`` for a traced
             trial, which tracing slows down; ``cold`` for one without the page cache in a run whose
             others have it; ``lever`` for a setting beside the swept ones, and the recommended
-            configuration, interleaved with it.
+            configuration, interleaved with it; ``scaling`` for the recommended configuration by
+            another number of ranks.
         outcome: Whether there are figures, and if not, why in one word.
         failure: Set unless ``outcome`` is ``completed``.
         samples_per_s: Steady rate at the stated step, without the time to first batch and epoch
@@ -231,6 +263,7 @@ class Trial:
         whole_epochs: Whether the epochs were too short for a steady state, so that the rates
             cover whole epochs, restarts included.
         copies: Copying batches to the device; ``None`` where they stayed on the CPU.
+        ranks: What each of several ranks did; empty where one loader was measured by itself.
     """
 
     id: str
@@ -262,6 +295,13 @@ class Trial:
     transient_s: float | None = None
     whole_epochs: bool = False
     copies: Copies | None = None
+    ranks: tuple[RankFigures, ...] = ()
+
+    @property
+    def together_samples_per_s(self) -> Estimate | None:
+        """What all ranks give together where each waits for the slowest."""
+        rate = self.samples_per_s
+        return None if rate is None else rate.times(max(1, len(self.ranks)))
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dlprof.advise.scaling import scales
 from dlprof.errors import DlprofError
 from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Recommendation, Run
 from dlprof.records.codec import to_json
@@ -40,6 +41,7 @@ def sweep_document(run: Run) -> str:
         left_out=run.header.left_out,
         prediction=run.prediction,
         recommendation=run.recommendation,
+        scaling=scales(run),
         **_end(run),
     )
 

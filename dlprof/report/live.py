@@ -28,6 +28,7 @@ _PURPOSES = {
     "explain": "traced",
     "cold": "without the page cache",
     "lever": "extra setting",
+    "scaling": "scaling",
 }
 _LABEL_WIDTH = len("machine ")
 
@@ -106,7 +107,8 @@ def trial_line(trial: Trial) -> str:
         return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
     words = [*filter(None, (_PURPOSES.get(trial.purpose),)), *(["noisy"] if trial.noisy else [])]
     about = f" ({', '.join(words)})" if words else ""
-    return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{about}"
+    each = f", each of {len(trial.ranks)} ranks" if trial.ranks else ""
+    return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{each}{about}"
 
 
 def usage_text(usage: Usage) -> str:

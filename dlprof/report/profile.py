@@ -21,6 +21,7 @@ from dlprof.records import (
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards
 from dlprof.report.labels import STAGES, cores_text, count_text, gpu_text, percent_text, rate_text
+from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
@@ -70,6 +71,7 @@ def _answer(
         rate, unit = measured.batches_per_s, "batches/s"
     said = "" if rate is None else f": {rate_text(rate, unit)}"
     yield "Profiled", f"{diagnosis.config.text}{said}"
+    yield from ranks_facts(run, diagnosis.config)
     wait = None if measured is None else measured.wait_fraction
     wait = wait if row is None else row.wait_fraction
     if diagnosis.findings or (traced is not None and traced.hooked):
@@ -141,6 +143,7 @@ def _details(
     run: Run, diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
 ) -> Iterator[doc.Section]:
     yield from doc.section("Findings", *cards(diagnosis.findings))
+    yield from ranks_sections(run, diagnosis.config)
     yield from doc.section("Use of the machine", doc.facts(_usage(trial, diagnosis.stalls)))
     if traced is not None:
         yield from stage_sections(traced)

@@ -42,6 +42,7 @@ from dlprof.report.labels import (
     value_text,
     wait_text,
 )
+from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.snippets import difference
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
 
@@ -126,6 +127,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         here = f"from the costs of batches on {measured}, not measured"
         yield "Predicted", there if advice.extrapolated and named is not None else here
     yield "Speed-up", _speed_up(run, advice)
+    yield from ranks_facts(run, pick)
     if advice.expected.wait_fraction is not None:
         yield "Data wait", _wait(advice)
     least = advice.least_loss
@@ -230,6 +232,7 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
     rows = summarize(run, advice)
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
+        yield from ranks_sections(run, advice.config)
         yield from doc.section("Expected", doc.facts(_expected(advice)))
         yield from doc.section(
             "Why", doc.items(_reason(r.claim, r.evidence) for r in advice.reasons)

@@ -53,6 +53,8 @@ class SweepSettings:
     max_shm_bytes: int | None = None
     ranks: int = 1
     make_load: Mapping[str, float] | None = None
+    launch_ranks: tuple[int, ...] | None = None
+    step_barrier: bool = False
     cold_cache: bool = False
 
 
@@ -112,11 +114,21 @@ def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
                 f"trial_time = {trial} doesn't fit into {key} = {longest}",
                 f"Give a shorter trial_time or a longer {key}.",
             )
+    yield from _between_ranks(settings)
     count = math.prod(len(values) for values in swept.values())
     if count > MAX_CONFIGS:
         yield (
             f"The values given make {count:,} configurations, more than {MAX_CONFIGS:,}",
             "Give fewer values for num_workers, prefetch_factor and the other swept settings.",
+        )
+
+
+def _between_ranks(settings: SweepSettings) -> Iterator[tuple[str, str]]:
+    launched = max(settings.launch_ranks or (settings.ranks,))
+    if settings.ranks not in (1, launched):
+        yield (
+            f"ranks = {settings.ranks} assumes what launch_ranks = {launched} measures",
+            "Leave ranks out.",
         )
 
 

@@ -219,7 +219,7 @@ OPTIONS = (
     _limit(
         "ranks",
         kinds.whole(1, 4096),
-        "Training processes that share the machine, one loader each.",
+        "Training processes assumed to share the machine; sweep --launch-ranks measures them.",
         "1",
     ),
     _limit(
@@ -227,6 +227,19 @@ OPTIONS = (
         kinds.load(),
         "Keep the machine busy in trials: cores=12, memory=10GB/s, reads=500MB/s.",
         unset="none",
+    ),
+    _data(
+        "launch_ranks",
+        kinds.integers(1, 256),
+        "Measure with N ranks that load at once, each its share; also 1,2,4 to see how it scales.",
+        "one loader; under torchrun or srun: their ranks",
+        unset="none",
+    ),
+    _data(
+        "step_barrier",
+        kinds.switch(),
+        "Launched ranks pass each step together, as under DDP.",
+        "off",
     ),
     _budget(
         "cold_cache", kinds.switch(), "Drop the data's files from the page cache before each trial."

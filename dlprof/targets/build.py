@@ -60,6 +60,7 @@ def build_target(
     shuffle: bool | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
     seed: int = 0,
+    share: tuple[int, int] = (0, 1),
 ) -> BuiltTarget:
     """Import a target and build its dataset or loader, once.
 
@@ -69,6 +70,7 @@ def build_target(
         shuffle: ``None`` keeps the loader's own sampler, and takes a bare dataset in sequence.
         batch_size: For a bare dataset; a loader keeps its own.
         seed: For the order where ``shuffle`` is true, and for the built-in workloads.
+        share: The rank whose share is loaded, and of how many, where the target has no sharding.
 
     Raises:
         TargetError: Which part of the target is wrong, and what to do.
@@ -82,7 +84,13 @@ def build_target(
     else:
         found, passed = import_object(spec), arguments
     built = build_from_object(
-        found, passed, shuffle=shuffle, batch_size=batch_size, seed=seed, text=spec.text
+        found,
+        passed,
+        shuffle=shuffle,
+        batch_size=batch_size,
+        seed=seed,
+        text=spec.text,
+        share=share,
     )
     target = dataclasses.replace(built.target, arguments={**spec.parameters, **arguments})
     if spec.kind == "builtin":
@@ -98,6 +106,7 @@ def build_from_object(
     batch_size: int = DEFAULT_BATCH_SIZE,
     seed: int = 0,
     text: str = "<object>",
+    share: tuple[int, int] = (0, 1),
 ) -> BuiltTarget:
     """The same for a live object: a Dataset, a DataLoader or a callable.
 
@@ -141,6 +150,8 @@ def build_from_object(
         ) from error
     if parts is not None and shuffle is not None:
         parts = parts.with_order(shuffle=shuffle, seed=seed)
+    if parts is not None and share[1] > 1:
+        parts = parts.with_share(*share, seed=seed)
     loader: Any = found if parts is None else parts.build({"num_workers": 0})
     target = describe_loader(loader, text=text, arguments=arguments)
     inner = dataloader_of(found)

@@ -17,6 +17,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.errors import TargetError
 from dlprof.targets.arguments import named_parameters, signature_of, takes_any
@@ -208,6 +209,34 @@ class LoaderParts:
         if own is None or type(own) in (RandomSampler, SequentialSampler):
             return parts
         return parts.noted(f"{option} replaces the target's own {type(own).__name__}.")
+
+    def with_share(self, rank: int, ranks: int, *, seed: int) -> LoaderParts:
+        """The same parts with one rank's share, by torch's ``DistributedSampler``.
+
+        As Lightning does it: a plain order is shared out, and a sampler of the user's own decides
+        by itself what a rank gets.
+        """
+        if self.iterable:
+            return self.noted(
+                "An iterable dataset shares itself out to ranks, or gives all to each."
+            )
+        own = self.batching.get("sampler")
+        whole = isinstance(own, Sized) and len(own) == len(self.dataset)
+        if type(own) not in (RandomSampler, SequentialSampler) or not whole:
+            if isinstance(own, DistributedSampler):
+                return self
+            kind = type(own or self.batching.get("batch_sampler")).__name__
+            return self.noted(f"The target's own {kind} decides what each rank gets.")
+        sampler: Any = DistributedSampler(
+            self.dataset,
+            num_replicas=ranks,
+            rank=rank,
+            shuffle=isinstance(own, RandomSampler),
+            seed=seed,
+            drop_last=bool(self.batching.get("drop_last")),
+        )
+        parts = dataclasses.replace(self, batching={**self.batching, "sampler": sampler})
+        return parts.noted("Each rank loads its share of the dataset, by DistributedSampler.")
 
     def noted(self, note: str) -> LoaderParts:
         """The same parts with one more note for the user."""

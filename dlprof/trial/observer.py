@@ -174,7 +174,7 @@ class Observer:
         """Carry out one order; what makes no sense in its place does nothing."""
         verb = str(order.get("order"))
         if verb == "watch":
-            self._sampler = Sampler(order["pid"], root=self._root)
+            self._sampler = Sampler(order["pid"], beside=order.get("beside", ()), root=self._root)
             self._guard = MemoryGuard(
                 self._sampler, order.get("memory_bytes"), order.get("reserve_bytes", 0)
             )

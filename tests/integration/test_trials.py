@@ -236,7 +236,7 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     inbox = Inbox()
     launcher, watcher = FreshLauncher(inbox, place), ObserverProcess(inbox)
     supervisor = Supervisor(
-        launcher=launcher,
+        launchers=[launcher],
         watcher=watcher,
         inbox=inbox,
         directory=place,
