@@ -8,7 +8,8 @@ from typing import Any
 
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, LoaderCall, Recommendation, Run
-from dlprof.report.labels import clean, clean_lines, rate_text
+from dlprof.report.labels import rate_text
+from dlprof.report.text import clean, clean_lines
 
 _INDENT = "    "
 _TORCH_LOADER = "from torch.utils.data import DataLoader"
