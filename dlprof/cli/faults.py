@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from dlprof.errors import DlprofError, InterruptedSweepError, UsageError
-from dlprof.report.labels import clean, clean_lines
+from dlprof.report.text import clean, clean_lines
 
 
 class _OwnFaultError(DlprofError):

@@ -10,8 +10,9 @@ from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import summarize
 from dlprof.records import Estimate, Run
 from dlprof.report.document import Column, Document, Table
-from dlprof.report.labels import interval_text, shortened, value_text
+from dlprof.report.labels import interval_text, value_text
 from dlprof.report.script import verdict
+from dlprof.report.text import shortened
 from dlprof.units import MISSING
 
 _SUFFIXES = (".dlprof.jsonl", ".jsonl")

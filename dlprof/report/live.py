@@ -21,7 +21,8 @@ from rich.text import Text
 
 from dlprof.advise.summary import best_so_far
 from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
-from dlprof.report.labels import clean, cores_text, percent_text, rate_text
+from dlprof.report.labels import cores_text, percent_text, rate_text
+from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
 
 _PURPOSES = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from dlprof.report import document as doc
-from dlprof.report.labels import clean, clean_lines, clean_within
+from dlprof.report.text import clean, clean_lines, clean_within
 
 # What CommonMark, GitHub and GitLab act on within a line: emphasis, code, links, HTML, entities,
 # tables, struck-out text, mathematics.

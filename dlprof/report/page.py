@@ -12,8 +12,8 @@ from importlib.resources import files
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from dlprof.report import document as doc
-from dlprof.report.labels import clean, clean_lines, clean_within
 from dlprof.report.svg import draw, stage_rules
+from dlprof.report.text import clean, clean_lines, clean_within
 
 _MOST_ROWS = 500
 """Of a table; a page of thousands takes seconds to open."""

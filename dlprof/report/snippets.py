@@ -9,7 +9,8 @@ from typing import Any
 
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, LoaderCall, Recommendation, Run
-from dlprof.report.labels import clean, clean_lines, cores_text, rate_text
+from dlprof.report.labels import cores_text, rate_text
+from dlprof.report.text import clean, clean_lines
 from dlprof.stats import typical
 from dlprof.units import counted, format_bytes
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
 from dlprof.report.document import Bar, Chart, Plot, Point, TimelineChart
-from dlprof.report.labels import clean, shortened
+from dlprof.report.text import clean, shortened
 from dlprof.units import format_duration, format_rate
 
 _Place = Callable[[float, float], tuple[float, float]]

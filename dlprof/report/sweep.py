@@ -37,13 +37,13 @@ from dlprof.report.labels import (
     rates_chart,
     ratio_text,
     setting_columns,
-    shortened,
     step_text,
     value_text,
     wait_text,
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.snippets import difference
+from dlprof.report.text import shortened
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
 
 if TYPE_CHECKING:  # dlprof recommend answers without predictions

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text as Line
 
 from dlprof.report import document as doc
-from dlprof.report.labels import clean, clean_lines, clean_within
+from dlprof.report.text import clean, clean_lines, clean_within
 
 INDENT = "  "
 _GAP = 2

@@ -183,11 +183,11 @@ class Sides:
             except DlprofError as error:
                 errors[side] = error
         if errors:
-            side, fault = list(errors.items())[-1]  # the change comes last
+            side, last = list(errors.items())[-1]  # the change comes last
             messages = {each.message for each in errors.values()}
             if len(messages) == 1 and len(errors) == len(self._plans):
-                raise fault
-            raise error_of_side(self._plans[side], fault)
+                raise last
+            raise error_of_side(self._plans[side], last)
 
     def _build(self, side: Side) -> None:
         self.built[side] = self._processes[side].build(self._patience_s)

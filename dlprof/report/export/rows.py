@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from dlprof.errors import UsageError
 from dlprof.records import Config, Run, Trial, Usage
-from dlprof.report.labels import clean
+from dlprof.report.text import clean
 from dlprof.units import quoted
 
 _RATES = ("samples_per_s", "batches_per_s", "bytes_per_s")

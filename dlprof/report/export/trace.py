@@ -16,7 +16,7 @@ from typing import Any
 from dlprof.errors import UsageError
 from dlprof.records import Run, Timeline
 from dlprof.report.export.batches import Batch, batches, since_first
-from dlprof.report.labels import clean
+from dlprof.report.text import clean
 
 MOST_BYTES = 48_000_000
 """Batches beyond it are left out: viewers in a browser get slow, and a report should be small."""

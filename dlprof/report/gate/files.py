@@ -22,9 +22,9 @@ from dlprof.report.gate.wording import (
     target_names,
     view_text,
 )
-from dlprof.report.labels import clean_lines
 from dlprof.report.markdown import to_markdown
 from dlprof.report.page import to_html
+from dlprof.report.text import clean_lines
 
 _NS = 1e9
 _MEASURES: Mapping[tuple[GateName, str], str] = MappingProxyType(

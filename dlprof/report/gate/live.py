@@ -8,8 +8,8 @@ from typing import Self, TextIO
 
 from dlprof.gate import NextLook
 from dlprof.records.gate import Series
-from dlprof.report.labels import clean
 from dlprof.report.live import preparing_text
+from dlprof.report.text import clean
 from dlprof.units import counted, format_duration
 
 _WIPE = "\r\x1b[K"

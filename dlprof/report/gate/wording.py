@@ -18,7 +18,7 @@ from dlprof.records.gate import (
     TargetCheck,
     ViewFigures,
 )
-from dlprof.report.labels import clean
+from dlprof.report.text import clean
 from dlprof.units import MISSING
 
 STATE_WORDS: Mapping[GateState, str] = MappingProxyType(

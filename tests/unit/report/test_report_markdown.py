@@ -27,8 +27,8 @@ from dlprof.report.document import (
     Table,
     Text,
 )
-from dlprof.report.labels import clean, clean_lines
 from dlprof.report.markdown import escaped, to_markdown
+from dlprof.report.text import clean, clean_lines
 
 JOINER = "\u2060"
 TEXTS = st.text(st.characters(codec=None), max_size=40) | st.text(

@@ -17,7 +17,7 @@ import dlprof
 from dlprof.errors import UsageError
 from dlprof.records import Run, Usage
 from dlprof.report.export.rows import render_csv, render_parquet
-from dlprof.report.labels import clean
+from dlprof.report.text import clean
 
 LIBRARIES = ("pandas", "polars")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.report.labels import clean, clean_lines
+from dlprof.report.text import clean, clean_lines
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from dlprof.trial import gpu_sampling
 from dlprof.trial.gpu_sampling import GpuSampler
 
 
-class _Cards:
+class _Cards(Gpus):
     """Two cards; ``obstacle`` is called before each sample."""
 
     def __init__(self, obstacle: Callable[[], object] = lambda: None) -> None:
-        self.unavailable: dict[str, str] = {}
+        super().__init__({})
         self.calls: list[str] = []
         self.sampled = threading.Event()
         self._obstacle = obstacle
