@@ -170,7 +170,7 @@ CASES: tuple[Case, ...] = (
     _case("lock_file", "lock"),
     _case("gil_main", "lock"),
     _case("gil_worker", "lock"),
-    _case("gil_slept", "fetch.io"),
+    _case("gil_slept", "fetch.io", also=("too_few_workers",)),
     _case("few_cpu", "too_few_workers"),
     _case("few_jpeg", "too_few_workers"),
     _case("few_waiting", "too_few_workers"),

@@ -331,3 +331,21 @@ def test_what_waits_for_the_gil_is_no_io(waits: dict[str, float], code: str) -> 
     assert blocked.code == code
     assert ("GIL" in blocked.title) is (code == "lock")
     assert {each.code for each in found} & {"lock", "fetch.io"} == {code}
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.7, "lock"), (0.1, "fetch.io")])
+def test_workers_that_are_seen_in_a_shared_lock_need_no_comparison(
+    share: float, first: str
+) -> None:
+    seen = evidence(Loader(fetch_cpu=0.002, fetch_io=0.03, rate=60))
+    waits = {"lock": share, "sleep": 0.9 - share, "running": 0.1}
+    observed = [
+        dataclasses.replace(
+            each,
+            trial=dataclasses.replace(each.trial, usage=Usage(worker_waits=waits)),
+        )
+        if each.explanation
+        else each
+        for each in seen.observations
+    ]
+    assert codes(find(dataclasses.replace(seen, observations=tuple(observed))))[0] == first

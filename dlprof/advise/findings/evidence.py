@@ -681,6 +681,14 @@ class View:
         return math.fsum(known) if known else None
 
     @property
+    def lock_share(self) -> float:
+        """Share of their busy time in which workers were seen in a lock that processes share."""
+        told = None if self.explained is None else self.explained.trial_id
+        traced = (trial for trial in self.evidence.trials() if trial.id == told)
+        waits = next((trial.usage.worker_waits for trial in traced), {})
+        return waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
+
+    @property
     def gil_share(self) -> float:
         """Share of making a batch that is known to be a wait for the GIL."""
         if self.costs is None or self.costs.making.wall_s <= 0:

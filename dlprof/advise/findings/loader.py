@@ -154,6 +154,10 @@ def lock(view: View) -> Claim | None:
 
 
 def _shared(view: View) -> Claim | None:
+    return _seen_in_lock(view) or _grown(view)
+
+
+def _grown(view: View) -> Claim | None:
     """Workers wait for each other: waiting grows with them, speed doesn't, and storage isn't why.
 
     What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
@@ -182,13 +186,42 @@ def _shared(view: View) -> Claim | None:
         (making.io_s - free.io_s) / max(1e-12, making.wall_s),
         "waiting_s waiting_with_one_worker_s num_workers read_bytes_per_s",
         {"waiting_with_one_worker_s": free.io_s},
-        "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
-        "no lock around slow work; until then num_workers=1 is as fast.",
-        """def open_own(worker_id):
+        _OPEN,
+        _OPENING,
+        gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
+    )
+
+
+_OPEN = (
+    "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
+    "no lock around slow work; until then num_workers=1 is as fast."
+)
+_OPENING = """def open_own(worker_id):
     dataset = torch.utils.data.get_worker_info().dataset
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker
 
-loader = DataLoader(dataset, worker_init_fn=open_own, ...)""",
+loader = DataLoader(dataset, worker_init_fn=open_own, ...)"""
+
+
+def _seen_in_lock(view: View) -> Claim | None:
+    """Workers are seen in a lock that processes share."""
+    costs = view.costs
+    if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
+        return None
+    if view.lock_share < at.LARGE_SHARE:
+        return None
+    locked_s = min(costs.fetch.io_s, view.lock_share * costs.making.wall_s)
+    free = dataclasses.replace(costs.fetch, io_s=costs.fetch.io_s - locked_s)
+    alike = dataclasses.replace(costs, fetch=free)
+    return Claim(
+        "Workers wait for each other",
+        f"{view.workers} workers spend {percent(view.lock_share)} of their busy time in a lock "
+        "that processes share: only one can use what it guards at a time.",
+        min(1.0, view.lock_share),
+        "waiting_s num_workers read_bytes_per_s",
+        {"locked_fraction": view.lock_share},
+        _OPEN,
+        _OPENING,
         gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
     )
 
