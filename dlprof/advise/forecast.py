@@ -206,7 +206,8 @@ class Forecast(Answer):
         speedup: Rate of ``pick`` over that of PyTorch's default, where both are known.
         ranks: All of them, on all nodes.
         nodes: Machines like that one.
-        resources: What ``pick`` takes on all nodes: first what runs out first as ranks are added.
+        resources: What ``pick`` takes on all nodes, or the cheapest where nothing keeps the limits:
+            first what runs out first as ranks are added.
         accelerators: How many one node keeps busy, where that is asked for.
     """
 
@@ -277,6 +278,7 @@ def forecast(
                     beyond=beyond,
                 )
             )
+    shown = rows[0].config if pick is None else pick
     speedup, unavailable = None, dict[str, str]()
     default = None if pick is None else Config(batch_size=pick.batch_size)
     if pick is None:
@@ -300,9 +302,7 @@ def forecast(
         speedup=speedup,
         ranks=situation.constraints.ranks * situation.constraints.nodes,
         nodes=situation.constraints.nodes,
-        resources=()
-        if pick is None
-        else tuple(_resources(run, situation, pick, memory_bytes_per_s)),
+        resources=tuple(_resources(run, situation, shown, memory_bytes_per_s)),
         accelerators=None if au is None else _accelerators(run, situation, au),
         unavailable=unavailable
         | {

@@ -117,8 +117,8 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
         limit = forecast.bounds.get(picked.prediction.bound, "")
         if limit:
             yield "Bottleneck", limit.replace(" is the limit", "").replace(" are the limit", "")
-        if forecast.resources and _shares(forecast):
-            yield "Runs out first", _runs_out(forecast.resources[0], forecast.ranks)
+    if forecast.resources and _shares(forecast):
+        yield "Runs out first", _runs_out(forecast.resources[0], forecast.ranks)
     if forecast.accelerators is not None:
         yield "Accelerators", _accelerators(forecast.accelerators)
     yield certainty(forecast)

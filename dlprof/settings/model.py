@@ -135,8 +135,9 @@ def _between_ranks(settings: SweepSettings) -> Iterator[tuple[str, str]]:
 def settings_to_json(settings: SweepSettings) -> dict[str, Any]:
     """The settings under their field names, as JSON values for the header of a run file."""
     plain = {option.field: _plain(getattr(settings, option.field)) for option in OPTIONS}
-    spread = spread_of(settings.step_s)
-    return {**plain, "step_spread": spread} if spread else plain
+    if spread := spread_of(settings.step_s):
+        plain |= {"step_s": float(settings.step_s or 0.0), "step_spread": spread}
+    return plain
 
 
 def _plain(value: object) -> object:
