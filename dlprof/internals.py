@@ -229,7 +229,10 @@ _BATCH_ITERATOR = "torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter
 _SIGNALS = "torch.utils.data._utils.signal_handling"
 _WORKER_LOOP = "torch.utils.data._utils.worker", "_worker_loop"
 _TUNED = (
-    *((_BATCH_ITERATOR[0], f"{_BATCH_ITERATOR[1]}.{name}") for name in ("_try_put_index", "_reset")),
+    *(
+        (_BATCH_ITERATOR[0], f"{_BATCH_ITERATOR[1]}.{name}")
+        for name in ("_try_put_index", "_reset")
+    ),
     _WORKER_LOOP,
     (_SIGNALS, "_set_worker_pids"),
     (_SIGNALS, "_remove_worker_pids"),
@@ -289,9 +292,26 @@ class _Live:
         self.in_flight = in_flight
 
 
+def _filling(put: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Torch's method that hands out one batch's indices, as one that fills the queues."""
+
+    def _try_put_index(self: Any) -> None:
+        live = getattr(self, _LIVE)
+        if self._worker_queue_idx_cycle is not live.cycle:  # a new epoch of kept workers
+            self._worker_queue_idx_cycle = live.cycle
+        tasks, most = self._task_info, self._prefetch_factor * self._num_workers
+        while len(tasks) < live.in_flight and self._tasks_outstanding < most:
+            sent = self._send_idx
+            put(self)
+            if self._send_idx == sent:
+                return
+
+    return _try_put_index
+
+
 @functools.cache
 def _tuned_class(kind: Any) -> Any:
-    """A class of iterators derived from torch's, with a tap in ``next()`` and a valve at its queues.
+    """A class derived from an iterator's, with a tap in ``next()`` and a valve at its queues.
 
     Results are keyed by the batch's number, so which worker gets a batch can't change the order.
     """
@@ -315,20 +335,9 @@ def _tuned_class(kind: Any) -> Any:
             getattr(self, _TAP).renew()
         reset(self, loader, first_iter)
 
-    def _try_put_index(self: Any) -> None:
-        live = getattr(self, _LIVE)
-        if self._worker_queue_idx_cycle is not live.cycle:  # a new epoch of kept workers
-            self._worker_queue_idx_cycle = live.cycle
-        tasks, most = self._task_info, self._prefetch_factor * self._num_workers
-        while len(tasks) < live.in_flight and self._tasks_outstanding < most:
-            sent = self._send_idx
-            put(self)  # type: ignore[misc] # only where it is there
-            if self._send_idx == sent:
-                return
-
     methods: dict[str, Any] = {"__next__": __next__, "_next_index": _next_index, "_reset": _reset}
     if put is not None:
-        methods["_try_put_index"] = _try_put_index
+        methods["_try_put_index"] = _filling(put)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (kind,), {**names, **methods})
 
@@ -372,7 +381,7 @@ def tapped_iterator(loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None) ->
     vars(iterator).update({_LIVE: live, _TAP: tap, _EPOCH: first, _SEEDED: wrap is not None})
     iterator.__init__(loader)
     if wrap is not None and not workers:
-        iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)  # noqa: SLF001 - this module's subject
+        iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
     return iterator
 
 

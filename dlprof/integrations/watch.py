@@ -21,6 +21,7 @@ from dlprof.targets.deriving import derive_in_place
 _Batch = TypeVar("_Batch")
 Logger = Callable[[dict[str, float]], object]
 
+
 def watch(
     loader: Iterable[_Batch],
     *,

@@ -53,7 +53,7 @@ def save_kwargs(
 
 
 def saved_kwargs(path: Path, machine: Machine, target_spec: str) -> dict[str, Any]:
-    """The arguments that were saved for a target on a machine; none where there is no file or entry.
+    """The arguments that were saved for a target on a machine; empty where there are none.
 
     Raises:
         FileError: If the file can't be read or is no settings file.

@@ -1,4 +1,4 @@
-"""What a loader may take: workers, memory and shared memory, beside the other ranks of a machine."""
+"""What a loader may take: workers, memory and shared memory, beside other ranks."""
 
 from __future__ import annotations
 
@@ -73,10 +73,13 @@ class Budget:
             return f"it would take {format_bytes(whole_bytes)}, above max_ram"
         free_bytes = available_memory(read_cgroups(None, self._root), self._root)
         if free_bytes is not None and more_bytes > _SPARE * free_bytes:
-            return f"it would take {format_bytes(more_bytes)} more memory; {format_bytes(free_bytes)} are free"
+            return (
+                f"it would take {format_bytes(more_bytes)} more of {format_bytes(free_bytes)} free"
+            )
         shm = read_shared_memory(self._root)
         if shm is not None and fresh_bytes > _SPARE * shm.free_bytes:
-            return f"/dev/shm has {format_bytes(shm.free_bytes)} free for {format_bytes(fresh_bytes)} more"
+            sizes = f"{format_bytes(fresh_bytes)} more of {format_bytes(shm.free_bytes)} free"
+            return f"it would take {sizes} shared memory"
         return ""
 
     def _read(self, path: str) -> str:

@@ -1,7 +1,7 @@
 """What to try next, from what batches waited and what steps took; no clock, no I/O.
 
-Whoever holds a loader asks :meth:`Control.begin`, has the setting that it is told, counts batches as
-long as it is told, and hands in what it saw. Between two batches it may be told another setting.
+Whoever holds a loader asks :meth:`Control.begin`, has the setting that it is told, counts batches
+as long as it is told, and hands in what it saw. Then it is told what to have next.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Control:
         self.wait_share = 0.0
         self.total_s = self.lost_s = 0.0
         self.batches = 0
-        self._most, self._live = most_workers, live
+        self._most, self.live = most_workers, live
         self._changes_workers, self._by_wait = changes_workers, by_wait
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
@@ -172,7 +172,7 @@ class Control:
             starved = share > WORTH
             if starved and self._may_lose():
                 yield from self._improve(_whole(seen))
-            elif not starved and self._changes_workers and self._live:
+            elif not starved and self._changes_workers and self.live:
                 yield from self._give_back(share)
             if self.settled_s is None:
                 self.settled_s = self.total_s
@@ -281,7 +281,7 @@ class Control:
     ) -> Generator[Ask, Window, bool]:
         """Old and new settings take turns; the new one is kept if it is faster, or cheaper."""
         cheaper = candidate.in_flight < self.kept.in_flight
-        compare = self._by_turns if self._live else self._by_epochs
+        compare = self._by_turns if self.live else self._by_epochs
         try:
             gains = yield from compare(candidate, step_s, cheaper=cheaper)
         except _RefusedError as error:
@@ -345,7 +345,7 @@ class Control:
     # Where nothing is to be gained.
 
     def _give_back(self, share: float) -> _Plan:
-        """Park workers without which the wait stays what it is; queues that are full hide a trial."""
+        """Park workers that are not missed; queues that are full hide a trial."""
         while self.kept.workers > self._floor + 1 and self._may_lose():
             fewer = Setting((self.kept.workers + self._floor) // 2 or 1, self.kept.ahead)
             if fewer.workers == self.kept.workers:

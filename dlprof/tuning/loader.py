@@ -71,20 +71,22 @@ def tune(
     ram = parse_bytes(max_ram) if isinstance(max_ram, str) else max_ram
     core = dataloader_of(loader)
     if core is None:
-        _LOG.warning("dlprof.tune: a %s is no DataLoader; it loads as before", type(loader).__name__)
+        _LOG.warning(
+            "dlprof.tune: a %s is no DataLoader; it loads as before", type(loader).__name__
+        )
         return loader
     if isinstance(getattr(core, "tuning", None), Tuning):
         return loader
     budget = Budget(max_workers, ram, Node.of(os.environ))
-    file = None if state is None else _State(Path(state), core)
-    tuner = _Tuner(core, budget, file, asked=max_workers is not None, reseed=reseed is not None)
-    off = "" if enabled else "enabled=False"
-    if os.environ.get(OFF, "").lower() in {"off", "0", "false"}:
-        off = f"{OFF}={os.environ[OFF]}"
+    why = _untunable(core)
+    off = why or _switched_off(enabled=enabled)
+    file = None if state is None or off else _State(Path(state), core)
+    seeded = reseed is not None and not why
+    tuner = _Tuner(core, budget, file, asked=max_workers is not None, reseed=seeded)
     if off:
-        tuner.turn_off(off, level=logging.INFO)
-    elif why := _untunable(core, budget):
-        tuner.turn_off(why)
+        tuner.turn_off(off, level=logging.WARNING if why else logging.INFO)
+    if reseed is not None and not tuner.reseeds:
+        _LOG.warning("dlprof.tune: reseed has no effect on this loader")
     derive_in_place(core, tuner.methods())
     return loader
 
@@ -100,16 +102,18 @@ def _check(max_workers: object, reseed: object) -> None:
         raise UsageError(f"tune: reseed={reseed!r} is not known", hint='Pass "batch", or None.')
 
 
-def _untunable(loader: Any, budget: Budget) -> str:
+def _untunable(loader: Any) -> str:
     """Why a loader can't be tuned at all; empty if it can."""
-    why = internals.untunable(loader)
-    if why:
-        return why
-    if internals.kept_iterator(loader) is not None:
-        return "its workers run already"
-    if budget.most_workers < max(1, loader.num_workers):
-        return f"max_workers={budget.most_workers} allows nothing to be tried"
-    return ""
+    running = internals.kept_iterator(loader) is not None
+    return internals.untunable(loader) or ("its workers run already" if running else "")
+
+
+def _switched_off(*, enabled: bool) -> str:
+    """Who wants no tuning; empty where nobody does."""
+    said = os.environ.get(OFF, "")
+    if said.lower() in {"off", "0", "false"}:
+        return f"{OFF}={said}"
+    return "" if enabled else "enabled=False"
 
 
 class Tuning:
@@ -139,15 +143,20 @@ class Tuning:
         """Whether nothing is being tried now."""
         return bool(self.off) or self._control.resting
 
+    def summary(self) -> str:
+        """One sentence."""
+        kept = sum(each.kept for each in self.changes)
+        said = f"{len(self.changes)} changes tried, {kept} kept; now {self._control.kept}"
+        return f"dlprof.tune: {said}" + (f"; off: {self.off}" if self.off else "")
+
     def __str__(self) -> str:
         rows = [_row(each) for each in self.changes]
-        said = f"now {self._control.kept}" + (f"; off: {self.off}" if self.off else "")
         widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in (_HEAD, *rows)
         ]
-        return "\n".join([f"dlprof.tune: {said}", *(lines if rows else ["nothing was tried"])])
+        return "\n".join([self.summary(), *(lines if rows else ())])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -164,7 +173,13 @@ def _row(change: Change) -> tuple[str, str, str, str, str]:
         said = f"{speed.value:.2f}x"
     else:
         said = f"{speed.value:.2f}x ({speed.low:.2f}-{speed.high:.2f})"
-    result = "kept" if change.kept else f"not tried: {change.refused}" if change.refused else "taken back"
+    result = (
+        "kept"
+        if change.kept
+        else f"not tried: {change.refused}"
+        if change.refused
+        else "taken back"
+    )
     return format_duration(change.at_s), str(change.after), change.why, said, result
 
 
@@ -200,6 +215,10 @@ class _Tuner:
         state: Where the answer is kept; ``None`` for nowhere.
         asked: Whether the user said how many workers there may be.
         reseed: Whether each batch has random numbers of its own.
+
+    Attributes:
+        reseeds: Whether each batch does have them.
+        tuning: For the user.
     """
 
     def __init__(
@@ -209,19 +228,18 @@ class _Tuner:
         self._loader: Callable[[], Any] = weakref.ref(loader)
         self._budget, self._state = budget, state
         self._is_map = not isinstance(loader.dataset, IterableDataset)
-        self._reseeds = reseed and self._is_map
-        if reseed and not self._is_map:
-            _LOG.warning("dlprof.tune: reseed has no effect on an iterable dataset")
+        self.reseeds = reseed and self._is_map
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         start = self._start(mine)
         changes_workers = self._may_change_workers(loader, asked=asked)
-        self._live = start.workers > 0 and (self._is_map or not changes_workers)
-        self._whole_epochs = self._live and _is_short(loader, start)
-        self._draws = _DRAWS if not mine.workers and not self._reseeds else 0
+        # Other workers have other parts of an iterable dataset: within an epoch they stay.
+        self._steers = self._is_map or not changes_workers
+        self._whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
+        self._draws = _DRAWS if not mine.workers and not self.reseeds else 0
         self._control = Control(
             start,
             max(budget.most_workers, start.workers),
-            live=self._live and not self._whole_epochs,
+            live=self._steers and start.workers > 0 and not self._whole_epochs,
             changes_workers=changes_workers,
             by_wait=budget.node is not None,
         )
@@ -232,6 +250,8 @@ class _Tuner:
         self._tap: Callable[[], _Tap | None] = lambda: None
         if not (mine.workers or asked):
             self.turn_off("num_workers=0, and only max_workers=… says that it may have workers")
+        elif budget.most_workers < max(1, mine.workers):
+            self.turn_off(f"max_workers={budget.most_workers} allows nothing to be tried")
 
     def _start(self, mine: Setting) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
@@ -275,7 +295,7 @@ class _Tuner:
         """What ``iter(loader)`` gives, with workers as they are to be."""
         loader = self._loader()
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
-        if self.tuning.off and self._control.kept == mine and not self._reseeds:
+        if self.tuning.off and self._control.kept == mine and not self.reseeds:
             return internals.iterator_maker(self._kind)(loader)  # type: ignore[misc] # it has one
         previous = self._tap()
         if previous is not None:
@@ -309,13 +329,16 @@ class _Tuner:
 
     def _tapped(self, loader: Any, setting: Setting, tap: _Tap) -> Any:
         with self._as_set(loader, setting):
-            return internals.tapped_iterator(loader, tap, main_fetcher if self._reseeds else None)
+            return internals.tapped_iterator(loader, tap, main_fetcher if self.reseeds else None)
 
     @contextlib.contextmanager
     def _as_set(self, loader: Any, setting: Setting) -> Iterator[None]:
         """The loader with another number of workers, while it makes an iterator."""
-        given = {"num_workers": setting.workers, "prefetch_factor": setting.ahead or None}
-        if self._reseeds and setting.workers:
+        given: dict[str, Any] = {
+            "num_workers": setting.workers,
+            "prefetch_factor": setting.ahead or None,
+        }
+        if self.reseeds and setting.workers:
             given["worker_init_fn"] = SeedingInit(loader.worker_init_fn)
         before = {name: getattr(loader, name) for name in given}
         try:
@@ -336,14 +359,14 @@ class _Tuner:
 
     def _seen(self, tap: _Tap, iterator: Any, batch: Any) -> None:
         if self.tuning.off:
-            if self._live and tap.setting != self._control.kept:
+            if self._can_steer(iterator, tap.setting, self._control.kept):
                 self._steer(iterator, self._control.kept)
             tap.over = True
             return
         if not self._batch_bytes and batch is not None:
             self._batch_bytes = max(1, _bytes_of(batch))
         ask = self._control.look(tap.window()) if tap.counting else self._ask
-        while self._live and iterator is not None and ask.setting != tap.setting:
+        while self._can_steer(iterator, tap.setting, ask.setting):
             if not self._has_turn(ask.setting):
                 tap.pause(_RETRY_NS)
                 self._ask = ask
@@ -354,8 +377,15 @@ class _Tuner:
                 break
             ask = self._control.look(Window(ask.setting, 0, 0.0, 0.0, refused=why))
         self._ask = ask
+        kept = self._control.kept
+        self._control.live = self._steers and kept.workers > 0 and not self._whole_epochs
         tap.begin(ask)
         self._tell()
+
+    def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
+        """Whether to go over to another setting now, and not with the next epoch."""
+        workers = before.workers and after.workers
+        return bool(self._steers and workers and iterator is not None and before != after)
 
     def _has_turn(self, setting: Setting) -> bool:
         node, control = self._budget.node, self._control
@@ -368,9 +398,7 @@ class _Tuner:
         started = internals.started_workers(iterator)
         if after.workers > before.workers or after.in_flight > before.in_flight:
             pids = [each.pid for each in internals.workers_of(iterator)]
-            why = self._budget.refusal(
-                before, after, pids=pids, batch_bytes=self._batch_bytes
-            )
+            why = self._budget.refusal(before, after, pids=pids, batch_bytes=self._batch_bytes)
             if why:
                 return why
         context = getattr(self._loader(), "multiprocessing_context", None) or torch.multiprocessing

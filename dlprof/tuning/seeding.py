@@ -25,6 +25,7 @@ class SeedingInit:
         self._init = init
 
     def __call__(self, worker_id: int) -> None:
+        """Called in each worker, before it makes its fetcher."""
         if self._init is not None:
             self._init(worker_id)
 
