@@ -19,8 +19,8 @@ from dlprof.model.bounds import slowdown
 from dlprof.tuning.control import Ask, Control, Setting, Window
 
 PHASES = ("quiet", "load comes", "step halves", "storage slows", "quota is set")
-_SPEEDS = (1.0, 1.6)
-"""Of a core by its states, and FIELD.md, section 10 has 1.77 of a Python loop at most."""
+_SPEEDS = (0.77, 1.23)
+"""Time of the same work in the two states of a core; 1.77x apart were measured of a Python loop."""
 
 _STATE_S = (0.3, 10.0)
 
@@ -97,7 +97,8 @@ class _Loader:
         self._rng = rng
         self._free: list[float] = [0.0] * 256
         self._ready: deque[float] = deque()
-        self._speed, self._until_s = 1.0, 0.0
+        self._speeds: list[float] = [1.0] * 64  # of each core, by itself
+        self._until_s: list[float] = [0.0] * 64
         self.set(setting)
 
     def set(self, setting: Setting) -> None:
@@ -116,13 +117,14 @@ class _Loader:
         while len(self._ready) < self._setting.in_flight:
             worker = next(self._cycle)
             start_s = max(now_s, self._free[worker])
-            if start_s > self._until_s:
-                self._speed = rng.choice(_SPEEDS)
-                self._until_s = start_s + rng.uniform(*_STATE_S)
+            core = worker % int(world.cores)
+            if start_s > self._until_s[core]:
+                self._speeds[core] = rng.choice(_SPEEDS)
+                self._until_s[core] = start_s + rng.uniform(*_STATE_S)
             factor = 1 + world.spread * (2 * rng.random() - 1)
             if rng.random() < world.slow:
                 factor *= world.slow_factor
-            took_s = factor * (world.cpu_s * slowed * self._speed / 1.3 + world.io_s)
+            took_s = factor * (world.cpu_s * slowed * self._speeds[core] + world.io_s)
             self._free[worker] = start_s + took_s
             self._ready.append(self._free[worker])
 
@@ -167,7 +169,7 @@ class _Run:
         self._setting = setting
         self._loader = _Loader(setting, random.Random(training.seed))
         self._started = setting.workers
-        self._now_s = 0.0
+        self._now_s = self._receive_s = 0.0
         self._seen = Ran(most_workers=setting.workers)
         # As `_Tap` counts, by a clock that is a number.
         self._ask = control.begin() if control else Ask(setting, 0, 1 << 62, 0.0)
@@ -211,6 +213,8 @@ class _Run:
     def _batch(self, world: World) -> None:
         self._loader.refill(self._now_s, world)
         got_s = self._loader.next(self._now_s, world)
+        if got_s <= self._now_s + world.receive_s:
+            self._receive_s = world.receive_s
         self._waited_s += got_s - self._now_s
         self._stepped_s += world.step_s
         self._now_s = got_s + world.step_s
@@ -232,7 +236,7 @@ class _Run:
         if self._count < self._ask.batches or self._now_s < self._until_s:
             return
         figures = (self._count, self._waited_s, self._stepped_s, self._skipped, self._skipped_s)
-        self._ask = control.look(Window(self._setting, *figures))
+        self._ask = control.look(Window(self._setting, *figures, receive_s=self._receive_s))
         if control.live and self._ask.setting != self._setting:
             self._set(self._ask.setting)
         self._begin(self._ask.skip)

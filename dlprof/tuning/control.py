@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections import deque
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
@@ -28,13 +29,17 @@ _MOST_TURNS = 8
 _MIN_GAIN = 0.01
 _TIE = 0.01
 _FUTILE_FROM = 4
+_HOPE = 0.15
+_UNMOVED = 0.02
+_FEWER = 0.7
 _JUMP = 4
 _HEADROOM = 1.1  # workers are never quite even
 _REFERENCE = 8  # windows that say how far waits scatter
 _STRIKES = 3
 _APART, _SIGMAS = 0.03, 4.0
-_ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.01
-_AGAIN_S = 120.0
+_ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.006
+_MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8
+_AGAIN_S = 30.0
 _ABORT_S, _ABORT_FACTOR = 0.3, 1.3
 _PROOF = 6  # fillings of the queues that fewer workers have to keep up for
 
@@ -80,12 +85,15 @@ class Window(NamedTuple):
     skipped_s: float = 0.0
     refused: str = ""
     """Why the setting could not be had; the figures are 0 then."""
+    receive_s: float = 0.0
+    """What ``next()`` takes of a batch that is ready: no other setting makes it shorter."""
 
     @property
     def wait_share(self) -> float:
-        """Of the time, 0 to 1."""
+        """Of the time, 0 to 1: the wait for batches that were not ready."""
         whole = self.waited_s + self.stepped_s
-        return self.waited_s / whole if whole > 0 else 0.0
+        exposed_s = max(0.0, self.waited_s - self.batches * self.receive_s)
+        return exposed_s / whole if whole > 0 else 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +138,7 @@ class Control:
         changes_workers: Whether another number of them may be tried.
         by_wait: Judge by the wait alone: beside other ranks, what a rank gains is spent in waiting
             for them, as part of its step.
+        looks: Windows of each setting that are compared where it stays for an epoch.
     """
 
     def __init__(
@@ -140,6 +149,7 @@ class Control:
         live: bool = True,
         changes_workers: bool = True,
         by_wait: bool = False,
+        looks: int = 6,
     ) -> None:
         self.kept = setting
         self.changes: list[Change] = []
@@ -150,6 +160,9 @@ class Control:
         self.batches = 0
         self._most, self.live = most_workers, live
         self._changes_workers, self._by_wait = changes_workers, by_wait
+        self._looks = looks
+        self._losses: deque[tuple[float, float]] = deque()
+        self._gained = False
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
         self._again_s = _AGAIN_S
@@ -183,7 +196,13 @@ class Control:
 
     def _may_lose(self) -> bool:
         """Whether trials have cost so little that another may be begun."""
-        return self.lost_s <= _ALLOWED_S + _ALLOWED_SHARE * self.total_s
+        whole = self.lost_s <= _ALLOWED_S + _ALLOWED_SHARE * self.total_s
+        return whole and (self._gained or self._lost_lately_s() <= _ALLOWED_A_MINUTE_S / 2)
+
+    def _lost_lately_s(self) -> float:
+        while self._losses and self._losses[0][0] < self.total_s - _MINUTE_S:
+            self._losses.popleft()
+        return max(0.0, math.fsum(lost_s for _, lost_s in self._losses))
 
     # Looking.
 
@@ -204,24 +223,26 @@ class Control:
         return seen
 
     def _turn(
-        self, setting: Setting, *, against_s: float | None = None, step_s: float
+        self, setting: Setting, count: int, *, against_s: float | None = None, step_s: float
     ) -> Generator[Ask, Window, float]:
         """Seconds a batch under a setting; cut short where it costs too much.
 
         Args:
             setting: The one.
+            count: Windows.
             against_s: What a batch takes under the setting that is kept.
             step_s: What a step takes, where only the wait is judged.
         """
         other = self.kept if against_s is not None else setting
         seen: list[Window] = []
         skip = other.in_flight + setting.in_flight + setting.workers
-        for _ in range(2):
+        for _ in range(count):
             seen += yield from self._windows(setting, 1, skip=0 if seen else skip)
             if against_s is not None:
                 lost_s = self._count_loss(seen[-1], against_s)
                 cost_s = self._cost_s(_whole(seen), step_s)
-                if lost_s > _ABORT_S and cost_s > _ABORT_FACTOR * against_s:
+                too_much = lost_s > _ABORT_S and cost_s > _ABORT_FACTOR * against_s
+                if too_much or (not self._gained and self._lost_lately_s() > _ALLOWED_A_MINUTE_S):
                     break
         return self._cost_s(_whole(seen), step_s)
 
@@ -231,8 +252,9 @@ class Control:
 
     def _count_loss(self, window: Window, against_s: float) -> float:
         took_s = window.waited_s + window.stepped_s + window.skipped_s
-        lost_s = max(0.0, took_s - (window.batches + window.skipped) * against_s)
-        self.lost_s += lost_s
+        lost_s = took_s - (window.batches + window.skipped) * against_s
+        self.lost_s = max(0.0, self.lost_s + lost_s)  # luck and gains make good
+        self._losses.append((self.total_s, lost_s))
         return lost_s
 
     # Trying.
@@ -241,16 +263,19 @@ class Control:
         """Try settings that may be faster, until none of them is."""
         tried = {self.kept}
         while seen.wait_share > WORTH and self._may_lose():
-            wait_s, step_s = seen.waited_s / seen.batches, seen.stepped_s / seen.batches
-            ladder = self._ladder(wait_s, step_s)
-            better = False
-            for candidate, why in ladder:
-                if candidate in tried or not self._may_lose():
+            step_s = seen.stepped_s / seen.batches + seen.receive_s
+            wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
+            better = unmoved = False
+            for candidate, why in self._ladder(wait_s, step_s):
+                up = candidate.workers > self.kept.workers
+                if candidate in tried or (up and unmoved) or not self._may_lose():
                     continue
                 tried.add(candidate)
                 better = yield from self._compare(candidate, why, step_s=step_s)
                 if better:
                     break
+                speedup = self.changes[-1].speedup
+                unmoved = up and speedup is not None and abs(speedup.value - 1) < _UNMOVED
             if not better:
                 return
             seen = _whole((yield from self._windows(self.kept, 2, skip=self.kept.in_flight)))
@@ -272,7 +297,7 @@ class Control:
         if workers and ahead < DEEPEST:
             found.append((Setting(workers, 2 * ahead), f"{share}, maybe in bursts"))
         if self._changes_workers and workers > 1:
-            fewer = Setting(math.ceil(workers / 2), ahead)
+            fewer = Setting(min(workers - 1, math.ceil(_FEWER * workers)), ahead)
             found.append((fewer, f"{share}; fewer workers may do as well"))
         return found
 
@@ -294,11 +319,12 @@ class Control:
     def _by_turns(
         self, candidate: Setting, step_s: float, *, cheaper: bool
     ) -> Generator[Ask, Window, list[float]]:
-        before_s = yield from self._turn(self.kept, step_s=step_s)
+        before_s = yield from self._turn(self.kept, 2, step_s=step_s)
         gains: list[float] = []
         while len(gains) < _MOST_TURNS:
-            tried_s = yield from self._turn(candidate, against_s=before_s, step_s=step_s)
-            after_s = yield from self._turn(self.kept, step_s=step_s)
+            count = 2 + len(gains)  # what is hard to tell takes longer turns
+            tried_s = yield from self._turn(candidate, count, against_s=before_s, step_s=step_s)
+            after_s = yield from self._turn(self.kept, count, step_s=step_s)
             gains.append(math.log((before_s + after_s) / 2 / max(tried_s, 1e-9)))
             before_s = after_s
             if judged(gains, cheaper=cheaper) is not None:
@@ -310,9 +336,10 @@ class Control:
     ) -> Generator[Ask, Window, list[float]]:
         """One after the other, where a setting stays for an epoch: windows of each are paired."""
         del cheaper
-        before = yield from self._windows(self.kept, _CALIBRATION, skip=self.kept.in_flight)
         skip = candidate.in_flight + candidate.workers
-        after = yield from self._windows(candidate, _CALIBRATION, skip=skip)
+        count, seconds = self._looks, 8 * _WINDOW_S
+        before = yield from self._windows(self.kept, count, skip=skip, seconds=seconds)
+        after = yield from self._windows(candidate, count, skip=skip, seconds=seconds)
         return [
             math.log(self._cost_s(old, step_s) / max(self._cost_s(new, step_s), 1e-9))
             for old, new in zip(before, after, strict=True)
@@ -341,6 +368,7 @@ class Control:
         )
         if kept:
             self.kept = candidate
+            self._gained = self._gained or bool(gains and sum(gains) / len(gains) > 0.05)
 
     # Where nothing is to be gained.
 
@@ -407,11 +435,12 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
     if cheaper:
         if low > -_TIE:
             return True
-        worse = high < 0 or mean < -2 * _TIE
+        worse = high < 0 or (len(gains) >= _FUTILE_FROM and mean < -_TIE)
         return False if worse or last else None
     if low > 0 and mean > _MIN_GAIN:
         return True
-    futile = mean < 0 or high < _MIN_GAIN or (len(gains) >= _FUTILE_FROM and mean < _MIN_GAIN)
+    hopeless = len(gains) >= _FUTILE_FROM and mean < _MIN_GAIN and high < _HOPE
+    futile = hopeless or high < _MIN_GAIN
     return False if futile or last else None
 
 
@@ -422,6 +451,7 @@ def _whole(windows: Sequence[Window]) -> Window:
         sum(each.batches for each in windows),
         math.fsum(each.waited_s for each in windows),
         math.fsum(each.stepped_s for each in windows),
+        receive_s=windows[-1].receive_s,
     )
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -33,6 +34,7 @@ _NS = 1_000_000_000
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
 _DRAWS = 3  # batches that show whether a dataset draws from the training's random numbers
 _RETRY_NS = _NS
+_RECEIVES = 9  # the least of the latest is what receiving takes: others may have waited
 OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
 
@@ -242,6 +244,7 @@ class _Tuner:
             live=self._steers and start.workers > 0 and not self._whole_epochs,
             changes_workers=changes_workers,
             by_wait=budget.node is not None,
+            **({"looks": 2} if self._whole_epochs else {}),
         )
         self.tuning = Tuning(self._control)
         self._ask = self._control.begin()
@@ -473,12 +476,23 @@ class _Tap:
 
     __slots__ = (
         *("__weakref__", "_tuner", "_left", "_until_ns", "_last_ns", "_waited_ns", "_stepped_ns"),
-        *("_count", "_ask", "_skipped", "_skipped_ns", "_fresh", "_watching"),
+        *(
+            "_count",
+            "_ask",
+            "_skipped",
+            "_skipped_ns",
+            "_fresh",
+            "_draws",
+            "_aside",
+            "_receives_ns",
+        ),
         *("setting", "over", "counting"),
     )
 
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
-        self._tuner, self.setting, self._watching = tuner, setting, watching
+        self._tuner, self.setting, self._draws = tuner, setting, watching
+        self._aside = watching  # whether the next batch is looked at in some other way
+        self._receives_ns: deque[int] = deque(maxlen=_RECEIVES)
         self.over = self.counting = self._fresh = False
         self._last_ns = time.perf_counter_ns()
         self._ask = Ask(setting, 0, 1, 0.0)
@@ -525,6 +539,7 @@ class _Tap:
             self._stepped_ns / _NS,
             self._skipped,
             self._skipped_ns / _NS,
+            receive_s=min(self._receives_ns, default=0) / _NS,
         )
 
     def __call__(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
@@ -533,8 +548,8 @@ class _Tap:
             return advance(iterator)
         clock = time.perf_counter_ns
         asked_ns = clock()
-        if self._watching:
-            return self._watched(advance, iterator)
+        if self._aside:
+            return self._looked_at(advance, iterator)
         try:
             batch = advance(iterator)
         except StopIteration:
@@ -549,10 +564,17 @@ class _Tap:
             self._full(iterator, batch)
         return batch
 
-    def _watched(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        before = streams()
+    def _looked_at(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
+        """Give the next batch: did it draw random numbers; what does one that is ready take?"""
+        before = streams() if self._draws else ()
+        began_ns = time.perf_counter_ns()
         batch = advance(iterator)
-        self._watching = self._tuner.drawn(before)
+        now_ns = time.perf_counter_ns()
+        self._aside = False
+        if self._draws:
+            self._draws = self._aside = self._tuner.drawn(before)
+        else:
+            self._receives_ns.append(now_ns - began_ns)
         self._last_ns = time.perf_counter_ns()
         return batch
 
@@ -564,6 +586,7 @@ class _Tap:
             self._count_from_here()
             return
         self._tuner.seen(self, iterator, batch)
+        self._aside = bool(self._draws or internals.sent_batches(iterator))
         self._last_ns = time.perf_counter_ns()
 
     def _ended(self, iterator: Any) -> None:
