@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import json
 import logging
 import multiprocessing
 import os
 import pickle
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import dlprof
 from dlprof import internals
+from dlprof.integrations import callbacks
 from dlprof.tuning import Tuning
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.control import Ask, Control, Setting, Window
@@ -446,3 +450,50 @@ def test_a_real_loader_that_waits_gets_more_workers() -> None:
     assert first.kept
     assert first.speedup.low > 1
     assert "kept" in str(made.tuning)
+
+
+def test_callbacks_tune_if_asked() -> None:
+    waits = callbacks._DataWait(tune=True)
+    made: Any = loader()
+    assert waits.watch(made, 10) is made
+    assert isinstance(made.tuning, Tuning)
+    assert numbers(made) == numbers(loader())
+    waits.undo()
+    assert isinstance(made.tuning, Tuning)
+
+
+def test_what_accelerate_prepares_is_tuned(scripted: None) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    prepared = accelerate.Accelerator(cpu=True).prepare_data_loader(loader(shuffle=False))
+    assert dlprof.tune(prepared, max_workers=4) is prepared
+    assert numbers(prepared) == numbers(loader(shuffle=False))
+    assert prepared.tuning.off == ""
+
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader
+
+if __name__ == "__main__":
+    for batch in DataLoader(torch.arange(64), batch_size=4, num_workers=1):
+        print(batch.tolist())
+"""
+
+
+def test_an_unmodified_script_is_tuned(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    plain, tuning = (
+        subprocess.run(
+            [sys.executable, *words, "train.py"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+        for words in ([], ["-m", "dlprof", "run", "--tune", "--json", "seen.json"])
+    )
+    assert tuning.stdout == plain.stdout
+    notes = json.loads((tmp_path / "seen.json").read_text())["notes"]
+    assert [note for note in notes if note.startswith("dlprof.tune: ")]
+    assert "dlprof.tune: " in tuning.stderr

@@ -60,7 +60,7 @@ def test_what_a_rank_that_is_gone_has_said_is_forgotten(
 ) -> None:
     ranks(1).end_turn(9, 0.0)
     assert ranks(0).others() == 9
-    monkeypatch.setattr(budget, "_lives", lambda pid: False)
+    monkeypatch.setattr(budget, "_lives", lambda _: False)
     assert ranks(0).others() == 0
 
 
