@@ -394,12 +394,17 @@ def steer(iterator: Any, workers: int, ahead: int) -> None:
     """Hand out indices to the first so many workers only, and so many batches ahead for each.
 
     Others finish what they have and stay: they are parked. Never marked as dead, which would make
-    torch drop their batches. Called in the consumer's thread, between two batches.
+    torch drop their batches. Called in the consumer's thread, between two batches; the next one
+    fills the queues, so that what a sampler raises comes in ``next()``, as ever.
     """
     live = getattr(iterator, _LIVE)
     live.cycle, live.in_flight = itertools.cycle(range(workers)), workers * ahead
     iterator._prefetch_factor = ahead  # noqa: SLF001 - this module's subject
-    iterator._try_put_index()  # noqa: SLF001 - the same
+
+
+def reports_death(error: Exception) -> bool:
+    """Whether torch raised this because a worker died: it may do so at any line of anybody's."""
+    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
 
 
 def started_workers(iterator: Any) -> int:

@@ -312,14 +312,16 @@ class _Tuner:
                 raise
             self.turn_off(f"{setting} could not be started: {error.strerror}")
             iterator = self._tapped(loader, mine, tap)
-        tap.over = bool(self.tuning.off or (setting.workers and internals.unsteerable(iterator)))
+        if setting.workers and (why := internals.unsteerable(iterator)):
+            self.turn_off(why)
+        tap.over = bool(self.tuning.off)
         self._tap = weakref.ref(tap)
         self.renewed(tap)
         return iterator
 
     def _affordable(self) -> Setting:
         """What an epoch begins with: what is asked for, where the budget allows it."""
-        if self.tuning.off:
+        if self.tuning.off or not self._has_turn(self._ask.setting):
             return self._control.kept
         while self._ask.setting.in_flight > self._control.kept.in_flight:
             why = self._budget.refusal(
@@ -356,7 +358,9 @@ class _Tuner:
         """A window is full, or it is time to begin one: what comes next."""
         try:
             self._seen(tap, iterator, batch)
-        except Exception as error:  # noqa: BLE001 - whatever fails here must not end a training
+        except Exception as error:  # whatever fails here must not end a training
+            if internals.reports_death(error):
+                raise
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             tap.over = True
 
@@ -445,8 +449,12 @@ class _Tuner:
         if not self.tuning.off:
             self.tuning.off = why
             _LOG.log(level, "dlprof.tune: the loader is not tuned: %s", why)
-            if self._budget.node is not None:
-                self._budget.node.end_turn(self._control.kept.workers, 0.0)
+            self.leave_turn()
+
+    def leave_turn(self) -> None:
+        """Let the other ranks try."""
+        if self._budget.node is not None:
+            self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
 
     def _tell(self) -> None:
         changes = self._control.changes
@@ -455,8 +463,7 @@ class _Tuner:
         self._said = len(changes)
         if self._control.resting and self._written != len(changes) + 1:
             self._written = len(changes) + 1
-            if self._budget.node is not None:
-                self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
+            self.leave_turn()
             if self._state is not None:
                 try:
                     self._state.write(self.tuning.kwargs)
@@ -594,6 +601,7 @@ class _Tap:
         if self._tuner.whole_epochs and self._count > self._left:
             kept = internals.persists(iterator)
             self._tuner.seen(self, iterator if kept else None, None)
+        self._tuner.leave_turn()
         self.counting = False
 
     def renew(self) -> None:
