@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ _REFERENCE = 8  # windows that say how far waits scatter
 _STRIKES = 3
 _APART, _SIGMAS = 0.03, 4.0
 _ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.006
+_VENTURE = 4.0
 _MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8
 _AGAIN_S = 30.0
 _ABORT_S, _ABORT_FACTOR = 0.3, 1.3
@@ -163,6 +164,7 @@ class Control:
         self._looks = looks
         self._losses: deque[tuple[float, float]] = deque()
         self._gained = False
+        self._failed: Counter[Setting] = Counter()
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
         self._again_s = _AGAIN_S
@@ -196,7 +198,9 @@ class Control:
 
     def _may_lose(self) -> bool:
         """Whether trials have cost so little that another may be begun."""
-        whole = self.lost_s <= _ALLOWED_S + _ALLOWED_SHARE * self.total_s
+        # Where much is to be won, and some was, more may be ventured.
+        share = _ALLOWED_SHARE * (1 + _VENTURE * self.wait_share if self._gained else 1)
+        whole = self.lost_s <= _ALLOWED_S + share * self.total_s
         return whole and (self._gained or self._lost_lately_s() <= _ALLOWED_A_MINUTE_S / 2)
 
     def _lost_lately_s(self) -> float:
@@ -266,7 +270,8 @@ class Control:
             step_s = seen.stepped_s / seen.batches + seen.receive_s
             wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
             better = unmoved = False
-            for candidate, why in self._ladder(wait_s, step_s):
+            ladder = sorted(self._ladder(wait_s, step_s), key=lambda each: self._failed[each[0]])
+            for candidate, why in ladder:
                 up = candidate.workers > self.kept.workers
                 if candidate in tried or (up and unmoved) or not self._may_lose():
                     continue
@@ -274,6 +279,7 @@ class Control:
                 better = yield from self._compare(candidate, why, step_s=step_s)
                 if better:
                     break
+                self._failed[candidate] += 1
                 speedup = self.changes[-1].speedup
                 unmoved = up and speedup is not None and abs(speedup.value - 1) < _UNMOVED
             if not better:
@@ -293,9 +299,11 @@ class Control:
             most = min(self._most, _JUMP * max(1, workers))
             up = min(most, max(workers + 1, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
-            found += [(Setting(each, ahead), share) for each in (up, between) if each > workers]
+            found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
         if workers and ahead < DEEPEST:
             found.append((Setting(workers, 2 * ahead), f"{share}, maybe in bursts"))
+        if self._changes_workers and workers < between < up:
+            found.append((Setting(between, ahead), share))
         if self._changes_workers and workers > 1:
             fewer = Setting(min(workers - 1, math.ceil(_FEWER * workers)), ahead)
             found.append((fewer, f"{share}; fewer workers may do as well"))
