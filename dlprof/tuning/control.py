@@ -165,6 +165,7 @@ class Control:
         self._losses: deque[tuple[float, float]] = deque()
         self._gained = False
         self._failed: Counter[Setting] = Counter()
+        self._given_back: Setting | None = None  # what was kept before workers were parked
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
         self._again_s = _AGAIN_S
@@ -186,6 +187,7 @@ class Control:
             share = self.wait_share = _whole(seen).wait_share
             starved = share > WORTH
             if starved and self._may_lose():
+                self._given_back = None
                 yield from self._improve(_whole(seen))
             elif not starved and self._changes_workers and self.live:
                 yield from self._give_back(share)
@@ -387,8 +389,11 @@ class Control:
             if fewer.workers == self.kept.workers:
                 return
             enough = yield from self._is_enough(fewer, share)
+            before = self.kept
             self._note(fewer, "the loader keeps up; fewer workers may do", kept=enough)
-            if not enough:
+            if enough:
+                self._given_back = before
+            else:
                 self._floor = fewer.workers
 
     def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
@@ -407,9 +412,17 @@ class Control:
         """Until the wait is no longer what it was."""
         shares: list[float] = []
         strikes, began_s = 0, self.total_s
+        windows, summed = 0, 0.0
         while True:
             (window,) = yield from self._windows(self.kept, 1, seconds=_REST_S)
             share = self.wait_share = window.wait_share
+            windows, summed = windows + 1, summed + share
+            missed = windows >= _REFERENCE and summed / windows > expected + _MIN_GAIN
+            if missed and self._given_back is not None:
+                self._floor = self.kept.workers
+                self._note(self._given_back, "workers are missed that were parked", kept=True)
+                self._given_back = None
+                return
             if len(shares) < _REFERENCE:
                 shares.append(share)
                 strikes = strikes + 1 if share > max(WORTH, expected + _APART) else 0
