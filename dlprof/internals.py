@@ -285,11 +285,15 @@ def unsteerable(iterator: Any) -> str:
 class _Live:
     """How an iterator hands out indices: to which workers, and how many batches at once."""
 
-    __slots__ = ("cycle", "in_flight")
+    __slots__ = ("cycle", "in_flight", "workers")
 
     def __init__(self, workers: int, in_flight: int) -> None:
-        self.cycle = itertools.cycle(range(workers))
-        self.in_flight = in_flight
+        self.workers, self.in_flight = workers, in_flight
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with the first worker."""
+        self.cycle = itertools.cycle(range(self.workers))
 
 
 def _filling(put: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -297,7 +301,8 @@ def _filling(put: Callable[[Any], None]) -> Callable[[Any], None]:
 
     def _try_put_index(self: Any) -> None:
         live = getattr(self, _LIVE)
-        if self._worker_queue_idx_cycle is not live.cycle:  # a new epoch of kept workers
+        if self._worker_queue_idx_cycle is not live.cycle:  # changed, or new with the epoch
+            live.restart()
             self._worker_queue_idx_cycle = live.cycle
         tasks, most = self._task_info, self._prefetch_factor * self._num_workers
         while len(tasks) < live.in_flight and self._tasks_outstanding < most:
@@ -398,7 +403,9 @@ def steer(iterator: Any, workers: int, ahead: int) -> None:
     fills the queues, so that what a sampler raises comes in ``next()``, as ever.
     """
     live = getattr(iterator, _LIVE)
-    live.cycle, live.in_flight = itertools.cycle(range(workers)), workers * ahead
+    if workers != live.workers:  # workers of an iterable dataset keep their turn
+        live.workers, live.cycle = workers, None
+    live.in_flight = workers * ahead
     iterator._prefetch_factor = ahead  # noqa: SLF001 - this module's subject
 
 

@@ -80,13 +80,13 @@ def tune(
     if isinstance(getattr(core, "tuning", None), Tuning):
         return loader
     budget = Budget(max_workers, ram, Node.of(os.environ))
-    why = _untunable(core)
-    off = why or _switched_off(enabled=enabled)
+    why, unwanted = _untunable(core), _switched_off(enabled=enabled)
+    off = why or unwanted or _too_tight(core.num_workers, max_workers)
     file = None if state is None or off else _State(Path(state), core)
     seeded = reseed is not None and not why
     tuner = _Tuner(core, budget, file, asked=max_workers is not None, reseed=seeded)
     if off:
-        tuner.turn_off(off, level=logging.WARNING if why else logging.INFO)
+        tuner.turn_off(off, level=logging.INFO if off == unwanted else logging.WARNING)
     if reseed is not None and not tuner.reseeds:
         _LOG.warning("dlprof.tune: reseed has no effect on this loader")
     derive_in_place(core, tuner.methods())
@@ -108,6 +108,15 @@ def _untunable(loader: Any) -> str:
     """Why a loader can't be tuned at all; empty if it can."""
     running = internals.kept_iterator(loader) is not None
     return internals.untunable(loader) or ("its workers run already" if running else "")
+
+
+def _too_tight(workers: int, max_workers: int | None) -> str:
+    """Why the limits allow nothing to be tried; empty where they do."""
+    if max_workers is None:
+        said = "num_workers=0, and only max_workers=… says that it may have workers"
+        return "" if workers else said
+    few = max_workers < max(1, workers)
+    return f"max_workers={max_workers} allows nothing to be tried" if few else ""
 
 
 def _switched_off(*, enabled: bool) -> str:
@@ -251,10 +260,6 @@ class _Tuner:
         self._said = self._written = 0
         self._batch_bytes = 0
         self._tap: Callable[[], _Tap | None] = lambda: None
-        if not (mine.workers or asked):
-            self.turn_off("num_workers=0, and only max_workers=… says that it may have workers")
-        elif budget.most_workers < max(1, mine.workers):
-            self.turn_off(f"max_workers={budget.most_workers} allows nothing to be tried")
 
     def _start(self, mine: Setting) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""

@@ -68,9 +68,9 @@ def test_it_looks_again_when_something_changes(worlds: Any, phase: str) -> None:
     training = worlds.Training(world=world, phase=phase, at_s=200, whole_s=600)
     control = Control(START, 16)
     training.run(START, control)
-    before = [each for each in control.changes if each.kept and each.at_s < 200]
-    after = [each for each in control.changes if each.kept and each.at_s > 200]
-    assert after[-1].after.workers > before[-1].after.workers
+    kept = [each for each in control.changes if each.kept]
+    assert kept[-1].at_s > training.at_s
+    assert kept[-1].after.workers > max(each.before.workers for each in kept[:1])
     assert control.wait_share < 0.1
 
 
@@ -149,7 +149,7 @@ def test_beside_other_ranks_the_wait_is_judged() -> None:
         ([0.5, -0.3], False, None),
         ([-0.1, -0.2], False, None),
         ([-0.1, -0.1, -0.11], False, False),
-        ([0.3, -0.4, 0.1, -0.2], False, False),
+        ([0.3, -0.4, 0.1, -0.2], False, None),
         ([0.001, 0.001, 0.001], False, False),
         ([0.0, 0.0], True, True),
         ([-0.2, -0.21], True, False),
