@@ -299,7 +299,7 @@ def report(found: Sequence[Replayed], lived: Sequence[dict[str, Any]], us: float
         goal="at most 3 % lost against the best setting that stays in 95 % of the runs, 1 % in the "
         "median; no minute below 0.98 of the untuned twin; never over the budget; 2 µs a batch",
         passed=passed,
-        tables=[replayed_table(found), live_table(lived)],
+        tables=[replayed_table(found), *([live_table(lived)] if lived else [])],
         notes=_notes(found, us),
         data={
             "replayed": [dataclasses.asdict(each) for each in found],

@@ -16,6 +16,7 @@ from typing import Any
 from dlprof.integrations.watch import Watched, flush, watch, watch_in_place
 from dlprof.records import WatchedLoader
 from dlprof.report.script import is_harmless, verdict
+from dlprof.tuning import tune as tune_loader
 
 _NAME = "train_dataloader"
 _PREFIX = "dlprof/"
@@ -78,7 +79,7 @@ class _DataWait:
         """
         prefix = f"{_PREFIX}{place}/" if place else _PREFIX
         if self._tune:
-            importlib.import_module("dlprof.tuning").tune(loader)
+            tune_loader(loader)
 
         def log(values: dict[str, float]) -> None:
             self._due |= {f"{prefix}{key.removeprefix(_PREFIX)}": values[key] for key in values}

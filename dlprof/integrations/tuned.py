@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dlprof.internals import iterator_maker, set_iterator_maker
+from dlprof.tuning import tune
 
 
 def tune_all(kind: Any) -> Sequence[Any]:
@@ -23,7 +24,7 @@ def tune_all(kind: Any) -> Sequence[Any]:
     def get_iterator(loader: Any) -> Any:
         if hasattr(loader, "tuning"):
             return make(loader)
-        from dlprof.tuning import Tuning, tune  # noqa: PLC0415 - it needs all of torch's loading
+        from dlprof.tuning.loader import Tuning  # noqa: PLC0415 - it needs all of torch's loading
 
         tune(loader)
         if not isinstance(getattr(loader, "tuning", None), Tuning):

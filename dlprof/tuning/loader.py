@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset, MapDataPipe
@@ -39,36 +39,16 @@ OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
 
 
-def tune(
+def tune_loader(
     loader: _Loader,
     *,
-    max_workers: int | None = None,
-    max_ram: int | str | None = None,
-    reseed: Literal["batch"] | None = None,
-    state: Path | str | None = None,
-    enabled: bool = True,
+    max_workers: int | None,
+    max_ram: int | str | None,
+    reseed: str | None,
+    state: Path | str | None,
+    enabled: bool,
 ) -> _Loader:
-    """Have a DataLoader tune its workers while it is iterated; iterate it as before.
-
-    The same object is returned, with ``loader.tuning``: what was tried, when, why, and what it
-    brought. The samples and their order stay the same. A loader that can't be tuned loads as
-    before, and a warning of the logger ``dlprof.tune`` says why.
-
-    Args:
-        loader: A DataLoader, or what holds one.
-        max_workers: Never more. With it workers also change where only the user knows that they
-            may: from 0, and between two epochs of an iterable dataset, which then come in another
-            order. ``None`` for twice the cores, at least 16, and neither of these.
-        max_ram: What workers and batches in flight may take, as ``"16GiB"``; ``None`` for what is
-            free.
-        reseed: ``"batch"`` seeds Python's, torch's and numpy's random numbers for each batch by its
-            number. Then augmentations are the same at any number of workers.
-        state: A file for the answer, from which the next job starts, as ``dlprof.kwargs_for`` does.
-        enabled: ``False`` leaves the loader alone. So does ``DLPROF_TUNE=off`` in the environment.
-
-    Raises:
-        UsageError: An argument that can't be used.
-    """
+    """What ``dlprof.tune`` does."""
     _check(max_workers, reseed)
     ram = parse_bytes(max_ram) if isinstance(max_ram, str) else max_ram
     core = dataloader_of(loader)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -96,7 +97,6 @@ def _kept_streams() -> Iterator[None]:
 def _numpy() -> Any:
     """Numpy's module; ``None`` where it isn't installed. Torch loads it in each worker, too."""
     try:
-        import numpy  # noqa: ICN001, PLC0415 - no dependency of ours
+        return importlib.import_module("numpy")
     except ImportError:
         return None
-    return numpy

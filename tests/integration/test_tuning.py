@@ -27,9 +27,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 import dlprof
 from dlprof import internals
 from dlprof.integrations import callbacks
-from dlprof.tuning import Tuning
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.control import Ask, Control, Setting, Window
+from dlprof.tuning.loader import Tuning
 
 LENGTH = 96
 
