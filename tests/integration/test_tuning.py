@@ -67,12 +67,12 @@ class Scripted(Control):
     )
 
     def begin(self) -> Ask:
-        self._rest = itertools.cycle(self.settings)
+        self._following = itertools.cycle(self.settings)
         return Ask(self.kept, 0, 2, 0.0)
 
     def look(self, window: Window) -> Ask:
         self.batches += window.batches
-        following = next(self._rest)
+        following = next(self._following)
         if not self._changes_workers:
             following = Setting(self.kept.workers, following.ahead)
         return Ask(following, 1, 2, 0.0)
@@ -173,7 +173,7 @@ def test_the_workers_of_an_iterable_change_between_epochs_if_asked(scripted: Non
     assert len(set(seen)) > 1
 
 
-def augmented(**options: Any) -> list[list[list[float]]]:
+def augmented(**options: Any) -> list[list[list[list[float]]]]:
     torch.manual_seed(11)
     made = loader(**{k: v for k, v in options.items() if k != "max_workers"})
     kept = dlprof.tune(made, reseed="batch", max_workers=options.get("max_workers", 4))
@@ -237,7 +237,7 @@ def test_an_exception_in_a_worker_comes_where_it_comes_without(scripted: None) -
             batches.extend(batch.tolist() for batch in made)
         return batches, str(caught.value)[:60]
 
-    options = {"num_workers": 1, "batch_size": 4}
+    options: dict[str, Any] = {"num_workers": 1, "batch_size": 4}
     plain = taken(DataLoader(Failing(), **options))
     came = taken(dlprof.tune(DataLoader(Failing(), **options), max_workers=4))
     assert came[0] == plain[0]
@@ -322,7 +322,7 @@ class Resumable(DataLoader[Any]):
 
 
 def test_a_loader_whose_state_is_saved_is_frozen_before(scripted: None) -> None:
-    changing = dlprof.tune(Resumable(Numbers(400), batch_size=4, num_workers=2), max_workers=4)
+    changing: Any = dlprof.tune(Resumable(Numbers(400), batch_size=4, num_workers=2), max_workers=4)
     batches = iter(changing)
     for _ in range(20):
         next(batches)
@@ -381,7 +381,7 @@ def test_a_fault_of_its_own_turns_it_off_and_the_epoch_goes_on(
 
     monkeypatch.setattr(tuned, "Control", Broken)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
-    changing = dlprof.tune(loader())
+    changing: Any = dlprof.tune(loader())
     assert numbers(changing) == numbers(loader())
     assert changing.tuning.off == "a fault of dlprof's own: ZeroDivisionError: a bug"
 
@@ -394,7 +394,7 @@ def test_nothing_is_started_that_the_budget_refuses(
         refusals: ClassVar[list[str]] = []
 
         def look(self, window: Window) -> Ask:
-            self.refusals += [window.refused] if window.refused else []
+            self.refusals.extend([window.refused] if window.refused else [])
             return Ask(self.kept if window.refused else Setting(4, 2), 0, 2, 0.0)
 
     monkeypatch.setattr(tuned, "Control", Wanting)
@@ -416,7 +416,7 @@ def test_the_answer_serves_the_next_job(tmp_path: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(tuned, "Control", Certain)
         patched.setattr(tuned, "_SHORT_EPOCH", 0)
-        first = dlprof.tune(loader(), max_workers=4, state=file)
+        first: Any = dlprof.tune(loader(), max_workers=4, state=file)
         list(first)
     assert first.tuning.kwargs == {"num_workers": 3, "prefetch_factor": 4}
     second = dlprof.tune(loader(), max_workers=4, state=file)

@@ -24,7 +24,7 @@ class Ranks:
         self._nodes = [Node(path, lambda: self.now_s) for _ in self._pids]
 
     def __call__(self, rank: int) -> Node:
-        self._patched.setattr(budget.os, "getpid", lambda: self._pids[rank])
+        self._patched.setattr(os, "getpid", lambda: self._pids[rank])
         return self._nodes[rank]
 
 
