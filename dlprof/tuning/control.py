@@ -37,7 +37,7 @@ _HEADROOM = 1.1  # workers are never quite even
 _REFERENCE = 8  # windows that say how far waits scatter
 _STRIKES = 3
 _APART, _SIGMAS = 0.03, 4.0
-_ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.006
+_ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.008
 _VENTURE = 4.0
 _MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8
 _AGAIN_S = 30.0
@@ -120,6 +120,25 @@ class Change:
     kept: bool
     speedup: Estimate | None = None
     refused: str = ""
+
+
+class _Turn(NamedTuple):
+    """Some windows of a setting in a row."""
+
+    cost_s: float
+    """Of a batch, by which settings are judged."""
+    batches: int
+    """With those that were let pass before."""
+    took_s: float
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], cost_s: float) -> _Turn:
+        """What these windows come to."""
+        return cls(
+            cost_s,
+            sum(each.batches + each.skipped for each in windows),
+            math.fsum(each.waited_s + each.stepped_s + each.skipped_s for each in windows),
+        )
 
 
 class _RefusedError(Exception):
@@ -229,39 +248,40 @@ class Control:
         return seen
 
     def _turn(
-        self, setting: Setting, count: int, *, against_s: float | None = None, step_s: float
-    ) -> Generator[Ask, Window, float]:
-        """Seconds a batch under a setting; cut short where it costs too much.
+        self, setting: Setting, count: int, *, step_s: float, against_s: float | None = None
+    ) -> Generator[Ask, Window, _Turn]:
+        """Some windows of a setting in a row; cut short where it costs too much.
 
         Args:
             setting: The one.
             count: Windows.
-            against_s: What a batch takes under the setting that is kept.
             step_s: What a step takes, where only the wait is judged.
+            against_s: What a batch takes under the setting that is kept, while another is tried.
         """
-        other = self.kept if against_s is not None else setting
-        seen: list[Window] = []
+        other = self._last.setting if self._last is not None else setting
         skip = other.in_flight + setting.in_flight + setting.workers
+        seen: list[Window] = []
         for _ in range(count):
             seen += yield from self._windows(setting, 1, skip=0 if seen else skip)
-            if against_s is not None:
-                lost_s = self._count_loss(seen[-1], against_s)
-                cost_s = self._cost_s(_whole(seen), step_s)
-                too_much = lost_s > _ABORT_S and cost_s > _ABORT_FACTOR * against_s
-                if too_much or (not self._gained and self._lost_lately_s() > _ALLOWED_A_MINUTE_S):
-                    break
-        return self._cost_s(_whole(seen), step_s)
+            turn = _Turn.of(seen, self._cost_s(_whole(seen), step_s))
+            if against_s is not None and self._is_too_dear(turn, against_s):
+                break
+        return turn
+
+    def _is_too_dear(self, turn: _Turn, against_s: float) -> bool:
+        lost_s = turn.took_s - turn.batches * against_s
+        if lost_s > _ABORT_S and turn.cost_s > _ABORT_FACTOR * against_s:
+            return True
+        return not self._gained and self._lost_lately_s() + lost_s > _ALLOWED_A_MINUTE_S
 
     def _cost_s(self, window: Window, step_s: float) -> float:
         waited_s = window.waited_s / window.batches
         return waited_s + (step_s if self._by_wait else window.stepped_s / window.batches)
 
-    def _count_loss(self, window: Window, against_s: float) -> float:
-        took_s = window.waited_s + window.stepped_s + window.skipped_s
-        lost_s = took_s - (window.batches + window.skipped) * against_s
+    def _count_loss(self, turn: _Turn, against_s: float) -> None:
+        lost_s = turn.took_s - turn.batches * against_s
         self.lost_s = max(0.0, self.lost_s + lost_s)  # luck and gains make good
         self._losses.append((self.total_s, lost_s))
-        return lost_s
 
     # Trying.
 
@@ -306,7 +326,7 @@ class Control:
             found.append((Setting(workers, 2 * ahead), f"{share}, maybe in bursts"))
         if self._changes_workers and workers < between < up:
             found.append((Setting(between, ahead), share))
-        if self._changes_workers and workers > 1:
+        if self._changes_workers and workers > 1 and self.live:
             fewer = Setting(min(workers - 1, math.ceil(_FEWER * workers)), ahead)
             found.append((fewer, f"{share}; fewer workers may do as well"))
         return found
@@ -329,14 +349,19 @@ class Control:
     def _by_turns(
         self, candidate: Setting, step_s: float, *, cheaper: bool
     ) -> Generator[Ask, Window, list[float]]:
-        before_s = yield from self._turn(self.kept, 2, step_s=step_s)
+        before = yield from self._turn(self.kept, 2, step_s=step_s)
         gains: list[float] = []
+        old_s = [before.cost_s]
         while len(gains) < _MOST_TURNS:
             count = 2 + len(gains)  # what is hard to tell takes longer turns
-            tried_s = yield from self._turn(candidate, count, against_s=before_s, step_s=step_s)
-            after_s = yield from self._turn(self.kept, count, step_s=step_s)
-            gains.append(math.log((before_s + after_s) / 2 / max(tried_s, 1e-9)))
-            before_s = after_s
+            against_s = math.fsum(old_s) / len(old_s)
+            tried = yield from self._turn(candidate, count, step_s=step_s, against_s=against_s)
+            after = yield from self._turn(self.kept, count, step_s=step_s)
+            old_s.append(after.cost_s)
+            around_s = (before.cost_s + after.cost_s) / 2
+            self._count_loss(tried, around_s)
+            gains.append(math.log(around_s / max(tried.cost_s, 1e-9)))
+            before = after
             if judged(gains, cheaper=cheaper) is not None:
                 break
         return gains
@@ -404,7 +429,7 @@ class Control:
             batches += window.batches
             if window.wait_share > max(WORTH, share + _MIN_GAIN):
                 if before_s > 0 and not self._by_wait:
-                    self._count_loss(window, before_s)
+                    self._count_loss(_Turn.of([window], 0.0), before_s)
                 return False
         return True
 
