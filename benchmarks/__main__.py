@@ -40,7 +40,7 @@ NAMES = (
         "differential",
         "trainings",
     ),
-    *("headroom", "gpu"),
+    *("headroom", "tuning", "gpu"),
 )
 """In the order in which they run and stand in the README."""
 
