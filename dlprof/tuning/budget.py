@@ -51,7 +51,7 @@ class Budget:
     def refusal(
         self, before: Setting, after: Setting, *, pids: Sequence[int], batch_bytes: int
     ) -> str:
-        """Why a larger setting can't be had; empty if it can.
+        """Why a larger setting isn't allowed; empty if it is.
 
         Args:
             before: In force.
