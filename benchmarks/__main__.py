@@ -42,7 +42,7 @@ NAMES = (
         "differential",
         "trainings",
     ),
-    *("headroom", "gpu"),
+    *("headroom", "tuning", "gpu"),
 )
 """In the order in which they run and stand in the README."""
 

@@ -47,13 +47,14 @@ def end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]
     cls=_ScriptCommand,
     screen=("quiet", "verbose"),
     kind="Measure",
-    short=("--module", "--output", "--json", "--follow", "--headroom", "--force"),
+    short=("--module", "--output", "--json", "--follow", "--headroom", "--tune", "--force"),
     examples=(
         "dlprof run train.py --epochs 1",
+        "dlprof run --tune train.py",
         "torchrun --nproc-per-node 8 -m dlprof run train.py",
     ),
 )
-def run(
+def run(  # noqa: PLR0913 - one for each option
     asked: options.Asked,
     *,
     script: tuple[str, ...] = options.argument(
@@ -86,6 +87,11 @@ def run(
         text="Measure what a perfect loader would bring. Trains on some batches again: for "
         "measuring, not for a training that you keep.",
     ),
+    tune: bool = options.option(
+        "--tune",
+        text="Have each DataLoader tune its workers while it is iterated, as dlprof.tune does. "
+        "Samples stay in their order. Batches are not followed then.",
+    ),
     force: bool = options.option("--force", text="Replace the run file if it exists."),
 ) -> None:
     """Profile an unmodified training script.
@@ -110,6 +116,11 @@ def run(
             f"--headroom measures a training of one process, and this one has {rank.world_size}",
             hint="Run the script without torchrun: each rank has to make as many steps.",
         )
+    if headroom and tune:
+        raise UsageError(
+            "--headroom measures the loaders as they are, and --tune changes them",
+            hint="Give one of them.",
+        )
     if module is None:
         program = load_script(script[0], list(script[1:]))
         name, folder = script[0], program.folder
@@ -131,8 +142,9 @@ def run(
         else (lambda: program),
         rank=rank,
         show=last_words,
-        follow=follow,
+        follow=follow and not tune,
         headroom=headroom,
+        tune=tune,
     )
 
     def begin() -> RunWriter | None:

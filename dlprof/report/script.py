@@ -17,6 +17,7 @@ from dlprof.units import counted, format_bytes, format_duration, format_rate
 _HARDLY = 0.05
 """Below this share of its loop a loader is not worth a change."""
 
+_TUNED = "dlprof.tune: "
 _ENDINGS = {
     "exit": "ended by sys.exit",
     "exception": "ended by an exception",
@@ -69,6 +70,9 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
         yield from answer(shown, _slowest(run.watched).wait_fraction if run.watched else None)
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
+    for note in () if run.script is None else run.script.notes:
+        if note.startswith(_TUNED):
+            yield "Tuning", note.removeprefix(_TUNED)
 
 
 def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
