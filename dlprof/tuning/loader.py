@@ -22,7 +22,7 @@ from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.saved.access import save_kwargs, saved_kwargs
 from dlprof.targets.deriving import derive_in_place
-from dlprof.targets.inner import dataloader_of
+from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import Budget, Node
 from dlprof.tuning.control import Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import SeedingInit, main_fetcher, streams

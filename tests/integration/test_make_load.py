@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import functools
+import json
 import os
 import signal
 import subprocess

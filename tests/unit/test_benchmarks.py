@@ -26,8 +26,7 @@ SCRIPTS = (
     *("tracing", "faults", "kill_campaign", "gate_rule", "gate_campaign"),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
     *("planted", "planted_beside", "heavy", "shard_faults", "attached"),
-    *("differential", "trainings", "gpu"),
-    *("planted", "planted_beside", "attached", "differential", "trainings", "tuning", "gpu"),
+    *("differential", "trainings", "tuning", "gpu"),
 )
 WHERE: dict[str, Any] = {
     "taken_at": "2026-01-01T00:00:00+00:00",
