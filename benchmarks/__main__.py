@@ -37,6 +37,7 @@ NAMES = (
         "strangers",
         "heavy",
         "shard_faults",
+        "head_to_head",
         "attached",
         "certificate",
         "differential",

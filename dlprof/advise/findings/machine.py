@@ -116,7 +116,10 @@ def _pinned_cpus(view: View) -> int | None:
 
 def _self_starved(view: View) -> float:
     """Share of making a batch in which it would wait for a core on a machine of its own."""
-    return max(0.0, 1 - view.cores / view.demand) if view.demand > 0 else 0.0
+    demand = view.demand
+    if view.costs is None:  # no batch was followed: by its threads that ran or could run
+        demand = (view.usage.own_cpu_cores or 0.0) / max(0.01, 1 - view.starved)
+    return max(0.0, 1 - view.cores / demand) if demand > 0 else 0.0
 
 
 def neighbours(view: View) -> Claim | None:
