@@ -153,14 +153,16 @@ def _runs_out(found: Resource, ranks: int) -> str:
     name = _RESOURCES[found.name]
     if found.ranks is None:
         return f"the {name}, in each rank by itself: busy {percent_text(found.used)} of the time"
-    enough = f"{_whole_ranks(found.ranks)} ranks at full speed"
+    enough = rate_text(found.ranks, "ranks at full speed", _whole_number)
     return f"{name}: enough for {enough}, and {ranks:,} are asked for"
 
 
-def _whole_ranks(estimate: Estimate) -> str:
-    interval = interval_text(estimate, lambda count: f"{math.floor(count):,}")
-    sure = "" if interval == MISSING else f" (95% CI {interval})"
-    return f"{math.floor(estimate.value):,}{sure}"
+def _floor(ranks: Estimate | None) -> int | None:
+    return None if ranks is None else math.floor(ranks.value)
+
+
+def _whole_number(count: float) -> str:
+    return f"{math.floor(count):,}"
 
 
 def _resources(forecast: Forecast) -> Iterator[doc.Block]:
@@ -175,14 +177,14 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
         "shm": format_bytes,
         "main": percent_text,
     }
-    enough = [MISSING if each.ranks is None else _whole_ranks(each.ranks) for each in found]
     note = f"share that {counted(forecast.ranks, 'rank')} at full speed take."
     yield doc.Table(
         (
             doc.Column("", [_RESOURCES[each.name] for each in found], left=True),
             doc.Column("a rank takes", [shown[each.name](each.each) for each in found]),
-            doc.Column("there is", [shown[each.name](each.total) for each in found]),
-            doc.Column("enough for", enough),
+            doc.Column("there is", [shown[each.name](each.total) for each in found], 10),
+            doc.Column("for ranks", [count_text(_floor(each.ranks)) for each in found]),
+            doc.Column("95% CI", [interval_text(each.ranks, _whole_number) for each in found], 5),
             doc.Column("used", [percent_text(each.used) for each in found], note=note),
         ),
         tuple("bad" if each.used > 1 else "" for each in found),
