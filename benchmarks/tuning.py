@@ -292,7 +292,7 @@ def live_table(found: Sequence[dict[str, Any]]) -> Table:
         "of the best",
         "workers at the end",
     )
-    return Table("Live, settling included", columns, rows)
+    return Table(f"Live trainings of {_LIVE_S:g} s, settling included", columns, rows)
 
 
 def report(found: Sequence[Replayed], lived: Sequence[dict[str, Any]], us: float) -> Report:

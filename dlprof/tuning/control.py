@@ -264,11 +264,11 @@ class Control:
         for _ in range(count):
             seen += yield from self._windows(setting, 1, skip=0 if seen else skip)
             turn = _Turn.of(seen, self._cost_s(_whole(seen), step_s))
-            if against_s is not None and self._is_too_dear(turn, against_s):
+            if against_s is not None and self._costs_too_much(turn, against_s):
                 break
         return turn
 
-    def _is_too_dear(self, turn: _Turn, against_s: float) -> bool:
+    def _costs_too_much(self, turn: _Turn, against_s: float) -> bool:
         lost_s = turn.took_s - turn.batches * against_s
         if lost_s > _ABORT_S and turn.cost_s > _ABORT_FACTOR * against_s:
             return True
