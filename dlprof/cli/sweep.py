@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     examples=(
         "dlprof sweep my_data.py:make_loader --step-time 12ms",
         "dlprof sweep images --num-workers 0,2,4 --budget 30s",
-        "dlprof sweep images --make-load cores=4",
     ),
 )
 def sweep(

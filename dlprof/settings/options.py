@@ -231,8 +231,8 @@ OPTIONS = (
     _data(
         "launch_ranks",
         kinds.integers(1, 256),
-        "Measure with N ranks that load at once, each its share; also 1,2,4 to see how it scales.",
-        "one loader; under torchrun or srun: their ranks",
+        "Ranks that load at once, each its share: 2, or 1,2,4.",
+        "one, or torchrun's",
         unset="none",
     ),
     _data(

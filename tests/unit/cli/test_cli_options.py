@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from dlprof.cli.app import program
+from dlprof.cli.app import COMMANDS, program
 from dlprof.settings import OPTIONS, SweepSettings
 from dlprof.units import parse_duration_s
 
@@ -44,6 +45,14 @@ def test_the_set_of_options_is_frozen() -> None:
     if os.environ.get("DLPROF_UPDATE_GOLDEN"):
         _FROZEN.write_text(text, encoding="utf-8")
     assert text == _FROZEN.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_short_help_fits_one_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(program(), [name, "-h"])
+    assert shown.exit_code == 0
+    assert len(shown.output.splitlines()) <= 30
 
 
 def test_every_setting_has_its_flag() -> None:
