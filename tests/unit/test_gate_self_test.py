@@ -51,6 +51,8 @@ def test_equal_code_that_fails_is_the_first_thing_to_say() -> None:
     test = examined(check(0.2), check(0.2))
     assert not test.trusted
     assert "don't trust a failure on this machine" in test.explanation
+    assert "Detects" not in shown(test)
+    assert "nothing: the same code fails it" in shown(test)
 
 
 @pytest.mark.parametrize(
