@@ -422,6 +422,8 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
     failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
     said, hint = "The run holds no trials", "Run the sweep again, or go on with --resume."
+    if not run.trials and run.end is not None and run.end.reason == "budget":
+        said, hint = "The budget ended before the first trial", "Give more: --budget 1m."
     if run.is_script:
         said = "This is a script's run: it shows why loading is slow, and compares no settings"
         hint = "See it with dlprof report, or sweep the script's dataset with dlprof sweep TARGET."

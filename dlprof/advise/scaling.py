@@ -64,7 +64,7 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
         for trial in run.trials
         if trial.config == config
         and trial.purpose in {"measure", "scaling"}
-        and has_rate(trial)
+        and _measured(trial)
         and len(trial.ranks) == run.header.launched > 1
     ]
     slowest = [_slowest(trial) for trial in trials]
@@ -94,7 +94,7 @@ def scales(run: Run) -> tuple[Scale, ...]:
     """
     groups: dict[tuple[int, int], list[Trial]] = {}
     for trial in run.trials:
-        if trial.purpose == "scaling" and has_rate(trial):
+        if trial.purpose == "scaling" and _measured(trial):
             key = max(1, len(trial.ranks)), trial.config.num_workers
             groups.setdefault(key, []).append(trial)
     if not groups:
@@ -152,6 +152,12 @@ def _cpu_s_per_sample(trials: Iterable[Trial]) -> float | None:
         for trial in trials
         if trial.usage.own_cpu_cores and trial.samples_per_s is not None
     )
+
+
+def _measured(trial: Trial) -> bool:
+    """Whether it has a rate and its uncertainty: a window that the budget cuts short has none."""
+    rate = trial.samples_per_s
+    return has_rate(trial) and rate is not None and rate.low is not None
 
 
 def _slowest(trial: Trial) -> int:

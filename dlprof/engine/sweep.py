@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
-from dlprof.advise.candidates import stored_limits
+from dlprof.advise.candidates import has_rate, stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.foretelling import calibrated, foretold, levers_of
@@ -232,10 +232,12 @@ class Sweep:
 
     @property
     def _kept_s(self) -> float:
-        """What of the budget is kept for that."""
+        """What of the budget is kept for that: half of what is left, and nothing before a rate."""
+        if not any(has_rate(trial) for trial in self.trials):
+            return 0.0
         each_s = self.plan.cost.of(Config(), self.plan.trial_s)
         trials = max(0, 2 * len(self._counts) - 1)
-        return SCALING_BLOCKS * trials * each_s
+        return min(SCALING_BLOCKS * trials * each_s, self.deadline.left_s / 2)
 
     def _try_scaling(self) -> None:
         """The recommended configuration by fewer ranks and by all, interleaved."""

@@ -153,7 +153,8 @@ def _runs_out(found: Resource, ranks: int) -> str:
     name = _RESOURCES[found.name]
     if found.ranks is None:
         return f"the {name}, in each rank by itself: busy {percent_text(found.used)} of the time"
-    enough = rate_text(found.ranks, "ranks at full speed", _whole_number)
+    noun = "rank" if _floor(found.ranks) == 1 else "ranks"
+    enough = rate_text(found.ranks, f"{noun} at full speed", _whole_number)
     return f"{name}: enough for {enough}, and {ranks:,} are asked for"
 
 
@@ -206,7 +207,10 @@ def _conditions(forecast: Forecast) -> str:
     if where.speed != 1.0:
         parts.append(f"cores of {where.speed:.2f}x the speed")
     if where.storage_bytes_per_s is not None:
-        parts.append(f"storage of {format_bytes(where.storage_bytes_per_s * forecast.nodes)}/s")
+        held = f"storage of {format_bytes(where.storage_bytes_per_s * forecast.nodes)}/s"
+        if all(each.name != "storage" for each in forecast.resources):
+            held += " (no effect: nothing was read from it)"
+        parts.append(held)
     return ", ".join(parts)
 
 

@@ -176,6 +176,13 @@ def test_a_sweep_launches_ranks_and_shows_how_they_scale(tmp_path: Path) -> None
     assert "2 ranks were measured, not 4 at once" in " ".join(asked.stdout.split())
 
 
+def test_what_is_kept_for_scaling_leaves_a_single_configuration_its_trial(tmp_path: Path) -> None:
+    command = ["-m", "dlprof", "sweep", f"{TARGETS}:even", "--num-workers", "0"]
+    done = sweep(tmp_path, *command, "--launch-ranks", "2", "--budget", "15s", "-o", "one.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "measure" in {each.purpose for each in read_run(tmp_path / "one.jsonl").completed}
+
+
 def test_a_profile_explains_the_slowest_rank(tmp_path: Path) -> None:
     done = sweep(
         tmp_path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,14 @@ def test_the_screen_says_what_runs_out_and_json_has_all_of_it() -> None:
     assert document["resources"][0]["name"] == "storage"
     alone = drawn(forecast_report(run, _forecast(run=run)), 120, verbose=True)
     assert "Runs out first" not in alone
+
+
+def test_a_storage_limit_without_effect_is_named_on_the_screen() -> None:
+    cached = calibrated(dataclasses.replace(calibration(cpu=0.05), read_bytes_per_batch=0.0))
+    found = _forecast(run=cached, ranks=2, storage_bytes_per_s=20.0)
+    text = " ".join(drawn(forecast_report(cached, found), 120).split())
+    assert "storage of 20 B/s (no effect: nothing was read from it)" in text
+    assert "1 ranks" not in text
 
 
 def test_settings_for_several_nodes_are_recommended_and_named() -> None:

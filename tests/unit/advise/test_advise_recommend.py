@@ -16,9 +16,11 @@ from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     Config,
     Constraints,
+    Cost,
     Estimate,
     Failure,
     Recommendation,
+    RunEnd,
     Target,
     Trial,
     Usage,
@@ -310,6 +312,14 @@ def test_where_everything_failed_once_the_rest_still_counts_with_low_confidence(
 def test_nothing_measured() -> None:
     with pytest.raises(NothingMeasuredError, match="holds no trials"):
         recommend(run([]))
+    ended = dataclasses.replace(
+        run([]),
+        end=RunEnd(
+            ended_at="", reason="budget", cost_s=Cost(measured=0.0, overhead=1.0, total=1.0)
+        ),
+    )
+    with pytest.raises(NothingMeasuredError, match="budget ended before the first trial"):
+        recommend(ended)
     with pytest.raises(
         NothingMeasuredError, match=r"2 trials .* first failed: The worker"
     ) as found:

@@ -12,7 +12,7 @@ from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.advise.scaling import rank_speeds, scales
 from dlprof.advise.situation import Situation
-from dlprof.records import Constraints, RankFigures, Trial, Usage
+from dlprof.records import Constraints, Estimate, RankFigures, Trial, Usage
 from dlprof.report.sweep import recommendation_report
 from dlprof.report.terminal import plain_text
 
@@ -53,6 +53,13 @@ def test_the_slowest_rank_is_counted_over_the_trials_of_the_pick() -> None:
     one, two = rank_speeds(run(trials, settings=SETTINGS), PICK)
     assert (one.samples_per_s.value, one.slowest, one.trials) == (100.0, 0, 2)
     assert (two.samples_per_s.value, two.slowest, two.startup_s) == (85.0, 2, 0.2)
+
+
+def test_a_window_cut_short_says_nothing_of_ranks() -> None:
+    short = dataclasses.replace(scaled(2, 20.0), samples_per_s=Estimate(value=20.0))
+    cut = run([scaled(1, 100.0), short], settings=SETTINGS)
+    assert rank_speeds(cut, PICK) == ()
+    assert [each.ranks for each in scales(cut)] == [1]
 
 
 def test_one_loader_has_no_ranks() -> None:
