@@ -28,6 +28,7 @@ import dlprof
 from dlprof import internals
 from dlprof.integrations import callbacks
 from dlprof.tuning import loader as tuned
+from dlprof.tuning.budget import Node
 from dlprof.tuning.control import Ask, Control, Setting, Window
 from dlprof.tuning.loader import Tuning
 
@@ -392,7 +393,7 @@ def test_a_ranks_file_that_can_not_be_used_ends_no_training(
 ) -> None:
     file = tmp_path / "ranks.json"
     file.write_text(content) if content else file.mkdir()
-    monkeypatch.setattr(tuned.Node, "of", lambda _: tuned.Node(file))
+    monkeypatch.setattr(Node, "of", lambda _: Node(file))
     plain, changing = loader(), dlprof.tune(loader())
     for _ in range(2):
         assert numbers(changing) == numbers(plain)
