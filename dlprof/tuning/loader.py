@@ -35,6 +35,7 @@ _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is 
 _DRAWS = 3  # batches that show whether a dataset draws from the training's random numbers
 _RETRY_NS = _NS
 _RECEIVES = 9  # the least of the latest is what receiving takes: others may have waited
+_NODE_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError)  # lost, or damaged
 OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
 
@@ -240,6 +241,7 @@ class _Tuner:
         self._said = self._written = 0
         self._batch_bytes = 0
         self._tap: Callable[[], _Tap | None] = lambda: None
+        self._context: Any = torch.multiprocessing
 
     def _start(self, mine: Setting) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
@@ -285,6 +287,8 @@ class _Tuner:
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         if self.tuning.off and self._control.kept == mine and not self.reseeds:
             return internals.iterator_maker(self._kind)(loader)  # type: ignore[misc] # it has one
+        # The loader may be gone while its iterator goes on.
+        self._context = loader.multiprocessing_context or torch.multiprocessing
         previous = self._tap()
         if previous is not None:
             previous.over = True  # with two iterators at once, the newest is tuned
@@ -383,7 +387,11 @@ class _Tuner:
         node, control = self._budget.node, self._control
         if node is None or setting == control.kept:
             return True
-        return node.take_turn(control.kept.workers, control.wait_share)
+        try:
+            return node.take_turn(control.kept.workers, control.wait_share)
+        except _NODE_FAULTS as error:
+            self.turn_off(f"the ranks' file can't be used: {error}")
+            return False
 
     def _change(self, iterator: Any, before: Setting, after: Setting) -> str:
         """Have another setting within the epoch; why not, where that can't be."""
@@ -393,10 +401,9 @@ class _Tuner:
             why = self._budget.refusal(before, after, pids=pids, batch_bytes=self._batch_bytes)
             if why:
                 return why
-        context = getattr(self._loader(), "multiprocessing_context", None) or torch.multiprocessing
         try:
             for _ in range(started, after.workers):
-                internals.start_worker(iterator, context)
+                internals.start_worker(iterator, self._context)
         except OSError as error:
             return f"no more workers could be started: {error.strerror}"
         self._steer(iterator, after)
@@ -439,7 +446,8 @@ class _Tuner:
     def leave_turn(self) -> None:
         """Let the other ranks try."""
         if self._budget.node is not None:
-            self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
+            with contextlib.suppress(*_NODE_FAULTS):
+                self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
 
     def _tell(self) -> None:
         changes = self._control.changes
@@ -599,7 +607,7 @@ def _is_short(loader: Any, setting: Setting) -> bool:
     """Whether an epoch is over before anything could be compared within it."""
     try:
         return len(loader) < _SHORT_EPOCH * max(4, setting.in_flight)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return False
 
 

@@ -22,12 +22,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 import dlprof
 from dlprof import internals
 from dlprof.integrations import callbacks
 from dlprof.tuning import loader as tuned
+from dlprof.tuning.budget import Node
 from dlprof.tuning.control import Ask, Control, Setting, Window
 from dlprof.tuning.loader import Tuning
 
@@ -384,6 +385,43 @@ def test_a_fault_of_its_own_turns_it_off_and_the_epoch_goes_on(
     changing: Any = dlprof.tune(loader())
     assert numbers(changing) == numbers(loader())
     assert changing.tuning.off == "a fault of dlprof's own: ZeroDivisionError: a bug"
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"x": {}}'])
+def test_a_ranks_file_that_can_not_be_used_ends_no_training(
+    scripted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    file = tmp_path / "ranks.json"
+    file.write_text(content) if content else file.mkdir()
+    monkeypatch.setattr(Node, "of", lambda _: Node(file))
+    plain, changing = loader(), dlprof.tune(loader())
+    for _ in range(2):
+        assert numbers(changing) == numbers(plain)
+    assert changing.tuning.off  # type: ignore[attr-defined] # it has one now
+    dlprof.tune(loader(num_workers=0))  # off at once, which it tells the other ranks
+
+
+def test_a_loader_that_is_gone_starts_workers_by_its_own_method(scripted: None) -> None:
+    batches = iter(dlprof.tune(loader(multiprocessing_context="forkserver"), max_workers=4))
+    gc.collect()
+    for _ in range(8):
+        next(batches)
+    assert {type(each).__name__ for each in internals.workers_of(batches)} == {"ForkServerProcess"}
+    assert internals.started_workers(batches) > 2
+    internals.shut_down(batches)
+
+
+class Unsized(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_a_sampler_that_refuses_its_length_is_no_fault() -> None:
+    made: Any = dlprof.tune(loader(Numbers(), sampler=Unsized()))
+    assert not made.tuning.off
 
 
 def test_nothing_is_started_that_the_budget_refuses(
