@@ -77,7 +77,10 @@ def build_target(
         found, passed, shuffle=shuffle, batch_size=batch_size, seed=seed, text=spec.text
     )
     target = dataclasses.replace(built.target, arguments={**spec.parameters, **arguments})
-    if spec.kind == "builtin":
+    if spec.source == "dlio":
+        left_out = builtin.options_of(spec, arguments).workload().left_out
+        target = dataclasses.replace(target, notes=(*target.notes, *left_out))
+    elif spec.kind == "builtin":
         target = dataclasses.replace(target, own_config=None)  # nobody chose those settings
     return dataclasses.replace(built, target=target)
 
