@@ -68,7 +68,8 @@ class Workload:
 
     def paths(self) -> list[Path]:
         """The files that are there, in the order of their names."""
-        return sorted(path for path in self.folder.rglob(f"*.{self.ending}") if path.is_file())
+        found = self.folder.rglob("*")
+        return sorted(each for each in found if each.suffix == f".{self.ending}" and each.is_file())
 
     def make(self, most_bytes: int, progress: Callable[[str, int, int], None]) -> None:
         """Make its first files, within so many bytes, unless there are some.
@@ -134,13 +135,13 @@ def read_workload(file: str, data: str) -> Workload:
         raise UsageError("A workload of DLIO needs PyYAML", hint="Run pip install pyyaml.")
     try:
         found = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise FileError(
             f"The workload {quoted(file)} can't be read: {error}", hint="Name its YAML file."
         ) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise UsageError(
-            f"{quoted(file)} is no YAML: {str(error).splitlines()[0]}", hint="Correct the file."
+            f"{quoted(file)} is no YAML: {quoted(str(error))}", hint="Correct the file."
         ) from None
     found = found.get("workload", found) if isinstance(found, dict) else {}
     given = {name: found.get(name) or {} for name in _TAKEN}
@@ -169,9 +170,17 @@ def _workload(
             )
         return round(value)
 
+    ending = dataset.get("format", "tfrecord")
+    if not isinstance(ending, str) or not ending.isidentifier():
+        raise UsageError(
+            f"format in {quoted(file)} is {quoted(ending)}, and no format", hint="Correct the file."
+        )
     record = count(dataset, "record_length_bytes", 64 * 1024)
     workers, ahead = count(reader, "read_threads", 1, 0), count(reader, "prefetch_size", 0, 0)
-    loader: dict[str, Any] = {"num_workers": workers, "pin_memory": reader.get("pin_memory", True)}
+    loader: dict[str, Any] = {
+        "num_workers": workers,
+        "pin_memory": reader.get("pin_memory") is not False,
+    }
     if workers:
         depth = math.ceil(ahead / workers) or 2
         loader |= {"prefetch_factor": depth, "persistent_workers": True}
@@ -183,7 +192,7 @@ def _workload(
     shuffled = (str(reader.get(name, "off")) for name in ("file_shuffle", "sample_shuffle"))
     return Workload(
         folder=folder / "train",
-        ending=str(dataset.get("format", "tfrecord")),
+        ending=ending,
         files=count(dataset, "num_files_train", 8),
         samples=count(dataset, "num_samples_per_file", 1),
         record_bytes=record,
@@ -235,6 +244,6 @@ def _left_out(found: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
         said.append(f"{ending} is read as plain bytes, without what decoding it would cost")
     if given["reader"].get("data_loader", "pytorch") != "pytorch":
         said.append(f"its loader is {given['reader']['data_loader']}: a DataLoader is in its place")
-    if (au := given["metric"].get("au")) is not None:
+    if isinstance(au := given["metric"].get("au"), float):
         said.append(f"it asks for a utilization of {au:.0%}: dlprof predict RUN --au {au:.0%}")
     return said
