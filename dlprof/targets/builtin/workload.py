@@ -217,8 +217,8 @@ def _step(file: str, given: object, stdev: object) -> str:
             numbers = [shape * scale, math.sqrt(shape) * scale]
         else:
             names = {"uniform": ("min", "max"), "exponential": ("scale",)}
-            wanted = names.get(kind, ("mean", "stdev"))
-            numbers = [float(values.get(name, 0.0)) for name in wanted]
+            names["normal"] = ("mean", "stdev")
+            numbers = [float(values.get(name, 0.0)) for name in names[kind]]
         if not any(numbers):
             return ""
         text = f"{kind}:{','.join(f'{1e3 * number:.9f}ms' for number in numbers)}"
