@@ -19,7 +19,7 @@ from common import RESULTS, markdown
 HERE = Path(__file__).parent
 README = HERE / "README.md"
 NAMES = (
-    *("truth", "startup", "overhead", "observer", "core_speed", "watching"),
+    *("truth", "launched_ranks", "startup", "overhead", "observer", "core_speed", "watching"),
     *(
         "memory",
         "budget",
@@ -35,12 +35,15 @@ NAMES = (
         "planted",
         "planted_beside",
         "strangers",
+        "heavy",
+        "shard_faults",
+        "head_to_head",
         "attached",
         "certificate",
         "differential",
         "trainings",
     ),
-    *("headroom", "gpu"),
+    *("headroom", "tuning", "gpu"),
 )
 """In the order in which they run and stand in the README."""
 

@@ -44,7 +44,7 @@ from dlprof.records import (
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import race, race_plan
 from dlprof.settings import SweepSettings
-from dlprof.stats import NEAR, Expected
+from dlprof.stats import NEAR, ExpectedRates
 
 NAME = "certificate"
 TRACES = Path(__file__).parent / "results" / "speed_traces.json"
@@ -229,7 +229,7 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
     search = GridSearch(
         plan=race_plan(plan, raced),
         seed=seed,
-        expected=Expected.of(prediction),
+        expected=ExpectedRates.of(prediction),
         cells=tuple(cell.config for cell in prediction.cells),
     )
     trials: list[Trial] = []

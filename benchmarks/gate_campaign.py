@@ -20,7 +20,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, parser, publish, surroundings
+from common import RESULTS, keep, parser, publish, surroundings
 from gate_neighbours import beside
 from gate_tables import (
     IN_A_ROW,
@@ -39,7 +39,7 @@ from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.sides import open_sides
 from dlprof.errors import UsageError
 from dlprof.gate import judge
-from dlprof.gate.look import run_queue_wait
+from dlprof.gate.rule import run_queue_wait
 from dlprof.records.gate import Compared, Quad, Side
 from dlprof.report.gate.live import open_check_listener
 from dlprof.settings import SweepSettings
@@ -217,6 +217,7 @@ def main() -> None:
         for session in measured(batches, until_s):
             found.append(session)
             print(f"{session.kind}: {session.verdict} after {session.seconds:g} s", file=sys.stderr)
+            keep(report_on(found), before, quick=given.quick)  # one cut off goes on with --more
     publish(report_on(found), before, quick=given.quick)
 
 

@@ -395,6 +395,44 @@ def lock_file() -> DataLoader[Any]:
 # too_few_workers
 
 
+class Beside(Timed):
+    """Small reads beside a thread of the dataset's own, which computes in Python or sleeps."""
+
+    thread: threading.Thread | None = None
+
+    def __init__(self, *, computes: bool) -> None:
+        super().__init__()
+        self.computes = computes
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.go_on, daemon=True)
+            self.thread.start()
+        for _ in range(4):
+            time.sleep(0.0005)
+        return super().__getitem__(index)
+
+    def go_on(self) -> None:
+        """Compute or sleep for ever."""
+        while True:
+            if self.computes:
+                burn(50)
+            else:
+                time.sleep(0.001)
+
+
+def gil_main() -> DataLoader[Any]:
+    return DataLoader(Beside(computes=True), batch_size=4)
+
+
+def gil_worker() -> DataLoader[Any]:
+    return DataLoader(Beside(computes=True), batch_size=4, num_workers=1)
+
+
+def gil_slept() -> DataLoader[Any]:
+    return DataLoader(Beside(computes=False), batch_size=8, num_workers=1)
+
+
 def few_cpu() -> DataLoader[Any]:
     return DataLoader(Timed(cpu_ms=3), batch_size=8, num_workers=1)
 

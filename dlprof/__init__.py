@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dlprof.records import LoaderCall
     from dlprof.saved import kwargs_for
     from dlprof.targets.adapters import Adapted
+    from dlprof.tuning import tune
 
 _HOMES = {
     "Adapted": "dlprof.targets.adapters",
@@ -55,6 +56,7 @@ _HOMES = {
     "report": "dlprof.report",
     "sweep": "dlprof.api",
     "transfer": "dlprof.transfer",
+    "tune": "dlprof.tuning",
     "watch": "dlprof.integrations.watch",
 }
 
@@ -78,6 +80,7 @@ __all__ = [
     "report",
     "sweep",
     "transfer",
+    "tune",
     "watch",
 ]
 

@@ -21,7 +21,7 @@ from dlprof.units import quoted, spread_of
 if TYPE_CHECKING:
     from dlprof.advise.compare import Comparison
     from dlprof.advise.forecast import Feed, Forecast
-    from dlprof.machine.overview import Overview
+    from dlprof.machine.neighbours import Overview
     from dlprof.machine.profiles import MachineProfile
     from dlprof.records import Recommendation, Run
     from dlprof.records.gate import CheckReport
@@ -70,6 +70,8 @@ class SweepOptions(TypedDict, total=False):
     max_shm: int | str
     ranks: int
     make_load: str | Mapping[str, float | str]
+    launch_ranks: _Ints
+    step_barrier: bool
     cold_cache: bool
 
 
@@ -308,7 +310,7 @@ def check(
 
 def _run_file(output: _Path | None, settings: SweepSettings) -> Path:
     """Where the run goes: as named, else a file of the target's name and the time."""
-    from dlprof.store.naming import run_file_name
+    from dlprof.store.format import run_file_name
 
     if output is not None:
         return Path(output)
@@ -580,7 +582,7 @@ def machine(
     Raises:
         DlprofError: The profile can't be read or written, or ``seconds`` is no time to watch for.
     """
-    from dlprof.machine.overview import survey
+    from dlprof.machine.neighbours import survey
     from dlprof.machine.profiles import MachineProfile, read_profile, save_profile
 
     if machine is not None:

@@ -7,11 +7,18 @@ no name here: whoever asks has loaded it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
+import inspect
+import itertools
+import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 LOADING_MODULES = ("torch.utils.data._utils", "torch.utils.data.dataloader")
 """Modules that ask in which worker they run whatever the dataset does."""
@@ -40,7 +47,8 @@ IN_WORKER = {
 OF_ITERABLES = "_InfiniteConstantSampler"
 """The class that torch puts in a sampler's place for an iterable dataset."""
 
-_MAKER = "_get_iterator"
+ITERATOR_MAKER = "_get_iterator"
+"""The method by which a loader makes an iterator."""
 
 STEPS = {"index": "_next_index", "data": "_next_data"}
 """Methods of an iterator: draw the next indices; wait for the next batch."""
@@ -139,7 +147,7 @@ def iterator_class(module: ModuleType) -> type[Any]:
 
 def iterator_maker(kind: Any) -> Callable[[Any], Any] | None:
     """The method by which loaders of a class make an iterator; ``None`` where there is none."""
-    return getattr(kind, _MAKER, None)
+    return getattr(kind, ITERATOR_MAKER, None)
 
 
 def set_iterator_maker(owner: Any, make: Callable[..., Any] | None) -> None:
@@ -150,9 +158,9 @@ def set_iterator_maker(owner: Any, make: Callable[..., Any] | None) -> None:
         make: The method; ``None`` gives a loader its class's again.
     """
     if make is not None:
-        setattr(owner, _MAKER, make)
-    elif _MAKER in getattr(owner, "__dict__", {}):
-        delattr(owner, _MAKER)
+        setattr(owner, ITERATOR_MAKER, make)
+    elif ITERATOR_MAKER in getattr(owner, "__dict__", {}):
+        delattr(owner, ITERATOR_MAKER)
 
 
 def kept_iterator(loader: Any) -> Any:
@@ -215,3 +223,271 @@ def shut_down(iterator: Any) -> None:
     end = getattr(iterator, "_shutdown_workers", None)
     if end is not None:
         end()
+
+
+_BATCH_ITERATOR = "torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"
+_SIGNALS = "torch.utils.data._utils.signal_handling"
+_WORKER_LOOP = "torch.utils.data._utils.worker", "_worker_loop"
+_TUNED = (
+    *(
+        (_BATCH_ITERATOR[0], f"{_BATCH_ITERATOR[1]}.{name}")
+        for name in ("_try_put_index", "_reset")
+    ),
+    _WORKER_LOOP,
+    (_SIGNALS, "_set_worker_pids"),
+    (_SIGNALS, "_remove_worker_pids"),
+)
+"""What tuning needs of torch's modules."""
+
+_TUNED_PARTS = (
+    *("_index_queues", "_workers", "_workers_status", "_workers_num_tasks", "_workers_done_event"),
+    *("_worker_result_queue", "_worker_queue_idx_cycle", "_worker_init_fn", "_worker_pids_set"),
+    *("_task_info", "_tasks_outstanding", "_send_idx", "_prefetch_factor", "_num_workers"),
+    *("_dataset_kind", "_dataset", "_auto_collation", "_collate_fn", "_drop_last", "_base_seed"),
+    *("_persistent_workers", "_shared_seed", "_sampler_iter"),
+)
+"""And of an iterator with workers."""
+
+_WORKER_ARGUMENTS = (
+    *("dataset_kind", "dataset", "index_queue", "data_queue", "done_event", "auto_collation"),
+    *("collate_fn", "drop_last", "base_seed", "init_fn", "worker_id", "num_workers"),
+    *("persistent_workers", "shared_seed"),
+)
+_NO_TUNING = "torch {version} has no {name}, by which workers are added and parked"
+_LIVE, _TAP, _EPOCH, _SEEDED = "_dlprof_live", "_dlprof_tap", "_dlprof_epoch", "_dlprof_seeded"
+
+
+def untunable(loader: Any) -> str:
+    """Why the workers of a DataLoader can't be changed while it is iterated; empty if they can."""
+    version = getattr(sys.modules.get("torch"), "__version__", "")
+    for module, name in _TUNED:
+        if _find(module, name) is None:
+            return _NO_TUNING.format(version=version, name=f"{module}.{name}")
+    if tuple(inspect.signature(_find(*_WORKER_LOOP)).parameters) != _WORKER_ARGUMENTS:
+        return f"torch {version} starts workers with other arguments than those that are known"
+    if works_in_threads(loader):
+        return "its workers are threads"
+    plain = _find("torch.utils.data.dataloader", f"DataLoader.{ITERATOR_MAKER}")
+    if iterator_maker(type(loader)) is not plain:
+        return f"{type(loader).__name__} makes iterators of its own"
+    return ""
+
+
+def unsteerable(iterator: Any) -> str:
+    """Why the workers of a running iterator can't be changed; empty if they can."""
+    if not isinstance(iterator, _find(*_BATCH_ITERATOR)):
+        return "it has no workers"
+    missing = [name for name in _TUNED_PARTS if not hasattr(iterator, name)]
+    version = getattr(sys.modules.get("torch"), "__version__", "")
+    return _NO_TUNING.format(version=version, name=missing[0]) if missing else ""
+
+
+class _Live:
+    """How an iterator hands out indices: to which workers, and how many batches at once."""
+
+    __slots__ = ("cycle", "in_flight", "workers")
+
+    def __init__(self, workers: int, in_flight: int) -> None:
+        self.workers, self.in_flight = workers, in_flight
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with the first worker."""
+        self.cycle = itertools.cycle(range(self.workers))
+
+
+def _filling(put: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Torch's method that hands out one batch's indices, as one that fills the queues."""
+
+    def _try_put_index(self: Any) -> None:
+        live = getattr(self, _LIVE)
+        if self._worker_queue_idx_cycle is not live.cycle:  # changed, or new with the epoch
+            live.restart()
+            self._worker_queue_idx_cycle = live.cycle
+        tasks, most = self._task_info, self._prefetch_factor * self._num_workers
+        while len(tasks) < live.in_flight and self._tasks_outstanding < most:
+            sent = self._send_idx
+            put(self)
+            if self._send_idx == sent:
+                return
+
+    return _try_put_index
+
+
+@functools.cache
+def _tuned_class(kind: Any) -> Any:
+    """A class derived from an iterator's, with a tap in ``next()`` and a valve at its queues.
+
+    Results are keyed by the batch's number, so which worker gets a batch can't change the order.
+    """
+    advance, draw, reset = kind.__next__, kind._next_index, kind._reset  # noqa: SLF001 - this module's subject
+    put = getattr(kind, "_try_put_index", None)
+
+    def __next__(self: Any) -> Any:  # noqa: N807 - it becomes that method
+        return getattr(self, _TAP)(advance, self)
+
+    def _next_index(self: Any) -> Any:
+        index = draw(self)
+        if getattr(self, _SEEDED):
+            # Torch counts what it sends; where it loads by itself there is only what it yielded.
+            number = getattr(self, "_send_idx", self._num_yielded)
+            return (batch_seed(self._base_seed, getattr(self, _EPOCH), number), index)
+        return index
+
+    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
+        setattr(self, _EPOCH, getattr(self, _EPOCH) + 1)
+        if not first_iter:
+            getattr(self, _TAP).renew()
+        reset(self, loader, first_iter)
+
+    methods: dict[str, Any] = {"__next__": __next__, "_next_index": _next_index, "_reset": _reset}
+    if put is not None:
+        methods["_try_put_index"] = _filling(put)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), {**names, **methods})
+
+
+def batch_seed(base_seed: int, epoch: int, number: int) -> int:
+    """A seed for one batch, as unlike that of the next as can be (splitmix64)."""
+    mask = 0xFFFFFFFFFFFFFFFF
+    mixed = (base_seed + 0x9E3779B97F4A7C15 * (1 + number) + 0xD1B54A32D192ED03 * epoch) & mask
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
+    return mixed ^ (mixed >> 31)
+
+
+class Tap(Protocol):
+    """What each batch of an iterator goes through."""
+
+    def __call__(self, advance: Callable[[Any], Any], iterator: Any, /) -> Any:
+        """Give the next batch: what ``advance(iterator)`` gives."""
+
+    def renew(self) -> None:
+        """Workers that persist begin another epoch."""
+
+
+def tapped_iterator(loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None) -> Any:
+    """An iterator as a DataLoader makes it, each ``next()`` of which goes through a tap.
+
+    The iterator keeps the tap, which must not keep the iterator: torch ends its workers as soon as
+    the last reference goes.
+
+    Args:
+        loader: One that is not :func:`untunable`.
+        tap: It.
+        wrap: Where each batch is sent with a seed: makes a fetcher that takes it off, of the one
+            that fetches in the main process. Workers have to do the same.
+    """
+    workers = loader.num_workers
+    name = _BATCH_ITERATOR[1] if workers else "_SingleProcessDataLoaderIter"
+    iterator = object.__new__(_tuned_class(_find(_BATCH_ITERATOR[0], name)))
+    live = _Live(workers, workers * (loader.prefetch_factor or 0))
+    first = -1 if workers else 0  # with workers an iterator is reset as it is made
+    vars(iterator).update({_LIVE: live, _TAP: tap, _EPOCH: first, _SEEDED: wrap is not None})
+    iterator.__init__(loader)
+    if wrap is not None and not workers:
+        iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
+    return iterator
+
+
+def persists(iterator: Any) -> bool:
+    """Whether the workers of an iterator outlive an epoch."""
+    return bool(getattr(iterator, "_persistent_workers", False))
+
+
+def steer(iterator: Any, workers: int, ahead: int) -> None:
+    """Hand out indices to the first so many workers only, and so many batches ahead for each.
+
+    Others finish what they have and stay: they are parked. Never marked as dead, which would make
+    torch drop their batches. Called in the consumer's thread, between two batches; the next one
+    fills the queues, so that what a sampler raises comes in ``next()``, as ever.
+    """
+    live = getattr(iterator, _LIVE)
+    if workers != live.workers:  # workers of an iterable dataset keep their turn
+        live.workers, live.cycle = workers, None
+    live.in_flight = workers * ahead
+    iterator._prefetch_factor = ahead  # noqa: SLF001 - this module's subject
+
+
+def reports_death(error: Exception) -> bool:
+    """Whether torch raised this because a worker died: it may do so at any line of anybody's."""
+    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+
+
+def started_workers(iterator: Any) -> int:
+    """Workers of an iterator, those that are parked too."""
+    return int(iterator._num_workers)  # noqa: SLF001 - this module's subject
+
+
+def start_worker(iterator: Any, context: Any) -> None:
+    """Start one more worker of a running iterator, as torch started the others.
+
+    Args:
+        iterator: One that is tapped, of a map-style dataset.
+        context: The loader's ``multiprocessing_context``, or ``torch.multiprocessing``.
+    """
+    with _undisturbed():
+        _start_worker(iterator, context)
+
+
+def _start_worker(it: Any, context: Any) -> None:
+    index_queue = context.Queue()
+    index_queue.cancel_join_thread()
+    number = len(it._workers)  # noqa: SLF001 - this module's subject
+    given = {
+        **{name: getattr(it, f"_{name}", None) for name in _WORKER_ARGUMENTS},
+        "index_queue": index_queue,
+        "data_queue": it._worker_result_queue,  # noqa: SLF001
+        "done_event": it._workers_done_event,  # noqa: SLF001
+        "init_fn": it._worker_init_fn,  # noqa: SLF001
+        "worker_id": number,
+        "num_workers": number + 1,
+    }
+    worker = context.Process(target=_find(*_WORKER_LOOP), args=tuple(given.values()))
+    worker.daemon = True
+    worker.start()
+    it._index_queues.append(index_queue)  # noqa: SLF001
+    it._workers.append(worker)  # noqa: SLF001
+    it._workers_status.append(True)  # noqa: SLF001
+    it._workers_num_tasks.append(0)  # noqa: SLF001
+    it._num_workers += 1  # noqa: SLF001
+    # The C side takes one registration per iterator, by which it notices that a worker died.
+    if it._worker_pids_set:  # noqa: SLF001
+        _find(_SIGNALS, "_remove_worker_pids")(id(it))
+    it._worker_pids_set = False  # noqa: SLF001
+    _find(_SIGNALS, "_set_worker_pids")(id(it), tuple(each.pid for each in it._workers))  # noqa: SLF001
+    it._worker_pids_set = True  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep Ctrl-C and the news of a worker's death until what is begun is whole.
+
+    Either would raise at any bytecode of the main thread. A process that is forked within gives
+    both their own handlers again when the first of them comes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process, kept = os.getpid(), []
+    numbers = [each for each in (signal.SIGINT, getattr(signal, "SIGCHLD", None)) if each]
+    before = {each: signal.getsignal(each) for each in numbers}
+    before = {each: handler for each, handler in before.items() if callable(handler)}
+
+    def keep(number: int, _frame: Any) -> None:
+        if os.getpid() == process:
+            kept.append(number)
+            return
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        signal.raise_signal(number)
+
+    for each in before:
+        signal.signal(each, keep)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in dict.fromkeys(kept):
+            signal.raise_signal(number)

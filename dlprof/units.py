@@ -6,7 +6,7 @@ import functools
 import math
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dlprof.errors import UsageError
 
@@ -92,7 +92,13 @@ class StepTime(float):
 
     def __eq__(self, other: object) -> bool:
         """One that spreads otherwise is another step."""
-        return float(self) == other and getattr(other, "spread", "") == self.spread
+        if not isinstance(other, int | float):
+            return NotImplemented
+        return float(self) == float(other) and getattr(other, "spread", "") == self.spread
+
+    def __ne__(self, other: object) -> bool:
+        """As ``__eq__`` has it, and not as for plain numbers."""
+        return not self == other
 
     __hash__ = float.__hash__
 
@@ -114,6 +120,8 @@ _STEPS, _DRAWS = 200, 100
 """Steps of a shape: the model goes through a multiple of them; each is the mean of so many draws
 that are next to each other in length."""
 _SEED = 20260101
+_WIDEST = 10
+"""Deviations over the mean beyond which so few draws have no mean of their own."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -142,6 +150,11 @@ def parse_step(text: str) -> float:
         raise UsageError(f"{quoted(text)} ends before it begins", hint="Give uniform:MIN,MAX.")
     if (first == second) if wanted == "MIN,MAX" else not second:
         return first
+    if wanted == "MEAN,STDEV" and second > _WIDEST * first:
+        raise UsageError(
+            f"{quoted(text)} spreads further than {_WIDEST} times its mean",
+            hint="Give a smaller deviation.",
+        )
     sizes = [f"{1e3 * each:.9f}".rstrip("0").rstrip(".") + "ms" for each in known]
     return _spread_step(name.strip().lower(), first, second, f"{name}:{','.join(sizes)}".lower())
 
@@ -154,14 +167,14 @@ def _spread_step(name: str, first: float, second: float, spread: str) -> StepTim
         mean = (first + second) / 2
     else:
         log_sd = math.sqrt(math.log1p((second / first) ** 2))
-    draw = {
+    draw: Mapping[str, Callable[[], float]] = {
         "normal": lambda: rng.gauss(first, second),
         "lognormal": lambda: rng.lognormvariate(math.log(first) - log_sd**2 / 2, log_sd),
         "gamma": lambda: rng.gammavariate((first / second) ** 2, second**2 / first),
         "uniform": lambda: rng.uniform(first, second),
         "exponential": lambda: rng.expovariate(1 / first),
-    }[name]
-    draws = sorted(draw() for _ in range(_STEPS * _DRAWS))
+    }
+    draws = sorted(draw[name]() for _ in range(_STEPS * _DRAWS))
     groups = [draws[at : at + _DRAWS] for at in range(0, len(draws), _DRAWS)]
     by = mean / statistics.fmean(draws)
     steps = [abs(by * statistics.fmean(group)) for group in groups]

@@ -22,8 +22,9 @@ from reference import described, summary
 
 from dlprof.advise.compare import Comparison
 from dlprof.advise.forecast import Feed, Forecast
+from dlprof.advise.scaling import Scale
 from dlprof.machine.doctor import Check
-from dlprof.machine.overview import Overview
+from dlprof.machine.neighbours import Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import (
     SCHEMA_VERSION,
@@ -35,10 +36,9 @@ from dlprof.records import (
     RunHeader,
     Target,
 )
-from dlprof.records.gate import BaselineEntry, BaselineKey, CheckReport, TargetCheck
-from dlprof.records.self_test import SelfTest
+from dlprof.records.gate import BaselineEntry, BaselineKey, CheckReport, SelfTest, TargetCheck
 from dlprof.records.transfer import Transfers
-from dlprof.report.gate.baseline import BASELINE_SCHEMA_VERSION
+from dlprof.report.gate.check import BASELINE_SCHEMA_VERSION
 from dlprof.store.format import KIND, RECORD_TYPES
 
 FOLDER = Path(__file__).parents[1] / "dlprof" / "schema"
@@ -72,6 +72,7 @@ def documents() -> dict[str, _Schema]:
             _object(
                 {**version, **header, **_fields(Run, "trials", "prediction", "recommendation")},
                 _fields(RunHeader, "left_out"),
+                {"scaling": _of(tuple[Scale, ...])},
                 ended,
             ),
         ),

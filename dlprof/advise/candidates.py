@@ -246,11 +246,6 @@ def wanted_configs(
 ) -> tuple[Config, ...]:
     """The configurations that a user asks for; where none, what is worth it and was measured.
 
-    Args:
-        run: That holds a calibration.
-        situation: Where they are to run.
-        axes: Values by setting, as far as he named them.
-
     Raises:
         UsageError: There is no calibration, there are more than ``MOST_CELLS``, or he names what
             the target can't be set to.
@@ -295,11 +290,6 @@ def attainable(
     run: Run, configs: Iterable[Config], axes: Mapping[str, Sequence[object]]
 ) -> tuple[Config, ...]:
     """Configurations with what the target can't be set to as it has it, distinct.
-
-    Args:
-        run: Whose target it is.
-        configs: What is wanted.
-        axes: Values by setting, as far as the user named them.
 
     Raises:
         UsageError: The target can have none of the values that he named of a setting.
@@ -373,12 +363,6 @@ def auto_workers(
     """Those of ``spread_workers`` to where more workers can't gain.
 
     That is twice the cores of a rank, or more where batches wait; no more than an epoch's batches.
-
-    Args:
-        calibration: What batches cost.
-        base: The other settings.
-        conditions: Where they run.
-        most: At most so many.
     """
     from dlprof.model import spread_workers  # noqa: PLC0415 - where it predicts
 

@@ -101,11 +101,6 @@ def choose(allowed: Sequence[Candidate], situation: Situation, speeds: Speeds) -
 
     What was measured is left for what was only predicted where that is likely better by over 3 %
     than all of it.
-
-    Args:
-        allowed: Cheapest first, at least one.
-        situation: What the settings are wanted for.
-        speeds: What they are worth.
     """
     measured = [each for each in allowed if each.measured]
     found = _choose(measured, allowed, situation, speeds, RISK) if measured else None
@@ -183,16 +178,12 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
 def certify(choice: Choice, run: Run) -> Certificate | None:
     """The certificate of a choice: how far from the best it may be, at most.
 
-    Args:
-        choice: What was chosen.
-        run: From which.
-
     Returns:
         ``None`` where it is for conditions that nobody measured: another machine, several ranks or
         what only a model answers, and where there is nothing to compare it with.
     """
     situation, pick = choice.situation, choice.pick.key
-    if situation.extrapolated or situation.constraints.ranks > 1 or situation.by_model:
+    if situation.extrapolated or situation.other_ranks or situation.by_model:
         return None
     measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
     others = {each.key for each in choice.allowed if not each.measured}
@@ -249,13 +240,7 @@ def unmeasured(
 
 
 def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Confidence, str]:
-    """The confidence and one sentence: the gravest doubt, else what is certain.
-
-    Args:
-        choice: What was chosen.
-        run: From which.
-        certificate: How near the best that is.
-    """
+    """The confidence and one sentence: the gravest doubt, else what is certain."""
     doubt = next(_doubts(choice, run), None)
     if doubt is not None:
         return doubt
@@ -288,10 +273,14 @@ def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
         yield "low", f"{where}: only the limits are known there"
     if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
         yield "low", ONE_BATCH_SIGN
-    if ranks > 1:
-        yield "low", f"one loader was measured, not {ranks} at once"
+    if there.other_ranks:
+        yield "low", f"{_loaders(there.launched)} measured, not {ranks} at once"
     if pick.failures:
         yield "low", f"{pick.name} also failed {times(len(pick.failures))}"
+
+
+def _loaders(launched: int) -> str:
+    return "one loader was" if launched == 1 else f"{launched} ranks were"
 
 
 def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
@@ -319,7 +308,7 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
     cores = known.available_cores if known is not None else None
     had = there.cores if cores is None else cores
     lesser = {
-        f"one loader was calibrated, not {ranks} at once": ranks > 1,
+        f"{_loaders(there.launched)} calibrated, not {ranks} at once": there.other_ranks,
         f"{had:.1f} cores were available when it was calibrated, not {there.cores:g}": (
             there.cores > FAR_CORES * had
         ),

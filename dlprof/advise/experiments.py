@@ -18,22 +18,15 @@ from dlprof.stats import NEAR
 
 __all__ = ["Allowance", "Experiment", "Observation", "propose"]
 
-_CALIBRATED_WORKERS = (0, 1, 2)
 _CALIBRATION_SHARE = 0.8
-"""Length of a calibrating trial over that of others: FIELD section 5 takes 0.5 to 0.8 s."""
+"""Length of a calibrating trial over that of others."""
 
-_LONGER = 2.0
 _LONG, _LONGEST = 4.0, 8.0
-_LONGEST_VARIANT = 2.5
 _PRECISION = 0.1
-_OPENING_PLAIN = 2
-"""Plain trials of the present configuration that a profile begins with."""
 
 _TRYING = "trying "
 _MOST_VARIANTS = 4
 _VARIANTS_AT_ONCE = 3
-_BLOCKS = 2
-_NOISY_BLOCKS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +52,6 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
     First the present configuration, plain and explained, and the calibration with few workers;
     then the page cache dropped, where files are read; then, interleaved with the present one, the
     configurations that would mend what the findings suspect.
-
-    Args:
-        evidence: What was measured so far, by the trials proposed before.
-        allowance: What it may cost.
     """
     left_s = allowance.budget_s - sum(trial.wall_s for trial in evidence.trials())
     if not evidence.observations:
@@ -86,12 +75,7 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
 
 
 def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
-    """What a longer budget would have had tried next, in words.
-
-    Args:
-        evidence: All that was measured.
-        allowance: What it might cost.
-    """
+    """What a longer budget would have had tried next, in words."""
     if not evidence.plain("present"):
         return ()
     wanted = propose(evidence, dataclasses.replace(allowance, budget_s=math.inf))
@@ -111,7 +95,7 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """
     now, trial_s, most = evidence.config, allowance.trial_s, allowance.workers
     plain = Experiment(name="as it is", role="present", config=now, trial_s=trial_s, turnover=True)
-    counts = [count for count in _CALIBRATED_WORKERS if most is None or count <= most]
+    counts = [count for count in (0, 1, 2) if most is None or count <= most]
     few = [dataclasses.replace(now, num_workers=count).canonical() for count in counts]
     calibrations = [
         Experiment(
@@ -124,7 +108,7 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         for config in few
         if config.num_workers != now.num_workers and not evidence.why_fixed(config)
     ]
-    longer = dataclasses.replace(plain, repetition=1, turnover=False, trial_s=_LONGER * trial_s)
+    longer = dataclasses.replace(plain, repetition=1, turnover=False, trial_s=2.0 * trial_s)
     return [
         plain,
         dataclasses.replace(plain, name="explained", explain=True),
@@ -137,7 +121,8 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """Once, where memory may grow. What only fills up doesn't go on: it is long enough to tell."""
     asked = [each.experiment for each in evidence.observations]
     presents = sum(each.role == "present" and not each.explain for each in asked)
-    if not presents == len(evidence.plain("present")) == _OPENING_PLAIN:
+    # Plain trials of the present configuration that a profile begins with.
+    if not presents == len(evidence.plain("present")) == 2:
         return []
     view = View.of(evidence)
     rate = view.rate or 1.0
@@ -160,7 +145,7 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     new = [each for each in wanted if each not in tried]
     new = [each for each in new if most is None or each.num_workers <= most]
     room = max(0, _MOST_VARIANTS - len(tried))
-    blocks = _NOISY_BLOCKS if view.is_noisy else _BLOCKS
+    blocks = 3 if view.is_noisy else 2
     gains = ((config, measured_gain(view, config)) for config in tried)
     again = [c for c, g in gains if g and g.value >= NEAR and len(g.trials) < blocks]
     configs = new[: min(room, _VARIANTS_AT_ONCE)] or again[:_VARIANTS_AT_ONCE]
@@ -173,7 +158,7 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     if len(made_s) > 1 and view.rate and statistics.fmean(made_s) > 0:
         spread = statistics.stdev(made_s) / statistics.fmean(made_s)
         wanted_s = (spread / _PRECISION) ** 2 / view.rate
-        trial_s = min(_LONGEST_VARIANT * trial_s, max(trial_s, wanted_s))
+        trial_s = min(2.5 * trial_s, max(trial_s, wanted_s))
     experiments = [
         Experiment(name="as it is", role="present", config=view.config, trial_s=trial_s),
         *(_variant(config, view, trial_s) for config in configs),

@@ -59,7 +59,7 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ForecastRow:
     """One configuration.
 
     Attributes:
@@ -206,12 +206,13 @@ class Forecast(Answer):
         speedup: Rate of ``pick`` over that of PyTorch's default, where both are known.
         ranks: All of them, on all nodes.
         nodes: Machines like that one.
-        resources: What ``pick`` takes on all nodes: first what runs out first as ranks are added.
+        resources: What ``pick`` takes on all nodes, or the cheapest where nothing keeps the limits:
+            first what runs out first as ranks are added.
         accelerators: How many one node keeps busy, where that is asked for.
     """
 
     conditions: Conditions
-    rows: tuple[Row, ...]
+    rows: tuple[ForecastRow, ...]
     pick: Config | None
     bounds: Mapping[str, str]
     agreement: Agreement | None = None
@@ -269,7 +270,7 @@ def forecast(
         if each.prediction is not None:
             beyond = "" if found is None else f"{found[0]}: it {found[1]}"
             rows.append(
-                Row(
+                ForecastRow(
                     config=each.config,
                     prediction=each.prediction,
                     samples_per_s=each.prediction.samples_per_s and speeds.rate(each.key),
@@ -277,6 +278,7 @@ def forecast(
                     beyond=beyond,
                 )
             )
+    shown = rows[0].config if pick is None else pick
     speedup, unavailable = None, dict[str, str]()
     default = None if pick is None else Config(batch_size=pick.batch_size)
     if pick is None:
@@ -300,9 +302,7 @@ def forecast(
         speedup=speedup,
         ranks=situation.constraints.ranks * situation.constraints.nodes,
         nodes=situation.constraints.nodes,
-        resources=()
-        if pick is None
-        else tuple(_resources(run, situation, pick, memory_bytes_per_s)),
+        resources=tuple(_resources(run, situation, shown, memory_bytes_per_s)),
         accelerators=None if au is None else _accelerators(run, situation, au),
         unavailable=unavailable
         | {
@@ -443,7 +443,7 @@ class Feed(Answer):
         pss_bytes: Memory of all ranks.
         shm_bytes: Shared memory of all ranks.
         prediction: Of one rank, in that configuration on those cores.
-        samples_per_s: Its rate, as in ``Row``.
+        samples_per_s: Its rate, as in ``ForecastRow``.
         reached: Whether that keeps the wait, and the step computes for most of the time; if not,
             nothing within reason does.
         machine_cores: Cores that there are.
@@ -797,11 +797,5 @@ class _Search:
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number from ``low`` to ``high`` for which something holds, else ``high``.
-
-    Args:
-        holds: False up to some number, true from there on.
-        low: To begin with.
-        high: The answer where it holds for none.
-    """
+    """The least number from ``low`` to ``high`` for which something holds, else ``high``."""
     return low + bisect.bisect_left(range(low, high), True, key=holds)

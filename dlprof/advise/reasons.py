@@ -124,12 +124,7 @@ def failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
 
 
 def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
-    """The verb of a trial without figures: what can't work here was not tried.
-
-    Args:
-        trial: The trial.
-        count: Of how many configurations it stands.
-    """
+    """The verb of a trial without figures: what can't work here was not tried."""
     if trial.outcome != "skipped":
         return "failed"
     return "was skipped" if count == 1 else "were skipped"
@@ -167,12 +162,7 @@ def foretold(run: Run, choice: Choice) -> Iterator[Reason]:
 
 
 def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
-    """What a predicted answer takes for granted, and what background load and ranks make of it.
-
-    Args:
-        choice: What was chosen.
-        cases: The machine with and without its background load.
-    """
+    """What a predicted answer takes for granted, and what background load and ranks make of it."""
     situation, pick = choice.situation, choice.pick
     cores, ranks = situation.cores, situation.constraints.ranks
     if len(cases) > 1:
@@ -418,9 +408,6 @@ def pin_gains(trials: Sequence[Trial]) -> tuple[PinGain, ...]:
     """What pinning changed in each pair of trials of one block and purpose that differ in it alone.
 
     Split into the copy's gain and the rest; of no pair whose rates or copies' time are missing.
-
-    Args:
-        trials: Of one run.
     """
     unpinned = {(t.config, t.repetition, t.purpose): t for t in trials if not t.config.pin_memory}
     found = []
@@ -447,11 +434,7 @@ def pin_gains(trials: Sequence[Trial]) -> tuple[PinGain, ...]:
 
 
 def typical_gain(gains: Sequence[PinGain]) -> PinGain | None:
-    """The median of several gains, figure by figure; ``None`` of none.
-
-    Args:
-        gains: Of the same two configurations.
-    """
+    """The median of several gains, figure by figure; ``None`` of none."""
     if not gains:
         return None
     total_s = statistics.median(gain.total_s for gain in gains)

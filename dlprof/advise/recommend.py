@@ -361,12 +361,7 @@ def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
 
 
 def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
-    """What to find out, the most telling first.
-
-    Args:
-        run: Whose target is to be measured there.
-        choice: The answer that is to be made sure.
-    """
+    """What to find out, the most telling first."""
     from dlprof.model import cell_of  # noqa: PLC0415 - where it predicts
 
     situation, pick = choice.situation, choice.pick
@@ -382,7 +377,7 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
     command += f" --prefetch-factor {pick.config.prefetch_factor}" if workers else ""
     if limits.step_s is not None:
         command += f" --step-time {limits.step_spread or f'{limits.step_s * 1000:g}ms'}"
-    command += f" --ranks {limits.ranks}" if limits.ranks > 1 else ""
+    command += f" --launch-ranks {limits.ranks}" if limits.ranks > 1 else ""
     where = " there" if situation.extrapolated else ""
     yield ToMeasure(what=f"whether {pick.name} is the best{where}", command=f"{command}{kept}")
     if not situation.extrapolated:
@@ -457,7 +452,6 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
     return NothingMeasuredError(said, hint=hint)
 
 
-_YOLO_MOST = 8
 _NO_GPU = "this machine has no GPU, so the rule says nothing"
 
 
@@ -466,10 +460,6 @@ def rules_of_thumb(run: Run, choice: Choice) -> Iterator[RuleOfThumb]:
 
     Rules speak of ``num_workers`` only: where it was not measured with everything else at
     PyTorch's defaults, the cheapest configuration of as many workers stands for it.
-
-    Args:
-        run: What was measured.
-        choice: Where, and what all configurations are worth there.
     """
     by_model, speeds, found = choice.situation.by_model, choice.speeds, Integrity.of(run)
     for name, config in rule_configs(run, choice.situation).items():
@@ -513,7 +503,7 @@ def rule_configs(run: Run, situation: Situation) -> dict[str, Config | None]:
 def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
     """``num_workers`` by each rule; ``None`` where a rule says nothing."""
     cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
-    yolo = [cores // ranks, _YOLO_MOST]
+    yolo = [cores // ranks, 8]
     if target.batch_size is not None:
         yolo.append(target.batch_size if target.batch_size > 1 else 0)
     return {

@@ -58,6 +58,7 @@ class Situation:
         constraints: The limits and the ranks, with the step that was measured filled in where none
             is asked.
         machine: Whose limits hold.
+        launched: Ranks that loaded at once where it was measured.
         extrapolated: Whether that is another machine than the one measured.
         as_measured: Whether trials of the run show the same: its machine, cores, step and
             background load.
@@ -77,6 +78,7 @@ class Situation:
 
     constraints: Constraints
     machine: Machine
+    launched: int
     extrapolated: bool
     as_measured: bool
     by_model: bool
@@ -120,7 +122,8 @@ class Situation:
                 asked for than the one that was measured, at which the loader was not shown to its
                 limit.
         """
-        asked, header = constraints or Constraints(), run.header
+        header, launched = run.header, run.header.launched
+        asked = constraints or Constraints(ranks=launched)
         there, calibrated = machine or header.machine, is_calibrated(run)
         other = there.fingerprint != header.machine.fingerprint
         steps, whole_s = measured_step(run), _positive(header.settings.get("step_s"))
@@ -141,7 +144,8 @@ class Situation:
         as_measured = (
             same_step
             and not other
-            and asked.ranks == asked.nodes == 1
+            and asked.ranks == launched
+            and asked.nodes == 1
             and storage_bytes_per_s is None
             and speed.value == 1.0
             and abs(cores - there.usable_cores) <= SAME_CORES
@@ -179,6 +183,7 @@ class Situation:
                 machine=there.hostname if other else asked.machine,
             ),
             machine=there,
+            launched=launched,
             extrapolated=other,
             as_measured=as_measured,
             by_model=by_model,
@@ -228,6 +233,11 @@ class Situation:
             raise UsageError(f"Nothing can be predicted: {error}") from None
 
     @property
+    def other_ranks(self) -> bool:
+        """Whether it is for another number of ranks than loaded at once in the trials."""
+        return self.constraints.ranks != self.launched
+
+    @property
     def derived_step_s(self) -> float | None:
         """The step to compute with where it was not measured and no model answers."""
         return None if self.step_measured or self.by_model else self.constraints.step_s
@@ -235,10 +245,11 @@ class Situation:
     def epoch_batches(self, config: Config) -> int | None:
         """Batches that one rank loads in an epoch."""
         batches = self.batches_per_epoch
+        # Those who loaded had their shares.
+        share = self.launched / (self.constraints.ranks * self.constraints.nodes)
         if config.batch_size is not None and self.length is not None:
             batches = math.ceil(self.length / config.batch_size)
-        ranks = self.constraints.ranks * self.constraints.nodes
-        return None if batches is None else max(1, math.ceil(batches / ranks))
+        return None if batches is None else max(1, math.ceil(batches * share))
 
 
 def is_calibrated(run: Run) -> bool:

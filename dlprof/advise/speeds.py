@@ -35,16 +35,13 @@ from dlprof.stats import (
     CALIBRATED,
     Belief,
     Carried,
-    Expected,
+    ExpectedRates,
     Gap,
-    Observation,
+    ObservedRate,
     believe,
     observe,
     turnovers,
 )
-
-_LEAST_FACTOR = 1e-20
-"""Turnovers that would leave less are nonsense, but must not overflow."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +165,6 @@ def speeds_of(
     By one belief over what a model predicted and what the trials gave. Where trials show other
     conditions than those that are asked for and the run holds a calibration, they still tell how
     far off its predictions are, and the rest is predicted (``carried``).
-
-    Args:
-        run: With at least one rate, or a calibration.
-        situation: What the settings are wanted for.
-        models: Predictions for that, of configurations that are asked for.
     """
     models = dict(models or {})
     if situation.by_model:
@@ -199,13 +191,14 @@ def speeds_of(
                     known | models,
                     None,
                 )
-        expected = None if stored is None else Expected.of(stored)
+        expected = None if stored is None else ExpectedRates.of(stored)
         if is_calibrated(run) and (models or stored is None):
             expected = expectation(run, situation, {trial.config for trial in trials}, models)
     timed = Counter(t.config.turnover_group for t in trials if t.epoch_turnover_s is not None)
     logs: dict[Config, list[float]] = {}
     for trial in trials:
-        factor = max(_LEAST_FACTOR, rates[trial.id].epoch_factor)
+        # Turnovers that would leave less are nonsense, but must not overflow.
+        factor = max(1e-20, rates[trial.id].epoch_factor)
         logs.setdefault(trial.config, []).append(math.log(factor))
     epochs = {} if expected is None else _epoch_factors(expected)
     for config, found in logs.items():
@@ -227,7 +220,7 @@ def speeds_of(
     )
 
 
-def _epoch_factors(expected: Expected) -> dict[str, EpochFactor]:
+def _epoch_factors(expected: ExpectedRates) -> dict[str, EpochFactor]:
     """What epochs leave of rates that were predicted, as sure as where a restart is timed once."""
     over = expected.epoch_log_rates
     logs = {key: over.get(key, log) - log for key, log in expected.log_rates.items()}
@@ -242,13 +235,7 @@ def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:
 
 
 def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Rates:
-    """The rates of a completed trial that has a rate.
-
-    Args:
-        trial: The trial.
-        situation: What the settings are wanted for.
-        turnover_s: From an epoch to the next with the trial's configuration, where it is known.
-    """
+    """The rates of a completed trial that has a rate."""
     measured = trial.samples_per_s.value if trial.samples_per_s is not None else 0.0
     share = cores_share(trial, situation)
     wait = trial.wait_fraction if situation.step_measured else None
@@ -284,7 +271,7 @@ def cores_share(trial: Trial, situation: Situation) -> float:
     Where a calibration answers it is 1: predictions know of cores.
     """
     own, ranks = trial.usage.own_cpu_cores, situation.constraints.ranks
-    here = ranks == 1 and not situation.extrapolated
+    here = not (situation.other_ranks or situation.extrapolated)
     if own is None or own <= 0 or here or situation.by_model:
         return 1.0
     return min(1.0, situation.machine.usable_cores / (ranks * own))
@@ -361,10 +348,6 @@ def candidates_of(
 def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
     """A function that gives a configuration's rate over that of another, as all views of a run do.
 
-    Args:
-        run: With at least one rate.
-        own: What is compared with.
-
     Returns:
         The function; it gives ``None`` where neither trials nor a calibration tell.
     """
@@ -409,16 +392,10 @@ def expectation(
     situation: Situation,
     measured: Collection[Config],
     models: Mapping[Config, Prediction],
-) -> Expected | None:
+) -> ExpectedRates | None:
     """What was predicted for the conditions of the trials, of them and of what is asked for.
 
     What a sweep stored of its predictions stays as it is, so that all views have the same.
-
-    Args:
-        run: That holds a calibration.
-        situation: That of the trials.
-        measured: What they measured.
-        models: What is predicted of others for the same situation.
 
     Returns:
         ``None`` where the calibration says nothing of what was measured.
@@ -445,19 +422,19 @@ def _expected(
     log_sd: float,
     models: Mapping[Config, Prediction],
     beside: Sequence[PredictedCell] = (),
-) -> Expected:
+) -> ExpectedRates:
     """What was predicted, as sure as by what the run calibrated, whatever else is asked for."""
     from dlprof.model import cells_of  # noqa: PLC0415 - where it predicts
 
     cells = (*beside, *cells_of(models))
     found = SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
     if run.prediction is not None:
-        calibrated = Expected.of(run.prediction).calibrated
+        calibrated = ExpectedRates.of(run.prediction).calibrated
     else:
         known = usable_calibration(run).trials
         counts = {trial.config.num_workers for trial in run.trials if trial.id in known}
         calibrated = frozenset(counts - {0}) or CALIBRATED
-    return dataclasses.replace(Expected.of(found), calibrated=calibrated)
+    return dataclasses.replace(ExpectedRates.of(found), calibrated=calibrated)
 
 
 def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction]) -> Speeds:
@@ -467,18 +444,13 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     trials' own conditions. Under the asked ones loading is taken to be as far off; what that makes
     of the rate at a step, the model says. What something else limits there than where
     it was measured is less sure.
-
-    Args:
-        run: That holds a calibration.
-        situation: Where nothing was measured.
-        models: What is predicted there.
     """
     from dlprof.model import EXTRAPOLATED_ERROR, relative_error  # noqa: PLC0415 - where it predicts
 
     calibration = usable_calibration(run)
     log_sd = relative_error(calibration)
     asked = prior = _expected(run, log_sd, models)
-    before, seen = models, list[Observation]()
+    before, seen = models, list[ObservedRate]()
     if calibration.samples_per_batch is not None:
         trials = (trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial))
         seen = [each for trial in trials if (each := observe(trial)) is not None]

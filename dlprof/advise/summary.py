@@ -23,12 +23,9 @@ FASTEST = "fastest"
 DEFAULT = "default"
 FAILED = "failed"
 
-_LEAST_FOR_INTERVAL = 3
-"""Trials of a configuration from which on their mean has an interval."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class ConfigSummary:
     """One configuration over all its trials.
 
     Attributes:
@@ -55,17 +52,12 @@ class Summary:
         return self.seen.config
 
 
-def summarize(run: Run, advice: Recommendation | None = None) -> tuple[Summary, ...]:
-    """One for each configuration, fastest first, those without figures last.
-
-    Args:
-        run: What was measured.
-        advice: Says the pick and the ties; ``None`` for the recommendation that the run keeps.
-    """
+def summarize(run: Run, advice: Recommendation | None = None) -> tuple[ConfigSummary, ...]:
+    """One for each configuration, fastest first, those without figures last."""
     advice = advice or run.recommendation
     candidates = gather(run)
     failed = tuple(
-        Summary(seen=Candidate(config=each.config, name=each.name), role=FAILED)
+        ConfigSummary(seen=Candidate(config=each.config, name=each.name), role=FAILED)
         for each in candidates
         if not (each.trials or any(trial.outcome == "skipped" for trial in each.failures))
     )
@@ -87,7 +79,7 @@ def summarize(run: Run, advice: Recommendation | None = None) -> tuple[Summary, 
         roles = known | roles | {advice.config: PICK}
     predicted = _predicted(run)
     rows = (
-        Summary(
+        ConfigSummary(
             seen=each,
             role=roles.get(each.config, ""),
             rate=speeds.rate(each.key),
@@ -134,7 +126,8 @@ def _mean(found: Sequence[Estimate]) -> Estimate:
         return found[0]
     if min(values) <= 0:
         return Estimate(value=statistics.fmean(values))
-    if len(found) < _LEAST_FOR_INTERVAL:
+    # Trials of a configuration from which on their mean has an interval.
+    if len(found) < 3:
         return Estimate(value=statistics.geometric_mean(values))
     logs = mean_interval([math.log(value) for value in values])
     low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))

@@ -365,3 +365,9 @@ SAME_RATE = 0.02
 
 WITH_NEIGHBOURS = 0.2
 """Share of the CPUs that neighbours keep busy from which waiting for a core is put down to them."""
+
+SCALES = 0.8
+"""Of what so many more ranks would give, less of which is worth saying why."""
+
+COSTS_MORE = 1.15
+"""CPU time of a sample with more ranks over that with fewer, from which cores give less each."""

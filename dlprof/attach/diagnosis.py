@@ -41,7 +41,9 @@ from dlprof.records import (
 from dlprof.records.record import record
 
 _ID = "attached"
-_BLOCKED: Final = ("sleep", "disk", "network", "lock", "threads", "handover", "child", "other")
+_BLOCKED: Final = (
+    *("sleep", "disk", "network", "lock", "gil", "threads", "handover", "child", "other"),
+)
 _FEW_LOOKS = 50
 _FEWEST_BATCHES = 5
 
@@ -229,13 +231,13 @@ def _share_estimate(share: float, looks: int) -> Estimate:
 
 def _shares(seen: Seen) -> _Shares:
     looks, count = seen.looks, max(1, len(seen.looks))
-    waiting = [look for look in looks if _waits(look, pins=seen.pins)]
+    waiting = [look for look in looks if _waits(look)]
     flights = _in_flight(seen)
     depth = _depth(flights, len(seen.workers))
     capacity = None if depth is None else depth * len(seen.workers)
     held = inside = 0.0
     if capacity is not None:
-        missing = [capacity - flight for look, flight in flights if _waits(look, pins=seen.pins)]
+        missing = [capacity - flight for look, flight in flights if _waits(look)]
         held = max(0.0, statistics.fmean(missing)) if missing else 0.0
         taken = sum(
             look.main == "running" and round(capacity - flight) >= 1 and look.finished_bytes != 0
@@ -257,11 +259,11 @@ def _shares(seen: Seen) -> _Shares:
     )
 
 
-def _waits(look: Look, *, pins: bool) -> bool:
+def _waits(look: Look) -> bool:
     """Whether main waits for a batch: by a pin thread it waits for that one, as for any other."""
     if look.main == "queue":
         return True
-    return pins and look.main == "threads" and look.alive > look.idle
+    return look.pin is not None and look.main == "threads" and look.alive > look.idle
 
 
 def _mean_idle(looks: Sequence[Look]) -> float:
@@ -411,6 +413,7 @@ def _explanation(
     cpu_s = sum(each.run_s for each in seen.workers) / batches
     queue_s = sum(each.queued_s for each in seen.workers) / batches if crowded else 0.0
     io_s = sum(each.share(*_BLOCKED) for each in seen.workers) * period_s
+    gil_s = sum(each.share("gil") for each in seen.workers) * period_s
     put_s = sum(each.others_cpu_s for each in seen.workers) / batches
     main_s, main_queue_s = seen.main.run_s / batches, seen.main.queued_s / batches
     inside_s = shares.inside * period_s
@@ -436,13 +439,21 @@ def _explanation(
         )
 
     step_s = period_s - wait_s
-    stages = (
+    stages: tuple[Stage, ...] = (
         stage("dispatch", dispatch_s, dispatch_s, 0.0, 0.0),
         stage("fetch", making_s, cpu_s, queue_s, io_s),
         stage("rebuild", receive_s + handover_s, receive_s, 0.0, handover_s),
         stage("wait", wait_s, receive_s + dispatch_s, 0.0, 0.0),
         stage("step", step_s, min(step_s, step_cpu_s), 0.0, max(0.0, step_s - step_cpu_s)),
     )
+    if gil_s > 0:  # else it may not be known where it is
+        stages = tuple(
+            dataclasses.replace(each, gil_s=gil_s) if each.name == "fetch" else each
+            for each in stages
+        )
+    if seen.pins:
+        pin_s = _pinning(seen) * period_s
+        stages += (stage("pin", pin_s, pin_s, 0.0, 0.0),)
     whole = max(1, sum(each.messages for each in seen.workers))
     grown = [each.grown_bytes for each in seen.workers]
     filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
@@ -582,16 +593,22 @@ def _turning(seen: Seen) -> float:
 def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
     """Whether workers idle while the training waits, as finished batches wait for their turn.
 
-    Where workers wait for a core most of the time, it is others who make some batches slow.
+    Where workers wait for a core most of the time, it is others who make some batches slow. Where
+    the pin thread copies most of the time, that has what is not seen of them.
     """
     several = len(seen.workers) > 1 and all(each.messages for each in seen.workers)
     return (
         several
-        and _starved(told) < _MOSTLY
+        and max(_starved(told), _pinning(seen)) < _MOSTLY
         and shares.wait >= _WAITS
         and shares.idle_meanwhile >= _IDLE
         and (shares.held >= _HELD or shares.depth is None)
     )
+
+
+def _pinning(seen: Seen) -> float:
+    """Share of the looks in which the pin thread copies."""
+    return sum(look.pin == "running" for look in seen.looks) / max(1, len(seen.looks))
 
 
 def _comes_in_bursts(shares: _Shares, told: Explanation) -> bool:

@@ -115,8 +115,9 @@ def training_of(pid: int, root: Path = Path("/")) -> Training:
         pid = _main_of(stat.parent, root, processes)
     _check_access(pid, root)
     launched = _below(pid, processes)
-    own = [each for each in _with_workers(processes, root) if each.pid == pid]
-    inner = [each for each in _with_workers(processes, root) if each.pid in launched]
+    loading = _with_workers(processes, root)
+    own = [each for each in loading if each.pid == pid]
+    inner = [each for each in loading if each.pid in launched]
     inner.sort(key=lambda each: each.pid)
     if not own and len(inner) > 1:
         listed = ", ".join(str(each.pid) for each in inner)

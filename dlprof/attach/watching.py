@@ -31,7 +31,8 @@ from dlprof.machine.procfs import (
     parse_schedstat,
     parse_statm,
 )
-from dlprof.machine.waits import Wait, needs_channel, parse_wait
+from dlprof.machine.threads import Kept, Thread, gil_of
+from dlprof.machine.waits import Wait
 
 SHARE = 0.004
 """Of one core, that looking may take: half a percent less what the figures at both ends take."""
@@ -46,9 +47,6 @@ behind its length."""
 
 _FEWEST_SIZES = 5
 _TENSOR = "/shm/torch_"
-_ENDED = "-1 0x0 0x0"
-"""What ``syscall`` says of a thread without a stack, as of a process that nobody has waited for."""
-
 _NS = 1_000_000_000
 
 
@@ -126,7 +124,6 @@ class Seen:
         other_workers: Of other loaders.
         started_workers: That came while it was watched.
         start_method: How workers start.
-        pins: Whether a pin thread was seen.
         sockets: Whether tensors are handed over by descriptors, through sockets.
         ended: Whether the training ended.
         oom_kills: Processes that the kernel killed for memory.
@@ -145,7 +142,6 @@ class Seen:
     other_workers: int = 0
     started_workers: int = 0
     start_method: str = "fork"
-    pins: bool = False
     sockets: bool = False
     ended: bool = False
     oom_kills: int = 0
@@ -153,6 +149,11 @@ class Seen:
     shared_tensor_bytes: float | None = None
     own_cpu_s: float = 0.0
     unreadable: bool = False
+
+    @property
+    def pins(self) -> bool:
+        """Whether a pin thread was seen."""
+        return any(look.pin is not None for look in self.looks)
 
 
 class Watcher:
@@ -182,9 +183,13 @@ class Watcher:
         self._cgroups = read_cgroups(training.pid, root)
         self._kills = oom_kills(self._cgroups, root) or 0
         self._first = self._sampler.take()
-        self._main = _Process(training.pid, self._proc, self._machine)
-        self._pin: _Thread | None = None
-        self._children = _Kept(f"{self._proc}/{training.parent}/task/{training.parent}/children")
+        self._gil = gil_of(f"{self._proc}/{training.pid}")  # and of workers that are forked
+        self._main = _Process(training.pid, self._proc, self._machine, self._gil)
+        self._pin: Thread | None = None
+        self._not_pins: set[str] = set()
+        self._parents = f"{self._proc}/{training.parent}/task"
+        self._children: dict[str, Kept] = {}
+        self._find_parents()
         self._workers: dict[int, _Process] = {}
         self._listed: str | None = None
         self._started = 0
@@ -201,7 +206,7 @@ class Watcher:
     @property
     def has_workers(self) -> bool:
         """Whether any was seen so far."""
-        return bool(self._workers)
+        return bool(self._workers or self._started)
 
     def look(self) -> bool:
         """Look once; ``False`` where the training has ended."""
@@ -213,18 +218,25 @@ class Watcher:
             self._often_ns = now + int(_OFTEN_S * _NS)
             self._sampler.look()
             self._weigh_shared()
+            self._find_pin()
         self._find_workers()
         main = self._main.look()
         if main is None:
             self._ended = True
             return False
-        states = [each.look() for each in self._workers.values()]
-        alive = [each for each in states if each is not None]
+        states = {pid: each.look() for pid, each in self._workers.items()}
+        for pid in [pid for pid, state in states.items() if state is None]:
+            del self._workers[pid]  # its number may come again
+        alive = [each for each in states.values() if each is not None]
+        pin = None if self._pin is None else self._pin.look()
+        if pin is None and self._pin is not None:  # each iterator starts its own
+            self._pin.close()
+            self._pin = None
         finished, sent = self._pipes.unread()
         self._looks.append(
             Look(
                 main=main,
-                pin=None if self._pin is None else self._pin.look(),
+                pin=pin,
                 idle=alive.count("queue"),
                 alive=len(alive),
                 finished_bytes=finished,
@@ -247,7 +259,7 @@ class Watcher:
     def seen(self) -> Seen:
         """All that was seen so far."""
         window_ns = max(1, self._clock() - self._began_ns)
-        members = [each.seen() for each in self._workers.values() if not each.gone]
+        members = [each.seen() for each in self._workers.values()]
         mine, others = self._by_loader(members)
         main = self._main.seen()
         return Seen(
@@ -263,7 +275,6 @@ class Watcher:
             other_workers=others,
             started_workers=self._started,
             start_method=self._start_method(),
-            pins=self._pin is not None,
             sockets=self._pipes.sockets,
             ended=self._ended,
             oom_kills=max(0, (oom_kills(self._cgroups, self._root) or 0) - self._kills),
@@ -276,14 +287,16 @@ class Watcher:
     def close(self) -> None:
         """Let go of all files."""
         self._pipes.close()
-        self._children.close()
-        for each in (self._main, *self._workers.values()):
-            each.close()
+        for kept in self._children.values():
+            kept.close()
+        for each in (self._main, self._pin, *self._workers.values()):
+            if each is not None:
+                each.close()
 
     def _find_workers(self, *, first: bool = False) -> None:
         """Take in workers that came, where the list of children has changed."""
-        listed = self._children.read()
-        if listed is None or listed == self._listed:
+        listed = self._read_children()
+        if listed == self._listed:
             return
         unnamed = False
         for word in listed.split():
@@ -292,14 +305,38 @@ class Watcher:
                 continue
             stat = parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
             if stat is not None and stat.name == WORKER and stat.state not in ("Z", "X"):
-                self._workers[pid] = _Process(pid, self._proc, self._machine)
+                self._workers[pid] = _Process(pid, self._proc, self._machine, self._gil)
                 self._started += not first
             else:
                 unnamed = unnamed or (stat is not None and stat.state not in ("Z", "X"))
         # What has no name yet may get one: look again.
         self._listed = None if unnamed else listed
-        alive = [pid for pid, each in self._workers.items() if not each.gone]
-        self._pipes.open(alive)
+        self._pipes.open(list(self._workers))
+
+    def _find_parents(self) -> None:
+        """Which threads have children: any may have started the workers, not main's alone."""
+        found = set(list_names(self._parents))
+        for name in self._children.keys() - found:
+            self._children.pop(name).close()
+        for name in found - self._children.keys():
+            kept = Kept(f"{self._parents}/{name}/children")
+            if name == str(self._training.parent) or kept.read():
+                self._children[name] = kept
+            else:
+                kept.close()
+
+    def _read_children(self) -> str:
+        return " ".join(kept.read() or "" for kept in self._children.values())
+
+    def _find_pin(self) -> None:
+        """The pin thread, among the threads that came since they were last looked at."""
+        if self._pin is not None or not self._workers:
+            return
+        folder = f"{self._proc}/{self._training.pid}/task"
+        for name in set(list_names(folder)) - self._not_pins:
+            self._not_pins.add(name)
+            if (read_text(f"{folder}/{name}/comm") or "").strip() == PIN_THREAD:
+                self._pin = Thread(f"{folder}/{name}", self._machine, self._gil)
 
     def _look_around(self) -> None:
         """What changes slowly: memory, threads of the main process."""
@@ -309,11 +346,9 @@ class Watcher:
             self._tensor_bytes = next(filter(None, held), None)
         for each in self._workers.values():
             each.weigh()
-        if self._pin is None and self._workers:
-            folder = f"{self._proc}/{self._training.pid}/task"
-            for name in list_names(folder):
-                if (read_text(f"{folder}/{name}/comm") or "").strip() == PIN_THREAD:
-                    self._pin = _Thread(f"{folder}/{name}", self._machine)
+        self._find_parents()
+        self._not_pins.clear()  # one that had no name yet has got it
+        self._find_pin()
 
     def _weigh_shared(self) -> None:
         shm = read_shared_memory(self._root, self._training.pid)
@@ -339,7 +374,7 @@ class Watcher:
         return sum(stat is not None and stat.name == WORKER for stat in states)
 
     def _zombies(self) -> Iterator[int]:
-        for word in (self._children.read() or "").split():
+        for word in self._read_children().split():
             stat = parse_process_stat(read_text(f"{self._proc}/{word}/stat") or "")
             if stat is not None and stat.state == "Z":
                 yield int(word)
@@ -363,55 +398,6 @@ class Watcher:
         return "fork"
 
 
-class _Kept:
-    """A file of ``/proc`` that is kept open and read again and again."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = -1
-        with contextlib.suppress(OSError):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self) -> str | None:
-        """Its text now; ``None`` where it can't be read, as of a process that has ended."""
-        if self._descriptor < 0:
-            return None
-        try:
-            return os.pread(self._descriptor, 4096, 0).decode("ascii", "replace")
-        except OSError:
-            return None
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-class _Thread:
-    """One thread, and what it does just now."""
-
-    def __init__(self, folder: str, machine: str) -> None:
-        self._machine = machine
-        self._syscall, self._channel = _Kept(f"{folder}/syscall"), _Kept(f"{folder}/wchan")
-        self._stat = _Kept(f"{folder}/stat")
-        self.unreadable = self._syscall.read() is None
-
-    def look(self) -> Wait | None:
-        """What it does; ``None`` where it has ended."""
-        call = None if self.unreadable else self._syscall.read()
-        if call is None or call.startswith(_ENDED):
-            stat = parse_process_stat(self._stat.read() or "")
-            if stat is None or stat.state in ("Z", "X"):
-                return None
-            if stat.state == "R":
-                return "running"
-        channel = self._channel.read() if needs_channel(call, self._machine) else None
-        return parse_wait(call, channel, self._machine)
-
-    def close(self) -> None:
-        for each in (self._syscall, self._channel, self._stat):
-            each.close()
-
-
 @dataclasses.dataclass(slots=True)
 class _Totals:
     """What a process had used."""
@@ -428,21 +414,17 @@ class _Totals:
 class _Process:
     """One process: its main thread, and what it had used when it was first seen."""
 
-    def __init__(self, pid: int, proc: str, machine: str) -> None:
+    def __init__(self, pid: int, proc: str, machine: str, gil: Sequence[range]) -> None:
         self.pid, self._folder = pid, f"{proc}/{pid}"
-        self.thread = _Thread(f"{self._folder}/task/{pid}", machine)
-        self.gone = False
+        self.thread = Thread(f"{self._folder}/task/{pid}", machine, gil)
         self._waits: collections.Counter[Wait] = collections.Counter()
         self._pages: list[int] = []
         self._first = self._last = self._totals() or _Totals()
 
     def look(self) -> Wait | None:
         """What its main thread does; ``None`` where the process has ended."""
-        if self.gone:
-            return None
         state = self.thread.look()
         if state is None:
-            self.gone = True
             self.close()
         else:
             self._waits[state] += 1

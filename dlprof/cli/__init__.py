@@ -13,8 +13,6 @@ from contextvars import ContextVar
 BEGAN_S: ContextVar[float | None] = ContextVar("BEGAN_S", default=None)
 """When the program began, by ``time.monotonic``; ``None`` where other code calls its commands."""
 
-_INTERRUPTED = 130  # ``ExitCode.INTERRUPTED``, which is not imported yet where this is needed
-
 
 def main() -> None:
     """Run the program with the process's own arguments and end the process with its exit code."""
@@ -32,7 +30,8 @@ def main() -> None:
 def _leave(_number: int, _frame: object) -> None:
     """End at once: nothing has been begun, and an import would answer with a traceback."""
     os.write(2, b"dlprof: Interrupted.\n")
-    os._exit(_INTERRUPTED)
+    # ``ExitCode.INTERRUPTED``, which is not imported yet where this is needed
+    os._exit(130)
 
 
 __all__ = ["BEGAN_S", "main"]

@@ -88,7 +88,7 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
     By what they can be compared with. Measures nothing.
     """
     from dlprof.engine.checking.history import read_baseline
-    from dlprof.report.gate.baseline import baseline_document, baseline_report
+    from dlprof.report.gate.check import baseline_document, baseline_report
 
     if not file.exists():
         raise FileError(

@@ -112,10 +112,10 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     fails = rule.get("inconclusive") == "fail"
     warns = rule.get("regression", "fail" if baseline is None else "warn") == "warn"
     for flag, other in (("--against", against), ("--against-python", against_python)):
-        _refuse_two({flag: other, "--baseline": baseline, "--self-test": self_test})
+        options.refuse_two({flag: other, "--baseline": baseline, "--self-test": self_test})
     for name, path in files.items():
         flag = "-o" if path is output else f"--{name.replace('_', '-')}"
-        _refuse_two({"--self-test": self_test, flag: path})
+        options.refuse_two({"--self-test": self_test, flag: path})
     refuse_unwritable(files)
     from dlprof.engine.checking.settings import for_check
     from dlprof.report.gate.live import open_check_listener
@@ -143,7 +143,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
 
                 report = check_baseline(settings, baseline, listener=listener)
     if self_test:
-        from dlprof.report.gate.self_test import self_test_document, self_test_report
+        from dlprof.report.gate.check import self_test_document, self_test_report
 
         asked.show(lambda: self_test_document(test), lambda: self_test_report(test))
         # A machine that can't be trusted is no fault of the code.
@@ -162,15 +162,6 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     raise click.exceptions.Exit(code)
 
 
-def _refuse_two(given: Mapping[str, object]) -> None:
-    """Refuse more than one of several options that exclude each other, by their flags."""
-    flags = [flag for flag, value in given.items() if value]
-    if len(flags) > 1:
-        raise UsageError(
-            f"{flags[0]} and {flags[1]} exclude each other", hint="Leave one of the two out."
-        )
-
-
 def is_page(output: Path | None) -> bool:
     """Whether the file that ``-o`` names is a page, by its suffix, and no JSON document."""
     return output is not None and output.suffix.lower() in {".html", ".htm"}
@@ -178,9 +169,6 @@ def is_page(output: Path | None) -> bool:
 
 def refuse_unwritable(files: Mapping[str, Path | None]) -> None:
     """Refuse files that can't be put where they are to go, before time is spent.
-
-    Args:
-        files: Paths by format; ``None`` isn't asked for.
 
     Raises:
         FileError: Says which.
@@ -216,14 +204,8 @@ def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) 
     """Write what GitHub Actions reads, where the variables name its files.
 
     A file that can't be written changes nothing of the verdict.
-
-    Args:
-        check: The check.
-        environ: The environment.
-        fails: Whether the check fails the job.
     """
-    from dlprof.report.gate.github import render_annotation, render_outputs
-    from dlprof.report.gate.markdown import render_summary
+    from dlprof.report.gate.files import render_annotation, render_outputs, render_summary
 
     for name, render in (
         ("GITHUB_STEP_SUMMARY", render_summary),

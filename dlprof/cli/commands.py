@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -23,7 +23,7 @@ _EXIT_CODES = (
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
-class Option(click.Option):
+class CommandOption(click.Option):
     """An option, its heading in the whole help, and earlier names, which work and are not shown."""
 
     def __init__(
@@ -69,15 +69,10 @@ class Argument(click.Argument):
         return [word if self.required or self.nargs != 1 else f"[{word}]"]
 
 
-def answers(text: str, answer: Callable[[click.Context], str], *flags: str, **more: Any) -> Option:
-    """An option that is answered by a text, which ends the command.
-
-    Args:
-        text: What it does.
-        answer: Makes the text.
-        flags: Its names.
-        more: As for ``Option``.
-    """
+def answers(
+    text: str, answer: Callable[[click.Context], str], *flags: str, **more: Any
+) -> CommandOption:
+    """An option that is answered by a text, which ends the command."""
 
     def show(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - Click's
         if wanted and not ctx.resilient_parsing:
@@ -85,10 +80,10 @@ def answers(text: str, answer: Callable[[click.Context], str], *flags: str, **mo
             ctx.exit()
 
     more |= {"is_flag": True, "is_eager": True, "expose_value": False}
-    return Option(flags, callback=show, help=text, **more)
+    return CommandOption(flags, callback=show, help=text, **more)
 
 
-def _help_all() -> Option:
+def _help_all() -> CommandOption:
     def whole(ctx: click.Context) -> str:
         ctx.meta[_WHOLE] = True
         return ctx.get_help()
@@ -97,16 +92,7 @@ def _help_all() -> Option:
 
 
 class Command(click.Command):
-    """A command.
-
-    Args:
-        name: The word that calls it.
-        kind: What kind of command it is: its heading in the program's help.
-        short: The options of its short help, in that order.
-        examples: Commands to try.
-        params: Its parameters, in the order of the whole help.
-        rest: As for Click; of ``help``, the first line is the summary.
-    """
+    """A command of a kind, its heading in the program's help, with its short help and examples."""
 
     def __init__(
         self,
@@ -149,6 +135,13 @@ class Command(click.Command):
             formatter.write("".join(f"  {example}\n" for example in self.examples))
         if not whole:
             formatter.write(f"\nAll options: {ctx.command_path} {_WHOLE}\n")
+
+
+def taking_values(params: Sequence[click.Parameter]) -> Iterator[str]:
+    """Every option that takes the word behind it, whatever that looks like."""
+    for each in params:
+        if isinstance(each, click.Option) and not each.is_flag:
+            yield from each.opts
 
 
 class Group(click.Group):

@@ -52,11 +52,7 @@ for _name in _POWER_SHELLS:
 
 
 def answer(instruction: str) -> ExitCode:
-    """Print what a shell asked for.
-
-    Args:
-        instruction: Such as ``bash_complete``.
-    """
+    """Print what a shell asked for."""
     failed = shell_completion.shell_complete(program(), {}, "dlprof", COMPLETES, instruction)
     return ExitCode.USAGE if failed else ExitCode.OK
 

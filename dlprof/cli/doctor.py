@@ -18,7 +18,7 @@ def doctor(asked: options.Asked) -> None:
     """
     import dlprof
     from dlprof.machine.doctor import examine, look
-    from dlprof.report.doctor import doctor_document, doctor_report
+    from dlprof.report.machine import doctor_document, doctor_report
 
     checks = examine(look())
     system = (

@@ -16,6 +16,7 @@ import click
 
 from dlprof.cli import faults, streams
 from dlprof.cli.app import COMPLETES, program
+from dlprof.cli.commands import taking_values
 from dlprof.errors import ExitCode
 
 
@@ -41,10 +42,6 @@ def main() -> None:
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command.
-
-    Args:
-        arguments: The command line behind the program's name.
-        environ: Environment variables; ``DLPROF_DEBUG`` asks for tracebacks of dlprof's own faults.
 
     Returns:
         The exit code, one of ``dlprof.errors.ExitCode``.
@@ -94,11 +91,11 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 def _flags(arguments: Sequence[str]) -> set[str]:
     """The words that may be flags, known even where the arguments could not be parsed."""
-    taking_values = set(_options_with_values(program()))
+    with_values = set(_options_with_values(program()))
     found: set[str] = set()
     before = ""
     for word in arguments:
-        if word == "--" and before not in taking_values:
+        if word == "--" and before not in with_values:
             break
         found.add(word)
         before = word
@@ -106,13 +103,11 @@ def _flags(arguments: Sequence[str]) -> set[str]:
 
 
 def _options_with_values(group: click.Group) -> Iterator[str]:
-    """Every option that takes the word behind it, whatever that looks like."""
+    """Those of all commands of a group."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from _options_with_values(command)
         elif command is not None:
-            for each in command.params:
-                if isinstance(each, click.Option) and not each.is_flag:
-                    yield from each.opts
+            yield from taking_values(command.params)

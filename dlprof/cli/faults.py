@@ -20,12 +20,7 @@ class _OwnFaultError(DlprofError):
 
 
 def describe(error: BaseException, *, verbose: bool) -> DlprofError:
-    """What to say about an exception that ended a command.
-
-    Args:
-        error: What was raised; anything unforeseen is dlprof's own fault (exit code 70).
-        verbose: Whether tracebacks will be shown that are not the user's own code's too.
-    """
+    """What to say about an exception that ended a command."""
     if isinstance(error, DlprofError):
         return error
     if isinstance(error, click.ClickException):
@@ -60,13 +55,7 @@ def describe(error: BaseException, *, verbose: bool) -> DlprofError:
 
 
 def show(fault: DlprofError, *, as_json: bool, verbose: bool = False) -> None:
-    """Show it to the user: sentences on stderr, or with ``as_json`` one document on stdout.
-
-    Args:
-        fault: What to show.
-        as_json: Whether the command was asked for JSON; a traceback still goes to stderr.
-        verbose: Whether a traceback is shown that is not the user's own code's too.
-    """
+    """Show it to the user: sentences on stderr, or with ``as_json`` one document on stdout."""
     message = fault.message
     if not message.endswith((".", "!", "?", "?)")):
         message += "."

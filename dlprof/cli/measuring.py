@@ -16,7 +16,9 @@ import click
 from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
 
 if TYPE_CHECKING:
+    from dlprof.cli.options import Asked
     from dlprof.records import Run
+    from dlprof.report.live import QuietListener
     from dlprof.settings import SweepSettings
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -49,7 +51,7 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
             "--resume needs to know which run file to continue",
             hint="Give it with -o FILE.",
         )
-    from dlprof.store.naming import run_file_name
+    from dlprof.store.format import run_file_name
 
     return Path(run_file_name(target, datetime.now().astimezone()))
 
@@ -87,6 +89,18 @@ def signals_while_measuring() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def listening(asked: Asked) -> Iterator[QuietListener]:
+    """What shows a measurement while it goes on, and ends it cleanly when it is asked to."""
+    from dlprof.report.live import open_listener
+
+    with (
+        signals_while_measuring(),
+        open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener,
+    ):
+        yield listener
 
 
 def _at_next_signal(handler: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from dlprof.cli import streams
-from dlprof.cli.commands import OPTIONS_PANEL, Argument, Command, Option
+from dlprof.cli.commands import OPTIONS_PANEL, Argument, Command, CommandOption
 from dlprof.errors import UsageError
 from dlprof.settings import options as table
 from dlprof.settings.options import ELSEWHERE_PANEL, ONE_CONFIGURATION, SEARCH_SPACE, option_named
@@ -40,30 +40,31 @@ def option(*flags: str, text: str, panel: str = OPTIONS_PANEL, **more: Any) -> A
     """An option of a command's own: the default of the parameter that takes its value.
 
     The parameter's type says what is read: a ``bool`` makes a flag.
-
-    Args:
-        flags: Its names; a pair such as ``--follow/--no-follow`` is a switch.
-        text: What it does.
-        panel: Its heading in the help.
-        more: As for ``Option``.
     """
 
-    def make(name: str, kind: type) -> Option:
+    def make(name: str, kind: type) -> CommandOption:
         read = {"is_flag": True, "default": False} if kind is bool else {"type": _READ[kind]}
-        return Option([name, *flags], help=text, panel=panel, **{**read, **more})
+        return CommandOption([name, *flags], help=text, panel=panel, **{**read, **more})
 
     return make
 
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
-    """An argument of a command: the default of the parameter that takes its value.
-
-    Args:
-        metavar: What stands for it in the help.
-        text: What it is.
-        more: As for ``Argument``.
-    """
+    """An argument of a command: the default of the parameter that takes its value."""
     return lambda name, kind: Argument([name], metavar=metavar, text=text, type=_READ[kind], **more)
+
+
+def refuse_two(given: Mapping[str, object]) -> None:
+    """Refuse more than one of several options that exclude each other, by their flags.
+
+    Raises:
+        UsageError: Names two of them.
+    """
+    flags = [flag for flag, value in given.items() if value]
+    if len(flags) > 1:
+        raise UsageError(
+            f"{flags[0]} and {flags[1]} exclude each other", hint="Leave one of the two out."
+        )
 
 
 def varied(key: str, **changes: Any) -> table.Option:
@@ -90,12 +91,7 @@ class Asked:
     verbose: bool
 
     def show(self, document: Callable[[], str], report: Callable[[], Document]) -> None:
-        """Show a result as it is wanted.
-
-        Args:
-            document: Makes the JSON document.
-            report: Makes what people read.
-        """
+        """Show a result as it is wanted."""
         if self.as_json:
             streams.write_document(document(), brief=self.brief)
         else:
@@ -169,8 +165,8 @@ def _of_the_table(row: table.Option, *, once: bool) -> click.Parameter:
     shown: dict[str, Any] = {"help": text, "panel": panel, "aliases": row.aliases}
     if not metavar:
         pair = f"{row.flag}/--no-{row.flag.removeprefix('--')}"
-        return Option([row.key, pair], default=None, **shown)
-    return Option([row.key, row.flag], metavar=metavar, multiple=row.key == "arg", **shown)
+        return CommandOption([row.key, pair], default=None, **shown)
+    return CommandOption([row.key, row.flag], metavar=metavar, multiple=row.key == "arg", **shown)
 
 
 OUTPUT = option(
@@ -198,7 +194,7 @@ MACHINE = option(
     text="Answer for a machine of dlprof machine --list, or that a TOML file describes.",
     panel=ELSEWHERE_PANEL,
 )
-_SCREEN: Mapping[str, Callable[[str, type], Option]] = {
+_SCREEN: Mapping[str, Callable[[str, type], CommandOption]] = {
     "as_json": option("--json", text="Print one JSON document on stdout.", panel=_OUTPUT),
     "brief": option("--brief", text="With --json: only the answer, one key a line.", panel=_OUTPUT),
     "quiet": option("-q", "--quiet", text="No progress, no warnings.", panel=_OUTPUT),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dlprof.cli import BEGAN_S, options
-from dlprof.cli.measuring import leave_interrupted, resolve, run_path, signals_while_measuring
+from dlprof.cli.measuring import leave_interrupted, listening, resolve, run_path
 from dlprof.errors import NothingMeasuredError
 from dlprof.settings.options import SWEPT
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     *SWEPT,
     options.varied("budget", text="How long the whole profile may take.", default="30s"),
     *("trial_time", "seed", "timeout", "cold_cache", "max_workers", "max_ram"),
+    *("launch_ranks", "step_barrier"),
     once=True,
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Measure",
@@ -48,27 +51,27 @@ def profile(
     """
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
-    from dlprof.report.live import open_listener
+    from dlprof.engine.ranks import gathered
 
     settings = for_one(*resolve(asked.given, config))
     path = run_path(output, settings.target)
-    with (
-        signals_while_measuring(),
-        open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener,
-    ):
-        run = run_profile(
-            settings, output=path, listener=listener, force=force, began_s=BEGAN_S.get()
-        )
+    with gathered(os.environ, sys.argv[1:]) as seats:
+        if seats is None:  # the first rank of this machine has measured this one
+            return
+        with listening(asked) as listener:
+            run = run_profile(
+                settings,
+                output=path,
+                listener=listener,
+                force=force,
+                began_s=BEGAN_S.get(),
+                seats=seats,
+            )
     show(asked, run, path)
 
 
 def show(asked: options.Asked, run: Run, path: Path) -> None:
     """Show a profile, and end as it ended.
-
-    Args:
-        asked: What was asked.
-        run: What was measured.
-        path: Its file, by the name that the user knows it by.
 
     Raises:
         DlprofError: It was interrupted, or nothing could be measured.

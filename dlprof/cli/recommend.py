@@ -66,11 +66,8 @@ def recommend(
             f"--format: {quoted(written_as)} is no format",
             hint=f"Give one of {', '.join(FORMATS)}.",
         )
-    if asked.as_json and written_as not in {None, "json"}:
-        raise UsageError(
-            f"--json and --format {written_as} exclude each other",
-            hint="Leave one of the two out.",
-        )
+    elsewhere = written_as not in {None, "json"}
+    options.refuse_two({"--json": asked.as_json, f"--format {written_as}": elsewhere})
     given = {"machine": machine, **asked.given}
     for key in ("machine", "cores", "speed"):
         if save is not None and given.get(key) is not None:

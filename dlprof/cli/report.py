@@ -39,11 +39,8 @@ def report(
     ui.perfetto.dev needs a run file of dlprof profile or dlprof run. Several runs make a table;
     with -o FILE.html it has a page for each run beside it.
     """
-    if asked.as_json and output_format not in {None, "json"}:
-        raise UsageError(
-            f"--json and --format {output_format} exclude each other",
-            hint="Leave one of the two out.",
-        )
+    elsewhere = output_format not in {None, "json"}
+    options.refuse_two({"--json": asked.as_json, f"--format {output_format}": elsewhere})
     from dlprof.store import read_run
 
     written_as = format_for("json" if asked.as_json else output_format, output, prefix="--")

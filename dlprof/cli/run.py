@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlprof.cli import options, streams
-from dlprof.cli.commands import Command
+from dlprof.cli.commands import Command, taking_values
 from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -28,22 +28,11 @@ class _ScriptCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, options ending where the script's own words begin."""
         ctx.allow_interspersed_args = False
-        taking_values = {
-            name
-            for each in self.params
-            if isinstance(each, click.Option) and not each.is_flag
-            for name in each.opts
-        }
-        return super().parse_args(ctx, end_options_at_module(args, taking_values))
+        return super().parse_args(ctx, end_options_at_module(args, {*taking_values(self.params)}))
 
 
 def end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]:
-    """The words with ``--`` behind ``-m MODULE``, where that is the first to name a program.
-
-    Args:
-        args: The words behind the command's name.
-        taking_values: Options that take the word behind them.
-    """
+    """The words with ``--`` behind ``-m MODULE``, where that is the first to name a program."""
     place = 0
     while place < len(args) and args[place].startswith("-") and args[place] != "--":
         word = args[place]
@@ -58,13 +47,14 @@ def end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]
     cls=_ScriptCommand,
     screen=("quiet", "verbose"),
     kind="Measure",
-    short=("--module", "--output", "--json", "--follow", "--headroom", "--force"),
+    short=("--module", "--output", "--json", "--follow", "--headroom", "--tune", "--force"),
     examples=(
         "dlprof run train.py --epochs 1",
+        "dlprof run --tune train.py",
         "torchrun --nproc-per-node 8 -m dlprof run train.py",
     ),
 )
-def run(
+def run(  # noqa: PLR0913 - one for each option
     asked: options.Asked,
     *,
     script: tuple[str, ...] = options.argument(
@@ -97,6 +87,11 @@ def run(
         text="Measure what a perfect loader would bring. Trains on some batches again: for "
         "measuring, not for a training that you keep.",
     ),
+    tune: bool = options.option(
+        "--tune",
+        text="Have each DataLoader tune its workers while it is iterated, as dlprof.tune does. "
+        "Samples stay in their order. Batches are not followed then.",
+    ),
     force: bool = options.option("--force", text="Replace the run file if it exists."),
 ) -> None:
     """Profile an unmodified training script.
@@ -113,13 +108,18 @@ def run(
     from dlprof.integrations.running import Plan, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
     from dlprof.store import check_output
-    from dlprof.store.naming import run_file_name
+    from dlprof.store.format import run_file_name
 
     rank = read_rank(os.environ)
     if headroom and rank is not None and rank.world_size > 1:
         raise UsageError(
             f"--headroom measures a training of one process, and this one has {rank.world_size}",
             hint="Run the script without torchrun: each rank has to make as many steps.",
+        )
+    if headroom and tune:
+        raise UsageError(
+            "--headroom measures the loaders as they are, and --tune changes them",
+            hint="Give one of them.",
         )
     if module is None:
         program = load_script(script[0], list(script[1:]))
@@ -142,8 +142,9 @@ def run(
         else (lambda: program),
         rank=rank,
         show=last_words,
-        follow=follow,
+        follow=follow and not tune,
         headroom=headroom,
+        tune=tune,
     )
 
     def begin() -> RunWriter | None:

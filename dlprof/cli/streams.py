@@ -36,9 +36,6 @@ codecs.register_error(IN_ASCII, _in_ascii)
 def write_result(text: str) -> None:
     """Write a result to stdout as it is, with one line end behind it.
 
-    Args:
-        text: A document or a snippet, already clean.
-
     Raises:
         FileError: If stdout takes no more, as on a full disk.
     """
@@ -56,12 +53,7 @@ def write_result(text: str) -> None:
 
 
 def write_document(text: str, *, brief: bool) -> None:
-    """Write a JSON document to stdout.
-
-    Args:
-        text: The document.
-        brief: Whether only its answer was asked for.
-    """
+    """Write a JSON document to stdout."""
     if brief:
         from dlprof.report.documents import brief_document  # rarely wanted
 
@@ -71,11 +63,6 @@ def write_document(text: str, *, brief: bool) -> None:
 
 def write_file(path: Path, written: str | bytes, *, quiet: bool) -> None:
     """Write a result to a file, and say so on stderr.
-
-    Args:
-        path: Where to; a file that is there is replaced.
-        written: What the file holds.
-        quiet: Whether nothing is said.
 
     Raises:
         FileError: It can't be written there.
@@ -91,20 +78,12 @@ def write_file(path: Path, written: str | bytes, *, quiet: bool) -> None:
 
 
 def print_result(document: Document, *, verbose: bool = False) -> None:
-    """Print a document to stdout, as wide and as colorful as stdout allows.
-
-    Args:
-        document: What ``dlprof.report`` made of a result.
-        verbose: Whether its details are printed too, above the answer.
-    """
+    """Print a document to stdout, as wide and as colorful as stdout allows."""
     write_result(_rendered(document, sys.stdout, verbose=verbose))
 
 
 def print_report(document: Document) -> None:
     """Print a document to the process's stderr, wherever ``sys.stderr`` leads by now.
-
-    Args:
-        document: What ``dlprof.report`` made of a result.
 
     Raises:
         OSError: It takes no more.

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlprof.cli import BEGAN_S, options, streams
-from dlprof.cli.measuring import leave_interrupted, resolve, run_path, signals_while_measuring
+from dlprof.cli.measuring import leave_interrupted, listening, resolve, run_path
 from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
+
+if TYPE_CHECKING:
+    from dlprof.engine.ranks import Seat
+    from dlprof.settings import SweepSettings
 
 
 @options.command(
@@ -16,12 +23,13 @@ from dlprof.settings.options import SWEPT
     *options.STEP,
     *SWEPT,
     *("budget", "trial_time", "repeats", "search", "seed", "timeout", "cold_cache"),
+    *("launch_ranks", "step_barrier"),
     *("max_workers", "max_ram", "max_shm", "ranks", "make_load"),
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Measure",
     short=(
         *("--num-workers", "--prefetch-factor", "--pin-memory", "--batch-size"),
-        *("--step-time", "--arg", "--budget", "--ranks", "--max-ram"),
+        *("--step-time", "--arg", "--budget", "--launch-ranks", "--max-ram"),
         *("--output", "--json", "--verbose"),
     ),
     examples=(
@@ -55,17 +63,30 @@ def sweep(
         streams.write_result(settings_as_toml(settings, origins))
         return
     path = run_path(output, settings.target, resume=resume)
+    from dlprof.engine.ranks import gathered
+
+    with gathered(os.environ, sys.argv[1:]) as seats:
+        if seats is not None:  # else the first rank of this machine has measured this one
+            _measure(asked, settings, path, seats, resume=resume, force=force)
+
+
+def _measure(
+    asked: options.Asked,
+    settings: SweepSettings,
+    path: Path,
+    seats: tuple[Seat, ...],
+    *,
+    resume: bool,
+    force: bool,
+) -> None:
+    """Sweep, and show what came of it."""
     from dlprof.engine import resume_command, run_sweep
     from dlprof.report.documents import sweep_document
-    from dlprof.report.live import open_listener
     from dlprof.report.sweep import sweep_report
     from dlprof.settings import by_key
     from dlprof.units import counted
 
-    with (
-        signals_while_measuring(),
-        open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener,
-    ):
+    with listening(asked) as listener:
         run = run_sweep(
             settings,
             output=path,
@@ -75,6 +96,7 @@ def sweep(
             # What a resumed run can't silently ignore.
             given=frozenset(by_key()[key].field for key in asked.given),
             began_s=BEGAN_S.get(),
+            seats=seats,
         )
     # The file by the name that the user knows it by; the engine has made it absolute.
     asked.show(

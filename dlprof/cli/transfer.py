@@ -49,9 +49,8 @@ def transfer(
     Copies plain buffers of 4 KB to 256 MB, and with --target a batch of one's own. Without an
     accelerator it measures copies within the host's memory, the upper bound.
     """
-    from dlprof.cli.measuring import signals_while_measuring
+    from dlprof.cli.measuring import listening
     from dlprof.engine.transfer import TransferSettings, run_transfer
-    from dlprof.report.live import open_listener
     from dlprof.report.transfer import transfer_document, transfer_report
 
     copied = TransferSettings.of(
@@ -63,10 +62,7 @@ def transfer(
             "dlprof: --all-devices keeps the links of all devices busy; on a shared machine that "
             "slows down others\n"
         )
-    with (
-        signals_while_measuring(),
-        open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener,
-    ):
+    with listening(asked) as listener:
         found = run_transfer(copied, listener)
     asked.show(lambda: transfer_document(found), lambda: transfer_report(found))
     if target is not None and found.batch is None:

@@ -28,10 +28,6 @@ def move(batch: Any, device: torch.device) -> Any:
 
     Containers keep their types. A tensor in page-locked memory is copied with ``non_blocking``; any
     other would make no difference. An object with a ``to`` of its own is asked to go by itself.
-
-    Args:
-        batch: Any nesting of mappings, sequences, named tuples, dataclasses and objects.
-        device: Where to.
     """
     return apply(batch, lambda part: _moved(part, device))
 
@@ -85,7 +81,10 @@ def apply(batch: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
         change: Given a tensor or an object with ``to``, returns what stands in its place.
         depth: How deep ``batch`` lies in the whole.
     """
-    if _goes_by_itself(batch):
+    # Tensors, packed sequences, tokenisers' batches: whatever has ``to``.
+    if isinstance(batch, torch.Tensor) or (
+        not isinstance(batch, type) and callable(getattr(batch, "to", None))
+    ):
         return change(batch)
     if depth >= _DEEPEST or isinstance(batch, str | bytes):
         return batch
@@ -99,13 +98,6 @@ def apply(batch: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return _dataclass(batch, within)
     return batch
-
-
-def _goes_by_itself(part: Any) -> bool:
-    """Tensors, packed sequences, tokenisers' batches: whatever has ``to``."""
-    return isinstance(part, torch.Tensor) or (
-        not isinstance(part, type) and callable(getattr(part, "to", None))
-    )
 
 
 def _moved(part: Any, device: torch.device) -> Any:

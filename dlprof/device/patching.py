@@ -1,24 +1,25 @@
-"""What stands in the place of tensors' methods while copies to the device are noticed.
+"""Copies to the device that a program makes by itself, noticed between two batches of a loader.
 
-It calls the original with the same arguments, whatever befalls dlprof.
+``Tensor.to`` and its like are replaced while somebody looks, and only then. What stands in their
+place calls the original with the same arguments, whatever befalls dlprof.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
 import time
-from collections.abc import Callable
-from threading import RLock, get_ident
+from collections.abc import Callable, Mapping
+from threading import Lock, RLock, get_ident
 from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from dlprof.device.moves import Copy, Moves, read_pending, seen
-from dlprof.device.runtime import AcceleratorRuntime, current_index
+from dlprof.device.runtime import AcceleratorRuntime, Event, current_index
 
 _MOST_PENDING = 512
 """Copies whose end is looked for: devices have only so many events."""
@@ -41,9 +42,6 @@ CHANGING = RLock()
 class Patch:
     """What stands in the place of tensors' methods while any loader's copies are noticed.
 
-    Args:
-        kind: Of device.
-
     Attributes:
         now: The one that is in place.
         holders: Noticers that want it there.
@@ -60,7 +58,16 @@ class Patch:
             if callable(method):
                 mine = self._around(method, name)
                 self._put.append((name, vars(torch.Tensor).get(name), mine))
-                self._leave_uncompiled(mine)
+                # Keep torch.compile from it, which tries all that is called by a
+                # loop that it gives up.
+                compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
+                with contextlib.suppress(
+                    AttributeError
+                ):  # not loaded, or a torch with other names for it
+                    skip, default = compiler.FrameAction.SKIP, compiler.FrameAction.DEFAULT
+                    for each, within in ((mine, default), (self._begun, skip), (self._ended, skip)):
+                        strategy = compiler.FrameExecStrategy(skip, within)
+                        compiler.set_code_exec_strategy(each.__code__, strategy)
                 setattr(torch.Tensor, name, mine)
 
     @classmethod
@@ -90,15 +97,6 @@ class Patch:
             else:
                 setattr(torch.Tensor, name, before)
         _forget()
-
-    def _leave_uncompiled(self, moved: Any) -> None:
-        """Keep torch.compile from it, which tries all that is called by a loop that it gives up."""
-        compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
-        with contextlib.suppress(AttributeError):  # not loaded, or a torch with other names for it
-            skip, default = compiler.FrameAction.SKIP, compiler.FrameAction.DEFAULT
-            for each, within in ((moved, default), (self._begun, skip), (self._ended, skip)):
-                strategy = compiler.FrameExecStrategy(skip, within)
-                compiler.set_code_exec_strategy(each.__code__, strategy)
 
     def _around(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -157,7 +155,9 @@ class Patch:
             return
         if len(seen.pending) >= _MOST_PENDING:
             read_pending()
-        if len(seen.pending) >= _MOST_PENDING or _is_captured(self._kind):
+        # Other events would break off a CUDA graph that is being captured.
+        captured = self._kind == "cuda" and torch.cuda.is_current_stream_capturing()
+        if len(seen.pending) >= _MOST_PENDING or captured:
             raise RuntimeError
         spare = seen.spare.get(copy.device)
         if spare:
@@ -184,19 +184,16 @@ class Patch:
             if copy.events is not None:
                 copy.events[1].record(copy.stream)
             moves.device = copy.device = self._numbered(copy.device)
-            size, pinned = _sent(args[0], result, goes_on=_goes_on(args, kwargs))
+            # By its place ``non_blocking`` is the first of the flags.
+            flags = (each for each in args if isinstance(each, bool))
+            goes_on = bool(kwargs.get("non_blocking", next(flags, False)))
+            size, pinned = _sent(args[0], result, goes_on=goes_on)
             moves.bytes += size
             moves.pinned_bytes += pinned
             seen.pending.append(copy)
             seen.reached.add(copy.device)
         except Exception:  # noqa: BLE001 - as above
             moves.failed = True
-
-
-def _goes_on(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether ``non_blocking`` is given: by its place it is the first of the flags."""
-    flags = (each for each in args if isinstance(each, bool))
-    return bool(kwargs.get("non_blocking", next(flags, False)))
 
 
 def _sent(tensor: torch.Tensor, result: torch.Tensor, *, goes_on: bool) -> tuple[int, int]:
@@ -229,11 +226,6 @@ def _forget() -> None:
             clear()
 
 
-def _is_captured(kind: str) -> bool:
-    """Whether a CUDA graph is being captured, which other events would break off."""
-    return kind == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 def _leave_child() -> None:
     """Take it off in a process that was forked meanwhile, such as a worker: nobody asks there."""
     seen.by_thread.clear()
@@ -243,3 +235,206 @@ def _leave_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_child)
+
+
+@dataclasses.dataclass(slots=True)
+class Moves:
+    """What was copied from a batch's coming until the next was asked for.
+
+    Attributes:
+        device: The last that was copied to; ``None`` where nothing was copied.
+        bytes: Copied.
+        pinned_bytes: Those that came from page-locked memory.
+        copy_s: Seconds on the device; those of the calling thread where there are no events.
+        exposed_s: The part on the stream that the loop works on, which waits for it.
+        blocked_s: Seconds in which a copy held the calling thread up; its waiting for work that was
+            ordered before isn't the copy's.
+        pending: Copies that the device has not been seen to end.
+        failed: Whether a copy could not be timed.
+        busy: Whether a copy is being ordered: what its call does within itself is no copy more.
+        streams: Where the loop's work went when the batch came, by device that it had reached.
+    """
+
+    device: torch.device | None = None
+    bytes: int = 0
+    pinned_bytes: int = 0
+    copy_s: float = 0.0
+    exposed_s: float = 0.0
+    blocked_s: float = 0.0
+    pending: int = 0
+    failed: bool = False
+    busy: bool = False
+    streams: Mapping[torch.device, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Copy:
+    """A copy on its way.
+
+    Attributes:
+        moves: Of its batch.
+        device: Where to.
+        stream: That it is ordered on; ``None`` without events.
+        events: Before and after it; ``None`` where the program's clock has to do.
+        exposed: Whether the loop's own stream waits for it.
+        host_s: What the call took.
+    """
+
+    moves: Moves
+    device: torch.device
+    stream: Any = None
+    events: tuple[Event, Event] | None = None
+    exposed: bool = True
+    host_s: float = 0.0
+
+    def is_over(self) -> bool:
+        """Whether the device has come to its end, which is then counted; never waits."""
+        moves = self.moves
+        try:
+            if self.events is not None and not self.events[1].query():
+                return False
+            took_s = self.host_s
+            if self.events is not None:
+                took_s = self.events[0].elapsed_time(self.events[1]) / 1e3
+                seen.spare.setdefault(self.device, []).append(self.events)
+            moves.copy_s += took_s
+            moves.exposed_s += took_s if self.exposed else 0.0
+            moves.blocked_s += min(took_s, self.host_s)
+        except Exception:  # noqa: BLE001 - a device that refuses; its batch is not told of
+            moves.failed = True
+        moves.pending -= 1
+        return True
+
+
+@dataclasses.dataclass(slots=True)
+class CopyRegistry:
+    """What is known of this process's copies.
+
+    Attributes:
+        by_thread: The batch that each thread works on.
+        pending: Copies on their way.
+        spare: Pairs of events that can be used again.
+        reached: Devices that the program itself has been seen to reach; no other may dlprof wake.
+    """
+
+    by_thread: dict[int, Moves] = dataclasses.field(default_factory=dict)
+    pending: list[Copy] = dataclasses.field(default_factory=list)
+    spare: dict[torch.device, list[tuple[Event, Event]]] = dataclasses.field(default_factory=dict)
+    reached: set[torch.device] = dataclasses.field(default_factory=set)
+
+
+seen = CopyRegistry()
+_reading = Lock()
+
+
+def read_pending() -> None:
+    """Count copies that have ended."""
+    if not seen.pending or not _reading.acquire(blocking=False):
+        return
+    try:
+        for each in list(seen.pending):
+            if each.is_over():
+                seen.pending.remove(each)
+    finally:
+        _reading.release()
+
+
+def streams_now() -> dict[torch.device, Any]:
+    """Where work goes now on each device that was reached."""
+    return {each: torch.accelerator.current_stream(each) for each in list(seen.reached)}
+
+
+class Noticer:
+    """Notices what the consumers of one loader copy, for its first batches.
+
+    Args:
+        kind: Of the device, from ``compiled_for``.
+        batches: Noticed at most.
+        seconds: As well, from the first batch on.
+    """
+
+    def __init__(self, kind: str, *, batches: int, seconds: float) -> None:
+        self.over = False
+        self._kind = kind
+        self._left, self._seconds, self._ends_s = batches, seconds, 0.0
+        self._open: dict[int, Moves] = {}
+        self._done: list[Moves] = []
+        self._patch: Patch | None = None
+
+    def asked(self) -> None:
+        """This thread asks for a batch: it is done with the one before."""
+        moves = self._close(get_ident())
+        if moves is None:
+            return
+        read_pending()
+        self._done.append(moves)
+        self._left -= 1
+        if self._left <= 0 or time.perf_counter() >= self._ends_s:
+            self.over = True
+            self.pause()
+
+    def came(self) -> None:
+        """This thread has its batch, and may copy it from now on."""
+        if self.over:
+            return
+        try:
+            self._ends_s = self._ends_s or time.perf_counter() + self._seconds
+            self._hold()
+            thread = get_ident()
+            moves = seen.by_thread.get(thread)
+            if moves is None or moves.pending or moves.bytes:
+                moves = Moves(streams=streams_now())
+            # Else it is the same batch, on its way through a loader that wraps another.
+            seen.by_thread[thread] = self._open[thread] = moves
+        except Exception:  # noqa: BLE001 - a training must not end by being watched
+            self.over = True
+            self.pause()
+
+    def pause(self) -> None:
+        """Its iterator ended or was let go of: notice nothing before another batch comes."""
+        for thread in list(self._open):
+            self._close(thread)
+        with CHANGING:
+            patch, self._patch = self._patch, None
+            if patch is not None:
+                patch.let_go()
+
+    def told(self, first: int) -> list[Moves]:
+        """Batches whose copies have all ended and were timed; none where nothing was copied.
+
+        Args:
+            first: Batches that are left out; of few batches, only the very first.
+        """
+        read_pending()
+        begin = first if len(self._done) > 2 * first else 1
+        timed = [each for each in self._done[begin:] if not each.pending and not each.failed]
+        return timed if any(each.bytes for each in timed) else []
+
+    def has_failed(self) -> bool:
+        """Whether copies of some batch could not be timed."""
+        return any(each.failed for each in self._done)
+
+    def _hold(self) -> None:
+        """Have the methods replaced, once for all threads that share the loader."""
+        with CHANGING:
+            if self._patch is None and not self.over:
+                self._patch = Patch.held(self._kind)
+
+    def _close(self, thread: int) -> Moves | None:
+        moves = self._open.pop(thread, None)
+        if moves is not None and seen.by_thread.get(thread) is moves:
+            del seen.by_thread[thread]
+        return moves
+
+
+def compiled_for() -> str | None:
+    """The kind of accelerator that this torch is made for; ``None`` for none.
+
+    Whether one is there isn't asked: on CUDA that alone keeps processes forked later from it.
+    Apple's isn't named: to read an event there is to wait for all that was ordered of the device.
+    """
+    try:
+        found = torch.accelerator.current_accelerator()
+    except (AttributeError, RuntimeError):  # a torch of before 2.6
+        return None
+    return None if found is None or found.type == "mps" else found.type

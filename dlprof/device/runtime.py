@@ -7,9 +7,10 @@ device has not raises ``UnavailableError`` with the reason, never anything else.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -64,11 +65,7 @@ class Runtime(Protocol):
 
 
 class AcceleratorRuntime:
-    """A real accelerator.
-
-    Args:
-        device: One of the current accelerator's, with its index.
-    """
+    """A real accelerator."""
 
     timed_by = "device events"
     asynchronous = True
@@ -107,13 +104,12 @@ class AcceleratorRuntime:
 class _Stamp:
     """An event of the CPU: its work is done when the call returns."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._at_s = 0.0
 
     def record(self, stream: Any = None) -> None:
         del stream
-        self._at_s = self._clock()
+        self._at_s = time.perf_counter()
 
     def synchronize(self) -> None:
         """Nothing is ever on its way."""
@@ -127,22 +123,17 @@ class _Stamp:
 
 
 class HostRuntime:
-    """The CPU: copies are ``memcpy``, done by the calling thread, and timed by its clock.
-
-    Args:
-        clock: Monotonic seconds.
-    """
+    """The CPU: copies are ``memcpy``, done by the calling thread, and timed by its clock."""
 
     timed_by = "host clock"
     asynchronous = False
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self) -> None:
         self.device = torch.device("cpu")
-        self._clock = clock
 
     def event(self) -> Event:
         """A reading of the clock."""
-        return _Stamp(self._clock)
+        return _Stamp()
 
     def stream(self) -> Any:
         """There is none.
@@ -167,6 +158,30 @@ class HostRuntime:
         """
         del tensor
         raise UnavailableError("memory is pinned for an accelerator, and this is the CPU")
+
+
+class EventTimer:
+    """The device's time for what is ordered while it is entered, on the stream that is current."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._began, self._ended = runtime.event(), runtime.event()
+
+    def __enter__(self) -> Self:
+        self._began.record(self._runtime.current())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.record(self._runtime.current())
+
+    def is_over(self) -> bool:
+        """Whether the device has done all of it; never waits."""
+        return self._ended.query()
+
+    def seconds(self) -> float:
+        """How long it took; waits for its end."""
+        self._ended.synchronize()
+        return self._began.elapsed_time(self._ended) / 1e3
 
 
 def find_accelerator() -> str | None:
@@ -252,3 +267,74 @@ def _reasons(what: str) -> Iterator[None]:
             raise  # there is some, and less may do
         words = str(error).strip().splitlines() or [type(error).__name__]
         raise UnavailableError(f"this device has no {what} in torch: {words[0]}") from error
+
+
+def identity(runtime: Runtime) -> tuple[str, str]:
+    """A device's name and NVML's UUID, as far as torch tells; empty texts otherwise."""
+    if not isinstance(runtime, AcceleratorRuntime):
+        return "", ""
+    try:
+        module = torch.get_device_module(runtime.device)
+        properties = module.get_device_properties(runtime.device)
+    except (AttributeError, RuntimeError):  # a kind of device that torch describes in no module
+        return "", ""
+    uuid = str(getattr(properties, "uuid", "") or "")
+    known = uuid if not uuid or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    return str(getattr(properties, "name", "")), known
+
+
+def held_bytes(runtime: Runtime) -> int | None:
+    """Device memory that torch's allocator holds in this process; ``None`` where it doesn't tell.
+
+    All that is to be had of Apple's GPUs, which tell nothing to other processes.
+    """
+    if not isinstance(runtime, AcceleratorRuntime):
+        return None
+    try:
+        module = torch.get_device_module(runtime.device)
+        if hasattr(module, "driver_allocated_memory"):  # Apple's, of which there is only one
+            return int(module.driver_allocated_memory())
+        return int(module.memory_reserved(runtime.device))
+    except (AttributeError, RuntimeError):
+        return None
+
+
+_SCRATCH_BYTES = 64 << 20
+_ROUNDS = 8
+_WARM_UP_S = 0.25
+"""A card that rests has low clocks, by up to a factor of ten, and raises them only under load."""
+
+
+class Spinner:
+    """Keeps the device busy for a while.
+
+    Rounds of an elementwise operation on a buffer of its own: public torch, on every device.
+    """
+
+    def __init__(self, runtime: Runtime, size: int = _SCRATCH_BYTES) -> None:
+        self._runtime = runtime
+        self._scratch = torch.zeros(size, dtype=torch.uint8, device=runtime.device)
+        self._each_s = max(1e-6, self._fastest())
+
+    def spin(self, seconds: float) -> None:
+        """Order work of about so many seconds, on the current stream."""
+        rest, rounds = math.modf(seconds / self._each_s)
+        for _ in range(int(rounds)):
+            self._scratch.bitwise_not_()
+        part = self._scratch[: int(rest * self._scratch.numel())]
+        if part.numel():
+            part.bitwise_not_()
+
+    def _fastest(self) -> float:
+        """Seconds of a round once the card has come up to speed."""
+        self._timed(1)  # loads the kernel
+        until_s, best_s = time.perf_counter() + _WARM_UP_S, math.inf
+        while best_s == math.inf or time.perf_counter() < until_s:
+            best_s = min(best_s, self._timed(_ROUNDS) / _ROUNDS)
+        return best_s
+
+    def _timed(self, count: int) -> float:
+        with EventTimer(self._runtime) as timer:
+            for _ in range(count):
+                self._scratch.bitwise_not_()
+        return timer.seconds()

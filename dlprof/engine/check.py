@@ -16,7 +16,6 @@ from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.gate import checked_target, figures_of, make_check
 from dlprof.records.gate import CheckReport
-from dlprof.version import __version__
 
 
 def run_check(
@@ -100,12 +99,8 @@ def _report(
     return dataclasses.replace(
         check,
         warn_only=settings.warn_only,
-        started_at=started_at,
-        dlprof_version=__version__,
-        python_version=built.versions["python"],
-        torch_version=built.versions["torch"],
-        machine=sides.machine,
         unavailable=measured.unavailable,
+        **sides.provenance(started_at),
     )
 
 

@@ -88,6 +88,7 @@ class Preflight:
         """
         unsendable = probe["batch_failure"]
         own = target.own_config or Config()
+        launched = max(settings.launch_ranks or (1,))
         return cls(
             batch_size=target.batch_size,
             batch_bytes=probe["least_bytes"],
@@ -96,11 +97,11 @@ class Preflight:
             start_method=own.start_method or probe["start_method"],
             sharing_strategy=probe["sharing_strategy"],
             memory=_least(
-                _free(machine.memory_available_bytes),
+                _free(machine.memory_available_bytes, launched),
                 _allowed("--max-ram", settings.max_ram_bytes, settings.ranks),
             ),
             shared_memory=_least(
-                _free(machine.shm_available_bytes),
+                _free(machine.shm_available_bytes, launched),
                 _allowed("--max-shm", settings.max_shm_bytes, settings.ranks),
             ),
             open_files=machine.open_files_limit,
@@ -201,8 +202,11 @@ def _bytes(size: float) -> str:
     return format_bytes(round(size))
 
 
-def _free(available: int | None) -> Room | None:
-    return None if available is None else Room(size=available, text=f"{_bytes(available)} is free")
+def _free(available: int | None, launched: int) -> Room | None:
+    if available is None:
+        return None
+    each = "" if launched == 1 else f" for each of {launched} ranks"
+    return Room(size=available / launched, text=f"{_bytes(available / launched)} is free{each}")
 
 
 def _allowed(option: str, limit: int | None, ranks: int) -> Room | None:

@@ -33,8 +33,7 @@ from dlprof.records import (
     TrialCost,
     Usage,
 )
-from dlprof.records.bounds import fault_of
-from dlprof.records.codec import MismatchError, from_json
+from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.search.led import (
     calibration_configs,
     has_room,
@@ -53,6 +52,7 @@ from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.builtin.options import DlioOptions, options_of
 from dlprof.targets.grammar import parse_target
+from dlprof.trial.launch import Seat
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -252,12 +252,12 @@ def _limits(settings: SweepSettings, machine: Machine) -> TrialLimits:
     """When a trial is ended: before the machine runs out of memory, for one."""
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     memory = min((size for size in sizes if size is not None), default=0)
-    own = settings.max_ram_bytes
+    own, launched = settings.max_ram_bytes, max(settings.launch_ranks or (1,))
     return TrialLimits(
         wall_s=settings.timeout_s,
         stall_s=min(_STALL_S, settings.timeout_s),
         usable_cores=machine.usable_cores,
-        memory_bytes=None if own is None else own // settings.ranks,
+        memory_bytes=None if own is None else own * launched // settings.ranks,
         reserve_bytes=min(_MOST_RESERVE_BYTES, memory // 20),
     )
 
@@ -291,6 +291,8 @@ def plan_sweep(
 ) -> tuple[Plan, tuple[LeftOut, ...]]:
     """Plan a sweep of which ``spent_s`` are gone; returns what there is no room for, too."""
     cost = trial_cost(machine, outlook.target, runner)
+    share = cost.usable_cores / max(settings.launch_ranks or (1,))
+    cost = dataclasses.replace(cost, usable_cores=share)
     present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
     left_s = settings.budget_s - spent_s
@@ -344,9 +346,13 @@ def new_header(
 _Told = TypeVar("_Told", DatasetWeight, Explanation, Timeline)
 
 
-def explanation_of(told: Mapping[str, object], trial_id: str) -> Explanation | None:
+def explanation_of(told: Mapping[str, object], trial: Trial) -> Explanation | None:
     """Where a trial's time went; ``None`` if it told nothing, or nothing that makes sense."""
-    return _record(Explanation, told.get("explanation"), trial_id)
+    found = _record(Explanation, told.get("explanation"), trial.id)
+    if found is None or "fetch_threads_cpu_s" in found.unavailable:  # there is no GIL
+        return found
+    used = trial.usage
+    return found.with_gil(used.worker_waits if trial.config.num_workers else used.main_waits)
 
 
 def timeline_of(told: Mapping[str, object], trial_id: str) -> Timeline | None:
@@ -420,7 +426,11 @@ def _on_the_cpu(settings: SweepSettings) -> CopySettings:
 
 @contextlib.contextmanager
 def opened_runner(
-    settings: SweepSettings, listener: SweepListener, *, pickled: bytes | None = None
+    settings: SweepSettings,
+    listener: SweepListener,
+    *,
+    pickled: bytes | None = None,
+    seats: Sequence[Seat] = (),
 ) -> Iterator[TrialRunner]:
     """A runner for the target that the settings name, closed at the end.
 
@@ -428,6 +438,7 @@ def opened_runner(
         settings: What to load.
         listener: Told while data of a built-in is made.
         pickled: A live object to load instead (Python API).
+        seats: Of the ranks that load at once; none for one loader by itself.
 
     Raises:
         DlprofError: The target's name can't be read, or its data can't be made.
@@ -437,7 +448,7 @@ def opened_runner(
         prepare(spec, listener.preparing, arguments=settings.arguments)
     with work_directory() as directory:
         request = _build_request(settings, pickled, directory)
-        runner = TrialRunner(request, directory=directory, pulse=listener.pulse)
+        runner = TrialRunner(request, directory=directory, pulse=listener.pulse, seats=seats)
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")
             yield runner

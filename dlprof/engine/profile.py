@@ -27,6 +27,7 @@ from dlprof.engine.preparation import (
     trial_cost,
     weight_of,
 )
+from dlprof.engine.ranks import seated
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
@@ -46,6 +47,7 @@ from dlprof.records import (
 )
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
+from dlprof.trial.launch import Seat
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.units import format_duration, spread_of, with_hint
@@ -132,6 +134,7 @@ def run_profile(
     force: bool = False,
     pickled: bytes | None = None,
     began_s: float | None = None,
+    seats: tuple[Seat, ...] = (),
 ) -> Run:
     """Explain the one configuration that the settings name.
 
@@ -143,6 +146,7 @@ def run_profile(
         pickled: A live object to load instead of ``settings.target`` (Python API).
         began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
             now.
+        seats: Of the ranks that a launcher has started; the slowest is explained.
 
     Returns:
         The run as it stands in the file; ``diagnosis`` holds what was found.
@@ -154,7 +158,8 @@ def run_profile(
     settings = as_stated(settings)
     check_output(output, force=force)
     check_folder(output.parent)
-    with opened_runner(settings, listener, pickled=pickled) as runner:
+    settings, seats = seated(settings, seats)
+    with opened_runner(settings, listener, pickled=pickled, seats=seats) as runner:
         machine = inspect_machine()
         outlook = look_at_one(runner, settings, machine, deadline)
         config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, runner)
@@ -327,6 +332,7 @@ class _Profile:
             cold_cache=experiment.cold_cache or settings.cold_cache,
             turnover=experiment.turnover,
             explain=experiment.explain,
+            step_barrier=settings.step_barrier,
             **copy_settings(settings, self.header.accelerator),
         )
 
@@ -336,7 +342,7 @@ class _Profile:
     def _keep(self, experiment: Experiment, trial: Trial, told: Message) -> None:
         """Append a trial and what it told to the file, and remember them even if it is full."""
         trial = dataclasses.replace(trial, purpose=_purpose(experiment))
-        explanation = explanation_of(told, trial.id)
+        explanation = explanation_of(told, trial)
         timeline = timeline_of(told, trial.id) if experiment.role == "present" else None
         fault = self.writer.try_append(trial, explanation, timeline)
         if timeline is not None:
@@ -348,9 +354,10 @@ class _Profile:
 
     def _evidence(self) -> Evidence:
         """All that is known so far, and the model that it makes."""
-        settings, target = self.settings, self.header.target
+        settings, target, machine = self.settings, self.header.target, self.header.machine
+        share = machine.usable_cores / self.header.launched  # of one rank, as the trials' figures
         evidence = Evidence(
-            machine=self.header.machine,
+            machine=dataclasses.replace(machine, usable_cores=share),
             target=target,
             config=self.config,
             accelerator=self.header.accelerator,

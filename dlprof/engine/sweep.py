@@ -22,6 +22,7 @@ from dlprof.engine.preparation import (
     opened_runner,
     plan_sweep,
 )
+from dlprof.engine.ranks import seated
 from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError
@@ -47,8 +48,9 @@ from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import next_calibration, next_lever, race_plan
 from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
-from dlprof.stats import Expected
+from dlprof.stats import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
+from dlprof.trial.launch import Seat
 from dlprof.trial.load import made_load
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runner import TrialRunner
@@ -62,6 +64,9 @@ _RAISES = (
     "settings are tried"
 )
 
+
+SCALING_BLOCKS = 2
+"""Trials at each number of ranks, interleaved, so that drift hits all of them."""
 
 EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
 
@@ -107,6 +112,7 @@ class Sweep:
         """
         try:
             reason: EndReason = self._measure()
+            self._try_scaling()
             if self._is_hopeless:
                 self.listener.message(_RAISES)
         except KeyboardInterrupt:
@@ -218,6 +224,47 @@ class Sweep:
             if 2 * proposal.expected_s > self.deadline.left_s or not self._try(proposal, "lever"):
                 return
 
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        """Ranks at which the recommended configuration is measured: alone, and as was asked."""
+        counts = {1, *(self.settings.launch_ranks or ())}
+        # A target that each trial builds may wait for all ranks there.
+        return tuple(sorted(counts)) if len(counts) > 1 and self.runner.fork_safe else ()
+
+    @property
+    def _kept_s(self) -> float:
+        """What of the budget is kept for that."""
+        each_s = self.plan.cost.of(Config(), self.plan.trial_s)
+        trials = max(0, 2 * len(self._counts) - 1)
+        return SCALING_BLOCKS * trials * each_s
+
+    def _try_scaling(self) -> None:
+        """The recommended configuration by fewer ranks and by all, interleaved."""
+        if not self._counts or self._is_hopeless:
+            return
+        try:
+            run = self._so_far()
+            pick = recommend(run, stored_limits(run.header.settings)).config
+        except DlprofError:
+            return  # which is told when the sweep ends
+        most = self._counts[-1]
+        each = [(count, pick) for count in self._counts]
+        if pick.num_workers:  # and as many workers in all as all ranks have
+            shared = ((count, most * pick.num_workers // count) for count in self._counts[:-1])
+            each += [(count, dataclasses.replace(pick, num_workers=n)) for count, n in shared]
+        for block in range(SCALING_BLOCKS):
+            for count, config in each if block % 2 == 0 else reversed(each):
+                cost_s = self.plan.cost.of(config, self.plan.trial_s)
+                proposal = Proposal(
+                    config=config,
+                    repetition=block,
+                    trial_s=self.plan.trial_s,
+                    expected_s=cost_s,
+                    expected_rest_s=cost_s,
+                )
+                if not self._try(proposal, "scaling", ranks=count):
+                    return
+
     def _calibrate(self) -> bool:
         """Traced trials until batches are known; false if the budget ended them."""
         try:
@@ -258,7 +305,7 @@ class Sweep:
         self.listener.predicted(prediction)
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
-        expected = None if led is None else Expected.of(led)
+        expected = None if led is None else ExpectedRates.of(led)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
             cells = () if led is None else tuple(cell.config for cell in led.cells)
             found = Integrity.of(self._so_far())
@@ -268,7 +315,7 @@ class Sweep:
                 expected=expected,
                 cells=tuple(each for each in cells if not found.is_useless(each)),
             )
-            proposal = search.propose(self.trials, remaining_s=self.deadline.left_s)
+            proposal = search.propose(self.trials, remaining_s=self.deadline.left_s - self._kept_s)
             if not isinstance(proposal, Proposal):
                 return proposal.reason
             if not self._try(proposal):
@@ -287,7 +334,9 @@ class Sweep:
         tried = len(self.trials) > self.earlier_trials
         return tried and fails_everywhere(self.trials, self.plan.configs)
 
-    def _try(self, proposal: Proposal, purpose: Purpose = "measure") -> bool:
+    def _try(
+        self, proposal: Proposal, purpose: Purpose = "measure", ranks: int | None = None
+    ) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         elapsed_s, wall_s = self.deadline.elapsed_s, self.deadline.cut_s
         self.listener.trial_started(
@@ -298,12 +347,13 @@ class Sweep:
             trial_id=self._next_id(),
             repetition=proposal.repetition,
             wall_s=wall_s,
+            ranks=ranks,
         )
         cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
         if cut and self.trials and trial.outcome == "timed_out":
             return False
         trial = dataclasses.replace(trial, purpose=purpose)
-        explanation = explanation_of(told, trial.id)
+        explanation = explanation_of(told, trial)
         self._keep(trial, explanation)
         if explanation is None and purpose == "explain":
             self.mute.add(trial.id)
@@ -326,6 +376,7 @@ class Sweep:
             turnover=not timed,
             **copy_settings(self.settings, self.header.accelerator),
             explain=explain,
+            step_barrier=self.settings.step_barrier,
         )
 
     def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
@@ -341,7 +392,7 @@ class Sweep:
 _NO_ROOM = "The budget is too short for the model, so configurations are measured directly"
 
 
-def run_sweep(
+def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     settings: SweepSettings,
     *,
     output: Path,
@@ -351,6 +402,7 @@ def run_sweep(
     given: Collection[str] = (),
     pickled: bytes | None = None,
     began_s: float | None = None,
+    seats: tuple[Seat, ...] = (),
 ) -> Run:
     """Measure what the settings ask for and recommend from it.
 
@@ -364,6 +416,7 @@ def run_sweep(
         pickled: A live object to load instead of ``settings.target`` (Python API).
         began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
             now.
+        seats: Of the ranks that a launcher has started; ``settings.launch_ranks`` launches others.
 
     Returns:
         The run as it stands in the file. ``end.reason`` is ``interrupted`` after Ctrl-C.
@@ -382,8 +435,9 @@ def run_sweep(
         check_output(output, force=force)
         check_folder(output.parent)
         refuse_budget(settings)
+    settings, seats = seated(settings, seats)
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
-    with opened_runner(settings, listener, pickled=pickled) as runner:
+    with opened_runner(settings, listener, pickled=pickled, seats=seats) as runner:
         machine = inspect_machine()
         outlook = look_at(runner, settings, machine, deadline)
         if before is None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
-from dlprof.machine.numa import node_cpus
+from dlprof.machine.inspection import node_cpus
 from dlprof.records import Machine
 from dlprof.records.codec import from_json
 from dlprof.records.transfer import BatchTransfer, DeviceTransfer, TogetherRate, Transfers

@@ -15,22 +15,34 @@ document of a check holds them, so that anybody can compute it anew.
 from __future__ import annotations
 
 from dlprof.gate.baseline import (
+    add_entry,
+    baseline_key,
     comparable,
+    figures_of,
+    figures_of_blocks,
     judge_baseline,
     key_difference,
+    parse_baseline,
+    render_entry,
 )
-from dlprof.gate.baseline_entry import baseline_key, figures_of, figures_of_blocks
-from dlprof.gate.baseline_file import add_entry, parse_baseline, render_entry
-from dlprof.gate.design import SIDES, cores_of, order_of
 from dlprof.gate.document import (
     checked_baseline,
     checked_target,
     exit_code,
     make_check,
-    recomputed,
+    make_self_test,
+    reach_of,
+    sights,
 )
-from dlprof.gate.plan import ALL_GATES, Limits, loader_difference, make_plan
-from dlprof.gate.sight import make_self_test, reach_of, sights
+from dlprof.gate.plan import (
+    ALL_GATES,
+    SIDES,
+    Limits,
+    cores_of,
+    loader_difference,
+    make_plan,
+    order_of,
+)
 from dlprof.gate.verdict import NextLook, judge, next_look
 from dlprof.gate.views import LEAST_BATCHES, MOST_BATCHES, cleaned, grouped
 
@@ -63,7 +75,6 @@ __all__ = [
     "order_of",
     "parse_baseline",
     "reach_of",
-    "recomputed",
     "render_entry",
     "sights",
 ]

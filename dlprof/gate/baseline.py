@@ -10,36 +10,36 @@ one more run. ``s`` counts as 1 % at least, since a few equal runs don't prove t
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import re
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
-from dlprof.gate.look import fraction_of
-from dlprof.gate.plan import ALL_GATES
-from dlprof.gate.wording import METRICS, VIEW_NAMES, percent, sentence
+from dlprof.errors import FileError
+from dlprof.gate.rule import fraction_of
+from dlprof.gate.views import QuadReading, block_value, read_quad
+from dlprof.gate.wording import VIEW_NAMES, gate_result, percent
+from dlprof.records import Config, Machine
 from dlprof.records.gate import (
     BaselineEntry,
     BaselineKey,
     BaselineRule,
-    GateName,
+    Block,
+    CheckPlan,
     GateResult,
     GateState,
+    Quad,
     ReasonCode,
     Verdict,
     ViewFigures,
 )
 from dlprof.stats import t_quantile
 
-JUDGED: tuple[GateName, ...] = ("service",)
-"""What a baseline is held against by default: wall time differs between machines of one model by
-far more than code does."""
-
 MOST_ENTRIES = 50
 """Entries of one key that a file keeps; older ones go when a new one is added."""
-
-_BLIND_FACTOR = 2.0
-"""A history whose spread could hide a slowdown of this many thresholds can't pass a run."""
 
 
 def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[BaselineEntry]:
@@ -50,43 +50,37 @@ def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[Basel
     )
 
 
-def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
-    """In what the key differs from the most alike one of the history, in words.
-
-    Entries of other targets are the last to be named; empty without any entry.
-    """
-    differences = [_key_fields(entry.key, key) for entry in history]
-    closest = min(differences, key=lambda names: ("target" in names, len(names)), default={})
-    return ", ".join(f"{name} {was} instead of {now}" for name, (was, now) in closest.items())
-
-
 _WORDS: Mapping[str, str] = MappingProxyType(
     {"cpu_model": "CPU model", "available_cores": "available cores", "os": "OS"}
 )
 
 
-def _key_fields(stored: BaselineKey, key: BaselineKey) -> dict[str, tuple[object, object]]:
-    """The fields in which two keys differ, with the stored value and the present one."""
-    pairs = (
-        (field.name, getattr(stored, field.name), getattr(key, field.name))
-        for field in dataclasses.fields(BaselineKey)
-    )
-    return {_WORDS.get(name, name): (was, now) for name, was, now in pairs if was != now}
+def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
+    """In what the key differs from the most alike one of the history, in words.
+
+    Entries of other targets are the last to be named; empty without any entry.
+    """
+    names = [field.name for field in dataclasses.fields(BaselineKey)]
+    differences = [
+        {
+            _WORDS.get(name, name): (getattr(entry.key, name), getattr(key, name))
+            for name in names
+            if getattr(entry.key, name) != getattr(key, name)
+        }
+        for entry in history
+    ]
+    closest = min(differences, key=lambda names: ("target" in names, len(names)), default={})
+    return ", ".join(f"{name} {was} instead of {now}" for name, (was, now) in closest.items())
 
 
 def judge_baseline(
     entry: BaselineEntry,
     history: Iterable[BaselineEntry],
     rule: BaselineRule | None = None,
-    metrics: Collection[GateName] = JUDGED,
 ) -> Verdict:
-    """What the stored history says of a run.
+    """What the stored history says of a run: of its service time alone.
 
-    Args:
-        entry: The run.
-        history: All stored entries, in any order; those with another key are left out.
-        rule: How to judge.
-        metrics: What to judge; each view by itself.
+    Wall time differs between machines of one model by far more than code does.
 
     Returns:
         A verdict whose state is ``no_baseline`` where the history has too few runs that can be
@@ -96,83 +90,55 @@ def judge_baseline(
     stored = list(history)
     before = [other for other in comparable(stored, entry.key) if other != entry]
     if not before:
-        return _no_baseline("other_machine", _nothing_comparable(stored, entry.key))
+        alike = key_difference(stored, entry.key) or "nothing: it is this very run"
+        return _no_baseline(
+            "other_machine",
+            f"the baseline holds other runs only; the most alike differs in {alike}"
+            if stored
+            else "the baseline is empty",
+        )
     if len(before) < rule.least_runs:
         have = f"{len(before)} comparable run{'s' if len(before) > 1 else ''} stored"
         return _no_baseline("too_few_runs", f"{have}, {rule.least_runs} are needed")
-    gates = [
-        _judge_metric(name, entry, before[-rule.runs :], rule)
-        for name in ALL_GATES
-        if name in metrics
-    ]
-    state = _worst(gate.state for gate in gates)
+    gate = _judge_service(entry, before[-rule.runs :], rule)
     return Verdict(
-        state=state,
-        explanation=next(gate.explanation for gate in gates if gate.state == state),
-        gates=tuple(gates),
-        error_bound=(1 - rule.confidence) * sum(len(gate.views) for gate in gates),
+        state=gate.state,
+        explanation=gate.explanation,
+        gates=(gate,),
+        error_bound=(1 - rule.confidence) * len(gate.views),
         notes=(f"Compared with {min(len(before), rule.runs)} earlier runs on this machine.",),
     )
 
 
-def _nothing_comparable(stored: Sequence[BaselineEntry], key: BaselineKey) -> str:
-    if not stored:
-        return "the baseline is empty"
-    return (
-        f"the baseline holds other runs only; the most alike differs in {_difference(stored, key)}"
-    )
-
-
-def _difference(stored: Sequence[BaselineEntry], key: BaselineKey) -> str:
-    return key_difference(stored, key) or "nothing: it is this very run"
-
-
 def _no_baseline(reason: ReasonCode, detail: str) -> Verdict:
-    gate = _result("service", "no_baseline", reason, (), detail)
+    gate = gate_result("service", "no_baseline", reason, (), detail)
     text = f"There is no comparable baseline: {detail}."
     return Verdict(state="no_baseline", explanation=text, gates=(gate,))
 
 
-def _worst(states: Iterable[GateState]) -> GateState:
-    ranks: Mapping[GateState, int] = {"fail": 3, "inconclusive": 2, "no_baseline": 1, "pass": 0}
-    return max(states, key=ranks.__getitem__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
-    """A figure held against those of earlier runs.
-
-    Attributes:
-        state: What it says by itself.
-        figures: For people.
-    """
-
-    state: GateState
-    figures: ViewFigures
-
-
 _REASONS: Mapping[GateState, ReasonCode] = MappingProxyType(
-    {"fail": "slower", "pass": "not_slower", "inconclusive": "spread"}
+    {"fail": "slower", "inconclusive": "spread", "pass": "not_slower"}
 )
+"""Of a metric in a state, the gravest first."""
 
 
-def _judge_metric(
-    name: GateName, entry: BaselineEntry, before: Sequence[BaselineEntry], rule: BaselineRule
+def _judge_service(
+    entry: BaselineEntry, before: Sequence[BaselineEntry], rule: BaselineRule
 ) -> GateResult:
-    """One metric; every view of it that enough earlier runs have."""
-    views = []
+    """The service time, by every view of it that enough earlier runs have."""
+    views: list[tuple[GateState, ViewFigures]] = []
     for view in VIEW_NAMES:
-        key = f"{name}.{view}"
+        key = f"service.{view}"
         logs = [math.log(other.figures[key]) for other in before if _has(other, key)]
         if _has(entry, key) and len(logs) >= rule.least_runs:
             views.append(_judge_view(view, math.log(entry.figures[key]), logs, rule))
     if not views:
-        return _result(name, "inconclusive", "not_measured", (), "")
-    state = _worst(view.state for view in views)
-    views.sort(key=lambda view: view.state != state)
-    limit = views[0].figures.limit_text
-    detail = f"earlier runs vary so much that only a slowdown beyond {limit} would show"
-    return _result(name, state, _REASONS[state], [view.figures for view in views], detail)
+        return gate_result("service", "inconclusive", "not_measured")
+    views.sort(key=lambda view: list(_REASONS).index(view[0]))
+    state, worst = views[0]
+    detail = f"earlier runs vary so much that only a slowdown beyond {worst.limit_text} would show"
+    figures = [figures for _, figures in views]
+    return gate_result("service", state, _REASONS[state], figures, detail)
 
 
 def _has(entry: BaselineEntry, key: str) -> bool:
@@ -181,7 +147,9 @@ def _has(entry: BaselineEntry, key: str) -> bool:
     return figure is not None and 0 < figure < math.inf
 
 
-def _judge_view(name: str, log: float, logs: Sequence[float], rule: BaselineRule) -> _View:
+def _judge_view(
+    name: str, log: float, logs: Sequence[float], rule: BaselineRule
+) -> tuple[GateState, ViewFigures]:
     """One figure against the same of earlier runs, as logarithms."""
     runs = len(logs)
     middle = statistics.median(logs)
@@ -192,9 +160,10 @@ def _judge_view(name: str, log: float, logs: Sequence[float], rule: BaselineRule
     state: GateState = "inconclusive"
     if shift > limit:
         state = "fail"
-    elif shift <= threshold and limit <= math.log1p(_BLIND_FACTOR * rule.threshold):
+    # A history whose spread could hide a slowdown of this many thresholds can't pass a run.
+    elif shift <= threshold and limit <= math.log1p(2.0 * rule.threshold):
         state = "pass"
-    figures = ViewFigures(
+    return state, ViewFigures(
         view=name,
         quads=runs,
         base=math.exp(middle),
@@ -206,22 +175,195 @@ def _judge_view(name: str, log: float, logs: Sequence[float], rule: BaselineRule
         text=f"{percent(fraction_of(shift))} on the median of {runs} runs",
         limit_text=percent(fraction_of(limit), signed=False),
     )
-    return _View(state=state, figures=figures)
 
 
-def _result(
-    name: GateName,
-    state: GateState,
-    reason: ReasonCode,
-    views: Sequence[ViewFigures],
-    detail: str,
-) -> GateResult:
-    return GateResult(
-        name=name,
-        label=METRICS[name].label,
-        state=state,
-        reason=reason,
-        explanation=sentence(name, reason, views, detail),
-        unit=METRICS[name].unit,
-        views=tuple(views),
+def figures_of(plan: CheckPlan, quads: Sequence[Quad]) -> dict[str, float]:
+    """The figures of a run for a baseline: medians over the change's blocks, by metric and view."""
+    figures = {}
+    for rule in plan.rules:
+        read = (read_quad(quad, rule) for quad in quads if quad.series == rule.series)
+        sound = [reading for reading in read if isinstance(reading, QuadReading)]
+        for view in rule.views:
+            values = [value for each in sound for value in each.values[view, "change"]]
+            if values:
+                figures[f"{rule.name}.{view}"] = statistics.median(values)
+    return figures
+
+
+def figures_of_blocks(plan: CheckPlan, blocks: Sequence[Block]) -> dict[str, float]:
+    """The same of blocks of one side that were measured alone."""
+    figures = {}
+    for rule in plan.rules:
+        for view in rule.views:
+            found = (block_value(block, rule, view) for block in blocks)
+            values = [value for value in found if value is not None]
+            if values:
+                figures[f"{rule.name}.{view}"] = statistics.median(values)
+    return figures
+
+
+def baseline_key(
+    machine: Machine, *, target: str, python: str, torch: str, config: Config, data: str
+) -> BaselineKey:
+    """The key of a run: what must be equal for its figures to be comparable.
+
+    Of versions that change with every security update only the first two numbers count, as of
+    the kernel; of torch all do.
+    """
+    return BaselineKey(
+        target=target,
+        cpu_model=machine.cpu_model,
+        available_cores=round(machine.usable_cores, 2),
+        os=_two_numbers(machine.platform),
+        python=_two_numbers(python),
+        torch=torch,
+        config=config.canonical().key,
+        data=data,
     )
+
+
+def _two_numbers(version: str) -> str:
+    """A version without what follows its second number: ``Linux 6.1`` of ``Linux 6.1.99-5``."""
+    match = re.match(r"\D*\d+(?:\.\d+)?", version)
+    return match[0] if match else version
+
+
+VERSION = 1
+"""Of a line's format."""
+
+MOST_CHARACTERS = 16 * 1024 * 1024
+"""No baseline is longer: tens of thousands of entries."""
+
+_VERSION_KEY = "dlprof_baseline"
+_CONFLICTS = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
+_HINT = "Correct or remove that line."
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _EntryLine:
+    """A line as it stands, and what it says."""
+
+    text: str
+    entry: BaselineEntry
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where it stands in a sorted file."""
+        return (*dataclasses.astuple(self.entry.key), self.entry.recorded_at, self.entry.commit)
+
+
+def parse_baseline(text: str, name: str) -> list[BaselineEntry]:
+    """The entries of a baseline, in the order of their lines; doubles from a merge once.
+
+    Raises:
+        FileError: If a line can't be understood.
+    """
+    return [line.entry for line in _lines(text, name)]
+
+
+def add_entry(
+    text: str, entry: BaselineEntry, name: str, *, most_entries: int = MOST_ENTRIES
+) -> str:
+    """The file's text with one more entry, and without the oldest of its key beyond a number.
+
+    Raises:
+        FileError: If a line of the file can't be understood.
+        ValueError: If a figure of the entry is not a finite number.
+    """
+    new = _EntryLine(render_entry(entry), entry)
+    lines = [line for line in _lines(text, name) if line.place != new.place]
+    lines = sorted([*lines, new], key=lambda line: line.place)
+    same = [line for line in lines if line.entry.key == entry.key]
+    dropped = {line.place for line in same[:-most_entries]}
+    return "".join(f"{line.text}\n" for line in lines if line.place not in dropped)
+
+
+def render_entry(entry: BaselineEntry) -> str:
+    """One line, ASCII, without its end; equal entries give equal lines.
+
+    Raises:
+        ValueError: If a figure is not a finite number.
+    """
+    key = dataclasses.asdict(entry.key)
+    fields = {
+        _VERSION_KEY: VERSION,
+        "recorded_at": entry.recorded_at,
+        "commit": entry.commit,
+        "figures": {name: float(entry.figures[name]) for name in sorted(entry.figures)},
+        "key": {**key, "available_cores": float(entry.key.available_cores)},
+    }
+    return json.dumps(fields, allow_nan=False)
+
+
+def _lines(text: str, name: str) -> list[_EntryLine]:
+    if len(text) > MOST_CHARACTERS:
+        raise FileError(
+            f"{name} is too long for a baseline", hint="Give the path of a baseline of dlprof's."
+        )
+    seen: dict[tuple[object, ...], _EntryLine] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        bare = line.strip()
+        if bare:
+            parsed = _EntryLine(bare, _entry(bare, f"{name}, line {number}"))
+            seen.setdefault(parsed.place, parsed)
+    return list(seen.values())
+
+
+def _entry(line: str, where: str) -> BaselineEntry:
+    if line.startswith(_CONFLICTS):
+        raise FileError(
+            f"{where}: the file holds a merge conflict",
+            hint="Remove the markers and keep the lines of both sides; their order doesn't matter.",
+        )
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        raise FileError(f"{where} is not JSON", hint=_HINT) from None
+    if not isinstance(data, dict) or not isinstance(data.get(_VERSION_KEY), int):
+        raise FileError(f"{where} is not an entry of a baseline", hint=_HINT)
+    if data[_VERSION_KEY] > VERSION:
+        raise FileError(
+            f"{where} was written by a newer dlprof "
+            f"(version {data[_VERSION_KEY]}; this one reads {VERSION})",
+            hint="Upgrade dlprof: pip install --upgrade dlprof",
+        )
+    try:
+        return BaselineEntry(
+            key=_key(data["key"]),
+            recorded_at=_text(data["recorded_at"]),
+            commit=_text(data.get("commit", "")),
+            figures=_figures(data["figures"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        fault = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise FileError(f"{where} {fault}", hint=_HINT) from None
+
+
+def _key(data: Any) -> BaselineKey:
+    if not isinstance(data, dict):
+        raise TypeError("has a key that is not a table")
+    fields = {field.name: data[field.name] for field in dataclasses.fields(BaselineKey)}
+    cores = _number(fields.pop("available_cores"))
+    return BaselineKey(
+        available_cores=cores, **{name: _text(value) for name, value in fields.items()}
+    )
+
+
+def _figures(data: Any) -> dict[str, float]:
+    if not isinstance(data, dict):
+        raise TypeError("has figures that are not a table")
+    return {_text(name): _number(value) for name, value in data.items()}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"holds {str(value)[:40]!r} where a text belongs")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
+        raise TypeError(f"holds {str(value)[:40]!r} where a number belongs")
+    if not math.isfinite(value):
+        raise ValueError("holds a number that is not finite")
+    return float(value)

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.errors import ExitCode
 from dlprof.gate.baseline import comparable, judge_baseline
-from dlprof.gate.plan import check_plan
+from dlprof.gate.rule import fail_margin, fraction_of, is_contended
 from dlprof.gate.verdict import judge
-from dlprof.gate.views import cleaned
+from dlprof.gate.views import QuadReading, cleaned, read_quad
+from dlprof.gate.wording import METRICS, percent
 from dlprof.records.gate import (
     BaselineEntry,
     BaselineRule,
     CheckPlan,
     CheckReport,
     Compared,
+    GateRule,
     GateState,
     Quad,
+    Reach,
+    SelfTest,
+    Sight,
     TargetCheck,
-    Verdict,
 )
-
-_MOST_STORED = 200
-"""Entries of a history that a document holds."""
+from dlprof.units import format_duration
 
 _RANKS: Mapping[GateState, int] = MappingProxyType(
     {"pass": 0, "no_baseline": 1, "inconclusive": 2, "fail": 3}
@@ -31,13 +34,7 @@ _RANKS: Mapping[GateState, int] = MappingProxyType(
 
 
 def checked_target(target: str, plan: CheckPlan, quads: Sequence[Quad]) -> TargetCheck:
-    """One target's check against another version of the code, judged.
-
-    Args:
-        target: TARGET as the user wrote it.
-        plan: The rules.
-        quads: All that was measured, in the order of measuring.
-    """
+    """One target's check against another version of the code, judged."""
     return TargetCheck(
         target=target,
         verdict=judge(plan, quads),
@@ -52,16 +49,10 @@ def checked_baseline(
     history: Sequence[BaselineEntry],
     rule: BaselineRule | None = None,
 ) -> TargetCheck:
-    """One target's check against its stored history, judged.
-
-    Args:
-        target: TARGET as the user wrote it.
-        entry: The present run.
-        history: The stored entries, those of other keys among them.
-        rule: How to judge.
-    """
+    """One target's check against its stored history, judged."""
     rule = rule or BaselineRule()
-    kept = (comparable(history, entry.key) or list(history))[-_MOST_STORED:]
+    # Entries of a history that a document holds.
+    kept = (comparable(history, entry.key) or list(history))[-200:]
     return TargetCheck(
         target=target,
         verdict=judge_baseline(entry, kept, rule),
@@ -72,31 +63,10 @@ def checked_baseline(
     )
 
 
-def recomputed(check: TargetCheck) -> Verdict:
-    """The verdict that follows from a document's raw figures; equal to the one that it holds.
-
-    Raises:
-        ValueError: If the document holds neither blocks with their plan nor a run to compare, or
-            a plan that ``make_plan`` could not have made.
-    """
-    if check.entry is not None:
-        return judge_baseline(check.entry, check.history, check.baseline_rule)
-    if check.plan is None:
-        raise ValueError("the check holds nothing to compute a verdict from")
-    check_plan(check.plan)
-    return judge(check.plan, check.quads)
-
-
 def make_check(
     targets: Sequence[TargetCheck], *, base: Compared, change: Compared, override: str = ""
 ) -> CheckReport:
     """The whole check; further fields are filled in by ``dataclasses.replace``.
-
-    Args:
-        targets: At least one; the worst verdict is that of the check.
-        base: What was compared with.
-        change: What was checked.
-        override: Why a regression may pass, as the user gave it.
 
     Raises:
         ValueError: If there is no target.
@@ -115,12 +85,7 @@ def make_check(
 
 
 def exit_code(check: CheckReport, *, fail_inconclusive: bool = False) -> ExitCode:
-    """What the program ends with.
-
-    Args:
-        check: The check.
-        fail_inconclusive: Whether ``--inconclusive fail`` was given.
-    """
+    """What the program ends with."""
     if check.state == "no_baseline":
         return ExitCode.NO_BASELINE
     if check.state == "fail":
@@ -129,3 +94,88 @@ def exit_code(check: CheckReport, *, fail_inconclusive: bool = False) -> ExitCod
     if check.state == "inconclusive" and fail_inconclusive:
         return ExitCode.INCONCLUSIVE
     return ExitCode.OK
+
+
+def sights(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Sight, ...]:
+    """What each look of the service time would have caught, had the change been slower.
+
+    Returns:
+        One entry per look that there are quads for.
+    """
+    rule = next(rule for rule in plan.rules if rule.name == "service")
+    readings = _readings(rule, quads)
+    return tuple(
+        Sight(look, fraction_of(fail_margin(rule, readings[:look])))
+        for look in rule.looks
+        if look <= len(readings)
+    )
+
+
+def reach_of(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Reach, ...]:
+    """How much worse each metric would have to be, at the last look that there are quads for."""
+    return tuple(_reach(rule, quads) for rule in plan.rules)
+
+
+def _readings(rule: GateRule, quads: Sequence[Quad]) -> list[QuadReading]:
+    found = (read_quad(quad, rule) for quad in quads if quad.series == rule.series)
+    return [reading for reading in found if isinstance(reading, QuadReading)]
+
+
+def _reach(rule: GateRule, quads: Sequence[Quad]) -> Reach:
+    metric = METRICS[rule.name]
+    unit = "" if rule.scale == "ratio" else metric.unit
+    readings = _readings(rule, quads)
+    looks = [look for look in rule.looks if look <= len(readings)]
+    worse, reason = None, ""
+    if not looks:
+        reason = "too little was measured"
+    elif rule.name == "wall" and is_contended([reading.quad for reading in readings]):
+        reason = "run-queue delay is too high"
+    else:
+        margin = fail_margin(rule, readings[: looks[-1]])
+        worse = fraction_of(margin) if rule.scale == "ratio" else margin
+        if not math.isfinite(worse):
+            worse, reason = None, "too little was measured"
+    return Reach(name=rule.name, label=metric.label, worse=worse, unit=unit, reason=reason)
+
+
+def make_self_test(same: TargetCheck, slowed: TargetCheck, injected: float) -> SelfTest:
+    """What the two checks say of the machine; versions are filled in by ``dataclasses.replace``.
+
+    Raises:
+        ValueError: A check holds no plan.
+    """
+    if same.plan is None:
+        raise ValueError("a self-test needs checks of two sides")
+    return SelfTest(
+        trusted=same.verdict.state == "pass" and slowed.verdict.state == "fail",
+        explanation=" ".join(_sentences(same, slowed, injected)),
+        injected=injected,
+        same=same,
+        slowed=slowed,
+        sights=sights(same.plan, same.quads),
+        reach=reach_of(same.plan, same.quads),
+    )
+
+
+def _sentences(same: TargetCheck, slowed: TargetCheck, injected: float) -> Iterator[str]:
+    after = f"after {format_duration(same.measured_s)}"
+    match same.verdict.state:
+        case "pass":
+            yield f"The same code passed against itself {after}."
+        case "fail":
+            yield "The same code failed against itself: don't trust a failure on this machine."
+            yield same.verdict.explanation
+        case _:
+            yield f"The same code could not be distinguished from slower code {after}."
+            yield same.verdict.explanation
+    slower = f"Code made slower by {percent(injected, signed=False)}"
+    after = f"after {format_duration(slowed.measured_s)}"
+    match slowed.verdict.state:
+        case "fail":
+            yield f"{slower} failed {after}."
+        case "pass":
+            yield f"{slower} passed: a check does not detect that much on this machine."
+        case _:
+            yield f"{slower} could not be distinguished from equal code {after}."
+            yield slowed.verdict.explanation

@@ -12,12 +12,13 @@ pass, all views have to be below the limit, so that each may spend the share of 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Collection
+import random
+from collections.abc import Collection, Sequence
+from typing import Any
 
-from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
+from dlprof.gate.signed_rank import least_differences
 from dlprof.records import Config
-from dlprof.records.gate import CheckPlan, GateName, GateRule
+from dlprof.records.gate import CheckPlan, GateName, GateRule, Quad, Series, Side
 
 LOOKS = (10, 15, 25, 45, 90)
 """Numbers of quads at which the load metrics are judged. On a quiet machine a check ends at the
@@ -36,10 +37,6 @@ CONFIDENCE = 0.99
 _MIB = float(1 << 20)
 _SERVICE_VIEWS = ("mean", "low_quartile")
 
-MOST_CHANGE = 0.1
-"""Quads in which a side's own two blocks differ by more (as a logarithm) are left out: the cores
-changed their speed meanwhile. The bound looks at no difference between the sides, and a fair coin
-decides which blocks are whose, so that what is left is as symmetric as all of it."""
 
 ALL_GATES: tuple[GateName, ...] = (
     "service",
@@ -135,6 +132,10 @@ def make_plan(
 
 def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
     load, start = looks_for(alpha, LOOKS), looks_for(alpha, START_LOOKS)
+    # Quads in which a side's own two blocks differ by more (as a logarithm) are left out: the
+    # cores changed their speed meanwhile. The bound looks at no difference between the sides,
+    # and a fair coin decides which blocks are whose, so that what is left is as symmetric as
+    # all of it.
     service = GateRule(
         name="service",
         series="load",
@@ -144,40 +145,26 @@ def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
         alpha=alpha,
         alpha_pass=len(_SERVICE_VIEWS) * alpha,
         looks=load,
-        most_change=MOST_CHANGE,
+        most_change=0.1,
     )
     timed = dataclasses.replace(service, views=("value",), alpha_pass=None)
     other = dataclasses.replace(timed, scale="difference", most_change=None)
+
+    def limited(name: GateName, threshold: float, floor: float, **more: Any) -> GateRule:
+        return dataclasses.replace(other, name=name, threshold=threshold, floor=floor, **more)
+
     return (
         service,
         dataclasses.replace(
             timed, name="receive", scale="difference", service_floor=limits.receive_of_service
         ),
         dataclasses.replace(timed, name="wall"),
-        *(
-            dataclasses.replace(
-                other, name=name, series="start", looks=start, threshold=threshold, floor=floor
-            )
-            for name, threshold, floor in _start_limits(limits)
+        limited("startup", limits.startup, limits.startup_floor_s, series="start", looks=start),
+        limited(
+            "epoch_turnover", limits.turnover, limits.turnover_floor_s, series="start", looks=start
         ),
-        *(
-            dataclasses.replace(other, name=name, threshold=threshold, floor=floor)
-            for name, threshold, floor in _memory_limits(limits)
-        ),
-    )
-
-
-def _start_limits(limits: Limits) -> tuple[tuple[GateName, float, float], ...]:
-    return (
-        ("startup", limits.startup, limits.startup_floor_s),
-        ("epoch_turnover", limits.turnover, limits.turnover_floor_s),
-    )
-
-
-def _memory_limits(limits: Limits) -> tuple[tuple[GateName, float, float], ...]:
-    return (
-        ("memory", limits.memory, limits.memory_floor_bytes),
-        ("shared_memory", limits.shm, limits.shm_floor_bytes),
+        limited("memory", limits.memory, limits.memory_floor_bytes),
+        limited("shared_memory", limits.shm, limits.shm_floor_bytes),
     )
 
 
@@ -208,30 +195,35 @@ def loader_difference(base: Config | None, change: Config | None) -> str:
     return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
 
 
-def check_plan(plan: CheckPlan) -> None:
-    """Refuse a plan that was read from a file and that no verdict follows from.
+SIDES: dict[str, Side] = {"A": "base", "B": "change"}
+"""The letters of an order."""
 
-    Raises:
-        ValueError: If it is none that ``make_plan`` could have made.
+_QUADS = ("ABBA", "BAAB")
+_PAIRS = ("AB", "BA")
+
+
+def order_of(seed: int, series: Series, number: int) -> str:
+    """The order of the blocks of one quad, a fair coin's choice.
+
+    Each quad has a coin of its own, so that a check that goes on needs no state. The series
+    ``start`` is measured in pairs, since starts are long.
     """
-    made = {rule.name: rule for rule in _rules(Limits(), 0.001)}
-    names = [rule.name for rule in plan.rules]
-    if "service" not in names or len(set(names)) != len(names):
-        raise ValueError("each metric has one rule, and the service time has one")
-    for rule in plan.rules:
-        like = made[rule.name]
-        same_kind = (rule.series, rule.views, rule.scale) == (like.series, like.views, like.scale)
-        if not same_kind or not 0 < rule.alpha <= 0.5:
-            raise ValueError(f"the rule of {rule.name} is none of dlprof's")
-        if not rule.looks or list(rule.looks) != sorted({*rule.looks}):
-            raise ValueError(f"the looks of {rule.name} don't rise")
-        if not 1 <= rule.looks[0] <= rule.looks[-1] <= MOST_DIFFERENCES:
-            raise ValueError(f"the looks of {rule.name} are not from 1 to {MOST_DIFFERENCES}")
-        if not all(0 <= each < math.inf for each in (rule.floor, rule.service_floor)):
-            raise ValueError(f"the floor of {rule.name} is no limit")
-        if rule.alpha_pass is not None and not 0 < rule.alpha_pass <= 0.5:
-            raise ValueError(f"the rule of {rule.name} is none of dlprof's")
-        if rule.most_change is not None and not 0 < rule.most_change < math.inf:
-            raise ValueError(f"the limit of change of {rule.name} is no limit")
-        if not 0 < rule.threshold < math.inf:
-            raise ValueError(f"the threshold of {rule.name} is no limit")
+    choices = _PAIRS if series == "start" else _QUADS
+    return random.Random(f"{seed}/{series}/{number}").choice(choices)
+
+
+def cores_of(cores: Sequence[int], number: int) -> tuple[int, ...]:
+    """The cores that all blocks of a quad are held to: the same for both sides.
+
+    They rotate from quad to quad, so that one which is always slower favors nobody.
+
+    >>> cores_of([0, 1, 2], 4)
+    (1, 2, 0)
+    """
+    first = number % len(cores) if cores else 0
+    return (*cores[first:], *cores[:first])
+
+
+def is_balanced(quad: Quad) -> bool:
+    """Whether a quad has as many blocks of the one side as of the other, and at most two."""
+    return quad.order in (*_QUADS, *_PAIRS)

@@ -8,30 +8,35 @@ blocks always give the same verdict, while they are measured and years later.
 
 Quads during which the machine changed its speed are left out, by a bound that knows nothing of
 which side is which: they say little and are far off. The two blocks of a side differ by the
-machine alone, whichever side the coin (``design.order_of``) has given them to, so that what is
+machine alone, whichever side the coin (``plan.order_of``) has given them to, so that what is
 left is symmetric about the same shift. Where most would go, or too few to tell anything would be
 left at the end, all of them count. Code that stalls now and then makes its own blocks differ, too:
-what is left out can speak against PASS (``look``).
+what is left out can speak against PASS (``_stalls``). FAIL needs none of that: the bound of false
+alarms stays.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
-from dlprof.gate.look import fraction_of, look_at
-from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
-from dlprof.gate.views import LEAST_BATCHES, Reading, cleaned, read_quad
-from dlprof.gate.wording import METRICS, amount, percent, sentence
-from dlprof.records.gate import CheckPlan, GateResult, GateRule, Quad, ReasonCode
-
-_FORGIVEN_SHARE = 0.25
-_FORGIVEN = 2
-"""Quads without figures that are forgiven, as a share of all and in any case."""
-
-_Faults = Mapping[ReasonCode, int]
+from dlprof.gate.signed_rank import MOST_DIFFERENCES, Shift, least_differences, shift_interval
+from dlprof.gate.views import LEAST_BATCHES, QuadReading, base_service_s, cleaned, read_quad
+from dlprof.gate.wording import METRICS, amount, figure_text, figures_text, gate_result, percent
+from dlprof.records.gate import (
+    CheckPlan,
+    GateResult,
+    GateRule,
+    GateState,
+    Quad,
+    ReasonCode,
+    Side,
+    ViewFigures,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,25 +69,23 @@ def judge_gate(
             there is, and spends the error that was laid aside for it.
     """
     walked = _walk(plan, rule, [quad for quad in quads if quad.series == rule.series])
-    if ended and not _can_tell(rule, len(walked.usable)):
-        _have_all_count(walked)
-    progress = _progress(plan, rule, walked, ended=ended)
-    return dataclasses.replace(progress, left_out=len(walked.left_out))
-
-
-def _progress(plan: CheckPlan, rule: GateRule, walked: _Walk, *, ended: bool) -> GateProgress:
-    result, usable = walked.result, len(walked.usable)
-    if result is not None and not result.pending:
-        return GateProgress(result=result, usable=usable, needed=0)
-    if _are_decisive(walked.faults, usable, ended=ended):
-        return _settled(_without_figures(rule, walked), usable)
+    can_tell = len(walked.usable) >= least_differences(rule.alpha)
+    if ended and not can_tell:
+        walked.have_all_count()
+        can_tell = len(walked.usable) >= least_differences(rule.alpha)
+    result, usable, needed = walked.result, len(walked.usable), 0
     later = [look for look in rule.looks if look > usable]
-    if ended and later and usable not in rule.looks and _can_tell(rule, usable):
-        result = look_at(plan, rule, walked.usable, walked.left_out)
-    if ended or not later:
-        return _settled(result or _too_few(rule, walked.usable), usable)
-    result = dataclasses.replace(result or _too_few(rule, walked.usable), pending=True)
-    return GateProgress(result=result, usable=usable, needed=later[0] - usable)
+    if result is None or result.pending:
+        nothing = not usable and (ended or set(walked.faults) == {"not_measured"})
+        if walked.faulty and (nothing or walked.has_too_many_faults):
+            result = _without_figures(rule, walked)
+        else:
+            if ended and later and usable not in rule.looks and can_tell:
+                result = look_at(plan, rule, walked.usable, walked.left_out)
+            result = result or _too_few(rule, walked.usable)
+            needed = 0 if ended or not later else later[0] - usable
+        result = dataclasses.replace(result, pending=needed > 0)
+    return GateProgress(result=result, usable=usable, needed=needed, left_out=len(walked.left_out))
 
 
 @dataclasses.dataclass(slots=True)
@@ -98,12 +101,35 @@ class _Walk:
         result: Of the last look.
     """
 
-    usable: list[Reading] = dataclasses.field(default_factory=list)
-    left_out: list[Reading] = dataclasses.field(default_factory=list)
+    usable: list[QuadReading] = dataclasses.field(default_factory=list)
+    left_out: list[QuadReading] = dataclasses.field(default_factory=list)
     all_count: bool = False
     faulty: list[Quad] = dataclasses.field(default_factory=list)
     faults: collections.Counter[ReasonCode] = dataclasses.field(default_factory=collections.Counter)
     result: GateResult | None = None
+
+    @property
+    def has_too_many_faults(self) -> bool:
+        """Whether so many quads gave no figures that the others may not be typical."""
+        bad = len(self.faulty)
+        # Two quads without figures are forgiven in any case, and a quarter of all.
+        return bad > max(2, 0.25 * (bad + len(self.usable)))
+
+    def take_in(self, rule: GateRule, reading: QuadReading) -> None:
+        """Have a reading count, unless the machine changed during its quad."""
+        most = rule.most_change
+        if self.all_count or most is None or reading.change_within <= most:
+            self.usable.append(reading)
+            return
+        self.left_out.append(reading)
+        count, out = len(self.usable), len(self.left_out)
+        if count + out >= 2 * rule.looks[0] and count < out:
+            self.have_all_count()
+
+    def have_all_count(self) -> None:
+        """Leave nothing out any more."""
+        self.usable, self.left_out = [*self.usable, *self.left_out], []
+        self.all_count = True
 
 
 def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
@@ -111,72 +137,32 @@ def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
     walked, last = _Walk(), rule.looks[-1]
     for quad in quads[:MOST_DIFFERENCES]:
         reading = read_quad(quad, rule)
-        if not isinstance(reading, Reading):
+        if not isinstance(reading, QuadReading):
             walked.faulty.append(quad)
             walked.faults[reading] += 1
             continue
-        _take_in(walked, rule, reading)
+        walked.take_in(rule, reading)
         usable = len(walked.usable)
         # Where all count at last, there may be more of them than the last look wants.
         is_due = usable in rule.looks or usable > last
-        if is_due and not _too_many(walked.faults, usable):
+        if is_due and not walked.has_too_many_faults:
             walked.result = look_at(plan, rule, walked.usable, walked.left_out)
             if not walked.result.pending or usable >= last:
                 break
     return walked
 
 
-def _take_in(walked: _Walk, rule: GateRule, reading: Reading) -> None:
-    """Have a reading count, unless the machine changed during its quad."""
-    most = rule.most_change
-    if walked.all_count or most is None or reading.change_within <= most:
-        walked.usable.append(reading)
-        return
-    walked.left_out.append(reading)
-    count, out = len(walked.usable), len(walked.left_out)
-    if count + out >= 2 * rule.looks[0] and count < out:
-        _have_all_count(walked)
-
-
-def _have_all_count(walked: _Walk) -> None:
-    walked.usable, walked.left_out = [*walked.usable, *walked.left_out], []
-    walked.all_count = True
-
-
-def _settled(result: GateResult, usable: int) -> GateProgress:
-    """A result that nothing more will change."""
-    final = dataclasses.replace(result, pending=False)
-    return GateProgress(result=final, usable=usable, needed=0)
-
-
-def _are_decisive(faults: _Faults, usable: int, *, ended: bool) -> bool:
-    """Whether what quads lack is all that can be told of a metric."""
-    if not faults or _too_many(faults, usable):
-        return bool(faults)
-    return not usable and (ended or set(faults) == {"not_measured"})
-
-
-def _too_many(faults: _Faults, usable: int) -> bool:
-    """Whether so many quads gave no figures that the others may not be typical."""
-    bad = sum(faults.values())
-    return bad > max(_FORGIVEN, _FORGIVEN_SHARE * (bad + usable))
-
-
-def _can_tell(rule: GateRule, usable: int) -> bool:
-    return usable >= least_differences(rule.alpha)
-
-
-def _too_few(rule: GateRule, readings: Sequence[Reading]) -> GateResult:
+def _too_few(rule: GateRule, readings: Sequence[QuadReading]) -> GateResult:
     """Before the first look; a metric that nothing was measured of holds nothing up."""
     if not readings:
-        return _no_verdict(rule, "not_measured", "")
+        return _no_verdict(rule, "not_measured")
     quads = f"{len(readings)} of {rule.looks[0]} ABBA blocks"
-    return _no_verdict(rule, "too_few_quads", f"{quads}; so far {_so_far(rule, readings)}")
-
-
-def _so_far(rule: GateRule, readings: Sequence[Reading]) -> str:
-    """What the rule's first view has shown, which is too little for an interval."""
+    # What the first view has shown is too little for an interval.
     shift = statistics.median(each.shift(rule.views[0], rule.scale) for each in readings)
+    return _no_verdict(rule, "too_few_quads", f"{quads}; so far {_shift_text(rule, shift)}")
+
+
+def _shift_text(rule: GateRule, shift: float) -> str:
     if rule.scale == "ratio":
         return percent(fraction_of(shift))
     return amount(shift, METRICS[rule.name].unit)
@@ -185,27 +171,229 @@ def _so_far(rule: GateRule, readings: Sequence[Reading]) -> str:
 def _without_figures(rule: GateRule, walked: _Walk) -> GateResult:
     """Why a metric can't be judged, by what most of its faulty quads lack."""
     ((reason, _),) = walked.faults.most_common(1)
+    blocks = (block for quad in map(cleaned, walked.faulty) for block in quad.blocks)
+    failure = next((block.failure for block in blocks if block.failure), "")
     detail = {
         "too_few_batches": str(LEAST_BATCHES),
-        "unusable_blocks": _first_failure(walked.faulty) or "both sides must be measured alike",
+        "unusable_blocks": failure or "both sides must be measured alike",
     }.get(reason, "")
     return _no_verdict(rule, reason, detail)
 
 
-def _first_failure(quads: Sequence[Quad]) -> str:
-    failures = (block.failure for quad in map(cleaned, quads) for block in quad.blocks)
-    return next(filter(None, failures), "")
-
-
-def _no_verdict(rule: GateRule, reason: ReasonCode, detail: str) -> GateResult:
-    metric = METRICS[rule.name]
-    return GateResult(
-        name=rule.name,
-        label=metric.label,
-        state="inconclusive",
-        reason=reason,
-        explanation=sentence(rule.name, reason, (), detail),
-        scale=rule.scale,
-        unit=metric.unit,
-        blocking=rule.name == "service" or reason != "not_measured",
+def _no_verdict(rule: GateRule, reason: ReasonCode, detail: str = "") -> GateResult:
+    blocking = rule.name == "service" or reason != "not_measured"
+    return gate_result(
+        rule.name, "inconclusive", reason, (), detail, scale=rule.scale, blocking=blocking
     )
+
+
+UNCORRECTED_FACTOR = 2.0
+"""Where waiting for a core can't be read, a metric fails only beyond this multiple of its limit."""
+
+_Finding = Literal["slower", "not_slower", "undecided"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _MetricView:
+    """A view of the metric, on the scale on which sides are compared.
+
+    Attributes:
+        name: Of the view.
+        bounds: Of its shift.
+        passes_below: What the upper bound is held against.
+        fails_above: What the lower bound is held against.
+        figures: The same for people.
+    """
+
+    name: str
+    bounds: Shift
+    passes_below: float
+    fails_above: float
+    figures: ViewFigures
+
+
+def look_at(
+    plan: CheckPlan,
+    rule: GateRule,
+    readings: Sequence[QuadReading],
+    left_out: Sequence[QuadReading] = (),
+) -> GateResult:
+    """What a metric says at a look; ``pending`` tells whether more quads could change it."""
+    views = [_view(rule, name, readings) for name in rule.views]
+    finding, doubt = _finding(views), ""
+    if finding == "not_slower":
+        doubt = _stalls(rule, views, readings, left_out)
+        finding = "undecided" if doubt else finding
+    state, reason, blocking, pending = _consequence(plan, rule, readings, finding)
+    # First the view that has most to do with what was found.
+    views.sort(
+        key=lambda view: (
+            view.bounds.low - view.fails_above
+            if finding == "slower"
+            else view.bounds.high - view.passes_below
+        ),
+        reverse=True,
+    )
+    figures = tuple(view.figures for view in views)
+    waited = run_queue_wait([reading.quad for reading in readings])
+    crowd = (
+        "run-queue delay can't be read here"
+        if waited is None
+        else f"run-queue delay was {percent(waited, signed=False)} of the time"
+    )
+    detail = {
+        "contended": crowd,
+        "settings_differ": plan.loader_difference,
+        "undecided": f"after {len(readings)} ABBA blocks{doubt}",
+    }.get(reason, "")
+    return gate_result(
+        *(rule.name, state, reason, figures, detail),
+        scale=rule.scale,
+        blocking=blocking,
+        pending=pending,
+    )
+
+
+def _finding(views: Sequence[_MetricView]) -> _Finding:
+    """The rule itself: any view surely beyond its limit, or all surely within, or neither."""
+    if any(view.bounds.low > view.fails_above for view in views):
+        return "slower"
+    if all(view.bounds.high < view.passes_below for view in views):
+        return "not_slower"
+    return "undecided"
+
+
+def _stalls(
+    rule: GateRule,
+    views: Sequence[_MetricView],
+    readings: Sequence[QuadReading],
+    left_out: Sequence[QuadReading],
+) -> str:
+    """What keeps a metric from passing where the change seems to stall; empty where it doesn't."""
+    uneven = sum(each.uneven == "change" for each in left_out)
+    if 2 * uneven <= len(left_out):
+        return ""
+    for view in views:
+        shifts = [each.shift(view.name, rule.scale) for each in (*readings, *left_out)]
+        mean, error = statistics.fmean(shifts), statistics.stdev(shifts) / math.sqrt(len(shifts))
+        if mean + error >= view.passes_below:
+            return (
+                f": in {uneven} of the {len(left_out)} that are left out, the change's own blocks "
+                f"differ; with these it is {_shift_text(rule, mean)}"
+            )
+    return ""
+
+
+def _consequence(
+    plan: CheckPlan, rule: GateRule, readings: Sequence[QuadReading], finding: _Finding
+) -> tuple[GateState, ReasonCode, bool, bool]:
+    """State, reason, whether it keeps the check from passing, whether it may still change.
+
+    Wall time says as much of the neighbours and of the settings as of the code. It may fail a
+    check only on a machine that isn't crowded and where both loaders are set alike; beside
+    neighbours it doesn't hold up a check that it has nothing against.
+    """
+    if finding == "not_slower":
+        return "pass", "not_slower", False, False
+    if rule.name == "wall" and plan.loader_difference:
+        return "inconclusive", "settings_differ", True, finding == "undecided"
+    if rule.name == "wall" and is_contended([reading.quad for reading in readings]):
+        return "inconclusive", "contended", finding == "slower", True
+    if finding == "slower":
+        return "fail", "slower", True, False
+    return "inconclusive", "undecided", rule.holds_up, True
+
+
+def is_contended(quads: Sequence[Quad]) -> bool:
+    """Whether processes waited for cores too much, or nobody knows how much."""
+    waited = run_queue_wait(quads)
+    # Share of waiting for a core up to which wall time may fail a check.
+    return waited is None or waited > 0.10
+
+
+def run_queue_wait(quads: Sequence[Quad]) -> float | None:
+    """The median share of waiting for a core, over all blocks that tell."""
+    shares = [
+        block.run_queue_wait_fraction
+        for quad in quads
+        for block in quad.blocks
+        if block.run_queue_wait_fraction is not None
+    ]
+    return statistics.median(shares) if shares else None
+
+
+def _view(rule: GateRule, name: str, readings: Sequence[QuadReading]) -> _MetricView:
+    shifts = [each.shift(name, rule.scale) for each in readings]
+    bounds = shift_interval(shifts, rule.alpha, rule.alpha_pass)
+    limit = _limit(rule, name, readings)
+    corrected = all(block.corrected for each in readings for block in each.quad.blocks)
+    # Run-queue delay is taken off from service time and receiving alone.
+    uncorrected = rule.name in {"service", "receive"} and not corrected
+    widened = limit * (UNCORRECTED_FACTOR if uncorrected else 1.0)
+    to_scale = math.log1p if rule.scale == "ratio" else float
+    passes = bounds.high < to_scale(limit)
+    return _MetricView(
+        name=name,
+        bounds=bounds,
+        passes_below=to_scale(limit),
+        fails_above=to_scale(widened),
+        figures=_figures(rule, name, readings, bounds, limit if passes else widened),
+    )
+
+
+def fail_margin(rule: GateRule, readings: Sequence[QuadReading]) -> float:
+    """How much the change would have to be worse still, for the metric to fail at this look.
+
+    Returns:
+        A difference on the scale of the rule; infinite where there are too few quads.
+    """
+    views = (_view(rule, name, readings) for name in rule.views)
+    return min(view.fails_above - view.bounds.low for view in views)
+
+
+def _limit(rule: GateRule, view: str, readings: Sequence[QuadReading]) -> float:
+    """What the change may be worse by: a fraction on the scale ``ratio``, else in the unit."""
+    if rule.scale == "ratio":
+        return rule.threshold
+    limit = max(rule.threshold * _median(readings, view, "base"), rule.floor)
+    if rule.service_floor:
+        service = [value for each in readings for value in base_service_s(each.quad)]
+        limit = max(limit, rule.service_floor * statistics.median(service))
+    return limit
+
+
+def _median(readings: Sequence[QuadReading], view: str, side: Side) -> float:
+    """The median over all blocks of a side."""
+    return statistics.median(value for each in readings for value in each.values[view, side])
+
+
+def _figures(
+    rule: GateRule, view: str, readings: Sequence[QuadReading], bounds: Shift, limit: float
+) -> ViewFigures:
+    """A view's figures in their unit; a fraction for a logarithm of a ratio."""
+    base = _median(readings, view, "base")
+    unit = METRICS[rule.name].unit
+    low, high, shift = bounds.low, bounds.high, bounds.estimate
+    if rule.scale == "ratio":
+        low, high, shift = (fraction_of(each) for each in (low, high, shift))
+    return ViewFigures(
+        view=view,
+        quads=len(readings),
+        base=base,
+        change=_median(readings, view, "change"),
+        shift=shift,
+        low=low if bounds.k >= 0 else None,
+        high=high if bounds.k_high >= 0 else None,
+        limit=limit,
+        text=figures_text(
+            shift, low, high, unit=None if rule.scale == "ratio" else unit, base=base
+        ),
+        limit_text=(
+            percent(limit, signed=False) if rule.scale == "ratio" else figure_text(limit, unit)
+        ),
+    )
+
+
+def fraction_of(log_ratio: float) -> float:
+    """How much more a logarithm of a ratio means, as a fraction; finite for any finite one."""
+    return math.expm1(min(log_ratio, 700.0)) if log_ratio < math.inf else math.inf

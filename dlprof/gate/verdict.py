@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from dlprof.gate.design import SIDES
-from dlprof.gate.look import UNCORRECTED_FACTOR
-from dlprof.gate.rule import GateProgress, judge_gate
-from dlprof.gate.stages import PART, stage_shifts
+from dlprof.gate.plan import SIDES
+from dlprof.gate.rule import UNCORRECTED_FACTOR, GateProgress, judge_gate
+from dlprof.gate.signed_rank import shift_interval
 from dlprof.gate.views import cleaned
 from dlprof.gate.wording import amount, percent, stage_line
 from dlprof.records.gate import (
+    Block,
     CheckPlan,
     GateResult,
     GateState,
@@ -47,12 +49,7 @@ class NextLook:
 
 
 def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
-    """Whether a check is decided, and if not, how many quads of which series it needs next.
-
-    Args:
-        plan: The rules.
-        history: All quads so far, in the order of measuring.
-    """
+    """Whether a check is decided, and if not, how many quads of which series it needs next."""
     quads = list(map(cleaned, history))
     progress = _progress(plan, quads, ended=False)
     verdict = _verdict(plan, quads, progress)
@@ -159,7 +156,14 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, 
             f"receiving fail only beyond {UNCORRECTED_FACTOR:g} times their limits, and wall "
             "time fails nothing."
         )
-    notes += [_failed(side, found) for side in SIDES.values() if (found := _failures(quads, side))]
+    # A few failures are forgiven; but who looks for what got slower wants to know of them.
+    for side in SIDES.values():
+        blocks = (block for quad in quads for block in quad.blocks if block.side == side)
+        if failures := [block.failure for block in blocks if block.failure]:
+            notes.append(
+                f"{counted(len(failures), 'block')} of the {side} failed, so the blocks paired "
+                f"with them do not count: {failures[-1]}"
+            )
     judged = len(plan.rules)
     if judged > 1 or plan.targets > 1:
         notes.append(
@@ -169,16 +173,69 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, 
     return tuple(notes)
 
 
-def _failures(quads: Sequence[Quad], side: Side) -> list[str]:
-    """Why blocks of a side have no figures, block by block."""
-    blocks = (block for quad in quads for block in quad.blocks if block.side == side)
-    return [block.failure for block in blocks if block.failure]
+_STAGES = ("fetch", "collate", "receive")
+
+PART = ": "
+"""Stands between a stage and a part of it, such as one of the transforms that fetching runs."""
+
+_Value = Callable[[Block], float | None]
 
 
-def _failed(side: Side, failures: Sequence[str]) -> str:
-    """A few failures are forgiven; but who looks for what got slower wants to know of them."""
-    blocks = counted(len(failures), "block")
-    return (
-        f"{blocks} of the {side} failed, so the blocks paired with them do not count: "
-        f"{failures[-1]}"
+def stage_shifts(quads: Sequence[Quad]) -> tuple[StageShift, ...]:
+    """Each stage's shift over quads whose blocks all tell it, the dearest first.
+
+    Args:
+        quads: Cleaned, balanced quads without failed blocks.
+    """
+    load = [quad for quad in quads if quad.series == "load"]
+    start = [quad for quad in quads if quad.series == "start"]
+    parts = {name for quad in load for block in quad.blocks for name in block.stages_s}
+    names = (*_STAGES, *sorted(name for name in parts if PART in name))
+    found = [_shift(name, load, _per_sample(name)) for name in names]
+    found.append(_shift("startup", start, lambda block: block.startup_s))
+    shifts = [shift for shift in found if shift is not None]
+    return tuple(sorted(shifts, key=lambda shift: -_growth(shift)))
+
+
+def _growth(shift: StageShift) -> float:
+    """Seconds of loading or of starting can't be ranked by each other: starts come last."""
+    return shift.shift_s if shift.stage != "startup" else -math.inf
+
+
+def _per_sample(stage: str) -> _Value:
+    def value(block: Block) -> float | None:
+        seconds, samples = block.stages_s.get(stage), sum(block.samples)
+        return seconds / samples if seconds is not None and samples else None
+
+    return value
+
+
+def _shift(name: str, quads: Sequence[Quad], value: _Value) -> StageShift | None:
+    rows = [row for quad in quads if (row := _sides(quad, value)) is not None]
+    if not rows:
+        return None
+    # The intervals of stages are 95 % each.
+    shift = shift_interval([change - base for base, change in rows], 0.025)
+    known = shift.k >= 0
+    return StageShift(
+        stage=name,
+        base_s=statistics.median(base for base, _ in rows),
+        change_s=statistics.median(change for _, change in rows),
+        shift_s=shift.estimate,
+        low_s=shift.low if known else None,
+        high_s=shift.high if known else None,
     )
+
+
+def _sides(quad: Quad, value: _Value) -> tuple[float, float] | None:
+    """The means of both sides of a quad; ``None`` where a block doesn't tell."""
+    base, change = (list(_values(quad, side, value)) for side in ("base", "change"))
+    if not base or not change or len(base) + len(change) != len(quad.blocks):
+        return None
+    means = sum(base) / len(base), sum(change) / len(change)
+    return means if all(map(math.isfinite, means)) else None
+
+
+def _values(quad: Quad, side: Side, value: _Value) -> Iterator[float]:
+    found = (value(block) for block in quad.blocks if block.side == side)
+    return (each for each in found if each is not None)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from dlprof.gate.design import is_balanced
+from dlprof.gate.plan import is_balanced
 from dlprof.records.gate import Block, GateRule, Quad, ReasonCode, Scale, Side
 
 LEAST_BATCHES = 4
@@ -16,13 +16,6 @@ LEAST_BATCHES = 4
 MOST_BATCHES = 256
 """Entries of a block; more are grouped, so that the raw blocks of a check stay below a few MB."""
 
-_MOST_SAMPLES = 10**12
-_SMALLEST = 1e-60
-_LARGEST = 1e18
-"""No second and no byte count of a block is larger; sums of such figures stay finite."""
-
-_DIGITS = 9  # nanoseconds: what the clock gives
-
 
 def grouped(
     service_s: Sequence[float], samples: Sequence[int], most: int = MOST_BATCHES
@@ -30,16 +23,12 @@ def grouped(
     """The columns of a block with neighbouring batches added up, so that few entries are left.
 
     Both sides load the same batches and so are grouped alike.
-
-    Args:
-        service_s: Seconds of each batch.
-        samples: Samples of each batch.
-        most: Entries that may be left.
     """
     size = max(1, math.ceil(len(service_s) / most))
     starts = range(0, len(service_s), size)
+    # Nanoseconds: what the clock gives
     return (
-        tuple(round(sum(service_s[at : at + size]), _DIGITS) for at in starts),
+        tuple(round(sum(service_s[at : at + size]), 9) for at in starts),
         tuple(sum(samples[at : at + size]) for at in starts),
     )
 
@@ -49,12 +38,11 @@ def cleaned(quad: Quad) -> Quad:
 
     A quad is judged alike before and after; after, it holds finite numbers only.
     """
-    return dataclasses.replace(quad, blocks=tuple(map(_clean_block, quad.blocks)))
-
-
-def _clean_block(block: Block) -> Block:
-    fault = _fault(block)
-    return Block(side=block.side, failure=fault) if fault else block
+    blocks = (
+        Block(side=block.side, failure=fault) if (fault := _fault(block)) else block
+        for block in quad.blocks
+    )
+    return dataclasses.replace(quad, blocks=tuple(blocks))
 
 
 def _fault(block: Block) -> str:
@@ -62,18 +50,14 @@ def _fault(block: Block) -> str:
     if block.failure:
         return block.failure
     figures = [*block.service_s, *block.stages_s.values(), *_scalars(block)]
-    if not all(map(_is_usable, figures)):
+    # No second and no byte count of a block is larger; sums of such figures stay finite.
+    if not all(figure == 0 or 1e-60 <= abs(figure) <= 1e18 for figure in figures):
         return "a figure was not a usable number"
     if len(block.service_s) != len(block.samples):
         return "batches and their samples don't fit each other"
-    if block.samples and not 0 < min(block.samples) <= max(block.samples) < _MOST_SAMPLES:
+    if block.samples and not 0 < min(block.samples) <= max(block.samples) < (10**12):
         return "a batch held no usable number of samples"
     return ""
-
-
-def _is_usable(figure: float) -> bool:
-    """Whether a figure may stand in a document: of no size that nothing measured has."""
-    return figure == 0 or _SMALLEST <= abs(figure) <= _LARGEST
 
 
 def _scalars(block: Block) -> list[float]:
@@ -126,7 +110,7 @@ def block_value(block: Block, rule: GateRule, view: str) -> float | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reading:
+class QuadReading:
     """One metric's figures in a quad that can be used for it.
 
     Attributes:
@@ -163,10 +147,10 @@ class Reading:
 def usable_quads(rule: GateRule, quads: Sequence[Quad]) -> int:
     """How many quads have figures for a metric: looks are due by their number."""
     own = (quad for quad in quads if quad.series == rule.series)
-    return sum(isinstance(read_quad(quad, rule), Reading) for quad in own)
+    return sum(isinstance(read_quad(quad, rule), QuadReading) for quad in own)
 
 
-def read_quad(quad: Quad, rule: GateRule) -> Reading | ReasonCode:
+def read_quad(quad: Quad, rule: GateRule) -> QuadReading | ReasonCode:
     """The figures of a metric in a quad, or why there are none."""
     if not is_balanced(quad) or any(map(_fault, quad.blocks)):
         return "unusable_blocks"
@@ -184,7 +168,7 @@ def read_quad(quad: Quad, rule: GateRule) -> Reading | ReasonCode:
             if rule.scale == "ratio" and value <= 0:
                 return "zero_time"
             values.setdefault((view, block.side), []).append(value)
-    return Reading(quad, values)
+    return QuadReading(quad, values)
 
 
 def _change_of(quad: Quad, side: Side) -> float:

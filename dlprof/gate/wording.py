@@ -6,8 +6,16 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
-from dlprof.records.gate import GateName, ReasonCode, StageShift, ViewFigures
+from dlprof.records.gate import (
+    GateName,
+    GateResult,
+    GateState,
+    ReasonCode,
+    StageShift,
+    ViewFigures,
+)
 from dlprof.units import format_bytes, format_duration
 
 _MOST_PERCENT = 1e6
@@ -148,19 +156,34 @@ def _known(low: float, high: float) -> bool:
 
 
 def sentence(name: GateName, reason: ReasonCode, views: Sequence[ViewFigures], detail: str) -> str:
-    """Why a gate says what it says.
-
-    Args:
-        name: The metric.
-        reason: Why.
-        views: The figures, the deciding one first; may be empty.
-        detail: What a reason needs beside the figures.
-    """
+    """Why a gate says what it says."""
     label = METRICS[name].label
     figures, limit = (views[0].text, views[0].limit_text) if views else ("", "")
     if views and VIEW_NAMES.get(views[0].view):
         label += f" ({VIEW_NAMES[views[0].view]})"
     return _SENTENCES[reason](label, figures, limit, detail)
+
+
+def gate_result(
+    name: GateName,
+    state: GateState,
+    reason: ReasonCode,
+    views: Sequence[ViewFigures] = (),
+    detail: str = "",
+    **more: Any,
+) -> GateResult:
+    """What a metric says, with its sentence; ``more`` are further fields of the result."""
+    metric = METRICS[name]
+    return GateResult(
+        name=name,
+        label=metric.label,
+        state=state,
+        reason=reason,
+        explanation=sentence(name, reason, views, detail),
+        unit=metric.unit,
+        views=tuple(views),
+        **more,
+    )
 
 
 _Sentence = Callable[[str, str, str, str], str]

@@ -16,6 +16,7 @@ from typing import Any
 from dlprof.integrations.watch import Watched, flush, watch, watch_in_place
 from dlprof.records import WatchedLoader
 from dlprof.report.script import is_harmless, verdict
+from dlprof.tuning import tune as tune_loader
 
 _NAME = "train_dataloader"
 _PREFIX = "dlprof/"
@@ -23,7 +24,7 @@ _ON_SCREEN = ("wait_fraction", "wait_p95_s", "step_mean_s", "batches_per_s")
 """What the Hugging Face Trainer is given: it also prints all that it logs."""
 
 
-def lightning(*, every: int | None = None) -> Any:
+def lightning(*, every: int | None = None, tune: bool = False) -> Any:
     """A callback for Lightning's ``Trainer(callbacks=[…])``.
 
     Logs what ``dlprof.watch`` logs to the trainer's loggers, and says on stderr at the end how long
@@ -32,13 +33,14 @@ def lightning(*, every: int | None = None) -> Any:
     Args:
         every: Batches between two logs; ``None`` for the trainer's ``log_every_n_steps``. An epoch
             that ends logs, too.
+        tune: Whether the training loaders tune themselves, as by ``dlprof.tune``.
     """
     module = "pytorch_lightning" if _is_the_older() else "lightning.pytorch"
     base = importlib.import_module(module).Callback
-    return type("DataWait", (_Lightning, base), {})(every)
+    return type("DataWait", (_Lightning, base), {})(every, tune)
 
 
-def transformers(trainer: Any, *, every: int | None = None) -> Any:
+def transformers(trainer: Any, *, every: int | None = None, tune: bool = False) -> Any:
     """A callback for ``trainer.add_callback(…)`` of the Hugging Face Trainer.
 
     Logs the wait through ``trainer.log``, so wherever ``report_to`` says, and says on stderr at the
@@ -48,9 +50,10 @@ def transformers(trainer: Any, *, every: int | None = None) -> Any:
         trainer: The one that it will be added to.
         every: Batches between two logs; ``None`` for those of the trainer's ``logging_steps``. An
             epoch's end logs, too.
+        tune: Whether the training loader tunes itself, as by ``dlprof.tune``.
     """
     base = importlib.import_module("transformers").TrainerCallback
-    return type("DataWait", (_Transformers, base), {})(trainer, every)
+    return type("DataWait", (_Transformers, base), {})(trainer, every, tune)
 
 
 def _is_the_older() -> bool:
@@ -60,7 +63,8 @@ def _is_the_older() -> bool:
 class _DataWait:
     """What both have: the loaders that are watched, and what is due to be logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tune: bool = False) -> None:
+        self._tune = tune
         self._watched: dict[int, Watched[Any]] = {}
         self._undo: dict[int, Callable[[], None]] = {}
         self._due: dict[str, float] = {}
@@ -74,6 +78,8 @@ class _DataWait:
             place: Its number among them. A loader that took the place of another counts with it.
         """
         prefix = f"{_PREFIX}{place}/" if place else _PREFIX
+        if self._tune:
+            tune_loader(loader)
 
         def log(values: dict[str, float]) -> None:
             self._due |= {f"{prefix}{key.removeprefix(_PREFIX)}": values[key] for key in values}
@@ -116,14 +122,14 @@ def _nothing() -> None:
 
 
 class _Lightning:
-    def __init__(self, every: int | None) -> None:
+    def __init__(self, every: int | None, tune: bool) -> None:  # noqa: FBT001 - called by one function
         super().__init__()
-        self._every = every
+        self._every, self._tune = every, tune
         self._waits = _DataWait()
         self._undo: Callable[[], None] | None = None
 
     def __reduce__(self) -> Any:
-        return _again, (self._every,)
+        return _again, (self._every, self._tune)
 
     def setup(self, trainer: Any, _module: Any, stage: str) -> None:
         """Have each loader watched that the trainer is about to train with.
@@ -133,7 +139,7 @@ class _Lightning:
         """
         if stage != "fit" or self._undo is not None:
             return
-        self._waits = _DataWait()
+        self._waits = _DataWait(tune=self._tune)
         self._place = 0
         strategy = trainer.strategy
         plain = strategy.process_dataloader
@@ -188,22 +194,22 @@ class _Lightning:
             logger.log_metrics(values, step=trainer.global_step)
 
 
-def _again(every: int | None) -> Any:
+def _again(every: int | None, tune: bool) -> Any:  # noqa: FBT001 - called by pickle
     """What a pickled callback is made by: its class has no name to be found by."""
-    return lightning(every=every)
+    return lightning(every=every, tune=tune)
 
 
 class _Transformers:
-    def __init__(self, trainer: Any, every: int | None) -> None:
+    def __init__(self, trainer: Any, every: int | None, tune: bool) -> None:  # noqa: FBT001 - called by one function
         super().__init__()
         self._trainer = trainer
-        self._every = every
+        self._every, self._tune = every, tune
         self._waits = _DataWait()
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Watch the loader that the trainer is about to iterate."""
         self._waits.undo()
-        self._waits = _DataWait()
+        self._waits = _DataWait(tune=self._tune)
         steps = max(1, int(getattr(state, "logging_steps", None) or args.logging_steps))
         every = self._every or steps * args.gradient_accumulation_steps
         if given.get("train_dataloader") is not None:

@@ -14,8 +14,7 @@ from dlprof.integrations.ledger import Reading
 from dlprof.records import Copies, Explanation, WatchedLoader
 
 if TYPE_CHECKING:
-    from dlprof.device.moves import Moves
-    from dlprof.device.noticing import Noticer
+    from dlprof.device.patching import Moves, Noticer
 
 BATCHES: Final = 200
 """Noticed of each loader, unless more are asked for."""
@@ -37,7 +36,7 @@ class ConsumerCopies:
         if "torch" not in sys.modules:
             return
         with contextlib.suppress(Exception):  # a training must not end by being watched
-            from dlprof.device.noticing import Noticer, compiled_for  # noqa: PLC0415 - as it is loaded
+            from dlprof.device.patching import Noticer, compiled_for  # noqa: PLC0415 - as it is loaded
 
             kind = compiled_for()
             if kind is not None:
@@ -55,8 +54,7 @@ class ConsumerCopies:
         timed = self._timed()
         if not timed:
             return None
-        from dlprof.device.identity import held_bytes, identity  # noqa: PLC0415 - as above
-        from dlprof.device.runtime import AcceleratorRuntime  # noqa: PLC0415 - as above
+        from dlprof.device import runtime  # noqa: PLC0415 - as above
 
         def mean(figure: Callable[[Moves], float]) -> float:
             return statistics.fmean(map(figure, timed))
@@ -64,11 +62,11 @@ class ConsumerCopies:
         size, copy_s = mean(lambda each: each.bytes), mean(lambda each: each.copy_s)
         exposed_s = mean(lambda each: each.exposed_s)
         used = next(each.device for each in reversed(timed) if each.device is not None)
-        runtime = AcceleratorRuntime(used)
-        held = held_bytes(runtime)
+        device = runtime.AcceleratorRuntime(used)
+        held = runtime.held_bytes(device)
         return Copies(
             device=str(used),
-            uuid=identity(runtime)[1],
+            uuid=runtime.identity(device)[1],
             held_bytes=held,
             batches=len(timed),
             timed=len(timed),

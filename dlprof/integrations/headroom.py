@@ -23,6 +23,7 @@ import statistics
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import get_ident
@@ -172,7 +173,7 @@ class LoopHeadroom:
         self._refused = ""
         self._busy = False
         self._random = random.Random(0)
-        self._copies: list[Any] = []
+        self._copies: list[tuple[int, Any]] = []  # with their bytes
         self._block = 0  # batches given again in a round; 0 until steps are known
         self._usual: int | None = None
         self._levels: deque[int] = deque(maxlen=_LEVELS)
@@ -186,6 +187,7 @@ class LoopHeadroom:
         self._fresh = True
         self._came_ns: int | None = None
         self._random_state: Callable[[], None] | None = None
+        self._iterator: weakref.ref[Any] | None = None
         self._base: Reading | None = None
         self._settle()
         self._refuse_if_unfit(config)
@@ -253,6 +255,9 @@ class LoopHeadroom:
             self._refuse_where_it_harms()
             self._close_step(Backlog(iterator))
             if self._phase == "replaying":
+                # A loop that is left lets go of its iterator: what follows is the script's again.
+                with contextlib.suppress(TypeError):  # a class may have no weak references
+                    self._iterator = weakref.ref(iterator, lambda _: self.break_off())
                 return self._give_again()
         took: list[int] = []
 
@@ -410,7 +415,7 @@ class LoopHeadroom:
         return True
 
     def _give_again(self) -> Any:
-        batch = self._copies.pop()
+        _, batch = self._copies.pop()
         self._extra_steps += 1
         self._wait_ns = 0
         self._all.last = self
@@ -421,7 +426,7 @@ class LoopHeadroom:
         """The loader's own batches come again, and the numbers of its samplers."""
         if self._random_state is not None:
             self._random_state()
-        self._random_state = self._all.replaying = None
+        self._random_state = self._all.replaying = self._iterator = None
         self._skip(now_ns)
 
     def _skip(self, now_ns: int) -> None:
@@ -451,12 +456,15 @@ class LoopHeadroom:
         self._left_ns = self._clock()
         from dlprof.device.moving import copied, size_of  # noqa: PLC0415 - it imports torch
 
+        size = size_of(batch)
         if not self._block:
-            self._choose_block(size_of(batch))
-        if self._refused:
+            self._choose_block(size)
+        elif sum(kept for kept, _ in self._copies) + size > _MOST_BYTES:
+            self._shorten_block(size)
+        if self._refused or (self._block and len(self._copies) >= self._block + LEAD):
             return
         try:
-            self._copies.append(copied(batch))
+            self._copies.append((size, copied(batch)))
         except Exception as error:  # noqa: BLE001 - the user's own class may refuse
             self._refuse(f"its batches can't be copied ({type(error).__name__}: {error})")
         self._skip(self._clock())
@@ -465,7 +473,11 @@ class LoopHeadroom:
         step_s = statistics.median(self._settling_steps) / NS
         wanted = math.ceil(_BLOCK_S / max(step_s, 1e-9))
         fits = _MOST_BYTES // max(1, size) - LEAD
-        self._block = min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits)
+        self._shorten_block(size, min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits))
+
+    def _shorten_block(self, size: int, block: int | None = None) -> None:
+        """To as many batches as are kept, or to so many."""
+        self._block = len(self._copies) - LEAD if block is None else block
         if self._block < _LEAST_KEPT:
             self._refuse(f"its batches of {format_bytes(size)} are too large to keep some")
 
@@ -474,7 +486,7 @@ class LoopHeadroom:
         if self._knows_device:
             return
         self._knows_device = True
-        from dlprof.device.noticing import compiled_for  # noqa: PLC0415 - it imports torch
+        from dlprof.device.patching import compiled_for  # noqa: PLC0415 - it imports torch
 
         kind = compiled_for()
         if kind is None:
@@ -510,12 +522,15 @@ class LoopHeadroom:
 def _random_state() -> Callable[[], None]:
     """What brings the random numbers of this process back to where they are now.
 
-    Samplers draw each epoch's order from them, and so does a loader without workers.
+    Samplers draw each epoch's order from them, and so does a loader without workers. Where the
+    script has set a seed since then, it stays.
     """
     undo: list[Callable[[], None]] = []
     plain = random.getstate()
     undo.append(lambda: random.setstate(plain))
     torch = sys.modules.get("torch")
+    seed = None if torch is None else _fresh_seed(torch)
+    before = None if torch is None else torch.initial_seed()
     if torch is not None:
         of_torch = torch.get_rng_state()
         undo.append(lambda: torch.set_rng_state(of_torch))
@@ -525,10 +540,21 @@ def _random_state() -> Callable[[], None]:
         undo.append(lambda: numpy.random.set_state(of_numpy))
 
     def restore() -> None:
+        if torch is not None:
+            again = seed is None and _fresh_seed(torch) is not None
+            if again or torch.initial_seed() != before:
+                return
         for each in undo:
             each()
 
     return restore
+
+
+def _fresh_seed(torch: Any) -> int | None:
+    """The seed that was just set; ``None`` where a number has been drawn since."""
+    fresh, seed = torch.Generator(), torch.initial_seed()
+    fresh.manual_seed(seed)
+    return seed if torch.equal(fresh.get_state(), torch.get_rng_state()) else None
 
 
 def _by_factor(ratio: Estimate) -> Estimate:

@@ -13,7 +13,7 @@ from dlprof.errors import DlprofError
 from dlprof.machine.portable import began_at
 from dlprof.records import WatchedLoader
 from dlprof.store import read_run
-from dlprof.store.naming import SUFFIX
+from dlprof.store.format import SUFFIX
 
 _PATIENCE_S, _PAUSE_S = 3.0, 0.25
 _TOGETHER = timedelta(minutes=2)

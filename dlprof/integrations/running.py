@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dlprof.errors import DlprofError
 from dlprof.integrations.between_ranks import with_ranks
@@ -27,6 +27,7 @@ from dlprof.integrations.meanwhile import Meanwhile
 from dlprof.integrations.ranks import Rank, read_others
 from dlprof.integrations.recorder import DATALOADER_MODULE, Recorder
 from dlprof.integrations.script import Ending, Program, as_main, execute, show_fault
+from dlprof.integrations.tuned import tune_all
 from dlprof.machine import inspect_machine
 from dlprof.records import (
     SCHEMA_VERSION,
@@ -62,6 +63,7 @@ class Plan:
         show: Called once, at the very end, with what was seen.
         follow: Whether the first batches of each loader are followed through its workers.
         headroom: Whether batches are given again to see what a perfect loader would bring.
+        tune: Whether the loaders tune themselves.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Plan:
     show: Callable[[Run], None]
     follow: bool = True
     headroom: bool = False
+    tune: bool = False
 
 
 def new_header(name: str) -> RunHeader:
@@ -149,6 +152,7 @@ class _Watching:
         self._finder = AfterImport(DATALOADER_MODULE, self._attach)
         self._written: dict[str, WatchedLoader] = {}
         self._told: dict[str, Explanation] = {}
+        self._tuned: Sequence[Any] = ()
         self._process = os.getpid()
         self._ending = _RUNNING
         self._pause_ns = _FIRST_PAUSE_NS
@@ -190,6 +194,8 @@ class _Watching:
 
     def _attach(self, module: ModuleType) -> None:
         self._recorder.attach(module)
+        if self._plan.tune:
+            self._tuned = tune_all(module.DataLoader)
         self._meanwhile.begin()
 
     def end(self, ending: Ending) -> Ending:
@@ -319,6 +325,7 @@ class _Watching:
         notes = [f"dlprof has a fault of its own: {fault}" for fault in self._recorder.faults]
         if not self._recorder.records():
             notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
+        notes += [tuning.summary() for tuning in self._tuned]
         return tuple(notes)
 
     def _run_end(self, script: WatchedScript) -> RunEnd:

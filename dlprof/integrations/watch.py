@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import copyreg
 import functools
 import time
 import warnings
@@ -17,12 +16,10 @@ from dlprof.integrations.histogram import Histogram
 from dlprof.integrations.ledger import NS, Clock, Ledger, Reading
 from dlprof.integrations.loaders import describe
 from dlprof.records import WatchedLoader
+from dlprof.targets.deriving import derive_in_place
 
 _Batch = TypeVar("_Batch")
 Logger = Callable[[dict[str, float]], object]
-
-_CLASS: Any = object.__dict__["__class__"]
-"""An object's class, also where its own class says another, as accelerate's loaders do."""
 
 
 def watch(
@@ -304,30 +301,7 @@ def watch_in_place(loader: Any, watched: Watched[Any]) -> Callable[[], None]:
     def iterate(this: Any) -> Iterator[Any]:
         return watched._dlprof_open(lambda: own.__iter__(this))  # noqa: SLF001 - of this module
 
-    def reduce(this: Any, protocol: Any) -> Any:
-        reduced = own.__reduce_ex__(this, protocol)
-        if not isinstance(reduced, tuple):
-            return reduced
-        make, arguments, *rest = reduced
-        if make is copyreg.__newobj__:  # type: ignore[attr-defined] # which insists on our class
-            make = _make
-        return (make, tuple(own if each is derived else each for each in arguments), *rest)
-
-    names = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__slots__": ()}
-    methods = {"__iter__": iterate, "__reduce_ex__": reduce}
-    derived = type(own.__name__, (own,), {**names, **methods})
-    _CLASS.__set__(loader, derived)
-
-    def undo() -> None:
-        if type(loader) is derived:
-            _CLASS.__set__(loader, own)
-
-    return undo
-
-
-def _make(kind: Any, *arguments: Any) -> Any:
-    """As pickle makes objects that it restores."""
-    return kind.__new__(kind, *arguments)
+    return derive_in_place(loader, {"__iter__": iterate})
 
 
 @contextlib.contextmanager

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlprof.machine.gpus import GpuNeighbours
+from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.records import GpuInfo, GpuUsage
 
-_MIB = 1 << 20
 _NOT_TOLD = "amdsmi doesn't report it"
 _ONLY_NVML = (
     *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_generation"),
@@ -22,18 +21,11 @@ _ONLY_NVML = (
 )
 
 
-class AmdReader:
-    """Asks amdsmi; to be closed.
-
-    Args:
-        amdsmi: The module; the installed one for ``None``.
-
-    Attributes:
-        unavailable: Why there are no GPUs to read (key ``gpus``), or what of one can't be read.
-    """
+class AmdReader(Gpus):
+    """Asks amdsmi; to be closed."""
 
     def __init__(self, amdsmi: Any = None) -> None:
-        self.unavailable: dict[str, str] = {}
+        super().__init__({})
         self._amdsmi = amdsmi
         self._faults: tuple[type[Exception], ...] = (
             *(OSError, AttributeError, KeyError, TypeError, ValueError),
@@ -46,9 +38,6 @@ class AmdReader:
         """The cards, in amdsmi's order."""
         del root
         return tuple(self._describe(index, card) for index, card in enumerate(self._handles))
-
-    def prime(self) -> None:
-        """Nothing is counted."""
 
     def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
         """What each card is doing; ``pcie`` changes nothing, for the link's bytes aren't told."""
@@ -103,6 +92,11 @@ class AmdReader:
     def _sample(self, index: int, card: Any) -> GpuUsage:
         reasons = dict.fromkeys(_ONLY_NVML, _NOT_TOLD)
         busy, used = self._activity(card, reasons)
+        # Watts, under the name that the card's generation has for them.
+        power = self._ask(reasons, "power_w", "amdsmi_get_power_info", card)
+        watts = self._at({}, "power_w", power, "current_socket_power")
+        if watts is None:
+            watts = self._at(reasons, "power_w", power, "average_socket_power")
         width = self._number(
             reasons, "pcie_width", "amdsmi_get_pcie_info", card, "pcie_metric", "pcie_width"
         )
@@ -115,7 +109,7 @@ class AmdReader:
             memory_used_bytes=used,
             pcie_width=None if width is None else int(width),
             sm_clock_hz=None if clock is None else clock * 1e6,
-            power_w=self._power(reasons, card),
+            power_w=watts,
             samples=1,
             unavailable=reasons,
         )
@@ -143,19 +137,13 @@ class AmdReader:
 
     def _vram(self, reasons: dict[str, str], field: str, card: Any, key: str) -> int | None:
         mib = self._number(reasons, field, "amdsmi_get_gpu_vram_usage", card, key)
-        return None if mib is None else int(mib * _MIB)
+        return None if mib is None else int(mib * (1 << 20))
 
     def _clock(self, reasons: dict[str, str], card: Any) -> float | None:
         """MHz of the engine that computes."""
         kind = getattr(getattr(self._amdsmi, "AmdSmiClkType", None), "GFX", None)
         told = self._ask(reasons, "sm_clock_hz", "amdsmi_get_clock_info", card, kind)
         return self._at(reasons, "sm_clock_hz", told, "clk")
-
-    def _power(self, reasons: dict[str, str], card: Any) -> float | None:
-        """Watts, under the name that the card's generation has for them."""
-        told = self._ask(reasons, "power_w", "amdsmi_get_power_info", card)
-        now = self._at({}, "power_w", told, "current_socket_power")
-        return self._at(reasons, "power_w", told, "average_socket_power") if now is None else now
 
     def _name(self, index: int, card: Any) -> str:
         told = self._ask({}, "name", "amdsmi_get_gpu_asic_info", card)

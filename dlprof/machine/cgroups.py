@@ -16,9 +16,6 @@ from typing import Literal
 from dlprof.machine.files import read_int, read_text
 from dlprof.machine.procfs import parse_counters, parse_cpu_list, parse_int
 
-# cgroup v1 writes "no limit" as the largest multiple of the page size in 63 bits.
-_UNLIMITED_BYTES = 1 << 60
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
@@ -232,7 +229,8 @@ def _memory_bytes(level: Level) -> int | None:
             read_int(level.directory / "memory.limit_in_bytes"),
             counters.get("hierarchical_memory_limit"),
         ]
-    return min((limit for limit in limits if limit and limit < _UNLIMITED_BYTES), default=None)
+    # cgroup v1 writes "no limit" as the largest multiple of the page size in 63 bits.
+    return min((limit for limit in limits if limit and limit < (1 << 60)), default=None)
 
 
 def _headroom(level: Level) -> int | None:

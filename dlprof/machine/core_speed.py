@@ -1,7 +1,7 @@
 """How fast the cores are at this moment: a little fixed work on each, timed by its CPU clock.
 
 A virtual core switches between speeds that can be 1.8x apart, for 0.3 to 10 s at a time and each
-core by itself; neither steal nor CPU time shows it (FIELD section 10). So the speed is measured in
+core by itself; neither steal nor CPU time shows it. So the speed is measured in
 the very window whose rate is to be understood: before it or after it tells nothing.
 """
 
@@ -27,15 +27,11 @@ many cores there are."""
 _STEPS = 400
 """Steps of a Python loop that are timed: 20 to 40 us."""
 
-_WARM_STEPS = 100
-"""Before them, untimed: what the core's caches hold is another's."""
 
 _MOST_CORES = 16
 """Cores that a window visits often enough for a mean; on a larger machine they change from window
 to window."""
 
-_PATIENCE_S = 0.5
-"""For threads to end; one that gets no time on its core is left behind."""
 
 _SLOW = 1.3
 """A visit counts as slow if it took this many times as long as the quickest tenth: single visits of
@@ -105,7 +101,8 @@ class SpeedProbe:
         if not self._threads:
             return
         self._over.set()
-        due_s = time.monotonic() + _PATIENCE_S
+        # For threads to end; one that gets no time on its core is left behind.
+        due_s = time.monotonic() + 0.5
         for thread in self._threads:
             thread.join(max(0.0, due_s - time.monotonic()))
         self._threads = []
@@ -167,7 +164,8 @@ class SpeedProbe:
             return
         due_s = time.monotonic() + PERIOD_S * place
         while not over.wait(max(0.0, due_s - time.monotonic())):
-            self._work(_WARM_STEPS)
+            # Before them, untimed: what the core's caches hold is another's.
+            self._work(100)
             began_ns = self._clock()
             self._work(_STEPS)
             visits.append(1e6 * _STEPS / max(1, self._clock() - began_ns))
@@ -183,7 +181,7 @@ def _loop(steps: int) -> int:
     """Steps whose time follows the core's speed: neither memory nor a library takes part.
 
     It does follow the version of Python. Work of a library that doesn't, such as zlib's, doesn't
-    follow the core either: 1.12x between states that are 1.87x apart for a loop (FIELD section 10).
+    follow the core either: 1.12x between states that are 1.87x apart for a loop.
     So speeds are compared where the version is the same, and state it.
     """
     found = 0

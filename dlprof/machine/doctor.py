@@ -26,18 +26,15 @@ from dlprof.units import format_bytes
 
 State = Literal["ok", "warning", "problem"]
 
-DOCKER_SHM_BYTES = 64 << 20
-"""What a container's /dev/shm holds where nobody asked for more (docker run --shm-size)."""
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
-_USUAL_OPEN_FILES = 1024  # the kernel's soft limit where nobody set one (getrlimit(2))
 _SOCKET_PATH = 108  # bytes of a socket's name, unix(7)
 _SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class SystemFacts:
     """What the checks look at. ``None`` is not known.
 
     Attributes:
@@ -86,20 +83,15 @@ class Check:
     advice: str = ""
 
 
-def examine(facts: Facts) -> tuple[Check, ...]:
+def examine(facts: SystemFacts) -> tuple[Check, ...]:
     """All checks, in the order in which they are shown."""
     return tuple(check for rule in _RULES for check in rule(facts))
 
 
-def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> Facts:
-    """The facts of this machine and this Python.
-
-    Args:
-        root: Where ``/proc``, ``/sys`` and ``/dev`` are found.
-        gpus: Who lists the GPUs; whoever can for ``None``.
-    """
+def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
+    """The facts of this machine and this Python."""
     shm = root / "dev/shm"
-    return Facts(
+    return SystemFacts(
         machine=inspect_machine(root, gpus=gpus),
         system=sys.platform,
         cpu_count=os.cpu_count() if root == Path("/") else None,
@@ -155,7 +147,7 @@ def _clock(root: Path) -> str | None:
     return (read_text(place) or "").strip() or None
 
 
-def _shared_memory(facts: Facts) -> Iterator[Check]:
+def _shared_memory(facts: SystemFacts) -> Iterator[Check]:
     name, size, free = (
         "shared memory",
         facts.machine.shm_bytes,
@@ -172,7 +164,8 @@ def _shared_memory(facts: Facts) -> Iterator[Check]:
     elif facts.shm_writable is False:
         text = f"{_SHM} can't be written to."
         yield Check(name, "problem", text, "Mount it with mode=1777.")
-    elif size <= DOCKER_SHM_BYTES:
+    # What a container's /dev/shm holds where nobody asked for more (docker run --shm-size).
+    elif size <= 64 << 20:
         text = f"{_SHM} holds {format_bytes(size)}: a few batches fill it, and workers die."
         yield Check(name, "problem", text, more)
     elif free < USUAL_SHM_BYTES:
@@ -185,12 +178,13 @@ def _shared_memory(facts: Facts) -> Iterator[Check]:
         yield Check(name, "ok", f"{_SHM} holds {format_bytes(size)}, {format_bytes(free)} free.")
 
 
-def _open_files(facts: Facts) -> Iterator[Check]:
+def _open_files(facts: SystemFacts) -> Iterator[Check]:
     soft, hard = facts.machine.open_files_limit, facts.hard_open_files or 65536
     if soft is None:
         return
     text = f"A process may open {soft:,} files."
-    if soft > _USUAL_OPEN_FILES:
+    # The kernel's soft limit where nobody set one (getrlimit(2))
+    if soft > 1024:
         yield Check("open files", "ok", text)
         return
     other = 'torch.multiprocessing.set_sharing_strategy("file_system")'
@@ -199,7 +193,7 @@ def _open_files(facts: Facts) -> Iterator[Check]:
     yield Check("open files", "warning", text, advice)
 
 
-def _cores(facts: Facts) -> Iterator[Check]:
+def _cores(facts: SystemFacts) -> Iterator[Check]:
     machine = facts.machine
     count = facts.cpu_count or machine.logical_cpus
     limits = []
@@ -215,7 +209,7 @@ def _cores(facts: Facts) -> Iterator[Check]:
         yield Check("cores", "ok", f"This process may use all {count} CPUs.")
 
 
-def _memory(facts: Facts) -> Iterator[Check]:
+def _memory(facts: SystemFacts) -> Iterator[Check]:
     machine = facts.machine
     total, limit = machine.memory_bytes, machine.memory_limit_bytes
     if total is None:
@@ -229,7 +223,7 @@ def _memory(facts: Facts) -> Iterator[Check]:
         yield Check("memory", "ok", f"{available} of {format_bytes(total)} are available.")
 
 
-def _start_method(facts: Facts) -> Iterator[Check]:
+def _start_method(facts: SystemFacts) -> Iterator[Check]:
     text = f"Workers start by {facts.start_method}"
     if facts.start_method != "fork" and facts.system == "linux":
         text += ": datasets and collate functions must be picklable, and starting takes longer."
@@ -293,7 +287,7 @@ _FAULTS = (
 )
 
 
-def _python(facts: Facts) -> Iterator[Check]:
+def _python(facts: SystemFacts) -> Iterator[Check]:
     version = ".".join(map(str, facts.python))
     found = [
         fault
@@ -308,7 +302,7 @@ def _python(facts: Facts) -> Iterator[Check]:
         yield Check("Python", "ok", f"{version}: no fault of this version is known.")
 
 
-def _torch(facts: Facts) -> Iterator[Check]:
+def _torch(facts: SystemFacts) -> Iterator[Check]:
     version = facts.torch
     if version is None:
         advice = "Install it into the environment that dlprof runs in."
@@ -321,7 +315,7 @@ def _torch(facts: Facts) -> Iterator[Check]:
         yield Check("torch", "ok", f"{version} is installed.")
 
 
-def _gpu_driver(facts: Facts) -> Iterator[Check]:
+def _gpu_driver(facts: SystemFacts) -> Iterator[Check]:
     cards, why = facts.machine.gpus, facts.machine.unavailable.get("gpus", "none is listed")
     if cards:
         names = ", ".join(dict.fromkeys(card.name for card in cards))
@@ -334,14 +328,14 @@ def _gpu_driver(facts: Facts) -> Iterator[Check]:
         yield Check("GPU driver", "ok", f"No GPU is seen: {why}.")
 
 
-def _program(facts: Facts) -> Iterator[Check]:
+def _program(facts: SystemFacts) -> Iterator[Check]:
     if facts.others:
         text = f"Other programs have this name: {', '.join(facts.others)}."
         advice = "NVIDIA's discontinued DLProf has it too. python -m dlprof runs this one."
         yield Check("dlprof on PATH", "warning", text, advice)
 
 
-def _temporary_files(facts: Facts) -> Iterator[Check]:
+def _temporary_files(facts: SystemFacts) -> Iterator[Check]:
     name, place = "temporary files", facts.temporary
     if place is None:
         advice = "Free room on the disk, or name another directory with TMPDIR."
@@ -353,7 +347,7 @@ def _temporary_files(facts: Facts) -> Iterator[Check]:
         yield Check(name, "ok", f"{place} can be written to.")
 
 
-def _clock_source(facts: Facts) -> Iterator[Check]:
+def _clock_source(facts: SystemFacts) -> Iterator[Check]:
     if facts.clock in _SLOW_CLOCKS:
         text = f"The kernel uses {facts.clock}: each look at the time is a system call."
         advice = "Short times are less exact. Where you can, boot with clocksource=tsc."
@@ -362,7 +356,7 @@ def _clock_source(facts: Facts) -> Iterator[Check]:
         yield Check("clock", "ok", f"The kernel uses {facts.clock}.")
 
 
-_RULES: tuple[Callable[[Facts], Iterator[Check]], ...] = (
+_RULES: tuple[Callable[[SystemFacts], Iterator[Check]], ...] = (
     _shared_memory,
     _open_files,
     _cores,

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from dlprof.machine.procfs import parse_int
 
-_CHUNK = 32768
-
 
 def read_text(path: str | Path) -> str | None:
     """The whole text of a file, or ``None`` where it can't be read.
@@ -21,7 +19,7 @@ def read_text(path: str | Path) -> str | None:
         return None
     try:
         chunks = []
-        while chunk := os.read(descriptor, _CHUNK):
+        while chunk := os.read(descriptor, 32768):
             chunks.append(chunk)
     except OSError:
         return None

@@ -1,18 +1,20 @@
-"""What this machine offers to one job: the ``Machine`` record of every run file."""
+"""What this machine offers to one job: the ``Machine`` record of every run file, and its key."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
+import json
 import os
 import platform
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, allowed_cpus, cpu_quota, memory_limit, read_cgroups
 from dlprof.machine.files import list_names, read_text
-from dlprof.machine.fingerprint import fingerprint
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
 from dlprof.machine.patience import PatientGpus
@@ -27,29 +29,6 @@ from dlprof.records import GpuInfo, Machine
 _HERE = Path("/")
 
 
-class _Cpus(NamedTuple):
-    model: str
-    logical: int
-    physical: int | None
-    affinity: int
-    quota: float | None
-
-    @property
-    def usable(self) -> float:
-        return min(float(self.affinity), self.quota or float("inf"))
-
-
-class _Memory(NamedTuple):
-    total: int | None
-    limit: int | None
-    available: int | None
-    swap_used: int | None
-
-    @property
-    def usable(self) -> int | None:
-        return min((size for size in (self.total, self.limit) if size), default=None)
-
-
 def inspect_machine(
     root: Path = _HERE, *, gpus: Gpus | None = None, pid: int | None = None
 ) -> Machine:
@@ -62,60 +41,51 @@ def inspect_machine(
         pid: The process, which may see another /dev/shm; this one for ``None``.
     """
     cgroups = read_cgroups(pid, root)
-    cpus, memory = _read_cpus(cgroups, root, pid), _read_memory(cgroups, root)
-    cards, no_gpus = _read_gpus(gpus, root)
-    shm = read_shared_memory(root, pid)
+    info = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")
+    online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat") or ""))
+    logical = len(online) or info.logical_cpus or os.cpu_count() or 1
+    model = info.model or platform.processor() or platform.machine() or "unknown CPU"
+    affinity = _count_affinity(cgroups, online, root, pid) or logical
+    quota, limit = cpu_quota(cgroups), memory_limit(cgroups)
+    usable_cores = min(float(affinity), (quota and quota.amount) or float("inf"))
+    system, shm = read_system_memory(root), read_shared_memory(root, pid)
+    limit_bytes = None if limit is None else int(limit.amount)
+    reader: Gpus = PatientGpus() if gpus is None else gpus
+    try:
+        cards, no_gpus = reader.list_gpus(root), dict(reader.unavailable)
+    finally:
+        if gpus is None:
+            reader.close()
+    release = _read_line(root / "proc/sys/kernel/osrelease")
     machine = Machine(
         hostname=_read_line(root / "proc/sys/kernel/hostname") or platform.node(),
-        platform=_platform(root),
-        cpu_model=cpus.model,
-        logical_cpus=cpus.logical,
-        physical_cores=cpus.physical,
-        affinity_cpus=cpus.affinity,
-        quota_cores=cpus.quota,
-        usable_cores=cpus.usable,
-        memory_bytes=memory.total,
-        memory_limit_bytes=memory.limit,
-        memory_available_bytes=memory.available,
-        swap_used_bytes=memory.swap_used,
+        platform=f"Linux {release}" if release else f"{platform.system()} {platform.release()}",
+        cpu_model=model,
+        logical_cpus=logical,
+        physical_cores=_physical_cores(root) or info.physical_cores,
+        affinity_cpus=affinity,
+        quota_cores=None if quota is None else quota.amount,
+        usable_cores=usable_cores,
+        memory_bytes=system.total_bytes,
+        memory_limit_bytes=limit_bytes,
+        memory_available_bytes=available_memory(cgroups, root),
+        swap_used_bytes=system.swap_used_bytes,
         shm_bytes=None if shm is None else shm.size_bytes,
         shm_available_bytes=None if shm is None else shm.free_bytes,
         open_files_limit=_open_files_limit(),
-        numa_nodes=_count_numa_nodes(root),
+        numa_nodes=len(node_cpus(root)) or None,  # there are also nodes of memory alone
         gpus=cards,
         fingerprint=fingerprint(
-            cpu_model=cpus.model,
-            usable_cores=cpus.usable,
-            logical_cpus=cpus.logical,
-            memory_bytes=memory.usable,
+            cpu_model=model,
+            usable_cores=usable_cores,
+            logical_cpus=logical,
+            memory_bytes=min(filter(None, (system.total_bytes, limit_bytes)), default=None),
             gpus=cards,
         ),
         unavailable=no_gpus,
     )
-    return _with_reasons(machine)
-
-
-def _read_gpus(gpus: Gpus | None, root: Path) -> tuple[tuple[GpuInfo, ...], dict[str, str]]:
-    reader: Gpus = PatientGpus() if gpus is None else gpus
-    try:
-        return reader.list_gpus(root), dict(reader.unavailable)
-    finally:
-        if gpus is None:
-            reader.close()
-
-
-def _read_cpus(cgroups: Cgroups, root: Path, pid: int | None) -> _Cpus:
-    info = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")
-    online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat") or ""))
-    logical = len(online) or info.logical_cpus or os.cpu_count() or 1
-    quota = cpu_quota(cgroups)
-    return _Cpus(
-        model=info.model or platform.processor() or platform.machine() or "unknown CPU",
-        logical=logical,
-        physical=_physical_cores(root) or info.physical_cores,
-        affinity=_count_affinity(cgroups, online, root, pid) or logical,
-        quota=None if quota is None else quota.amount,
-    )
+    missing = {name: why for name, why in _REASONS.items() if getattr(machine, name) is None}
+    return dataclasses.replace(machine, unavailable={**machine.unavailable, **missing})
 
 
 def _count_affinity(
@@ -141,24 +111,6 @@ def _physical_cores(root: Path) -> int | None:
     return len(groups) or (portable.physical_core_count() if root == _HERE else None)
 
 
-def _read_memory(cgroups: Cgroups, root: Path) -> _Memory:
-    system, limit = read_system_memory(root), memory_limit(cgroups)
-    return _Memory(
-        total=system.total_bytes,
-        limit=None if limit is None else int(limit.amount),
-        available=available_memory(cgroups, root),
-        swap_used=system.swap_used_bytes,
-    )
-
-
-def _count_numa_nodes(root: Path) -> int | None:
-    """Nodes that have CPUs; there are also nodes of memory alone."""
-    nodes = root / "sys/devices/system/node"
-    names = [name for name in list_names(nodes) if name[:4] == "node" and name[4:].isdecimal()]
-    lists = [parse_cpu_list(read_text(nodes / name / "cpulist") or "") for name in names]
-    return sum(1 for cpus in lists if cpus) or None
-
-
 def _open_files_limit() -> int | None:
     """The soft limit of file descriptors; ``None`` for no limit, and on Windows."""
     try:
@@ -167,11 +119,6 @@ def _open_files_limit() -> int | None:
         return None
     soft: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _platform(root: Path) -> str:
-    release = _read_line(root / "proc/sys/kernel/osrelease")
-    return f"Linux {release}" if release else f"{platform.system()} {platform.release()}"
 
 
 def _read_line(path: Path) -> str:
@@ -192,6 +139,65 @@ _REASONS = {
 }
 
 
-def _with_reasons(machine: Machine) -> Machine:
-    missing = {name: why for name, why in _REASONS.items() if getattr(machine, name) is None}
-    return dataclasses.replace(machine, unavailable={**machine.unavailable, **missing})
+def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:
+    """The CPUs of each node that has any, by node; empty where the kernel doesn't tell."""
+    nodes = root / "sys/devices/system/node"
+    found = {}
+    for name in list_names(nodes):
+        if name[:4] == "node" and name[4:].isdecimal():
+            cpus = parse_cpu_list(read_text(nodes / name / "cpulist") or "")
+            if cpus:
+                found[int(name[4:])] = tuple(sorted(cpus))
+    return dict(sorted(found.items()))
+
+
+_NOISE = re.compile(r"\((?:r|tm|c)\)|\bcpu\b|\bprocessor\b|\b\d+-core\b|@", re.IGNORECASE)
+
+
+def fingerprint(
+    *,
+    cpu_model: str,
+    usable_cores: float,
+    logical_cpus: int,
+    memory_bytes: int | None,
+    gpus: Sequence[GpuInfo],
+) -> str:
+    """A key such as ``intel-xeon-2.50ghz-2c-24g-0gpu-1a2b3c4d``.
+
+    The same after a reboot, whatever the clock rates and the free memory: it is made of names and
+    sizes only, and the memory is rounded to a size that machines are sold with.
+    """
+    model = slug(cpu_model)
+    memory = "" if memory_bytes is None else f"{installed_gib(memory_bytes):g}g"
+    # Of a card whose memory isn't known, 0; the sizes of others are floats.
+    cards = sorted(
+        (gpu.name, installed_gib(gpu.memory_bytes) if gpu.memory_bytes is not None else 0)
+        for gpu in gpus
+    )
+    facts = [model, round(usable_cores, 2), logical_cpus, memory, cards]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
+    parts = [model, f"{round(usable_cores, 2):g}c", memory, f"{len(gpus)}gpu", digest]
+    return "-".join(part for part in parts if part)
+
+
+def slug(name: str) -> str:
+    """A name in lower-case letters, digits, dots and single dashes.
+
+    >>> slug("Intel(R) Core(TM) i9-9900K CPU @ 3.60GHz")
+    'intel-core-i9-9900k-3.60ghz'
+    """
+    words = re.findall(r"[a-z0-9.]+", _NOISE.sub(" ", name).lower())
+    return "-".join(words) or "cpu"
+
+
+def installed_gib(size_bytes: int) -> float:
+    """The next size of 1, 1.5, 2, 3, 4, 6 ... GiB: the system shows a little less than is there.
+
+    >>> installed_gib(62 * 2**30), installed_gib(377 * 2**30)
+    (64.0, 384.0)
+    """
+    size = 1.0
+    while size * (1 << 30) < size_bytes:
+        is_power_of_two = size.is_integer() and int(size) & (int(size) - 1) == 0
+        size = size * 1.5 if is_power_of_two else size / 1.5 * 2
+    return size

@@ -12,8 +12,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from dlprof.errors import UsageError
+from dlprof.machine.cgroups import cpu_quota, memory_limit, read_cgroups
+from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.files import read_text
-from dlprof.machine.gpus import GpuNeighbours
+from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.inspection import inspect_machine
+from dlprof.machine.patience import PatientGpus
 from dlprof.machine.procfs import (
     CpuTicks,
     parse_allowed_cpus,
@@ -23,6 +28,7 @@ from dlprof.machine.procfs import (
     parse_running,
 )
 from dlprof.machine.tree import scan_processes
+from dlprof.records import Machine
 
 _PRESSURES = ("cpu", "io", "memory")
 
@@ -98,7 +104,7 @@ class ProcessTicks:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ProcessScan:
     """Totals at one moment. ``None``: the system doesn't report it.
 
     Attributes:
@@ -127,26 +133,19 @@ def watch(
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Neighbours:
-    """Look twice, and tell what happened between.
-
-    Args:
-        seconds: How long to watch.
-        root: Where ``/proc`` is found.
-        clock: Nanoseconds of a clock that never steps.
-        sleep: Waits for so many seconds.
-    """
+    """Look twice, and say what happened between."""
     first = look(root=root, clock=clock)
     sleep(seconds)
     return between(first, look(root=root, clock=clock))
 
 
-def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns) -> Look:
+def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns) -> ProcessScan:
     """Read every process and the machine's totals once; about 10 µs per process."""
     stat = read_text(root / "proc/stat") or ""
     cpus = parse_cpu_ticks(stat)
     mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "") or frozenset(cpus)
     running = parse_running(stat)
-    return Look(
+    return ProcessScan(
         time_ns=clock(),
         cpus=_sum(cpus.values()),
         allowed=_sum(ticks for cpu, ticks in cpus.items() if cpu in mask),
@@ -158,15 +157,9 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
 
 
 def between(
-    first: Look, last: Look, *, user_name: Callable[[int], str] | None = None
+    first: ProcessScan, last: ProcessScan, *, user_name: Callable[[int], str] | None = None
 ) -> Neighbours:
-    """Who used the machine between two looks.
-
-    Args:
-        first: The earlier look.
-        last: The later one.
-        user_name: The name of a user's number; the system's own for ``None``.
-    """
+    """Who used the machine between two looks."""
     window_ns = last.time_ns - first.time_ns
     if window_ns <= 0:
         return Neighbours(watched_s=0.0, unavailable=dict.fromkeys(_FIELDS, "no time passed"))
@@ -220,7 +213,7 @@ def _reasons(neighbours: Neighbours) -> dict[str, str]:
 
 
 def _cores_by_user(
-    first: Look, last: Look, window_ns: int, most: float | None
+    first: ProcessScan, last: ProcessScan, window_ns: int, most: float | None
 ) -> dict[int, tuple[float, int]]:
     """Cores and busy processes by user, ``most`` in all.
 
@@ -271,7 +264,7 @@ def _to_cores(ticks: int, window_ns: int) -> float:
     return max(0, ticks) * (1e9 / os.sysconf("SC_CLK_TCK")) / window_ns
 
 
-def _pressure(name: str, first: Look, last: Look) -> float | None:
+def _pressure(name: str, first: ProcessScan, last: ProcessScan) -> float | None:
     before, after = first.pressures_us[name], last.pressures_us[name]
     if before is None or after is None:
         return None
@@ -311,3 +304,68 @@ def name_of_user(number: int) -> str:
         return str(importlib.import_module("pwd").getpwuid(number).pw_name)
     except (ImportError, KeyError):
         return str(number)
+
+
+MAX_SECONDS = 3600.0
+"""Nobody watches for longer; a mistyped figure would."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """A machine and its users at one time.
+
+    Attributes:
+        machine: What it offers, the speed of its cores while it was watched included.
+        quota_cgroup: The cgroup that sets ``machine.quota_cores``; ``None`` without a quota.
+        memory_limit_cgroup: The cgroup that sets ``machine.memory_limit_bytes``.
+        neighbours: Who used it while it was watched.
+    """
+
+    machine: Machine
+    quota_cgroup: str | None
+    memory_limit_cgroup: str | None
+    neighbours: Neighbours
+
+
+def survey(
+    seconds: float,
+    *,
+    root: Path = Path("/"),
+    gpus: Gpus | None = None,
+    speed: SpeedProbe | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Overview:
+    """Inspect the machine and watch it for a while.
+
+    Raises:
+        UsageError: ``seconds`` is no length of time to watch for.
+    """
+    if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
+        raise UsageError(
+            f"--seconds {seconds:g} is not a time to watch for",
+            hint=f"Give more than 0 and at most {MAX_SECONDS:g} seconds",
+        )
+    reader: Gpus = PatientGpus() if gpus is None else gpus
+    probe = speed or SpeedProbe(root)
+    try:
+        machine = inspect_machine(root, gpus=reader)
+        probe.start()
+        neighbours = watch(seconds, root=root, sleep=sleep)
+        probe.stop()
+        neighbours = dataclasses.replace(neighbours, gpus=reader.neighbours())
+    finally:
+        probe.stop()
+        if gpus is None:
+            reader.close()
+    found, missing = probe.over_all, {**machine.unavailable, "core_speed": probe.unavailable}
+    if found is not None:
+        del missing["core_speed"]
+    machine = dataclasses.replace(machine, core_speed=found, unavailable=missing)
+    cgroups = read_cgroups(None, root)
+    quota, limit = cpu_quota(cgroups), memory_limit(cgroups)
+    return Overview(
+        machine=machine,
+        quota_cgroup=None if quota is None else quota.cgroup,
+        memory_limit_cgroup=None if limit is None else limit.cgroup,
+        neighbours=neighbours,
+    )

@@ -6,7 +6,6 @@ thread of its own, which is left behind; the rest goes on without figures, and s
 
 from __future__ import annotations
 
-import dataclasses
 import queue
 import sys
 import threading
@@ -15,28 +14,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from dlprof.machine.amd_gpus import AmdReader
-from dlprof.machine.gpus import GpuNeighbours, GpuReader, Gpus, NoGpus
+from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.nvidia import GpuReader
 from dlprof.records import GpuInfo, GpuUsage
 
 _T = TypeVar("_T")
 
-_SILENT = "the GPUs' driver gave no answer in time: it may hang"
-
-LIMIT_S = 5.0
-"""Seconds for one call."""
-
-OPENING_S = 20.0
-"""Seconds for loading the driver: without its daemon it wakes one card after the other, each in a
-second or two, and a server has eight."""
-
 
 def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
-    """Whoever knows this machine's GPUs: NVML, else amdsmi; may hang, as every call may.
-
-    Args:
-        root: Where ``/sys`` is found.
-        platform: As ``sys.platform``.
-    """
+    """Whoever knows this machine's GPUs: NVML, else amdsmi; may hang, as every call may."""
     nvidia = GpuReader()
     if nvidia.list_gpus(root):
         return nvidia
@@ -47,42 +33,40 @@ def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
     amd.close()
     if (root / "sys/class/kfd").exists():  # ROCm's driver is loaded: NVIDIA's is not what lacks
         nvidia.close()
-        return NoGpus(amd.unavailable)
+        return Gpus(amd.unavailable)
     if platform == "darwin":
         nvidia.close()
-        return NoGpus({"gpus": "Apple's GPUs report to their user's processes only"})
+        return Gpus({"gpus": "Apple's GPUs report to their user's processes only"})
     return nvidia
 
 
-class PatientGpus:
+class PatientGpus(Gpus):
     """The machine's GPUs, asked with a limit of time.
 
     Args:
-        limit_s: For one call. After one that ran over it, or failed, none is made any more.
+        limit_s: Seconds for one call. After one that ran over it, or failed, none is made any more.
         opener: Opens the driver.
-        opening_s: For that.
-
-    Attributes:
-        unavailable: As of whoever was opened; why there is nothing, where it hangs.
+        opening_s: For that: without its daemon it wakes one card after the other, each in a second
+            or two, and a server has eight.
     """
 
     def __init__(
         self,
-        limit_s: float = LIMIT_S,
+        limit_s: float = 5.0,
         opener: Callable[[], Gpus] = open_gpus,
         *,
-        opening_s: float = OPENING_S,
+        opening_s: float = 20.0,
     ) -> None:
         self._limit_s = opening_s
-        self._gpus: Gpus = NoGpus({})
+        self._gpus: Gpus = Gpus({})
         opened = self._within(opener, None)
         if opened is not None:
             self._gpus = opened
         self._limit_s = limit_s
 
     @property
-    def unavailable(self) -> dict[str, str]:
-        """Why there are no GPUs to read (key ``gpus``), or what of them can't be read."""
+    def unavailable(self) -> dict[str, str]:  # type: ignore[override]
+        """As of whoever was opened; why there is nothing, where it hangs."""
         return self._gpus.unavailable
 
     def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
@@ -110,35 +94,25 @@ class PatientGpus:
 
         After that, nothing is asked any more.
         """
-        found: queue.SimpleQueue[_T | _Fault] = queue.SimpleQueue()
+        found: queue.SimpleQueue[_T | Exception] = queue.SimpleQueue()
 
         def ask() -> None:
             try:
                 found.put(work())
             except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything
-                found.put(_Fault(f"the GPUs' driver can't be asked: {_named(error)}"))
+                found.put(error)
 
         worker = threading.Thread(target=ask, daemon=True)
         worker.start()
         try:
             answer = found.get(timeout=self._limit_s)
         except queue.Empty:
-            self._gpus = NoGpus({"gpus": _SILENT})
+            self._gpus = Gpus({"gpus": "the GPUs' driver gave no answer in time: it may hang"})
             return otherwise
         worker.join(self._limit_s)  # it ends at once; whoever forks next finds no thread
-        if isinstance(answer, _Fault):
-            self._gpus = NoGpus({"gpus": answer.reason})
+        if isinstance(answer, Exception):
+            text = " ".join(str(answer).split())
+            why = f"{type(answer).__name__}: {text}" if text else type(answer).__name__
+            self._gpus = Gpus({"gpus": f"the GPUs' driver can't be asked: {why}"})
             return otherwise
         return answer
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Fault:
-    """Why a driver gave no answer, though it came back."""
-
-    reason: str
-
-
-def _named(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

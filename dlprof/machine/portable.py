@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -21,11 +22,7 @@ def began_at(pid: int) -> float | None:
 
 
 class PortableTree:
-    """Reads one process tree through psutil; ended processes stay counted as last seen.
-
-    Args:
-        pid: The tree's first process.
-    """
+    """Reads one process tree through psutil; ended processes stay counted as last seen."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -73,9 +70,11 @@ class PortableTree:
         return alive
 
 
-def open_tree(pid: int, root: Path = Path("/")) -> ProcessTree | PortableTree:
-    """A process tree, read from ``/proc`` where there is one."""
-    return ProcessTree(pid, root=root) if has_proc(root) else PortableTree(pid)
+def open_tree(
+    pid: int, root: Path = Path("/"), beside: Sequence[int] = ()
+) -> ProcessTree | PortableTree:
+    """A process tree, read from ``/proc`` where there is one, which has those beside it, too."""
+    return ProcessTree(pid, beside=beside, root=root) if has_proc(root) else PortableTree(pid)
 
 
 def has_proc(root: Path = Path("/")) -> bool:

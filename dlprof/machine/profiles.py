@@ -15,7 +15,7 @@ from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.files import replace_file
-from dlprof.machine.fingerprint import fingerprint
+from dlprof.machine.inspection import fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
 from dlprof.tomlfile import (
     TABLE,
@@ -299,10 +299,6 @@ _PROFILE: Mapping[str, Rule] = {
 
 def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
     """A profile from a parsed TOML document.
-
-    Args:
-        document: The document's keys and values.
-        name: What to call the document in an error.
 
     Raises:
         FileError: A key is unknown or missing, or a value is of the wrong type or out of range.

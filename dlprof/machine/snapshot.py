@@ -1,6 +1,6 @@
 """What a trial has used so far and what the machine is doing: one reading of everything.
 
-Two of them make the figures of a window: see ``usage.usage_between``. Made for a process beside
+Two of them make the figures of a window: see ``usage_between``. Made for a process beside
 the trial that samples a few times a second; a reading costs about a millisecond.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dlprof.machine import portable
@@ -24,6 +24,7 @@ from dlprof.machine.procfs import (
     parse_runnable,
 )
 from dlprof.machine.tree import TreeUsage
+from dlprof.records import GpuUsage, Usage
 
 _SECOND = 1_000_000_000
 _NO_PROC = "only Linux reports it (there is no /proc here)"
@@ -77,6 +78,7 @@ class Sampler:
 
     Args:
         pid: The trial's first process; its descendants belong to it.
+        beside: First processes of other ranks, which belong to it with all their descendants.
         root: Where ``/proc`` and ``/sys`` are found.
         clock: Nanoseconds of a clock that never steps.
         cpu_clock: CPU nanoseconds of this process.
@@ -87,6 +89,7 @@ class Sampler:
         self,
         pid: int,
         *,
+        beside: Sequence[int] = (),
         root: Path = Path("/"),
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
@@ -97,7 +100,7 @@ class Sampler:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._linux = portable.has_proc(root)
-        self._tree = portable.open_tree(pid, root)
+        self._tree = portable.open_tree(pid, root, beside)
         self._cgroups: Cgroups = read_cgroups(pid, root)
         self._throttle_hidden = throttled_ns(self._cgroups) is None
         self._shm_base = shm_base_bytes
@@ -108,6 +111,11 @@ class Sampler:
         self._pss_peak: int | None = None
         self._cost_ns = 0
         self._runnable = self._looks = 0
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The trial's processes at the last reading; empty where ``/proc`` doesn't show them."""
+        return getattr(self._tree, "pids", ())
 
     def take(self, *, memory: bool = False) -> Snapshot:
         """Read everything once.
@@ -250,3 +258,141 @@ def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
 
 def _total(cpu: CpuTicks) -> int:
     return cpu.busy + cpu.idle + cpu.stolen
+
+
+def usage_between(
+    first: Snapshot, last: Snapshot, *, gpu: Sequence[GpuUsage] = ()
+) -> tuple[Usage, dict[str, str]]:
+    """What was used between two snapshots of one ``Sampler``.
+
+    Returns:
+        The figures, and the reasons for those that are ``None``, by field name.
+    """
+    window_ns = last.time_ns - first.time_ns
+    if window_ns <= 0:
+        return Usage(gpu=tuple(gpu)), dict.fromkeys(_FIELDS, "the window has no length")
+    own = _rate(first.tree.cpu_ns, last.tree.cpu_ns, window_ns)
+    if not first.tree.processes:
+        own = None
+    available, other = _machine_cores(first, last, own, window_ns)
+    rate = _rate(first.tree.read_bytes, last.tree.read_bytes, window_ns)
+    usage = Usage(
+        own_cpu_cores=own,
+        available_cpu_cores=available,
+        other_cpu_cores=other,
+        stolen_cpu_cores=_rate(first.stolen_ns, last.stolen_ns, window_ns),
+        other_runnable=_other_runnable(first, last, window_ns),
+        run_queue_wait_fraction=_wait_fraction(first, last),
+        throttled_fraction=_throttled_fraction(first, last, window_ns),
+        cpu_pressure_fraction=_pressure(first.cpu_pressure_us, last.cpu_pressure_us, window_ns),
+        io_pressure_fraction=_pressure(first.io_pressure_us, last.io_pressure_us, window_ns),
+        memory_pressure_fraction=_pressure(
+            first.memory_pressure_us, last.memory_pressure_us, window_ns
+        ),
+        pss_peak_bytes=last.pss_peak_bytes,
+        shm_peak_bytes=last.shm_peak_bytes,
+        read_bytes_per_s=(None if rate is None else rate * 1e9),
+        cache_hit_fraction=_cache_hits(first, last),
+        observer_cpu_cores=_rate(first.observer_cpu_ns, last.observer_cpu_ns, window_ns),
+        gpu=tuple(gpu),
+    )
+    return usage, _reasons(usage, first, last)
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Usage) if field.name != "gpu")
+
+# Where both snapshots have the totals and there is still no figure.
+_EMPTY = {
+    "other_runnable": "the window was too short to look at who wants cores",
+    "run_queue_wait_fraction": "the trial's processes didn't run, or lived too briefly to be seen",
+    "cache_hit_fraction": "no process of the trial asked for data by read() in the window",
+    "core_speed": "it is measured in trials alone",
+}
+
+
+def _reasons(usage: Usage, first: Snapshot, last: Snapshot) -> dict[str, str]:
+    known = {**_EMPTY, **first.unavailable, **last.unavailable}
+    missing = [name for name in _FIELDS if getattr(usage, name) is None]
+    return {name: known.get(name, "the system stopped reporting it") for name in missing}
+
+
+def _growth(first: int | None, last: int | None) -> int | None:
+    """How much a total grew; totals of the system may be reset to below where they were."""
+    return None if first is None or last is None else max(0, last - first)
+
+
+def _rate(first: int | None, last: int | None, window_ns: int) -> float | None:
+    growth = _growth(first, last)
+    return None if growth is None else growth / window_ns
+
+
+def _pressure(first: int | None, last: int | None, window_ns: int) -> float | None:
+    rate = _rate(first, last, window_ns)
+    return None if rate is None else min(1.0, rate * 1000)
+
+
+def _machine_cores(
+    first: Snapshot, last: Snapshot, own: float | None, window_ns: int
+) -> tuple[float | None, float | None]:
+    """Cores that could be had, and cores that others kept busy.
+
+    Others' share is what was neither idle nor own. Idle time is exact on kernels that stop an
+    idle CPU's clock tick, where busy time is sampled tick by tick, so that busy is not read.
+    Time stolen by a hypervisor counts as others'.
+    """
+    idle = _rate(first.idle_ns, last.idle_ns, window_ns)
+    if idle is None or own is None or not last.allowed_cpus:
+        return None, None
+    quota = float("inf") if last.quota_cores is None else last.quota_cores
+    available = max(own, min(own + idle, last.allowed_cpus, quota))
+    return available, max(0.0, last.allowed_cpus - idle - own)
+
+
+def _wait_fraction(first: Snapshot, last: Snapshot) -> float | None:
+    """Only of threads that were seen, so ``None`` where those used less than half of the CPU time.
+
+    Of a process that starts and ends between two readings nothing but its CPU time is known.
+    """
+    ran = _growth(first.tree.run_ns, last.tree.run_ns)
+    waited = _growth(first.tree.wait_ns, last.tree.wait_ns)
+    used = _growth(first.tree.cpu_ns, last.tree.cpu_ns)
+    if ran is None or waited is None or used is None or ran + waited == 0 or ran < used / 2:
+        return None
+    return waited / (ran + waited)
+
+
+def _other_runnable(first: Snapshot, last: Snapshot, window_ns: int) -> float | None:
+    """All that ran or waited for a core, less the trial's own, whose mean is exact."""
+    looks = last.looks - first.looks
+    ran = _growth(first.tree.run_ns, last.tree.run_ns)
+    waited = _growth(first.tree.wait_ns, last.tree.wait_ns)
+    if looks <= 0 or ran is None or waited is None:
+        return None
+    return max(0.0, (last.runnable - first.runnable) / looks - (ran + waited) / window_ns)
+
+
+def _throttled_fraction(first: Snapshot, last: Snapshot, window_ns: int) -> float | None:
+    """Share of the window, or of the time that the trial wanted cores for where that is more.
+
+    The kernel sums held-back time over CPUs: with several busy processes it exceeds the window.
+    Of nested cgroups the one that held back longest counts, as their times overlap.
+    """
+    before, after = first.throttled_ns or {}, last.throttled_ns or {}
+    grown = [max(0, after[cgroup] - before[cgroup]) for cgroup in before.keys() & after.keys()]
+    if not grown:
+        return None
+    throttled = max(grown)
+    used = max(0, last.tree.cpu_ns - first.tree.cpu_ns)
+    return throttled / max(window_ns, throttled + used)
+
+
+def _cache_hits(first: Snapshot, last: Snapshot) -> float | None:
+    """Share of what was asked for that storage didn't have to deliver.
+
+    Read-ahead and mapped files can fetch more than was asked for by ``read``: that is 0 hits.
+    """
+    asked = _growth(first.tree.read_chars, last.tree.read_chars)
+    fetched = _growth(first.tree.read_bytes, last.tree.read_bytes)
+    if not asked or fetched is None:
+        return None
+    return max(0.0, 1 - fetched / asked)

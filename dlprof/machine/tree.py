@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dlprof.machine.files import list_names, read_text
@@ -75,12 +75,20 @@ class ProcessTree:
 
     Args:
         pid: The tree's first process.
+        beside: First processes of trees that count as part of it.
         root: Where ``/proc`` is found.
         tick_ns: Length of a clock tick; the kernel's own for ``None``.
     """
 
-    def __init__(self, pid: int, *, root: Path = Path("/"), tick_ns: int | None = None) -> None:
-        self._pid = pid
+    def __init__(
+        self,
+        pid: int,
+        *,
+        beside: Sequence[int] = (),
+        root: Path = Path("/"),
+        tick_ns: int | None = None,
+    ) -> None:
+        self._first = (*beside, pid)
         self._proc = f"{root}/proc".replace("//", "/")
         self._tick_ns = tick_ns or 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         self._members: dict[int, _Member] = {}
@@ -139,7 +147,8 @@ class ProcessTree:
         """All processes alive: from the first down, and those known that have lost their parent."""
         scanned = None if self._lists_children else _scan_children(self._proc)
         members: dict[int, _Member] = {}
-        waiting = [(pid, True) for pid in self._members] + [(self._pid, bool(self._members))]
+        waiting = [(pid, True) for pid in self._members]
+        waiting += [(pid, bool(self._members)) for pid in self._first]
         while waiting:
             pid, must_be_known = waiting.pop()
             if pid in members:
@@ -163,7 +172,10 @@ class ProcessTree:
             member = _Member(start_ticks=stat.start_ticks)
         self._read_threads(folder, member)
         member.io = parse_io(read_text(f"{folder}/io") or "") or member.io
-        self._read_times(stat, member)
+        # Threads tell nanoseconds; the process tells ticks, but of threads never seen too.
+        seen = max(member.run_ns, stat.cpu_ticks * self._tick_ns)
+        member.cpu_ns = max(member.cpu_ns, seen)
+        member.reaped_ns = max(member.reaped_ns, stat.reaped_ticks * self._tick_ns)
         return member
 
     def _read_threads(self, folder: str, member: _Member) -> None:
@@ -182,12 +194,6 @@ class ProcessTree:
                 member.ended_run_ns += last.run_ns
                 member.ended_wait_ns += last.wait_ns
         member.threads = threads
-
-    def _read_times(self, stat: ProcessStat, member: _Member) -> None:
-        """Threads tell nanoseconds; the process tells ticks, but of threads never seen too."""
-        seen = max(member.run_ns, stat.cpu_ticks * self._tick_ns)
-        member.cpu_ns = max(member.cpu_ns, seen)
-        member.reaped_ns = max(member.reaped_ns, stat.reaped_ticks * self._tick_ns)
 
     def _settle(
         self,

@@ -7,17 +7,28 @@ in, which is shown more readily. Both cost microseconds and don't disturb the th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 Wait = Literal[
-    "running", "queue", "handover", "sleep", "disk", "network", "lock", "threads", "child", "other"
+    "running",
+    "queue",
+    "handover",
+    "sleep",
+    "disk",
+    "network",
+    "lock",
+    "gil",
+    "threads",
+    "child",
+    "other",
 ]
 """``running``: on a core or in the run queue; ``queue``: for the next message of a queue between
 processes, as main does for a batch and a worker for indices; ``handover``: for the other end of a
 Unix socket, by which tensors change hands; ``sleep``; ``disk``: a file system or a block device;
-``network``; ``lock``: one that processes share, or of a file; ``threads``: for another thread of
-the process; ``child``: for a process to end; ``other``: all the rest."""
+``network``; ``lock``: one that processes share, or of a file; ``gil``: the interpreter's, where its
+place is known; ``threads``: for another thread of the process; ``child``: for a process to end;
+``other``: all the rest."""
 
 WAITS: tuple[Wait, ...] = get_args(Wait)
 
@@ -25,7 +36,6 @@ _QUEUE_MS = range(4000, 5001)
 """Time-out of a wait for torch's queues: what is left of ``MP_STATUS_CHECK_INTERVAL``, 5 s. Python
 waits for a socket by ``poll`` too, with the time-out of that socket."""
 
-_FUTEX_PRIVATE = 128
 
 Calls = Mapping[int, str]
 _X86: Calls = {
@@ -110,13 +120,16 @@ _CHANNELS: tuple[tuple[Wait, tuple[str, ...]], ...] = (
 """Beginnings of the kernel's functions that threads wait in."""
 
 
-def parse_wait(syscall: str | None, channel: str | None, machine: str) -> Wait:
+def parse_wait(
+    syscall: str | None, channel: str | None, machine: str, gil: Sequence[range] = ()
+) -> Wait:
     """What a thread does, from the texts of its ``syscall`` and ``wchan``.
 
     Args:
         syscall: ``running``, or a number and its arguments; ``None`` where it can't be read.
         channel: The kernel's function; ``0`` for none; ``None`` where it wasn't read.
         machine: The architecture, as ``os.uname`` names it.
+        gil: Addresses among which the GIL is.
     """
     call, arguments = _call(syscall, machine)
     if call in _BY_CHANNEL:
@@ -128,8 +141,42 @@ def parse_wait(syscall: str | None, channel: str | None, machine: str) -> Wait:
     if call == "ppoll" and len(arguments) > 1:  # its time-out is in the process's memory
         return "queue" if arguments[1] == 1 else "network"
     if call == "futex" and len(arguments) > 1:
-        return "threads" if arguments[1] & _FUTEX_PRIVATE else "lock"
+        if any(arguments[0] in held for held in gil):
+            return "gil"
+        return "threads" if arguments[1] & 128 else "lock"
     return _SAID.get(call, "other")
+
+
+def python_data(maps: str) -> tuple[range, ...]:
+    """Where a process has the static data of its interpreter, the GIL among it.
+
+    Locks of Python's are elsewhere: what a program makes is on its heap.
+
+    Args:
+        maps: Of the process, as ``/proc`` shows them: what a library leaves empty follows it.
+    """
+    found: list[range] = []
+    name = ""
+    for line in maps.splitlines():
+        span, rights, *rest = (*line.split(maxsplit=5), "", "")
+        path = "" if len(rest) < 6 else rest[3]
+        began, _, ended = span.partition("-")
+        try:
+            first, last = int(began, 16), int(ended, 16)
+        except ValueError:
+            continue
+        follows = bool(found) and first == found[-1].stop and not path and name == "python"
+        name = "python" if _is_interpreter(path) or follows else path
+        if name == "python" and rights.startswith("rw"):
+            if found and first == found[-1].stop:
+                found[-1] = range(found[-1].start, last)
+            else:
+                found.append(range(first, last))
+    return tuple(found)
+
+
+def _is_interpreter(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(("python", "libpython"))
 
 
 _BY_CHANNEL = frozenset({"", "read", "write", "connect"})

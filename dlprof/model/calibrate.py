@@ -112,7 +112,10 @@ def fit(
         standard_error=varied.error,
         drift=drift_of(usable),
         run_queue_fraction=varied.run_queue,
-        available_cores=_mean(t.usage.available_cpu_cores for t in mine),
+        available_cores=_mean(
+            None if (had := t.usage.available_cpu_cores) is None else had * max(1, len(t.ranks))
+            for t in mine
+        ),
         trials=tuple(each.trial_id for each in usable),
         doubts=tuple(_doubts(told, usable, varied)),
     )

@@ -30,8 +30,22 @@ from dlprof.records.calibration import (
     SweepPrediction,
 )
 from dlprof.records.config import Config, Estimate
-from dlprof.records.copies import Copies, PinCosts, PinGain
-from dlprof.records.findings import Diagnosis, Finding, FindingCode, Fix, Severity, Stalls
+from dlprof.records.findings import (
+    COPIED_BYTES_PER_S,
+    PIPE_BYTES,
+    AttributeWeight,
+    DatasetWeight,
+    Diagnosis,
+    Exactness,
+    Finding,
+    FindingCode,
+    Fix,
+    Severity,
+    Stalls,
+    StartPhase,
+    StartPhaseName,
+    WorkerStart,
+)
 from dlprof.records.integrity import (
     DATA_FAULTS,
     DUPLICATED_SIGN,
@@ -50,8 +64,17 @@ from dlprof.records.integrity import (
     is_guessed,
 )
 from dlprof.records.machine import CoreSpeeds, GpuInfo, Machine
-from dlprof.records.plan import LeftOut, Plan, TrialCost
-from dlprof.records.run import SCHEMA_VERSION, Cost, Run, RunEnd, RunHeader
+from dlprof.records.run import (
+    SCHEMA_VERSION,
+    Cost,
+    LeftOut,
+    Plan,
+    Run,
+    RunEnd,
+    RunHeader,
+    Timeline,
+    TrialCost,
+)
 from dlprof.records.stages import (
     AGE_STAGES,
     BatchCosts,
@@ -63,14 +86,17 @@ from dlprof.records.stages import (
     WorkerCosts,
 )
 from dlprof.records.target import LoaderCall, Target
-from dlprof.records.timeline import Timeline
 from dlprof.records.trial import (
     CUT_SHORT_SIGN,
+    Copies,
     Failure,
     FailureKind,
     GpuUsage,
     Outcome,
+    PinCosts,
+    PinGain,
     Purpose,
+    RankFigures,
     Trial,
     Usage,
     UsageSample,
@@ -82,16 +108,6 @@ from dlprof.records.watched import (
     ScriptEnding,
     WatchedLoader,
     WatchedScript,
-)
-from dlprof.records.weight import (
-    COPIED_BYTES_PER_S,
-    PIPE_BYTES,
-    AttributeWeight,
-    DatasetWeight,
-    Exactness,
-    StartPhase,
-    StartPhaseName,
-    WorkerStart,
 )
 
 __all__ = [
@@ -153,6 +169,7 @@ __all__ = [
     "PredictedCell",
     "Prediction",
     "Purpose",
+    "RankFigures",
     "Reason",
     "Recommendation",
     "RuleOfThumb",

@@ -291,11 +291,12 @@ class Recommendation:
         arguments of a DataLoader, are set in its workers too.
 
         Args:
-            loader: A DataLoader, or a loader around one, such as ``webdataset.WebLoader``. It
-                stays as it is.
+            loader: A DataLoader, or a loader around one, such as ``webdataset.WebLoader``. Or what
+                makes its loader by itself: a Trainer of Hugging Face or its TrainingArguments, a
+                LightningDataModule. It stays as it is, but for a Trainer, which can't be copied.
 
         Returns:
-            A new loader of the same class.
+            A new object of the same class; a Trainer itself.
 
         Raises:
             UsageError: ``loader`` is no DataLoader, or a setting can't be changed on it.

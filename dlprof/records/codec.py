@@ -1,7 +1,10 @@
 """Records to JSON values and back, strictly: what is not a record's field or type is refused.
 
 Small and of our own rather than a library's, since ``dlprof recommend`` may not spend its first
-moments on importing and compiling models, and since only finite numbers may pass.
+moments on importing and compiling models, and since only finite numbers may pass. What a right
+type may hold is bounded, too, since a file may come from elsewhere: a recommendation passes names
+on into code that people copy; tables of columns are read row by row, so they must be even; and
+numbers are such that figures made of a few of them are still finite.
 """
 
 from __future__ import annotations
@@ -11,10 +14,21 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
 
-from dlprof.records.bounds import fault_of, number_fault
+from dlprof.records import (
+    BatchCosts,
+    Calibration,
+    Config,
+    Constraints,
+    CoreSpeeds,
+    Estimate,
+    Machine,
+    PredictedCell,
+    Timeline,
+)
 
 _Record = TypeVar("_Record")
 _Decoder = Callable[[Any], Any]
@@ -227,3 +241,109 @@ _PLAIN: Mapping[Any, _Decoder] = {
     str: _decode_str,
     Any: _decode_any,
 }
+
+
+_MOST = 2**31 - 1
+_LARGEST_INTEGER = 2**64
+"""No count of bytes or of nanoseconds comes near it; it fits a float."""
+_CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "start_method": ("fork", "spawn", "forkserver"),
+        "sharing_strategy": ("file_descriptor", "file_system"),
+    }
+)
+_LEAST: Mapping[str, int] = MappingProxyType(
+    {"num_workers": 0, "prefetch_factor": 1, "batch_size": 1, "worker_threads": 1}
+)
+_POSITIVE: Mapping[type, Sequence[str]] = MappingProxyType(
+    {
+        Machine: ("usable_cores",),
+        Constraints: ("ranks", "nodes"),
+        CoreSpeeds: ("low", "median", "high"),
+        PredictedCell: ("samples_per_s",),
+    }
+)
+
+
+def fault_of(record: Any) -> tuple[str, str] | None:
+    """The field of a record that is out of bounds, and the end of a sentence about it."""
+    if isinstance(record, BatchCosts | Timeline):
+        return _uneven_column(record)
+    if isinstance(record, Config):
+        return _faulty_setting(record)
+    if isinstance(record, Calibration):
+        return _faulty_cost(record)
+    for kind, names in _POSITIVE.items():
+        if isinstance(record, kind):
+            figures = {name: getattr(record, name) for name in names}
+            values = {n: f.value if isinstance(f, Estimate) else f for n, f in figures.items()}
+            name = next((name for name, value in values.items() if value <= 0), None)
+            return None if name is None else (name, "is not above 0")
+    return None
+
+
+def _faulty_cost(record: Calibration) -> tuple[str, str] | None:
+    """A figure that no batch has, and that nothing could be predicted from."""
+    for name in ("samples_per_batch", "core_speed"):
+        value = getattr(record, name)
+        if value is not None and value <= 0:
+            return name, "is not above 0"
+    for field in dataclasses.fields(record):
+        if any(number < 0 for number in _numbers(getattr(record, field.name))):
+            return field.name, "has a figure below 0"
+    return None
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers in a field, however deep."""
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, BatchCosts):
+        for column in dataclasses.fields(value):
+            yield from getattr(value, column.name)
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _numbers(each)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _numbers(each)
+
+
+def number_fault(number: float) -> str | None:
+    """The end of a sentence about a number, whole or not, that no record may hold."""
+    if isinstance(number, int):
+        return None if -_LARGEST_INTEGER <= number <= _LARGEST_INTEGER else "is too large"
+    if not math.isfinite(number):
+        return "is not a finite number"
+    # The largest is far above every figure and interval's end, and its fourth power is finite;
+    # what lies nearer to 0 than the smallest, and is not 0, was not measured.
+    if number == 0 or 1e-60 <= abs(number) <= 1e60:
+        return None
+    return "is too large" if abs(number) > 1 else "is too close to 0"
+
+
+def _faulty_setting(record: Config) -> tuple[str, str] | None:
+    """A setting that DataLoader does not take."""
+    for name, least in _LEAST.items():
+        number = getattr(record, name)
+        if number is not None and not least <= number <= _MOST:
+            return name, f"is not from {least} to {_MOST}"
+    for name, choices in _CHOICES.items():
+        if getattr(record, name) not in {None, *choices}:
+            return name, f"is none of {', '.join(choices)}"
+    return None
+
+
+def _uneven_column(table: BatchCosts | Timeline) -> tuple[str, str] | None:
+    """A column that is neither empty nor as long as the longest."""
+    columns = {
+        field.name: len(column)
+        for field in dataclasses.fields(table)
+        if isinstance(column := getattr(table, field.name), tuple)
+    }
+    longest = max(columns.values())
+    uneven = (name for name, length in columns.items() if length not in {0, longest})
+    name = next(uneven, None)
+    return (
+        None if name is None else (name, f"has {columns[name]} entries where others have {longest}")
+    )

@@ -8,15 +8,6 @@ from typing import Any
 
 from dlprof.records.record import record
 
-_WIDE = 2.0
-"""High over low from which an interval leaves too little of its figure to print it."""
-
-_FILES_OF_MAIN = 2
-"""Descriptors of the main process for the queue of results: counted with torch 2.13."""
-
-_FILES_PER_WORKER = 4
-"""The same for each worker: both ends of its index queue, and two pipes that report its end."""
-
 
 @record(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -44,7 +35,8 @@ class Estimate:
         """Whether the interval, where it is known, is too wide for the figure to say much."""
         if self.low is None or self.high is None:
             return False
-        return self.high > _WIDE * max(self.low, 0.0)
+        # High over low from which an interval leaves too little of its figure to print it.
+        return self.high > 2.0 * max(self.low, 0.0)
 
     @property
     def inverse(self) -> Estimate:
@@ -109,7 +101,9 @@ class Config:
         if not self.num_workers:
             return 0
         held = self.queued_batches if batches is None else batches
-        return _FILES_OF_MAIN + _FILES_PER_WORKER * self.num_workers + round(held * tensors)
+        # Main has two for the queue of results. Each worker has four: both ends of its index
+        # queue, and two pipes that report its end. Counted with torch 2.13.
+        return 2 + 4 * self.num_workers + round(held * tensors)
 
     def asks_as_much_as(self, other: Config) -> bool:
         """Whether it needs at least the workers, and the batches in flight, of one with workers."""

@@ -76,11 +76,6 @@ _PROMISE = re.compile(r"gave ([\d,]{1,24}) batches where __len__ promises ([\d,]
 _MORE = 1.5
 """Samples of an epoch over those of one without workers from which they come more than once."""
 
-_FEWER = 0.02
-"""Share of an epoch's samples that may be missing beside a batch of each worker."""
-
-_CHANCE = 3.0
-"""Standard deviations by which counts of samples that are kept at random may differ."""
 
 _RAISED = ("target_error", "worker_exception")
 
@@ -400,8 +395,10 @@ def _spare(group: Sequence[Trial], fewer: Sequence[Trial]) -> float:
     """Samples by which epochs may differ, where that is not by chance."""
     usual = statistics.median(_counts(fewer))
     each = max(trial.samples_per_batch or usual for trial in group)
-    spare = group[0].config.num_workers * each + _FEWER * usual
-    return spare if _is_fixed(fewer) else max(spare, _CHANCE * math.sqrt(2 * usual))
+    # Share of an epoch's samples that may be missing beside a batch of each worker.
+    spare = group[0].config.num_workers * each + 0.02 * usual
+    # Standard deviations by which counts of samples that are kept at random may differ.
+    return spare if _is_fixed(fewer) else max(spare, 3.0 * math.sqrt(2 * usual))
 
 
 def _is_shorter(group: Sequence[Trial], fewer: Sequence[Trial]) -> bool:

@@ -8,13 +8,12 @@ from typing import Any, Literal
 from dlprof import late
 from dlprof.records.advice import Recommendation
 from dlprof.records.calibration import Calibration, SweepPrediction
+from dlprof.records.config import Config
 from dlprof.records.findings import Diagnosis, Finding
 from dlprof.records.machine import Machine
-from dlprof.records.plan import LeftOut, Plan
 from dlprof.records.record import record
 from dlprof.records.stages import Explanation
 from dlprof.records.target import Target
-from dlprof.records.timeline import Timeline
 from dlprof.records.trial import Trial
 from dlprof.records.watched import SCRIPT_SPEC, WatchedLoader, WatchedScript
 
@@ -52,6 +51,15 @@ class RunHeader:
     accelerator: str | None = None
     left_out: tuple[LeftOut, ...] = ()
     plan: Plan | None = None
+
+    @property
+    def launched(self) -> int:
+        """Ranks that loaded at once in the trials that are compared; 1 for one loader alone."""
+        counts = self.settings.get("launch_ranks") or ()
+        known = (
+            [n for n in counts if isinstance(n, int)] if isinstance(counts, list | tuple) else []
+        )
+        return max(1, *known, 1)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -170,3 +178,126 @@ class Run:
     def _repr_html_(self) -> str:
         """What a notebook shows: the page of ``dlprof report RUN -o page.html``."""
         return str(late.call("notebook_html", self))
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Settings that the sweep did not measure, and why.
+
+    Attributes:
+        setting: Which, such as ``pin_memory=True`` or ``num_workers=64``.
+        reason: Why, one sentence.
+    """
+
+    setting: str
+    reason: str
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class TrialCost:
+    """What a trial is expected to cost, from what the probe saw of the target.
+
+    Attributes:
+        overhead_s: Whatever the batches cost: the process, its workers, sending figures back.
+        batch_s: One batch, loaded alone.
+        batch_cpu_s: CPU time of one batch.
+        usable_cores: Cores that all workers share.
+    """
+
+    overhead_s: float
+    batch_s: float = 0.0
+    batch_cpu_s: float = 0.0
+    usable_cores: float = 1.0
+
+    def of(self, config: Config, trial_s: float) -> float:
+        """Seconds for one trial of a configuration with a window of ``trial_s``.
+
+        A round is the time in which each worker loads a batch. The window has three rounds, or
+        as many as three times its length allows, one at least. Beside it, a trial spends two
+        rounds without workers (start and epoch restart) and four with them (warm-up, and what
+        the workers have in hand at the end).
+        """
+        round_s = max(self.batch_s, self.batch_cpu_s * config.num_workers / self.usable_cores)
+        window_s = max(trial_s, min(3 * round_s, max(3 * trial_s, round_s)))
+        return self.overhead_s + window_s + (4 if config.num_workers else 2) * round_s
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a sweep sets out to measure; kept in the run file, so that a resumed sweep goes on.
+
+    Attributes:
+        configs: To be measured, in their stable order.
+        trial_s: Length of a trial's measured window.
+        min_repeats: Blocks before the search may call itself decided.
+        max_repeats: Blocks after which it is complete.
+        planned_repeats: Blocks that it is likely to take.
+        take_turns: Whether, after the first block, configurations of the same steady rate (those
+            that differ only in ``persistent_workers``) are measured in turn rather than all in
+            each block.
+        cost: What trials are expected to cost.
+        present: Which of them the target's own DataLoader is set to now; the most important one.
+        search: ``grid`` measures all of them; ``model`` calibrates, predicts ``cells``, and
+            measures the few that may be the best.
+        calibration: What ``model`` calibrates by, in its order.
+        cells: What ``model`` predicts.
+    """
+
+    configs: tuple[Config, ...]
+    trial_s: float
+    min_repeats: int
+    max_repeats: int
+    planned_repeats: int
+    take_turns: bool
+    cost: TrialCost
+    present: Config | None = None
+    search: Literal["grid", "model"] = "grid"
+    calibration: tuple[Config, ...] = ()
+    cells: tuple[Config, ...] = ()
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """When each batch of an instrumented trial was where.
+
+    Columns of equal length, one entry per batch in the order of its indices. Times are seconds
+    since ``began_at`` by a clock that all processes share; ``None`` where a batch did not come
+    that far or the configuration has no such stage.
+
+    Attributes:
+        trial_id: The trial that it shows.
+        began_at: Wall-clock time of second 0, ISO 8601, UTC.
+        batch: The batch's number in its epoch, from 0.
+        epoch: The epoch, from 0.
+        worker: The worker that made it; -1 for the main process.
+        dispatched_s: Main has sent its indices.
+        picked_s: The worker has taken them.
+        fetched_s: All its samples are there; collating begins.
+        collated_s: It is collated, and handed to the feeder thread.
+        serialising_s: The feeder thread begins to pickle it.
+        serialised_s: It is in the result queue.
+        received_s: Main (or its pin thread) begins to take it.
+        rebuilt_s: Its tensors exist in main.
+        pinned_s: They are in page-locked memory.
+        yielded_s: The consumer has it.
+        asked_s: The consumer had asked for it: ``yielded_s`` - ``asked_s`` is its wait.
+        dropped: Batches left out of the columns to keep them bounded.
+    """
+
+    trial_id: str
+    began_at: str
+    batch: tuple[int, ...] = ()
+    epoch: tuple[int, ...] = ()
+    worker: tuple[int, ...] = ()
+    dispatched_s: tuple[float | None, ...] = ()
+    picked_s: tuple[float | None, ...] = ()
+    fetched_s: tuple[float | None, ...] = ()
+    collated_s: tuple[float | None, ...] = ()
+    serialising_s: tuple[float | None, ...] = ()
+    serialised_s: tuple[float | None, ...] = ()
+    received_s: tuple[float | None, ...] = ()
+    rebuilt_s: tuple[float | None, ...] = ()
+    pinned_s: tuple[float | None, ...] = ()
+    yielded_s: tuple[float | None, ...] = ()
+    asked_s: tuple[float | None, ...] = ()
+    dropped: int = 0

@@ -34,8 +34,8 @@ AGE_STAGES: tuple[StageName, ...] = (
 )
 """The stages whose times add up to a batch's age: from a worker's taking it up to its yield."""
 
-_SEVERAL = 3
-"""Batches that each of the others has made, before a worker without any counts as idle."""
+_NO_IO = ("running", "queue", "gil")
+"""What a thread does that is no blocked time of making a batch, the GIL left out."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,8 @@ class Stage:
         cpu_s: Mean CPU seconds of the thread that does it; ``None`` where that isn't known apart.
         run_queue_s: Mean run-queue delay of that thread in seconds.
         io_s: Mean seconds blocked on I/O, a lock or the GIL: wall - CPU - run queue.
+        gil_s: The part of it in which the thread waits for the GIL; ``None`` where that isn't
+            known.
     """
 
     name: StageName
@@ -66,6 +68,7 @@ class Stage:
     cpu_s: float | None = None
     run_queue_s: float | None = None
     io_s: float | None = None
+    gil_s: float | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -218,11 +221,40 @@ class Explanation:
     hooked: bool = True
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    def with_gil(self, waits: Mapping[str, float]) -> Explanation:
+        """The same with the waits for the GIL apart, in making batches.
+
+        What other waits leave of the blocked time of ``fetch`` and ``collate`` is a wait for the
+        GIL, and no more than was seen of that: outside of these, a worker waits for indices.
+
+        Args:
+            waits: What the threads that fetch did, shares of the window (``records.Usage``).
+        """
+        making = [stage for stage in self.stages if stage.name in ("fetch", "collate")]
+        if not waits or not self.batches or any(stage.io_s is None for stage in making):
+            return self
+        each_s = self.window_s * max(1, self.config.num_workers) / self.batches
+        blocked_s = sum(stage.io_s or 0.0 for stage in making)
+        others_s = each_s * sum(share for wait, share in waits.items() if wait not in _NO_IO)
+        step = None if self.config.num_workers else self.stage("step")
+        if step is not None:  # it is the same thread
+            others_s = max(0.0, others_s - (step.mean_s - (step.cpu_s or 0.0)))
+        gil_s = min(waits.get("gil", 0.0) * each_s, max(0.0, blocked_s - others_s))
+        part = gil_s / blocked_s if blocked_s > 0 else 0.0
+        apart = {
+            stage.name: dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
+            for stage in making
+        }
+        stages = tuple(apart.get(stage.name, stage) for stage in self.stages)
+        return dataclasses.replace(self, stages=stages)
+
     @property
     def fed_workers(self) -> int:
         """Workers that made batches; all, unless each of these made several and others none."""
         made = [worker.batches for worker in self.workers if worker.batches]
-        clear = min(made, default=0) >= _SEVERAL
+        # Batches that each of the others has made, before a worker without any counts as
+        # idle.
+        clear = min(made, default=0) >= 3
         return len(made) if clear else self.config.num_workers
 
     def stage(self, name: StageName) -> Stage | None:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config, Estimate
-from dlprof.records.copies import Copies
 from dlprof.records.record import record
 
-Purpose = Literal["measure", "explain", "cold", "lever"]
+Purpose = Literal["measure", "explain", "cold", "lever", "scaling"]
 Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]
 
 
@@ -139,6 +138,10 @@ class Usage:
             page cache.
         core_speed: Thousands of steps of a fixed Python loop that a core did in a second of CPU
             time, mean over the cores by how busy they were: a virtual core changes its speed.
+        main_waits: What the main process's first thread did, shares of looks fifty times a second
+            (``running``, ``queue`` for a batch or indices, ``gil``, ``disk``, …), where batches
+            were traced; else empty.
+        worker_waits: The same of the workers'.
         observer_cpu_cores: What the observer itself used.
         gpu: One entry per GPU of the machine; empty where there is none.
     """
@@ -158,6 +161,8 @@ class Usage:
     read_bytes_per_s: float | None = None
     cache_hit_fraction: float | None = None
     core_speed: float | None = None
+    main_waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    worker_waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
     observer_cpu_cores: float | None = None
     gpu: tuple[GpuUsage, ...] = ()
 
@@ -181,8 +186,39 @@ class UsageSample:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class RankFigures:
+    """What one rank did in a trial in which several loaded at once.
+
+    Attributes:
+        rank: Its number, from 0.
+        host: The machine that it ran on.
+        samples_per_s: Its own steady rate, of its own samples.
+        batches_per_s: The same in batches.
+        startup_s: ``iter(loader)`` plus the first ``next()``; all ranks begin at once.
+        wait_fraction: As in ``Trial``.
+        barrier_fraction: Share of the window in which it waited at the barrier of a step for slower
+            ranks; ``None`` without one.
+        epoch_batches: Batches of its epoch, by its loader's own word.
+    """
+
+    rank: int
+    host: str
+    samples_per_s: Estimate | None = None
+    batches_per_s: Estimate | None = None
+    startup_s: float | None = None
+    wait_fraction: float | None = None
+    barrier_fraction: float | None = None
+    epoch_batches: int | None = None
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One configuration, measured once in a process of its own.
+
+    Where several ranks load at once, its figures are those of one rank: rates of the slowest, whose
+    pace a synchronized training keeps (times the number of ranks is what all give together), the
+    longest start and epoch restart, and of ``usage`` one rank's share (cores, memory, bytes over
+    the number of ranks), as if one loader had been measured on its share of the machine.
 
     Attributes:
         id: Unique within the run, ``t0001`` onwards in the order of measuring.
@@ -192,7 +228,8 @@ class Trial:
         purpose: ``measure`` for a figure that is compared with others; ``explain`` for a traced
             trial, which tracing slows down; ``cold`` for one without the page cache in a run whose
             others have it; ``lever`` for a setting beside the swept ones, and the recommended
-            configuration, interleaved with it.
+            configuration, interleaved with it; ``scaling`` for the recommended configuration by
+            another number of ranks.
         outcome: Whether there are figures, and if not, why in one word.
         failure: Set unless ``outcome`` is ``completed``.
         samples_per_s: Steady rate at the stated step, without the time to first batch and epoch
@@ -226,6 +263,7 @@ class Trial:
         whole_epochs: Whether the epochs were too short for a steady state, so that the rates
             cover whole epochs, restarts included.
         copies: Copying batches to the device; ``None`` where they stayed on the CPU.
+        ranks: What each of several ranks did; empty where one loader was measured by itself.
     """
 
     id: str
@@ -257,3 +295,94 @@ class Trial:
     transient_s: float | None = None
     whole_epochs: bool = False
     copies: Copies | None = None
+    ranks: tuple[RankFigures, ...] = ()
+
+    @property
+    def together_samples_per_s(self) -> Estimate | None:
+        """What all ranks give together where each waits for the slowest."""
+        rate = self.samples_per_s
+        return None if rate is None else rate.times(max(1, len(self.ranks)))
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class PinCosts:
+    """What ``pin_memory=True`` cost in one trial.
+
+    Attributes:
+        thread_cpu_s: CPU seconds per batch of the thread that pins (``pt_data_pin``).
+        thread_run_queue_s: Run-queue delay of that thread, seconds per batch.
+        pinned_bytes: Page-locked memory that torch's allocator held at the window's end; blocks
+            are rounded up to powers of two.
+        alloc_s: Seconds in the driver's allocation of such memory since the process began.
+        allocations: How many of those there were.
+        unavailable: Reasons for fields that are ``None``.
+    """
+
+    thread_cpu_s: float | None = None
+    thread_run_queue_s: float | None = None
+    pinned_bytes: int | None = None
+    alloc_s: float | None = None
+    allocations: int | None = None
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """Copying a trial's batches to the device, means over the batches of the window.
+
+    Attributes:
+        device: Torch's name of it.
+        uuid: By which NVML knows it; empty where torch doesn't report it.
+        held_bytes: Device memory that torch's allocator held in the trial's process at the
+            window's end; on Apple's GPUs the only figure of their memory.
+        batches: Batches copied in the window.
+        timed: Those that the figures are of: every few, because device events cost time.
+        bytes: Bytes copied per batch.
+        copy_s: Seconds that a batch's copy took on the device, by device events.
+        exposed_s: Part of that in which the step had to wait for the copy; near ``copy_s`` means
+            that nothing is overlapped, near 0 that copies cost no throughput.
+        hidden_s: The rest of ``copy_s``.
+        blocked_s: Seconds in which the copy itself blocked the consuming thread.
+        pinned_fraction: Share of the bytes that came in page-locked memory.
+        prefetched: Whether a batch was copied by a side stream while the one before was worked on.
+        pin: What pinning cost; ``None`` without ``pin_memory``.
+        unavailable: Reasons for fields that are ``None``.
+    """
+
+    device: str
+    batches: int
+    timed: int = 0
+    bytes: float | None = None
+    copy_s: float | None = None
+    exposed_s: float | None = None
+    hidden_s: float | None = None
+    blocked_s: float | None = None
+    pinned_fraction: float | None = None
+    prefetched: bool = False
+    pin: PinCosts | None = None
+    uuid: str = ""
+    held_bytes: int | None = None
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class PinGain:
+    """What ``pin_memory=True`` changed between two trials that differ in nothing else.
+
+    Attributes:
+        off: Id of the trial without pinning.
+        on: Id of the trial with it.
+        total_s: Seconds per batch that it saved, apart from the time to the first batch;
+            below 0 it cost time.
+        copy_s: Part of that in which the step no longer waits for copies.
+        receive_s: The rest: batches are received by a thread of their own, beside the step; below
+            0 where that thread and the pinning take more from the loop than they spare it.
+        costs: What it cost elsewhere.
+    """
+
+    off: str
+    on: str
+    total_s: float
+    copy_s: float
+    receive_s: float
+    costs: PinCosts

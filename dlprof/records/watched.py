@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config, Estimate
-from dlprof.records.copies import Copies
 from dlprof.records.record import record
 from dlprof.records.target import LoaderCall
+from dlprof.records.trial import Copies
 
 SCRIPT_SPEC = "run:"
 """How the target's text of a watched script begins."""

@@ -13,9 +13,9 @@ from dlprof.report.document import (
     Code,
     Column,
     Document,
-    Facts,
+    FactList,
     Section,
-    Span,
+    Styled,
     Table,
     Text,
     Tone,
@@ -30,7 +30,6 @@ from dlprof.report.labels import cores_text, percent_text
 from dlprof.units import MISSING, counted, format_duration, format_rate
 
 _LONGEST = 40
-_WAITED = 0.1
 _STATES = {
     "running": "running",
     "queue": "queue empty",
@@ -39,6 +38,7 @@ _STATES = {
     "disk": "disk",
     "network": "network",
     "lock": "shared lock",
+    "gil": "GIL",
     "threads": "other thread",
     "child": "child process",
     "other": "other",
@@ -100,7 +100,7 @@ def attach_report(found: Attached) -> Document:
     """Why one training waits."""
     return Document(
         title=f"dlprof attach {found.seen.training.pid}",
-        answer=(Facts(tuple(_answer(found))),),
+        answer=(FactList(tuple(_answer(found))),),
         hints=tuple(_last(found)),
         details=tuple(_details(found)),
     )
@@ -136,7 +136,7 @@ def _workers(found: Attached) -> str:
     states = [each.waits for each in found.seen.workers]
     looks = sum(sum(each.values()) for each in states)
     shares = {name: sum(each.get(name, 0) for each in states) / looks for name in WAITS if looks}
-    busy = [name for name in WAITS if name != "queue" and shares.get(name, 0.0) >= _WAITED]
+    busy = [name for name in WAITS if name != "queue" and shares.get(name, 0.0) >= 0.1]
     busy.sort(key=lambda name: shares[name], reverse=True)
     if busy:
         text += f" ({', '.join(f'{_STATES[n]} {percent_text(shares[n])}' for n in busy)})"
@@ -149,7 +149,7 @@ def _last(found: Attached) -> Iterator[Block]:
     more = len(found.diagnosis.findings) - 1
     said = f"{counted(more, 'more finding')} (-v) · " if more > 0 else ""
     again = found.seen.training.rerun
-    yield Text(Span(f"{said}each batch's stages, from the start of a run:", "soft"))
+    yield Text(Styled(f"{said}each batch's stages, from the start of a run:", "soft"))
     yield Code(again or "dlprof run SCRIPT", "sh")
 
 
@@ -190,12 +190,7 @@ def _waits(found: Attached) -> Table | None:
 
 
 def top_report(found: Sequence[Attached], *, unseen: int = 0) -> Document:
-    """All trainings of the machine, a line each.
-
-    Args:
-        found: What is known of each.
-        unseen: Trainings of other users.
-    """
+    """All trainings of the machine, a line each."""
     blocks: list[Block] = []
     if found:
         blocks.append(_lines(found))
@@ -203,7 +198,7 @@ def top_report(found: Sequence[Attached], *, unseen: int = 0) -> Document:
         blocks.append(Text("No training that loads data with torch was seen on this machine."))
     if unseen:
         blocks.append(Text(f"{counted(unseen, 'training')} of other users can't be looked at."))
-    hint = (Text(Span("Why one of them waits:", "soft")), Code("dlprof attach PID", "sh"))
+    hint = (Text(Styled("Why one of them waits:", "soft")), Code("dlprof attach PID", "sh"))
     return Document(title="dlprof top", answer=tuple(blocks), hints=hint if found else ())
 
 

@@ -27,10 +27,10 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     return doc.Document(
         title=f"{_place(comparison.a)} and {_place(comparison.b)}",
         answer=(
-            doc.Text(doc.Span(comparison.verdict, "strong")),
-            doc.Facts(tuple(_sides(comparison))),
+            doc.Text(doc.Styled(comparison.verdict, "strong")),
+            doc.FactList(tuple(_sides(comparison))),
             *doc.known(doc.chart(bars, "part", "factor", "signed")),
-            *(doc.Text(doc.Span(doubt + more, "warn")) for doubt in doubts[:1]),
+            *(doc.Text(doc.Styled(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
         hints=doc.hint("Details: -v"),
         details=tuple(_details(comparison)),
@@ -52,7 +52,9 @@ def _details(comparison: Comparison) -> Iterator[doc.Section]:
         name: f"{side.cpu_model}, {side.config.text}, {PurePath(side.run_file).name}"
         for name, side in (("A", comparison.a), ("B", comparison.b))
     }
-    yield from doc.section("Compared", doc.Facts((*sides.items(), ("pairs", comparison.pairing))))
+    yield from doc.section(
+        "Compared", doc.FactList((*sides.items(), ("pairs", comparison.pairing)))
+    )
     yield from doc.section("Parts of the difference", _table(comparison))
     yield from doc.section(
         "What each part rests on",

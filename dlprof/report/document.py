@@ -19,21 +19,21 @@ Tone = Literal["", "strong", "good", "warn", "bad", "soft", "code"]
 
 
 @record(frozen=True, slots=True)
-class Span:
+class Styled:
     """A piece of a line with a tone of its own."""
 
     text: str
     tone: Tone = ""
 
 
-Words = str | Span | tuple[str | Span, ...]
+Words = str | Styled | tuple[str | Styled, ...]
 """A line of text, or several pieces of one."""
 
 
-def spans(words: Words) -> tuple[Span, ...]:
+def spans(words: Words) -> tuple[Styled, ...]:
     """The pieces of a line."""
     pieces = words if isinstance(words, tuple) else (words,)
-    return tuple(each if isinstance(each, Span) else Span(each) for each in pieces)
+    return tuple(each if isinstance(each, Styled) else Styled(each) for each in pieces)
 
 
 def plain(words: Words) -> str:
@@ -49,7 +49,7 @@ class Text:
 
 
 @record(frozen=True, slots=True)
-class Facts:
+class FactList:
     """Short labels, each with a line behind it."""
 
     rows: tuple[tuple[str, Words], ...]
@@ -254,7 +254,7 @@ class Plot:
 
 
 @record(frozen=True, slots=True)
-class Timeline:
+class TimelineChart:
     """What was done when, which only a page draws.
 
     Attributes:
@@ -286,7 +286,7 @@ class Card:
     blocks: tuple[Block, ...] = ()
 
 
-Block = Text | Facts | Items | Code | Table | Chart | Card | Plot | Timeline
+Block = Text | FactList | Items | Code | Table | Chart | Card | Plot | TimelineChart
 
 
 @record(frozen=True, slots=True)
@@ -301,11 +301,6 @@ class Later(Iterable[Section]):
     """Sections that are filled when they are read: most screens show none of their details."""
 
     def __init__(self, fill: Callable[[], Iterable[Section]]) -> None:
-        """Keep how.
-
-        Args:
-            fill: Gives the sections.
-        """
         self._fill = fill
 
     def __iter__(self) -> Iterator[Section]:
@@ -344,7 +339,7 @@ def chart(
 
 def hint(said: str, command: str = "") -> tuple[Block, ...]:
     """What steps back behind an answer, and the command that goes with it."""
-    lead = Text(Span(said, "soft"))
+    lead = Text(Styled(said, "soft"))
     return (lead, Code(command, "sh")) if command else (lead,)
 
 
@@ -365,7 +360,7 @@ def items(found: Iterable[Words]) -> Items | None:
     return Items(known) if known else None
 
 
-def facts(rows: Iterable[tuple[str, Words]]) -> Facts | None:
+def facts(rows: Iterable[tuple[str, Words]]) -> FactList | None:
     """Labels and lines, those without a figure left out; ``None`` without any."""
     known = tuple(row for row in rows if row[1] != MISSING)
-    return Facts(known) if known else None
+    return FactList(known) if known else None

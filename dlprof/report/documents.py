@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dlprof.advise.scaling import scales
 from dlprof.errors import DlprofError
 from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Recommendation, Run
 from dlprof.records.codec import to_json
@@ -40,17 +41,13 @@ def sweep_document(run: Run) -> str:
         left_out=run.header.left_out,
         prediction=run.prediction,
         recommendation=run.recommendation,
+        scaling=scales(run),
         **_end(run),
     )
 
 
 def profile_document(run: Run, fault: DlprofError | None = None) -> str:
-    """What ``dlprof profile --json`` prints; what each single batch cost stays in the run file.
-
-    Args:
-        run: The finished profile.
-        fault: Why nothing could be measured, where that is so.
-    """
+    """What ``dlprof profile --json`` prints; what each single batch cost stays in the run file."""
     diagnosis = run.diagnosis
     return json_document(
         **_about(run),
@@ -96,9 +93,6 @@ def brief_document(text: str) -> str:
     """The answer of a document of ``sweep``, ``recommend``, ``profile`` or ``check``.
 
     One line a key, for programs that pay for what they read.
-
-    Args:
-        text: The whole document.
     """
     whole: dict[str, Any] = json.loads(text)
     whole |= whole.get("recommendation") or {}

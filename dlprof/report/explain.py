@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dlprof.errors import UsageError
-from dlprof.report.document import Document, Facts, Span, Text, Words
+from dlprof.report.document import Document, FactList, Styled, Text, Words
 from dlprof.report.documents import json_document
 from dlprof.units import quoted
 
@@ -53,7 +53,7 @@ def codes_document() -> str:
 def codes_report() -> Document:
     """All codes, one line each."""
     rows: tuple[tuple[str, Words], ...] = tuple(explained_codes().items())
-    return Document(title="Findings", answer=(Text(Span("Findings", "strong")), Facts(rows)))
+    return Document(title="Findings", answer=(Text(Styled("Findings", "strong")), FactList(rows)))
 
 
 def _read(path: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.records import Finding, Fix, LoaderCall
-from dlprof.report.document import Block, Card, Code, Facts, Span, Text, Tone, Words
+from dlprof.report.document import Block, Card, Code, FactList, Styled, Text, Tone, Words
 from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import format_bytes, format_duration, format_rate
 
@@ -16,8 +16,6 @@ _SOURCES = {
     "model": "predicted",
     "bound": "an estimate",
 }
-_LEAST_WAIT = 0.05
-"""A share of the time below this is not worth a figure."""
 
 _NO_FIGURES = frozenset({"trials", "gain_from", "gain_at", "gain_trials", "seen_in"})
 
@@ -27,7 +25,7 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
     for number, finding in enumerate(findings, 1):
         blocks: list[Block] = [Text(finding.explanation)]
         if rows := tuple(_rows(finding)):
-            blocks.append(Facts(rows))
+            blocks.append(FactList(rows))
         if code := fix_code(finding.fix):
             blocks.append(Code(code))
         yield Card(
@@ -54,26 +52,22 @@ def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
     if finding.script_gain is not None:
         yield "Overall", f"{gain_text(finding.script_gain)}, from the script's start to its end"
     if finding.doubtful:
-        yield "Doubt", Span(finding.doubtful, "warn")
+        yield "Doubt", Styled(finding.doubtful, "warn")
 
 
 def answer(findings: Sequence[Finding], wait: float | None = None) -> Iterator[tuple[str, Words]]:
-    """The first finding in two lines or three: the bottleneck, the fix and what it brings.
-
-    Args:
-        findings: The cause to bet on first.
-        wait: Share of the time that is waited for data: a bound, where no gain is known.
-    """
+    """The first finding in two lines or three: the bottleneck, the fix and what it brings."""
     finding = next(iter(findings), None)
     if finding is None:
         yield "Bottleneck", "none found that is worth fixing"
         return
-    yield "Bottleneck", (Span(finding.title, "strong"), Span(f"  {finding.code}", "soft"))
+    yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
         fix = finding.fix
         yield "Fix", fix.call.rpartition("\n")[2].strip() or _arguments(fix) or fix.text
     gain = _gain(finding, names_step=False)  # which the line on the wait has
-    if not gain and finding.fix is not None and wait is not None and _LEAST_WAIT <= wait < 1:
+    # A share of the time below this is not worth a figure.
+    if not gain and finding.fix is not None and wait is not None and 0.05 <= wait < 1:
         gain = f"not known; without any wait for data {ratio_text(1 / (1 - wait))}"
     yield from _worth(finding, gain)
 

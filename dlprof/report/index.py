@@ -16,16 +16,10 @@ from dlprof.report.text import shortened
 from dlprof.units import MISSING
 
 _SUFFIXES = (".dlprof.jsonl", ".jsonl")
-_LONGEST = 60
 
 
 def page_names(runs: Sequence[Path], index: str) -> list[str]:
-    """A file name for each run's page, none twice and none the index's.
-
-    Args:
-        runs: The run files.
-        index: The index's own file name.
-    """
+    """A file name for each run's page, none twice and none the index's."""
     taken, names = {index.casefold()}, []
     for path in runs:
         stem, number = _stem(path), 1
@@ -50,7 +44,7 @@ def index_row(run: Run) -> tuple[str, ...]:
     header = run.header
     names = (_stem(Path(run.path)), header.target.spec, header.machine.hostname)
     started = header.started_at[:16].replace("T", " ")
-    short = (shortened(name, _LONGEST) for name in names)
+    short = (shortened(name, 60) for name in names)
     name, target, host = short
     return (name, found, value_text(rate), interval_text(rate), target, host, started)
 
@@ -68,12 +62,7 @@ def _found(run: Run) -> tuple[str, Estimate | None]:
 
 
 def index_report(rows: Sequence[tuple[str, ...]], pages: Sequence[str] = ()) -> Document:
-    """The index.
-
-    Args:
-        rows: As ``index_row`` gives them.
-        pages: File names of the runs' pages beside it; empty where there are none.
-    """
+    """The index."""
     name, found, rate, interval, target, machine, started = zip(*rows, strict=True)
     columns = (
         Column("run", name, left=True, links=[f"./{quote(page)}" for page in pages]),

@@ -25,18 +25,13 @@ from dlprof.report.labels import cores_text, percent_text, rate_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
 
-_PREPARING_STEPS = 4  # lines about made data, where there is no terminal
-_WIDEST_BAR = 40
-_NARROWEST_BAR = 8
 _PURPOSES = {
     "explain": "traced",
     "cold": "without the page cache",
     "lever": "extra setting",
+    "scaling": "scaling",
 }
 _LABEL_WIDTH = len("machine ")
-
-_NAMED_CARDS = 2
-"""Cards beyond which a line has no room for each one's name."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -113,7 +108,8 @@ def trial_line(trial: Trial) -> str:
         return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
     words = [*filter(None, (_PURPOSES.get(trial.purpose),)), *(["noisy"] if trial.noisy else [])]
     about = f" ({', '.join(words)})" if words else ""
-    return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{about}"
+    each = f", each of {len(trial.ranks)} ranks" if trial.ranks else ""
+    return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{each}{about}"
 
 
 def usage_text(usage: Usage) -> str:
@@ -136,7 +132,8 @@ def _cards(usage: Usage) -> list[str]:
     """Share of time in which each card ran kernels; many cards in one part, without their names."""
     known = [gpu for gpu in usage.gpu if gpu.kernel_active_fraction is not None]
     texts = [percent_text(gpu.kernel_active_fraction) for gpu in known]
-    if len(known) > _NAMED_CARDS:
+    # Cards beyond which a line has no room for each one's name.
+    if len(known) > 2:
         return [f"GPUs {', '.join(text.removesuffix('%') for text in texts)}%"]
     return [f"GPU {gpu.index} {text}" for gpu, text in zip(known, texts, strict=True)]
 
@@ -150,12 +147,6 @@ class ProgressView:
     """Rich renderable: a running sweep at one moment, in as many columns as there are."""
 
     def __init__(self, state: SweepState, now: float) -> None:
-        """Make the view.
-
-        Args:
-            state: What is known.
-            now: The clock that ``state.heard_at`` was read from.
-        """
         self._state = state
         self._now = now
 
@@ -213,9 +204,9 @@ def _whole(seconds: float) -> str:
 def _bar_line(done: float, total: float, text: str, options: ConsoleOptions) -> RenderableType:
     """A progress bar with its text behind it; the bar takes what room the text leaves."""
     room = options.max_width - len(text) - 1
-    if room < _NARROWEST_BAR or total <= 0:
+    if room < 8 or total <= 0:
         return Text(text, no_wrap=True, overflow="crop")
-    width = min(_WIDEST_BAR, room)
+    width = min(40, room)
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=width)
     grid.add_column(no_wrap=True)
@@ -229,12 +220,6 @@ class QuietListener:
     def __init__(
         self, *, verbose: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Make the listener.
-
-        Args:
-            verbose: Whether a line says what came out of each trial.
-            clock: Seconds, monotonic.
-        """
         self._verbose = verbose
         self._clock = clock
         self._state = SweepState(heard_at=clock())
@@ -306,12 +291,6 @@ class PlainListener(QuietListener):
     """One line for each event, for logs and terminals that can only print."""
 
     def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
-        """Make the listener.
-
-        Args:
-            stream: Where the lines go.
-            verbose: Whether to say what the machine did in each trial.
-        """
         super().__init__(verbose=verbose)
         self._stream = stream
         self._made = ("", -1)
@@ -325,7 +304,8 @@ class PlainListener(QuietListener):
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Say it at the start, at the end, and a few times between."""
-        made = (what, done * _PREPARING_STEPS // max(1, total))
+        # Lines about made data, where there is no terminal
+        made = (what, done * 4 // max(1, total))
         if self._made != made:
             self._made = made
             self._show(preparing_text(what, done, total))
@@ -349,13 +329,6 @@ class LiveListener(QuietListener):
         verbose: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make the listener; it draws once it is entered.
-
-        Args:
-            console: A terminal.
-            verbose: Whether to leave a line for each trial.
-            clock: Seconds, monotonic.
-        """
         super().__init__(verbose=verbose, clock=clock)
         self._console = console
         self._live = Live(
@@ -390,10 +363,6 @@ class _TerminalConsole(Console):
 
 def open_listener(*, quiet: bool, verbose: bool) -> QuietListener:
     """The listener that suits stderr as it is.
-
-    Args:
-        quiet: Show nothing.
-        verbose: Show more.
 
     Returns:
         A context manager; the display is there while it is entered.

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from dlprof.machine.doctor import Check
 from dlprof.machine.gpus import GpuNeighbours
-from dlprof.machine.neighbours import Neighbours
-from dlprof.machine.overview import Overview
+from dlprof.machine.neighbours import Neighbours, Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
 from dlprof.report import document as doc
+from dlprof.report.document import Document, FactList, Styled, Text, Tone, Words
 from dlprof.report.documents import json_document
 from dlprof.report.labels import cores_text, count_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
 _Row = tuple[str, doc.Words]
 
-# Users who have a bar of their own; the others are summed. The details name more of them.
-_MOST_BARS = 3
-_MOST_USERS = 20
 # From here on others use so much that measurements and training suffer.
 _BUSY_SHARE = 0.1
 
@@ -49,7 +47,7 @@ def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
     return doc.Document(
         title="Machines for --machine NAME",
         answer=(
-            doc.Facts(rows),
+            doc.FactList(rows),
             *doc.hint("What one offers, and its sources:", "dlprof machine --machine NAME"),
         ),
     )
@@ -60,7 +58,8 @@ def machine_report(overview: Overview) -> doc.Document:
     machine, neighbours = overview.machine, overview.neighbours
     watched = format_duration(neighbours.watched_s)
     name = machine.hostname or "this machine"
-    users = _users(neighbours, _MOST_BARS)
+    # Users who have a bar of their own; the others are summed. The details name more of them.
+    users = _users(neighbours, 3)
     bars = (doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users)
     title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
     return doc.Document(
@@ -70,8 +69,8 @@ def machine_report(overview: Overview) -> doc.Document:
         ),
         hints=doc.hint(f"Watched {name} for {watched} · details: -v"),
         details=(
-            doc.Section(title, (doc.Facts(tuple(_offer(overview))),)),
-            doc.Section(use, (doc.Facts(tuple(_activity(neighbours))),)),
+            doc.Section(title, (doc.FactList(tuple(_offer(overview))),)),
+            doc.Section(use, (doc.FactList(tuple(_activity(neighbours))),)),
         ),
     )
 
@@ -80,7 +79,9 @@ def profile_report(profile: MachineProfile) -> doc.Document:
     """A machine profile."""
     title = f"Machine profile {profile.name}"
     rows = tuple(_profile(profile, profile.to_machine()))
-    return doc.Document(title=title, answer=(doc.Text(doc.Span(title, "strong")), doc.Facts(rows)))
+    return doc.Document(
+        title=title, answer=(doc.Text(doc.Styled(title, "strong")), doc.FactList(rows))
+    )
 
 
 def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
@@ -128,9 +129,9 @@ def _free(machine: Machine, neighbours: Neighbours) -> doc.Words:
     usable = machine.usable_cores
     free = min(neighbours.free_cores, usable)
     if free >= (1 - _BUSY_SHARE) * usable:
-        return (doc.Span("nearly all", "good"), f" of {usable:g} usable")
+        return (doc.Styled("nearly all", "good"), f" of {usable:g} usable")
     return (
-        doc.Span(f"{cores_text(free)} of {usable:g} usable", "warn"),
+        doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn"),
         ": other processes slow down what you measure",
     )
 
@@ -236,7 +237,7 @@ def _activity(neighbours: Neighbours) -> Iterator[_Row]:
         if stolen is not None and stolen >= _BUSY_SHARE:
             text += f", {cores_text(stolen)} stolen by the hypervisor"
         yield "CPU", text
-        for name, cores, note in _users(neighbours, _MOST_USERS):
+        for name, cores, note in _users(neighbours, 20):
             yield name, f"{cores:.2f} cores{f' ({note})' if note else ''}"
     if neighbours.runnable is not None:
         load = MISSING if neighbours.load_1m is None else f"{neighbours.load_1m:.2f}"
@@ -264,3 +265,30 @@ def _card_activity(card: GpuNeighbours) -> str:
 
 def _in_brackets(notes: Sequence[str]) -> str:
     return f" ({', '.join(notes)})" if notes else ""
+
+
+_TONES: Mapping[str, Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}
+
+
+def doctor_document(checks: Sequence[Check], system: str) -> str:
+    """What ``dlprof doctor --json`` prints."""
+    return json_document(system=system, checks=checks)
+
+
+def doctor_report(checks: Sequence[Check], system: str) -> Document:
+    """The checks, one below the other, with what to do about each."""
+    rows: list[tuple[str, Words]] = []
+    for check in checks:
+        tone = _TONES[check.state]
+        finding = Styled(check.finding, tone if check.state != "ok" else "")
+        rows.append((check.name, (Styled(f"{check.state}: ", tone), finding)))
+        if check.advice:
+            rows.append(("", f"fix: {check.advice}"))
+    states = [str(check.state) for check in checks]
+    found = [(states.count(state), state) for state in ("problem", "warning")]
+    parts = ", ".join(counted(count, state) for count, state in found if count)
+    said = f"{parts} found." if parts else "No problem found."
+    return Document(
+        title=system,
+        answer=(Text(system), FactList(tuple(rows)), Text(Styled(said, "strong"))),
+    )

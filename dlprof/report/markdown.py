@@ -23,16 +23,10 @@ _AROUND = " ,.;:()"
 
 _EMPHASIZED = frozenset({"strong", "good", "warn", "bad"})
 _LONGEST_BAR = 20
-_DEEPEST = 6
 
 
 def to_markdown(document: doc.Document, *, level: int = 1) -> str:
-    """The document: its title, its answer, and its details; no text in it acts.
-
-    Args:
-        document: What to write.
-        level: Of the heading that its title is, 1 to 6; others are below it.
-    """
+    """The document: its title, its answer, and its details; no text in it acts."""
     found = [*_heading(document.title, level), *_blocks(document.answer, level + 1)]
     for section in document.details:
         found += [*_heading(section.title, level + 1), *_blocks(section.blocks, level + 2)]
@@ -50,7 +44,7 @@ def escaped(text: str) -> str:
 
 def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
     if title:
-        yield f"{'#' * min(level, _DEEPEST)} {escaped(title)}{behind}"
+        yield f"{'#' * min(level, 6)} {escaped(title)}{behind}"
 
 
 def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[str]:
@@ -75,9 +69,9 @@ def _lines(block: doc.Block) -> Iterator[str]:
             yield _line(block.words)
         case doc.Items():
             yield from (f"- {_line(words)}" for words in block.items)
-        case doc.Facts():
+        case doc.FactList():
             yield from (
-                f"- {_line((doc.Span(name, 'strong'), ': ', *doc.spans(words)))}"
+                f"- {_line((doc.Styled(name, 'strong'), ': ', *doc.spans(words)))}"
                 for name, words in block.rows
             )
         case doc.Code():
@@ -153,7 +147,7 @@ def _row(cells: Iterable[str]) -> str:
 
 def _lane(bar: doc.Bar) -> str:
     pieces = ", ".join(f"{each.name} {each.figure}".strip() for each in bar.pieces)
-    return f"- {_line((doc.Span(bar.label, 'strong'), f': {pieces}'))}"
+    return f"- {_line((doc.Styled(bar.label, 'strong'), f': {pieces}'))}"
 
 
 def _chart(chart: doc.Chart) -> Iterator[str]:

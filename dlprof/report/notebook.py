@@ -38,7 +38,7 @@ def _page(shown: Run | Recommendation | Comparison) -> str:
     if expected.wait_fraction is not None:
         waited = wait_text(expected.wait_fraction, in_trials=shown.basis == "measured")
     rows: tuple[tuple[str, doc.Words], ...] = (
-        ("Recommended", doc.Span(shown.config.text, "strong")),
+        ("Recommended", doc.Styled(shown.config.text, "strong")),
         ("Throughput", rate_text(expected.samples_per_s)),
         ("Data wait", waited),
         ("Memory", format_bytes(expected.pss_bytes)),

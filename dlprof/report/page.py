@@ -20,12 +20,7 @@ _MOST_ROWS = 500
 
 
 def to_html(document: doc.Document, *, footer: str = "") -> str:
-    """The whole page.
-
-    Args:
-        document: What it shows.
-        footer: What is said below it.
-    """
+    """The whole page."""
     page = Element("html", lang="en")
     head = SubElement(page, "head")
     SubElement(head, "meta", charset="utf-8")
@@ -65,7 +60,7 @@ def _hash(text: str) -> str:
 
 def _add(parent: Element, block: doc.Block) -> None:
     match block:
-        case doc.Plot() | doc.Timeline() | doc.Chart():
+        case doc.Plot() | doc.TimelineChart() | doc.Chart():
             parent.append(draw(block))
         case doc.Table():
             _add_table(parent, block)
@@ -78,7 +73,7 @@ def _add(parent: Element, block: doc.Block) -> None:
             _add_text(parent, block)
 
 
-def _add_text(parent: Element, block: doc.Text | doc.Facts | doc.Items) -> None:
+def _add_text(parent: Element, block: doc.Text | doc.FactList | doc.Items) -> None:
     match block:
         case doc.Text():
             _add_words(SubElement(parent, "p"), block.words)
@@ -86,7 +81,7 @@ def _add_text(parent: Element, block: doc.Text | doc.Facts | doc.Items) -> None:
             items = SubElement(parent, "ul")
             for words in block.items:
                 _add_words(SubElement(items, "li"), words)
-        case doc.Facts():
+        case doc.FactList():
             rows = SubElement(parent, "dl", {"class": "facts"})
             for label, words in block.rows:
                 SubElement(rows, "dt").text = clean(label)

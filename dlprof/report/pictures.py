@@ -34,8 +34,6 @@ from dlprof.report.labels import (
 from dlprof.report.snippets import render_lightning, render_python, render_toml, trainer_arguments
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
-_MOST_BATCHES = 200
-_MOST_TRIALS = 1000
 _MOST_POINTS = 400
 _MOST_LOOKS = 150
 """Of each line over time."""
@@ -129,7 +127,9 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
     bars = []
     for stage in () if traced is None else traced.stages:
         name, figure = STAGES[stage.name], format_duration(stage.mean_s)
-        spent = {"CPU": stage.cpu_s, "run-queue delay": stage.run_queue_s, "blocked": stage.io_s}
+        io_s = stage.io_s if stage.gil_s is None else (stage.io_s or 0.0) - stage.gil_s
+        spent = {"CPU": stage.cpu_s, "run-queue delay": stage.run_queue_s, "blocked": io_s}
+        spent["wait for the GIL"] = stage.gil_s
         pieces = tuple(
             doc.Piece(seconds, kind, format_duration(seconds))
             for kind, seconds in spent.items()
@@ -142,13 +142,13 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
         yield doc.Chart(bars=tuple(bars), label="stage", unit=unit)
 
 
-def _timeline(run: Run) -> Iterator[doc.Timeline]:
+def _timeline(run: Run) -> Iterator[doc.TimelineChart]:
     """The first batches of the last traced trial: workers, receiving, the consumer."""
     for recorded in [each for each in run.timelines if each.batch][-1:]:
         tracks: dict[int, str] = {}
         done: dict[int, list[tuple[float, float, str, str]]] = {}
         shown = 0
-        for batch in itertools.islice(batches(since_first(recorded)), _MOST_BATCHES):
+        for batch in itertools.islice(batches(since_first(recorded)), 200):
             shown += 1
             tracks |= batch.tracks
             for each in batch.slices:
@@ -157,7 +157,7 @@ def _timeline(run: Run) -> Iterator[doc.Timeline]:
                     done.setdefault(each.track, []).append((*span, f"batch {batch.number}"))
         if done:
             title = f"{shown} of {len(recorded.batch)} batches"
-            yield doc.Timeline(title, {tracks[track]: done[track] for track in sorted(done)})
+            yield doc.TimelineChart(title, {tracks[track]: done[track] for track in sorted(done)})
 
 
 def _usage(run: Run) -> Iterator[doc.Plot]:
@@ -226,11 +226,7 @@ def _memory(run: Run) -> Iterator[doc.Chart]:
 
 
 def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
-    """A row for each card: medians over trials, the peak of the memory; ``None`` without cards.
-
-    Args:
-        trials: Those that were measured; of others nothing is known.
-    """
+    """A row for each card: medians over trials, the peak of the memory; ``None`` without cards."""
     by_card: dict[int, list[GpuUsage]] = {}
     for trial in trials:
         for usage in trial.usage.gpu:
@@ -276,7 +272,7 @@ def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
 
 def _trials(run: Run) -> Iterator[doc.Block]:
     """Every trial as it was measured."""
-    shown = run.trials[:_MOST_TRIALS]
+    shown = run.trials[:1000]
     if not shown:
         return
     rates = [trial.samples_per_s or trial.batches_per_s for trial in shown]

@@ -5,21 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.forecast import Accelerators, Calibrated, Feed, Forecast, Resource, Row
+from dlprof.advise.forecast import (
+    Accelerators,
+    Calibrated,
+    Feed,
+    Forecast,
+    ForecastRow,
+    Resource,
+)
 from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
-from dlprof.report.configurations import MOST_BARS, Rated, rates_chart, setting_columns
 from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     IN_TRIALS,
+    MOST_BARS,
+    Rated,
     cores_text,
     count_text,
     gain_text,
     interval_text,
     percent_text,
     rate_text,
+    rates_chart,
+    setting_columns,
     step_text,
     value_text,
     wait_text,
@@ -30,8 +40,6 @@ from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _MOST_ROWS = 66
-_LONG_START = 0.05
-"""A share of an epoch from which on its start is worth a word."""
 
 _LIMITS = {
     "step": "step",
@@ -55,19 +63,13 @@ def _about(run: Run) -> dict[str, object]:
 
 
 def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> doc.Document:
-    """The predictions.
-
-    Args:
-        run: What they were predicted from.
-        forecast: The predictions.
-        whole: Whether rows that say nothing new are shown as well.
-    """
+    """The predictions."""
     rows = _shown(forecast, whole=whole)
     return doc.Document(
         title=f"Predicted: {title_of(run)}",
         answer=(
             *first(run),
-            doc.Facts(tuple(_answer(run, forecast))),
+            doc.FactList(tuple(_answer(run, forecast))),
             *doc.known(
                 rates_chart(
                     [
@@ -101,21 +103,22 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
-        yield "Recommended", doc.Span(picked.config.text, "strong")
+        yield "Recommended", doc.Styled(picked.config.text, "strong")
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         if forecast.speedup is not None and picked.config.num_workers:
             yield "Speed-up", gain_text(forecast.speedup, "PyTorch's default")
         if (wait := _wait(picked)) is not None:
             text = wait_text(wait, in_trials=picked.measured is not None)
-            if (start := _start(picked)) >= _LONG_START:  # else the rate seems to disagree
+            # A share of an epoch from which on its start is worth a word.
+            if (start := _start(picked)) >= 0.05:  # else the rate seems to disagree
                 text += f"; starting takes {percent_text(start)} of each epoch"
             yield "Data wait", text
         limit = forecast.bounds.get(picked.prediction.bound, "")
         if limit:
             yield "Bottleneck", limit.replace(" is the limit", "").replace(" are the limit", "")
-        if forecast.resources and _shares(forecast):
-            yield "Runs out first", _runs_out(forecast.resources[0], forecast.ranks)
+    if forecast.resources and _shares(forecast):
+        yield "Runs out first", _runs_out(forecast.resources[0], forecast.ranks)
     if forecast.accelerators is not None:
         yield "Accelerators", _accelerators(forecast.accelerators)
     yield certainty(forecast)
@@ -150,14 +153,16 @@ def _runs_out(found: Resource, ranks: int) -> str:
     name = _RESOURCES[found.name]
     if found.ranks is None:
         return f"the {name}, in each rank by itself: busy {percent_text(found.used)} of the time"
-    enough = f"{_whole_ranks(found.ranks)} ranks at full speed"
+    enough = rate_text(found.ranks, "ranks at full speed", _whole_number)
     return f"{name}: enough for {enough}, and {ranks:,} are asked for"
 
 
-def _whole_ranks(estimate: Estimate) -> str:
-    interval = interval_text(estimate, lambda count: f"{math.floor(count):,}")
-    sure = "" if interval == MISSING else f" (95% CI {interval})"
-    return f"{math.floor(estimate.value):,}{sure}"
+def _floor(ranks: Estimate | None) -> int | None:
+    return None if ranks is None else math.floor(ranks.value)
+
+
+def _whole_number(count: float) -> str:
+    return f"{math.floor(count):,}"
 
 
 def _resources(forecast: Forecast) -> Iterator[doc.Block]:
@@ -172,14 +177,14 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
         "shm": format_bytes,
         "main": percent_text,
     }
-    enough = [MISSING if each.ranks is None else _whole_ranks(each.ranks) for each in found]
     note = f"share that {counted(forecast.ranks, 'rank')} at full speed take."
     yield doc.Table(
         (
             doc.Column("", [_RESOURCES[each.name] for each in found], left=True),
             doc.Column("a rank takes", [shown[each.name](each.each) for each in found]),
-            doc.Column("there is", [shown[each.name](each.total) for each in found]),
-            doc.Column("enough for", enough),
+            doc.Column("there is", [shown[each.name](each.total) for each in found], 10),
+            doc.Column("for ranks", [count_text(_floor(each.ranks)) for each in found]),
+            doc.Column("95% CI", [interval_text(each.ranks, _whole_number) for each in found], 5),
             doc.Column("used", [percent_text(each.used) for each in found], note=note),
         ),
         tuple("bad" if each.used > 1 else "" for each in found),
@@ -205,7 +210,7 @@ def _conditions(forecast: Forecast) -> str:
     return ", ".join(parts)
 
 
-def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:
+def _shown(forecast: Forecast, *, whole: bool) -> list[ForecastRow]:
     """The rows that say something: of like ones that are as fast, only the cheapest."""
     rows, best = [], dict[int, float]()
     for row in forecast.rows:
@@ -221,27 +226,27 @@ def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:
     return [rows[i] for i in sorted(places | kept)]
 
 
-def _rate(row: Row) -> Estimate:
+def _rate(row: ForecastRow) -> Estimate:
     """The one that every view has; in batches where their samples are not known."""
     return row.samples_per_s or row.prediction.batches_per_s.times(row.speed / row.rate)
 
 
-def _wait(row: Row) -> float | None:
+def _wait(row: ForecastRow) -> float | None:
     """What is waited at that rate: measured where the rate is."""
     seen = None if row.measured is None else row.measured.wait_fraction
     return row.prediction.wait_fraction if seen is None else seen
 
 
-def _start(row: Row) -> float:
+def _start(row: ForecastRow) -> float:
     """The share of an epoch that its start takes, where nobody measured what it takes."""
     return 0.0 if row.measured is not None else max(0.0, 1.0 - row.speed / row.rate)
 
 
-def _unit(rows: Sequence[Row]) -> str:
+def _unit(rows: Sequence[ForecastRow]) -> str:
     return "batches/s" if rows[0].prediction.samples_per_s is None else "samples/s"
 
 
-def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
+def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Block]:
     found = [row.prediction for row in rows]
     rates = [_rate(row) for row in rows]
     measured = [value_text(r.measured.samples_per_s) if r.measured else "" for r in rows]
@@ -285,7 +290,7 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
         yield doc.Items((more,))
 
 
-def _role(row: Row, forecast: Forecast) -> str:
+def _role(row: ForecastRow, forecast: Forecast) -> str:
     if row.config == forecast.pick:
         return "recommended"
     default = row.config == Config(batch_size=row.config.batch_size)
@@ -329,8 +334,8 @@ def feed_report(run: Run, feed: Feed) -> doc.Document:
         title=f"Feeding a step: {title_of(run)}",
         answer=(
             *first(run),
-            doc.Text(doc.Span(f"{feed_text(feed)}.", "strong")),
-            doc.Facts(tuple(_feed_rows(feed))),
+            doc.Text(doc.Styled(f"{feed_text(feed)}.", "strong")),
+            doc.FactList(tuple(_feed_rows(feed))),
             doc.Code(difference(feed.config, None, run.header.target.call.checked())),
         ),
         hints=doc.hint(f"{about_file(run)} (what it rests on)"),

@@ -21,17 +21,9 @@ from dlprof.records import (
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards
 from dlprof.report.labels import STAGES, cores_text, count_text, gpu_text, percent_text, rate_text
+from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
-
-_MOST_SLOWEST = 5
-_MOST_WORKERS = 64
-_MOST_TRANSFORMS = 12
-_PILE_BATCHES = 1.0
-"""Fewer batches than this are on their way, not piling up."""
-
-_SLOWER_TRACED = 0.1
-"""From this share on it is said that traced batches took longer than the others, or less long."""
 
 _WORKERS: tuple[StageName, ...] = ("pick_up", "fetch", "collate", "serialise")
 _MAIN: tuple[StageName, ...] = ("queue", "rebuild", "pin", "hold_up", "copy", "wait", "step")
@@ -52,7 +44,7 @@ def profile_report(run: Run) -> doc.Document:
         rows = [("Bottleneck", f"not known: {unknown}")]
         if run.end is None:
             rows.append(("Cut off", "the profile did not end; run it once more"))
-        row = doc.Facts(tuple(rows))
+        row = doc.FactList(tuple(rows))
         return doc.Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
     traced = run.traced
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
@@ -61,7 +53,7 @@ def profile_report(run: Run) -> doc.Document:
         title=title_of(run),
         answer=(
             *(first(run) if traced else ()),  # else findings are all that there is
-            doc.Facts(tuple(_answer(run, diagnosis, traced, trial))),
+            doc.FactList(tuple(_answer(run, diagnosis, traced, trial))),
             *doc.known(_lanes(traced)),
         ),
         hints=_last(run, len(diagnosis.findings) - 1),
@@ -79,6 +71,7 @@ def _answer(
         rate, unit = measured.batches_per_s, "batches/s"
     said = "" if rate is None else f": {rate_text(rate, unit)}"
     yield "Profiled", f"{diagnosis.config.text}{said}"
+    yield from ranks_facts(run, diagnosis.config)
     wait = None if measured is None else measured.wait_fraction
     wait = wait if row is None else row.wait_fraction
     if diagnosis.findings or (traced is not None and traced.hooked):
@@ -110,7 +103,9 @@ def _wait(wait: float, step_s: object, period_s: float | None, traced: Explanati
     if period_s is not None:
         parts.append(f"a batch every {format_duration(period_s)}")
         there_s = stages.get("wait", 0.0) + stages.get("step", 0.0)
-        if abs(there_s - period_s) > _SLOWER_TRACED * period_s and there_s > 0:
+        # From this share on it is said that traced batches took longer than the others, or
+        # less long.
+        if abs(there_s - period_s) > 0.1 * period_s and there_s > 0:
             parts[-1] += f"; traced {format_duration(there_s)}"
     return f"{text} ({', '.join(parts)})" if parts else text
 
@@ -148,6 +143,7 @@ def _details(
     run: Run, diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
 ) -> Iterator[doc.Section]:
     yield from doc.section("Findings", *cards(diagnosis.findings))
+    yield from ranks_sections(run, diagnosis.config)
     yield from doc.section("Use of the machine", doc.facts(_usage(trial, diagnosis.stalls)))
     if traced is not None:
         yield from stage_sections(traced)
@@ -203,6 +199,8 @@ def _stages(stages: Sequence[Stage]) -> doc.Table:
     whole_s = sum(stage.mean_s for stage in stages if stage.name in {"wait", "step"})
 
     shares = [percent_text(s.mean_s / whole_s) if whole_s > 0 else MISSING for s in stages]
+    gil = [stage.gil_s for stage in stages]
+    for_gil = doc.Column("of it for the GIL", [format_duration(each) for each in gil], 7)
     return doc.Table(
         (
             doc.Column("stage", [STAGES[stage.name] for stage in stages], left=True),
@@ -216,6 +214,7 @@ def _stages(stages: Sequence[Stage]) -> doc.Table:
                 "run-queue delay", [format_duration(stage.run_queue_s) for stage in stages], 6
             ),
             doc.Column("blocked", [format_duration(stage.io_s) for stage in stages], 7),
+            *([for_gil] if any(gil) else []),
         )
     )
 
@@ -228,7 +227,8 @@ def _places(traced: Explanation) -> doc.Chart | None:
     most, pile = max(lying, default=(0.0, None))
     bars = []
     for name, count in found:
-        note = "piles up" if name == pile and most >= _PILE_BATCHES else ""
+        # Fewer batches than this are on their way, not piling up.
+        note = "piles up" if name == pile and most >= 1.0 else ""
         tone: doc.Tone = "warn" if name in _QUEUES else ""
         bars.append(doc.Bar.of(STAGES[name], count, f"{count:.1f}", note, tone))
     return doc.chart(bars, "stage", "batches")
@@ -240,14 +240,14 @@ def _samples(samples: SampleCosts) -> Iterator[doc.Words]:
         f"{format_duration(samples.median_s)}, p95 {format_duration(samples.p95_s)}, p99 "
         f"{format_duration(samples.p99_s)}, longest {format_duration(samples.max_s)}"
     )
-    slowest = list(samples.slowest.items())[:_MOST_SLOWEST]
+    slowest = list(samples.slowest.items())[:5]
     if slowest:
         named = ", ".join(f"{name} ({format_duration(s)})" for name, s in slowest)
         yield f"slowest: {named}"
 
 
 def _transforms(transforms: Sequence[TransformCost]) -> doc.Table:
-    shown = transforms[:_MOST_TRANSFORMS]
+    shown = transforms[:12]
     return doc.Table(
         (
             doc.Column("transform", [each.name for each in shown], left=True),
@@ -258,7 +258,7 @@ def _transforms(transforms: Sequence[TransformCost]) -> doc.Table:
 
 
 def _workers(workers: Sequence[WorkerCosts]) -> Iterator[doc.Block]:
-    shown = workers[:_MOST_WORKERS]
+    shown = workers[:64]
 
     growth = [format_bytes(each.pss_growth_bytes_per_batch) for each in shown]
     yield doc.Table(

@@ -14,14 +14,10 @@ from dlprof.report.labels import gain_text, percent_text
 from dlprof.report.profile import stage_sections
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
-_MOST_BARS = 4
-_MOST_LOADERS = 50
-_LEAST_SHOWN = 0.005
-"""A share below this is written as less than 1%."""
-
 _HARDLY = 0.05
 """Below this share of its loop a loader is not worth a change."""
 
+_TUNED = "dlprof.tune: "
 _ENDINGS = {
     "exit": "ended by sys.exit",
     "exception": "ended by an exception",
@@ -54,7 +50,7 @@ def script_report(run: Run) -> doc.Document:
         title=f"dlprof run {run.header.target.spec.removeprefix(SCRIPT_SPEC)}",
         answer=(
             # What is wrong with the data, before anything on its speed.
-            *(doc.Text(doc.Span(_wrong(f), "bad")) for f in run.findings if _is_of_data(f)),
+            *(doc.Text(doc.Styled(_wrong(f), "bad")) for f in run.findings if _is_of_data(f)),
             *doc.known(doc.facts(_answer(run)), _chart(run)),
             *_shortfall(run),
         ),
@@ -66,7 +62,7 @@ def script_report(run: Run) -> doc.Document:
 def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     yield "Script", _how_it_went(run)
     if run.watched:
-        yield "Data wait", doc.Span(verdict(run.watched, run.script), "strong")
+        yield "Data wait", doc.Styled(verdict(run.watched, run.script), "strong")
         yield from _headroom(_slowest(run.watched))
     diagnosis = run.diagnosis
     shown = [each for each in run.findings if not _is_of_data(each)]
@@ -74,6 +70,9 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
         yield from answer(shown, _slowest(run.watched).wait_fraction if run.watched else None)
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
+    for note in () if run.script is None else run.script.notes:
+        if note.startswith(_TUNED):
+            yield "Tuning", note.removeprefix(_TUNED)
 
 
 def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
@@ -93,7 +92,8 @@ def headroom_text(found: Headroom) -> str:
         # A thread that never waits gets its turns later, where others want the cores as well.
         parts += f", but without waits the step itself takes {percent_text(-slower.value)} more"
     elif slower.low is not None and slower.low <= 0:
-        high = f" (at most {percent_text(most)})" if most >= _LEAST_SHOWN else ""
+        # A share below this is written as less than 1%.
+        high = f" (at most {percent_text(most)})" if most >= 0.005 else ""
         parts += f", loading doesn't measurably slow it{high}"
     else:
         parts += f", {percent_text(slower.value)} is the step slowed by loading"
@@ -147,7 +147,7 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
 
 def _chart(run: Run) -> doc.Chart | None:
     """How each loader's loop went: waiting, and the step."""
-    shown = [each for each in _by_wait(run)[:_MOST_BARS] if each.batches]
+    shown = [each for each in _by_wait(run)[:4] if each.batches]
     bars = (
         _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
         for each in shown
@@ -189,7 +189,7 @@ def _last(run: Run) -> tuple[doc.Block, ...]:
 
 
 def _details(run: Run) -> Iterator[doc.Section]:
-    shown = _by_wait(run)[:_MOST_LOADERS]
+    shown = _by_wait(run)[:50]
     places = Counter(each.place for each in shown)
     yield from doc.section(
         "Loaders", *(_loader(each, names_caller=places[each.place] > 1) for each in shown)
@@ -206,12 +206,7 @@ def _details(run: Run) -> Iterator[doc.Section]:
 
 
 def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = None) -> str:
-    """One sentence on the loader that is waited for longest.
-
-    Args:
-        loaders: At least one.
-        script: Which has them; ``None`` for a loop that is all there is.
-    """
+    """One sentence on the loader that is waited for longest."""
     slowest = _slowest(loaders)
     share = slowest.wait_fraction
     name = slowest.name

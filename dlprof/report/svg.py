@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
-from dlprof.report.document import Bar, Chart, Plot, Point, Timeline
+from dlprof.report.document import Bar, Chart, Plot, Point, TimelineChart
 from dlprof.report.text import clean, shortened
 from dlprof.units import format_duration, format_rate
 
@@ -18,15 +18,12 @@ _Place = Callable[[float, float], tuple[float, float]]
 _WIDTHS = {"broad": 860.0, "narrow": 400.0}
 """Each picture is drawn for wide windows and for phones; the page shows the one that fits."""
 
-_LEAST_BARS = 0.3
-"""Share of a picture that its bars keep: what is behind them gives way."""
 
 _ROW, _THICK, _TOP = 22.0, 14.0, 6.0
 _AXIS = 22.0
 _LETTER = 6.6
 """Mean width of a letter of 12 px."""
 
-_TICKS = 5
 _HEIGHT = 300.0
 _LEFT = 70.0
 _COLORS = {
@@ -45,6 +42,7 @@ _COLORS = {
     "CPU": "#4c78a8",
     "run-queue delay": "#e0a339",
     "blocked": "#c05a7d",
+    "wait for the GIL": "#7a5195",
 }
 """A color for each stage, the same in every report."""
 
@@ -74,13 +72,13 @@ def _kinds(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def draw(block: Chart | Plot | Timeline) -> Element:
+def draw(block: Chart | Plot | TimelineChart) -> Element:
     """A figure with its caption, and the picture in it, once for each kind of window."""
     draw_one: Callable[[float], Element]
     match block:
         case Plot():
             title, draw_one = block.title, functools.partial(_draw_plot, block)
-        case Timeline():
+        case TimelineChart():
             title, draw_one = block.title, functools.partial(_draw_timeline, block)
         case Chart():
             title = ", by ".join(filter(None, (block.unit, block.label)))
@@ -130,7 +128,7 @@ def ticks(low: float, high: float) -> list[float]:
     """Round figures from one to another, about five of them."""
     if not high > low:
         return [low]
-    raw = (high - low) / _TICKS
+    raw = (high - low) / 5
     size = 10 ** math.floor(math.log10(raw))
     step = next((n * size for n in (1, 2, 5) if n * size >= raw), 10 * size)
     first = math.ceil(low / step - 1e-9)
@@ -161,7 +159,8 @@ def _draw_bars(chart: Chart, width: float) -> Element:
     left = 16 + _LETTER * max(map(len, labels), default=0)
     behind = [_behind(bar) for bar in chart.bars]
     right = _right_of_bars(behind, width)
-    if right - left < _LEAST_BARS * width:
+    # Share of a picture that its bars keep: what is behind them gives way.
+    if right - left < 0.3 * width:
         behind = [bar.figure for bar in chart.bars]
         right = _right_of_bars(behind, width)
     legend, top = _legend(kinds, left, width)
@@ -287,7 +286,7 @@ def _point(svg: Element, point: Point, at: _Place, kind: str, *, small: bool) ->
     SubElement(SubElement(svg, "circle", circle), "title").text = clean(point.label)
 
 
-def _draw_timeline(timeline: Timeline, width: float) -> Element:
+def _draw_timeline(timeline: TimelineChart, width: float) -> Element:
     """Who did what when, one lane for each."""
     spans = [span for lane in timeline.lanes.values() for span in lane]
     kinds = _kinds(name for _, _, name, _ in spans)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.advise.recommend import with_recommendation
-from dlprof.advise.summary import FAILED, PICK, TIE, Summary, summarize
+from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.records import (
@@ -25,24 +25,23 @@ from dlprof.records import (
     Trial,
 )
 from dlprof.report import document as doc
-from dlprof.report.configurations import (
-    Rated,
-    rates_chart,
-    setting_columns,
-)
 from dlprof.report.labels import (
     END_TEXTS,
     IN_TRIALS,
+    Rated,
     cores_text,
     gain_text,
     interval_text,
     percent_text,
     rate_text,
+    rates_chart,
     ratio_text,
+    setting_columns,
     step_text,
     value_text,
     wait_text,
 )
+from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.snippets import difference
 from dlprof.report.text import shortened
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
@@ -52,7 +51,6 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 _MOST_TRIALS = 6
 _MOST_FAILURES = 50
-_LONGEST_PATH = 40
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
 _CUT_SHORT = {
@@ -78,25 +76,19 @@ def sweep_report(run: Run) -> doc.Document:
     why = "no configuration was measured" if failed is None else _with_hint(failed)
     return doc.Document(
         title=title_of(run),
-        answer=(*first(run), doc.Facts((("Recommended", f"nothing: {why}"), *_shortfall(run)))),
+        answer=(*first(run), doc.FactList((("Recommended", f"nothing: {why}"), *_shortfall(run)))),
         hints=_last(run, None),
         details=tuple(_details(run, None)),
     )
 
 
 def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
-    """A recommendation.
-
-    Args:
-        run: What it was drawn from.
-        advice: What to show.
-        again: Options that it was asked with, for commands that are to give the same answer.
-    """
+    """A recommendation."""
     return doc.Document(
         title=title_of(run),
         answer=(
             *first(run),
-            doc.Facts(tuple(_answer(run, advice))),
+            doc.FactList(tuple(_answer(run, advice))),
             *doc.known(_chart(run, advice)),
             doc.Code(difference(advice.config, present_of(run), run.header.target.call.checked())),
         ),
@@ -113,28 +105,29 @@ def title_of(run: Run) -> str:
 def certainty(found: Recommendation | Answer) -> tuple[str, doc.Words]:
     """How sure an answer is, and why no surer."""
     level = found.confidence
-    return "Certainty", (doc.Span(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
+    return "Certainty", (doc.Styled(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
 
 
 def first(run: Run) -> Iterator[doc.Block]:
     """What is said before all else: settings whose data is wrong, or that fail."""
     for text in said_first(run):
-        yield doc.Text(doc.Span(text, "bad"))
+        yield doc.Text(doc.Styled(text, "bad"))
 
 
 def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     present, pick = present_of(run), advice.config
-    yours: str | doc.Span = ""
+    yours: str | doc.Styled = ""
     if present is not None:
         same = present == pick
-        yours = doc.Span("  (yours)" if same else f"  (yours: {present.text})", "soft")
-    yield "Recommended", (doc.Span(pick.text, "strong"), yours)
+        yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
+    yield "Recommended", (doc.Styled(pick.text, "strong"), yours)
     if advice.basis == "predicted":
         measured, named = run.header.machine.hostname, advice.constraints.machine
         there = f"for {named} from what was measured on {measured}"
         here = f"from the costs of batches on {measured}, not measured"
         yield "Predicted", there if advice.extrapolated and named is not None else here
     yield "Speed-up", _speed_up(run, advice)
+    yield from ranks_facts(run, pick)
     if advice.expected.wait_fraction is not None:
         yield "Data wait", _wait(advice)
     least = advice.least_loss
@@ -215,7 +208,7 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
 
 def about_file(run: Run) -> str:
     """Where the run is kept, and how more of it is shown."""
-    name = shortened(run.path, _LONGEST_PATH)  # the command beside it has all of it
+    name = shortened(run.path, 40)  # the command beside it has all of it
     return f"Run file {name} · details: -v" if run.path else "Details: -v"
 
 
@@ -239,6 +232,7 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
     rows = summarize(run, advice)
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
+        yield from ranks_sections(run, advice.config)
         yield from doc.section("Expected", doc.facts(_expected(advice)))
         yield from doc.section(
             "Why", doc.items(_reason(r.claim, r.evidence) for r in advice.reasons)
@@ -260,7 +254,7 @@ def _to_measure(advice: Recommendation) -> Iterator[doc.Block]:
         yield doc.Code(each.command, "sh")
 
 
-def _table(run: Run, rows: Sequence[Summary]) -> Iterator[doc.Block]:
+def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
     if not rows:
         return
     seen, roles = [row.seen for row in rows], [row.role for row in rows]
@@ -348,7 +342,7 @@ def _reason(claim: str, evidence: Mapping[str, Any]) -> doc.Words:
     if not trials:
         return claim
     more = f" and {len(trials) - _MOST_TRIALS} more" if len(trials) > _MOST_TRIALS else ""
-    return (claim, doc.Span(f" [{', '.join(trials[:_MOST_TRIALS])}{more}]", "soft"))
+    return (claim, doc.Styled(f" [{', '.join(trials[:_MOST_TRIALS])}{more}]", "soft"))
 
 
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:

@@ -16,8 +16,6 @@ from dlprof.report.text import clean, clean_lines, clean_within
 
 INDENT = "  "
 _GAP = 2
-_NARROWEST_TEXT = 20
-_NARROWEST_LABEL = 12
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 4
 _MOST_LINES = 16
@@ -27,8 +25,6 @@ _ARGUMENT = r"""(?:'[^']*'|"[^"]*"|\\.|\S)+"""
 _ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
 """A word of a command, quotes and what is in them whole; an option with its value."""
 
-_SHORTEST_PIECE = 0.02
-"""Share of a lane below which a piece is left out where the lane is longer than a line."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES: Mapping[doc.Tone, str] = MappingProxyType(
@@ -48,12 +44,6 @@ class Screen:
     """Rich renderable: a document."""
 
     def __init__(self, document: doc.Document, *, verbose: bool = False) -> None:
-        """Show a document.
-
-        Args:
-            document: What to show.
-            verbose: Whether its details are shown, above the answer.
-        """
         self._document = document
         self._verbose = verbose
 
@@ -61,7 +51,7 @@ class Screen:
         writer = _Writer(console, options)
         if self._verbose:
             for section in self._document.details:
-                yield writer.line("", doc.Span(section.title, "strong"))
+                yield writer.line("", doc.Styled(section.title, "strong"))
                 yield from writer.blocks(section.blocks)
                 yield Line()
         answer = (*self._document.answer, *self._document.hints)
@@ -73,13 +63,7 @@ class Screen:
 
 
 def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> str:
-    """A document as lines without color.
-
-    Args:
-        document: What to write.
-        width: Of the longest line that can be wrapped.
-        verbose: As for ``Screen``.
-    """
+    """A document as lines without color."""
     console = Console(width=width, color_system=None, markup=False, highlight=False, emoji=False)
     with console.capture() as capture:
         console.print(Screen(document, verbose=verbose), crop=False)
@@ -120,7 +104,7 @@ class _Writer:
                 yield from self._chart(block, indent)
             case doc.Card():
                 yield from self._card(block, indent)
-            case doc.Text() | doc.Facts() | doc.Items():
+            case doc.Text() | doc.FactList() | doc.Items():
                 for lead, words in _leads(block):
                     yield from self._hanging(indent + lead, words)
 
@@ -137,16 +121,16 @@ class _Writer:
 
     def _hanging(self, lead: str, words: doc.Words) -> Iterator[Line]:
         """A paragraph whose further lines begin below its first."""
-        room = max(_NARROWEST_TEXT, self._width - cell_len(lead))
+        room = max(20, self._width - cell_len(lead))
         for part in self.line("", words).wrap(self._console, room):
             part.rstrip()
             yield Line(lead, no_wrap=True, overflow="ignore").append_text(part)
             lead = " " * cell_len(lead)
 
     def _card(self, card: doc.Card, indent: str) -> Iterator[Line]:
-        title = [doc.Span(card.title, "strong")]
-        title += [doc.Span(f"  {card.code}", "soft")] if card.code else []
-        title += [doc.Span(f"  {card.level}", card.tone)] if card.level else []
+        title = [doc.Styled(card.title, "strong")]
+        title += [doc.Styled(f"  {card.code}", "soft")] if card.code else []
+        title += [doc.Styled(f"  {card.level}", card.tone)] if card.level else []
         yield from self._hanging(indent, tuple(title))
         yield from self.blocks(card.blocks, indent + INDENT)
 
@@ -186,7 +170,7 @@ class _Writer:
             return
         if not chart.bars:
             return
-        most = max(_NARROWEST_LABEL, self._width // 3)
+        most = max(12, self._width // 3)
         labels = [_shortened(clean(self._drawn(bar.label)), most) for bar in chart.bars]
         figures = [clean(bar.figure) for bar in chart.bars]
         notes = [clean(bar.note) for bar in chart.bars]
@@ -244,7 +228,9 @@ class _Writer:
                 text = f"{mark}{drawn} {clean(piece.figure)} ".replace("  ", " ")
                 texts.append((piece.length, f"{clean(piece.name)} ", text))
             if sum(cell_len(name + text) for _, name, text in texts) > room - len(lead):
-                least = _SHORTEST_PIECE * bar.length
+                # Share of a lane below which a piece is left out where the lane is
+                # longer than a line.
+                least = 0.02 * bar.length
                 texts = [each for each in texts if each[0] >= least]
             for _, name, text in texts:
                 if line.cell_len + cell_len(name + text) > room and line.cell_len > len(lead):
@@ -300,14 +286,14 @@ def _is_open(code: str) -> bool:
     return brackets > 0 and not any(("#" in code, code.count('"') % 2, code.count("'") % 2))
 
 
-def _leads(block: doc.Text | doc.Facts | doc.Items) -> Iterator[tuple[str, doc.Words]]:
+def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[tuple[str, doc.Words]]:
     """The lines of a block, each with what is in front of it."""
     match block:
         case doc.Text():
             yield "", block.words
         case doc.Items():
             yield from (("- ", words) for words in block.items)
-        case doc.Facts():
+        case doc.FactList():
             labels = [clean(label) for label, _ in block.rows]
             width = max(map(cell_len, labels)) + _GAP
             for label, (_, words) in zip(labels, block.rows, strict=True):

@@ -47,7 +47,7 @@ def transfer_report(found: Transfers) -> doc.Document:
     return doc.Document(
         title=f"Copies to the device on {found.machine.hostname}",
         answer=(
-            *(doc.Text(doc.Span(warning, "warn")) for warning in found.warnings),
+            *(doc.Text(doc.Styled(warning, "warn")) for warning in found.warnings),
             *doc.known(doc.facts(_answer(found)), *map(_chart, found.devices[:1])),
         ),
         hints=hints,
@@ -72,7 +72,7 @@ def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
 def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
     """What to set, what that brings, and how sure it is."""
     if found.accelerator is None:
-        yield "Recommended", doc.Span("pin_memory=False", "strong")
+        yield "Recommended", doc.Styled("pin_memory=False", "strong")
         yield "Speed-up", "none from pinning: there is no accelerator to copy to"
         yield "Certainty", "high: pinned memory speeds up copies to an accelerator alone"
         return
@@ -82,7 +82,7 @@ def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
         why = missing.get("pinned", "no pinned copy was timed")
         yield "Recommended", f"nothing: what pinning brings is not known, {why}"
         return
-    yield "Recommended", doc.Span(f"pin_memory={pinning.pays}", "strong")
+    yield "Recommended", doc.Styled(f"pin_memory={pinning.pays}", "strong")
     what = "a batch" if pinning.of_batch else f"{format_bytes(pinning.bytes)} at a time"
     time = seconds_text(pinning.pinned_s.value)
     yield "Speed-up", f"{gain_text(pinning.speedup, 'pageable copies')}; {what} in {time}"

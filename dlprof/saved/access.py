@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ from dlprof.errors import UsageError
 from dlprof.files import folder_lock, replace_file, write_fault
 from dlprof.records import Expected, Machine, Recommendation
 from dlprof.saved.document import KWARGS, Entry, MachineEntry, read_document, revised_document
-
-_DEFAULT_WORKERS = 4
 
 
 def save_settings(
@@ -42,9 +40,32 @@ def save_settings(
         FileError: If the file can't be written, or is there and no settings file.
         UsageError: If the recommendation holds what a settings file does not take.
     """
+    _write(path, machine, target_spec, _entry(recommendation, when), notes)
+
+
+def save_kwargs(
+    path: Path, machine: Machine, target_spec: str, kwargs: Mapping[str, Any], *, when: str
+) -> None:
+    """Keep arguments of ``DataLoader`` that no run recommends; as :func:`save_settings`."""
+    _write(path, machine, target_spec, Entry(kwargs, {"saved_at": when}), ())
+
+
+def saved_kwargs(path: Path, machine: Machine, target_spec: str) -> dict[str, Any]:
+    """The arguments that were saved for a target on a machine; empty where there are none.
+
+    Raises:
+        FileError: If the file can't be read or is no settings file.
+    """
+    known = read_document(path).get(machine.fingerprint) if path.exists() else None
+    entry = None if known is None else known.targets.get(target_spec)
+    return {} if entry is None else dict(entry.kwargs)
+
+
+def _write(
+    path: Path, machine: Machine, target_spec: str, entry: Entry, notes: Sequence[str]
+) -> None:
     # Through a symbolic link to the file that it names.
     path = Path(os.path.realpath(path))
-    entry = _entry(recommendation, when)
     try:
         with folder_lock(path.parent):
             machines = read_document(path) if path.exists() else {}
@@ -164,7 +185,7 @@ def _choose(
 def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
     from dlprof.machine.memory import USUAL_SHM_BYTES  # noqa: PLC0415 - few come here
 
-    workers = min(_DEFAULT_WORKERS, int(machine.usable_cores))
+    workers = min(4, int(machine.usable_cores))
     small = machine.shm_bytes is not None and machine.shm_bytes < USUAL_SHM_BYTES
     if workers < 2 or small:
         workers = 0

@@ -168,11 +168,6 @@ def revised_document(
 ) -> str:
     """The settings file for these machines, with the comments and the order that it has now.
 
-    Args:
-        path: The file; it need not exist.
-        machines: All that it is to hold.
-        notes: Fingerprint and target of entries, and what is to be known of each, as a comment.
-
     Raises:
         FileError: If the file can't be changed without losing some of it.
     """

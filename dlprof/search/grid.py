@@ -16,7 +16,7 @@ from dlprof.stats import (
     PROBABILITY,
     RISK,
     Belief,
-    Expected,
+    ExpectedRates,
     Gap,
     believe,
     observe,
@@ -84,7 +84,7 @@ class GridSearch:
 
     plan: Plan
     seed: int = 0
-    expected: Expected | None = None
+    expected: ExpectedRates | None = None
     cells: Sequence[Config] = ()
 
     def propose(
@@ -255,10 +255,6 @@ class GridSearch:
         )
 
 
-_UNCOMPARED = 2
-"""So many configurations are measured before any room is kept for repeats: one alone, however
-often it is measured, recommends nothing."""
-
 _SURE = 2.0
 """What fits even if trials take this many times as long as expected fits surely."""
 
@@ -321,11 +317,6 @@ class Budget:
 
         Room is kept to measure the best few again: where trials cost more than was planned, fewer
         configurations known twice tell more than all of them known once.
-
-        Args:
-            wanted: Never measured, in the order in which they are wanted.
-            tried: Those that were measured.
-            times: How many times as dear as expected they may turn out.
         """
         found: list[Config] = []
         tried_s, new_s, rounds = sum(map(self.expected_s, tried)), 0.0, self.plan.min_repeats - 1
@@ -334,7 +325,9 @@ class Budget:
             new, count = len(found) + 1, len(tried) + len(found) + 1
             # Repeats that are due, and one round more where a new one is as good.
             rivals = min(count - 1, expected_survivors(count)) * rounds
-            repeats = min(self.due + new * rounds, rivals) if count > _UNCOMPARED else 0
+            # So many configurations are measured before any room is kept for repeats:
+            # one alone, however often it is measured, recommends nothing.
+            repeats = min(self.due + new * rounds, rivals) if count > 2 else 0
             if times * all_s + repeats * (tried_s + all_s) / count <= self.left_s:
                 found.append(config)
                 new_s = all_s

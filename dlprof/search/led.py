@@ -26,14 +26,7 @@ _WORKERS = (0, 1, 2)
 _TRIAL_S = 0.8
 """Longer where the cost's spread asks for it."""
 
-_RACE_TRIAL_S = 1.0
-"""Length of the windows that verify a prediction, where there is time for it: a loader of 24
-workers takes as long to start and to end, and has a quarter of a second's batches in hand."""
 
-_RACED = 5
-"""Most configurations of a race (``race``)."""
-
-_LONGEST_S = 2.0
 _CAP_S = 6.0
 """Measured seconds after which calibrating ends, however much batches vary: what remains open then
 is told by the intervals, and the race sees to it."""
@@ -44,19 +37,12 @@ _PRECISION = 0.03
 _FEW = 6
 """So many configurations are measured as quickly as they are calibrated and verified."""
 
-_MOST_BLOCKS = 6
-"""Errors fall with the root of the number of blocks: a seventh would narrow them by 7 %."""
-
 
 def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
     """Whether a sweep is led by the model.
 
     With ``search = auto`` it is, but where few configurations are asked for, where the user says
     how often each is to be measured, or where one calibration does not cover them.
-
-    Args:
-        settings: What the user asked for.
-        grid: What would be measured without a model, and can work.
     """
     if settings.search != "auto":
         return settings.search == "model"
@@ -107,20 +93,18 @@ def race_trial_s(plan: Plan, left_s: float) -> float:
     calibrating_s = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
     likely = [c for c in plan.cells if c.num_workers <= 2 * cost.usable_cores]
     beside_s = max((cost.of(config, 0.0) for config in likely), default=0.0)
-    window_s = (left_s - calibrating_s) / (plan.planned_repeats * _RACED) - beside_s
-    return min(max(window_s, SHORTEST_TRIAL_S), _RACE_TRIAL_S)
+    # Most configurations of a race (``race``).
+    window_s = (left_s - calibrating_s) / (plan.planned_repeats * 5) - beside_s
+    # Length of the windows that verify a prediction, where there is time for it: a loader of
+    # 24 workers takes as long to start and to end, and has a quarter of a second's batches in
+    # hand.
+    return min(max(window_s, SHORTEST_TRIAL_S), 1.0)
 
 
 def next_calibration(
     plan: Plan, explained: Sequence[Trial], calibration: Calibration | None
 ) -> Proposal | None:
-    """The trial to calibrate by next; ``None`` when enough is known.
-
-    Args:
-        plan: Names the configurations.
-        explained: The traced trials so far.
-        calibration: What they tell together.
-    """
+    """The trial to calibrate by next; ``None`` when enough is known."""
     done = [trial.config for trial in explained]
     for config in plan.calibration:
         if config not in done:
@@ -133,7 +117,7 @@ def next_calibration(
     if error is None or error <= _PRECISION or spent_s >= _CAP_S or not working:
         return None
     wanted_s = spent_s * ((error / _PRECISION) ** 2 - 1)
-    longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, _LONGEST_S)
+    longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, 2.0)
     if longer_s < _TRIAL_S / 2:
         return None
     return _proposal(plan, working[-1], longer_s, done.count(working[-1]))
@@ -157,10 +141,11 @@ def _proposal(plan: Plan, config: Config, trial_s: float, repetition: int) -> Pr
 
 def race_plan(plan: Plan, race: Sequence[Config]) -> Plan:
     """The plan of measuring what a prediction leaves, first of all the few that tell most."""
+    # Errors fall with the root of the number of blocks: a seventh would narrow them by 7 %.
     return dataclasses.replace(
         plan,
         configs=tuple(race),
-        max_repeats=max(plan.min_repeats, min(plan.max_repeats, _MOST_BLOCKS)),
+        max_repeats=max(plan.min_repeats, min(plan.max_repeats, 6)),
         present=plan.present if plan.present in race else None,
     )
 
@@ -174,15 +159,11 @@ def foretell(
 ) -> SweepPrediction:
     """Predict all configurations, and choose which to measure.
 
-    Args:
-        calibration: What batches cost.
-        cells: Canonical configurations, at least one.
-        conditions: Where they run, and how long an epoch is, where that is known.
-        present: What the target's own DataLoader is set to now, if it is among the cells.
-
     Raises:
-        ValueError: The calibration tells nothing of such batches.
+        ValueError: There are no cells, or the calibration tells nothing of such batches.
     """
+    if not cells:
+        raise ValueError("there is nothing to predict")
     ordered = sorted(cells, key=lambda config: config.cost_key)
     found = predict_all(calibration, ordered, conditions)
     if not all(0 < each.batches_per_s.value < math.inf for each in found):
@@ -203,13 +184,7 @@ def foretell(
 def race(
     cells: Sequence[PredictedCell], pick: PredictedCell, present: Config | None
 ) -> tuple[Config, ...]:
-    """The configurations whose measuring tells most: what is chosen, and what would prove it wrong.
-
-    Args:
-        cells: Cheapest first.
-        pick: The predicted choice.
-        present: The settings as they are, against which a gain is told.
-    """
+    """Configurations whose measuring says most: what is chosen, and what would prove it wrong."""
 
     def fastest(least: int, most: int) -> PredictedCell | None:
         """The cheapest of the fastest with so many workers."""
@@ -230,15 +205,6 @@ def race(
     found = {cell.config for cell in wanted if cell is not None}
     return tuple(sorted(found, key=lambda config: config.cost_key))
 
-
-_RECEIVING = 0.2
-"""Share of a batch's period that main spends on receiving from which another way of sharing is."""
-
-_MANY_TENSORS = 8
-"""With ``file_descriptor`` each tensor of a batch takes a handshake of its own."""
-
-_THREADS = 1.3
-"""Cores that a loader of one worker keeps busy from which its worker computes with threads."""
 
 _REPEATS = 2
 
@@ -282,10 +248,14 @@ def levers(
     columns = (costs.receive_cpu_s, costs.receive_io_s) if costs and costs.receive_cpu_s else ()
     receiving_s = sum(statistics.fmean(column) for column in columns if column)
     receiving_s += calibration.receive_busy_s.get("default", 0.0) if columns else 0.0
-    many = (calibration.batch_tensors or 0) >= _MANY_TENSORS
-    if many and receiving_s * ordered >= _RECEIVING:
+    # With ``file_descriptor`` each tensor of a batch takes a handshake of its own.
+    many = (calibration.batch_tensors or 0) >= 8
+    # Share of a batch's period that main spends on receiving from which another way of sharing
+    # is.
+    if many and receiving_s * ordered >= 0.2:
         found["sharing_strategy"] = "file_system"
-    if max(own, default=0.0) > _THREADS:
+    # Cores that a loader of one worker keeps busy from which its worker computes with threads.
+    if max(own, default=0.0) > 1.3:
         found["worker_threads"] = 1
     return tuple(
         dataclasses.replace(pick, **{name: value})  # type: ignore[arg-type] # fields by name
@@ -297,14 +267,7 @@ def levers(
 def next_lever(
     plan: Plan, trials: Sequence[Trial], tried: Sequence[Config], pick: Config
 ) -> Proposal | None:
-    """The trial to run next: a lever and the pick in turns, so that drift hits both.
-
-    Args:
-        plan: How long trials are, and what they cost.
-        trials: All so far.
-        tried: The levers.
-        pick: What they are compared with.
-    """
+    """The trial to run next: a lever and the pick in turns, so that drift hits both."""
     done = [trial for trial in trials if trial.purpose == "lever"]
     for repetition in range(_REPEATS):
         for config in tried:

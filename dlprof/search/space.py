@@ -28,12 +28,7 @@ DEFAULT_OVERHEAD_S = 0.3
 memory read, figures sent back."""
 
 MIN_REPEATS = 2
-MAX_REPEATS = 8
-"""Blocks where the user names no number: two to see drift at all, and eight because the interval
-then shrinks by less than 7 % with each further one."""
 
-PLANNED_REPEATS = 3
-"""Blocks that the length of a trial is planned for."""
 
 LEAST_CONFIGS = 3
 """The few that any sweep sets out to measure: no workers, some and the most. One configuration,
@@ -72,14 +67,6 @@ def plan_trials(
     down to ``LEAST_CONFIGS``. Where only the repeats of an automatic search don't, the search
     itself finds out how many configurations there is time for.
 
-    Args:
-        configs: What the space holds.
-        settings: ``budget_s``, ``trial_s`` and ``repeats`` are used.
-        cost: What a trial costs, the target's build where trials can't share it included.
-        spent_s: What building and probing the target has taken of the budget already.
-        present: Which of the configurations the target's own DataLoader is set to now, if it has
-            one (``Target.present_settings``); others are ignored.
-
     Returns:
         The plan, and what the budget had no room for.
 
@@ -101,17 +88,20 @@ def plan_trials(
     wholes_s = (_with_repeats_s(first_s, n, blocks) for n, first_s in enumerate(firsts_s, start=1))
     held = sum(1 for _ in itertools.takewhile(lambda whole_s: whole_s <= budget_s, wholes_s))
     chosen = ordered[: max(held, LEAST_CONFIGS)]
-    planned = settings.repeats or PLANNED_REPEATS
+    # Blocks that the length of a trial is planned for.
+    planned = settings.repeats or 3
     lengths_s = (
         SHORTEST_TRIAL_S + (LONGEST_TRIAL_S - SHORTEST_TRIAL_S) * step / 100
         for step in range(100, 0, -1)
     )
     fitting_s = (s for s in lengths_s if _total_s(chosen, planned, cost, s) <= budget_s)
+    # Blocks where the user names no number: two to see drift at all, and eight because the
+    # interval then shrinks by less than 7 % with each further one.
     plan = Plan(
         configs=tuple(sorted(chosen, key=lambda config: config.cost_key)),
         trial_s=settings.trial_s or next(fitting_s, SHORTEST_TRIAL_S),
         min_repeats=settings.repeats or MIN_REPEATS,
-        max_repeats=settings.repeats or MAX_REPEATS,
+        max_repeats=settings.repeats or 8,
         planned_repeats=planned,
         take_turns=settings.repeats is None,
         cost=cost,
@@ -209,20 +199,6 @@ def expected_survivors(configs: int) -> int:
     return max(min(configs, 3), math.ceil(configs / 3))
 
 
-AUTO_PREFETCH_FACTORS = (2, 4)
-"""Torch's default and twice it; deeper queues help only against bursts."""
-
-PREDICTED_PREFETCH_FACTORS = (2, 4, 8)
-"""What costs nothing to predict. Not 1: with a consumer as quick as the one that is measured it
-often gives as much, but it leaves a training step that varies nothing to live on."""
-
-_PREDICTED_WORKERS = 32
-"""So many at least are predicted on any machine: loaders that wait on storage gain by them."""
-
-_OVERSUBSCRIBED_WORKERS = 64
-"""Four workers per core are tried up to this many; beyond, twice the cores has to show it."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """What a sweep measures, and what it does not.
@@ -248,12 +224,6 @@ def build_space(
     PyTorch's own default, ``num_workers=0``, is always among them as the reference, unless the
     user named ``num_workers`` without it; so are the target's present settings, unless the user
     named ``num_workers`` or ``batch_size``, or they don't keep within the limits.
-
-    Args:
-        settings: What the user asked for; ``None`` for an axis lets this function choose.
-        target: What is loaded.
-        machine: Where.
-        has_accelerator: Whether there is a device that host memory can be pinned for.
 
     Raises:
         UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
@@ -290,21 +260,19 @@ def build_cells(
 
     Where the user names values, it is those; all that ``build_space`` holds is among them.
 
-    Args:
-        settings: What the user asked for.
-        target: What is loaded.
-        machine: Where.
-        has_accelerator: Whether there is a device that host memory can be pinned for.
-
     Raises:
         UsageError: As ``build_space`` does.
     """
     space = build_space(settings, target, machine, has_accelerator=has_accelerator)
-    most = max(_PREDICTED_WORKERS, *(config.num_workers for config in space.configs))
+    # So many at least are predicted on any machine: loaders that wait on storage gain by them.
+    most = max(32, *(config.num_workers for config in space.configs))
+    # Depths that cost nothing to predict. Not 1: with a consumer as quick as the one that is
+    # measured it often gives as much, but it leaves a training step that varies nothing to
+    # live on.
     finer = dataclasses.replace(
         settings,
         num_workers=settings.num_workers or spread_workers(most),
-        prefetch_factor=settings.prefetch_factor or PREDICTED_PREFETCH_FACTORS,
+        prefetch_factor=settings.prefetch_factor or (2, 4, 8),
     )
     wanted, _ = _wanted(finer, target, machine, has_accelerator=has_accelerator)
     wanted, _ = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
@@ -316,11 +284,6 @@ def single_config(settings: SweepSettings, target: Target, *, has_accelerator: b
     """The target's present settings with what the options name changed, for a single one.
 
     A target without settings of its own has PyTorch's defaults.
-
-    Args:
-        settings: What the user asked for; each swept setting at one value, or ``None``.
-        target: What is loaded.
-        has_accelerator: Whether there is a device that host memory can be pinned for.
 
     Returns:
         The configuration, canonical.
@@ -360,7 +323,8 @@ def auto_workers(usable_cores: float) -> tuple[int, ...]:
     values.update(1 << power for power in range(int(math.log2(max(1.0, usable_cores))) + 1))
     values.update(math.floor(usable_cores * part + 0.5) for part in (0.5, 1, 1.5, 2))
     most = math.floor(usable_cores * 4 + 0.5)
-    if most <= _OVERSUBSCRIBED_WORKERS:
+    # Four workers per core are tried up to this many; beyond, twice the cores has to show it.
+    if most <= 64:
         values.add(most)
     return tuple(sorted(values))
 
@@ -386,8 +350,9 @@ def _wanted(
     if unpinned is not None and True in pins:
         pins, left_out = (False,), [LeftOut(setting="pin_memory=True", reason=unpinned)]
     own = target.own_config
+    # Torch's default and twice it; deeper queues help only against bursts.
     unnamed: dict[str, tuple[object, ...]] = {
-        "prefetch_factor": AUTO_PREFETCH_FACTORS,
+        "prefetch_factor": (2, 4),
         "persistent_workers": (False, True),
         "in_order": (own is None or own.in_order,),
     }
@@ -453,15 +418,6 @@ def _merged(wanted: Iterable[Config], settings: SweepSettings) -> list[LeftOut]:
 
 
 _TARGETS_OWN = ("target_error", "worker_exception", "truncated")
-_ENOUGH = 3
-
-_SHORT = 0.1
-"""A machine with less than this share of its memory to be had has none to lock."""
-
-_TIGHT = 0.25
-_SWAPPED = 0.02
-"""Swap in use beyond this share of the memory, while little is to be had, means that it swaps. With
-plenty to be had, it is what was swapped out once and nobody needed again."""
 
 
 def excluded(config: Config, settings: SweepSettings, target: Target) -> tuple[str, str] | None:
@@ -497,13 +453,7 @@ def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftO
 
 
 def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
-    """The error for values that the user named of a setting which the target fixes.
-
-    Args:
-        name: The setting.
-        values: What he asked for.
-        reason: See ``Target.fixed``.
-    """
+    """The error for values that the user named of a setting which the target fixes."""
     return UsageError(
         f"{name}={', '.join(map(str, values))} can't be measured: {reason}",
         hint=f"Leave {by_key()[name].flag} out, or have the target take {name}.",
@@ -511,21 +461,20 @@ def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
 
 
 def pin_hazard(machine: Machine) -> str | None:
-    """Why ``pin_memory=True`` is not tried on a machine as it is now; ``None`` where it can be.
-
-    Args:
-        machine: With its memory, swap and limits of this moment.
-    """
+    """Why ``pin_memory=True`` is not tried on a machine as it is now; ``None`` where it can be."""
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     size = min((each for each in sizes if each is not None), default=None)
     free = machine.memory_available_bytes
     if size is None or free is None:
         return None
     had = f"{format_bytes(free)} of {format_bytes(size)} memory is available"
-    if free < _SHORT * size:
+    # A machine with less than this share of its memory to be had has none to lock.
+    if free < 0.1 * size:
         return f"only {had}, and pinned memory can't be swapped out"
     swapped = machine.swap_used_bytes or 0
-    if swapped > _SWAPPED * size and free < _TIGHT * size:
+    # Swap in use beyond this share of the memory, while little is to be had, means that it
+    # swaps. With plenty to be had, it is what was swapped out once and nobody needed again.
+    if swapped > 0.02 * size and free < 0.25 * size:
         used = format_bytes(swapped)
         return f"the machine swaps ({used} swapped out, {had}), and pinned memory can't be"
     return None
@@ -558,14 +507,10 @@ def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool
 
     A few trials that all end so are enough: the rest would only raise the same. Not where batches
     of several sizes are planned, of which some may be too large.
-
-    Args:
-        trials: All so far.
-        configs: What is planned.
     """
     if len({config.batch_size for config in configs}) > 1:
         return False
     run = [trial for trial in trials if trial.outcome != "skipped"]
     raised = [t for t in run if t.failure is not None and t.failure.kind in _TARGETS_OWN]
     fed = {trial.config.num_workers > 0 for trial in raised}
-    return len(fed) > 1 and len(raised) == len(run) >= _ENOUGH
+    return len(fed) > 1 and len(raised) == len(run) >= 3

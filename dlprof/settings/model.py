@@ -53,6 +53,8 @@ class SweepSettings:
     max_shm_bytes: int | None = None
     ranks: int = 1
     make_load: Mapping[str, float] | None = None
+    launch_ranks: tuple[int, ...] | None = None
+    step_barrier: bool = False
     cold_cache: bool = False
 
 
@@ -112,6 +114,7 @@ def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
                 f"trial_time = {trial} doesn't fit into {key} = {longest}",
                 f"Give a shorter trial_time or a longer {key}.",
             )
+    yield from _between_ranks(settings)
     count = math.prod(len(values) for values in swept.values())
     if count > MAX_CONFIGS:
         yield (
@@ -120,11 +123,21 @@ def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
         )
 
 
+def _between_ranks(settings: SweepSettings) -> Iterator[tuple[str, str]]:
+    launched = max(settings.launch_ranks or (settings.ranks,))
+    if settings.ranks not in (1, launched):
+        yield (
+            f"ranks = {settings.ranks} assumes what launch_ranks = {launched} measures",
+            "Leave ranks out.",
+        )
+
+
 def settings_to_json(settings: SweepSettings) -> dict[str, Any]:
     """The settings under their field names, as JSON values for the header of a run file."""
     plain = {option.field: _plain(getattr(settings, option.field)) for option in OPTIONS}
-    spread = spread_of(settings.step_s)
-    return {**plain, "step_spread": spread} if spread else plain
+    if spread := spread_of(settings.step_s):
+        plain |= {"step_s": float(settings.step_s or 0.0), "step_spread": spread}
+    return plain
 
 
 def _plain(value: object) -> object:

@@ -63,10 +63,6 @@ class Option:
     def read(self, raw: object, origin: str) -> Any:
         """The value for the field.
 
-        Args:
-            raw: A text, or a natural TOML or Python value.
-            origin: Where it was given, for the error: a flag, a variable, a key of a file.
-
         Raises:
             UsageError: Names the origin and the value, and says what is allowed.
         """
@@ -223,7 +219,7 @@ OPTIONS = (
     _limit(
         "ranks",
         kinds.whole(1, 4096),
-        "Training processes that share the machine, one loader each.",
+        "Training processes assumed to share the machine; sweep --launch-ranks measures them.",
         "1",
     ),
     _limit(
@@ -231,6 +227,19 @@ OPTIONS = (
         kinds.load(),
         "Keep the machine busy in trials: cores=12, memory=10GB/s, reads=500MB/s.",
         unset="none",
+    ),
+    _data(
+        "launch_ranks",
+        kinds.integers(1, 256),
+        "Measure with N ranks that load at once, each its share; also 1,2,4 to see how it scales.",
+        "one loader; under torchrun or srun: their ranks",
+        unset="none",
+    ),
+    _data(
+        "step_barrier",
+        kinds.switch(),
+        "Launched ranks pass each step together, as under DDP.",
+        "off",
     ),
     _budget(
         "cold_cache", kinds.switch(), "Drop the data's files from the page cache before each trial."
@@ -335,11 +344,6 @@ def option_named(key: str) -> Option:
 def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
     """The value of one option, for commands that take some of a sweep's options and their own.
 
-    Args:
-        key: The option's name, such as ``max_ram`` or ``cores``.
-        raw: A text, or a natural TOML or Python value.
-        origin: Where it was given; the flag where this is ``None``.
-
     Raises:
         UsageError: Names the origin and the value, and says what is allowed.
     """
@@ -349,10 +353,6 @@ def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
 
 def fields_of(given: Mapping[str, object | None], *keys: str) -> dict[str, Any]:
     """The values of options under the names of their fields, as far as they are given.
-
-    Args:
-        given: Texts or natural values by key; ``None`` is not given.
-        keys: Which options.
 
     Raises:
         UsageError: As for ``parse_option``.

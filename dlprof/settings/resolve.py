@@ -18,10 +18,6 @@ _DEFAULT_ORIGIN = "default"
 
 _CONFIG_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 
-# What follows the prefix of a misspelt variable is at least this much like its right name's; the
-# prefix alone would make any two alike. DLPROF_CACHE_DIR and others that are no options are less.
-_LIKENESS = 0.75
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Given:
@@ -76,12 +72,7 @@ def resolve_settings(
 
 
 def print_config(settings: SweepSettings, origins: Mapping[str, str]) -> str:
-    """The settings as TOML that ``--config`` takes and that resolves to the same settings.
-
-    Args:
-        settings: What to write.
-        origins: Where each option came from, as ``resolve_settings`` gives it.
-    """
+    """The settings as TOML that ``--config`` takes and that resolves to the same settings."""
     lines = ["# Settings of dlprof sweep, as resolved."]
     for option in OPTIONS:
         value = getattr(settings, option.field)
@@ -127,7 +118,10 @@ def _from_environment(environ: Mapping[str, str]) -> _Layer:
         ending = name.removeprefix(ENVIRONMENT_PREFIX)
         if ending == name or ending in endings:
             continue
-        close = difflib.get_close_matches(ending, endings, n=1, cutoff=_LIKENESS)
+        # What follows the prefix of a misspelt variable is at least this much like its
+        # right name's; the prefix alone would make any two alike. DLPROF_CACHE_DIR and
+        # others that are no options are less.
+        close = difflib.get_close_matches(ending, endings, n=1, cutoff=0.75)
         if close:
             raise UsageError(
                 f"The environment variable {name} is not known",

@@ -45,8 +45,6 @@ costlier one is taken until then. Where two are equal and known to 5 %, it is 0.
 NEAR_LOG = -math.log(NEAR)
 """The same as a gap between logarithms."""
 
-_EXACT = 1e-5
-"""To within so much of a log rate a bound is found."""
 
 WAITING_LOG_SD = 0.01
 """Standard deviation of the log rate between two quiet trials of a loader that waits: 0.3 to 1.4 %
@@ -65,9 +63,6 @@ _MODEL_TAIL_DF = 2.0
 """Degrees of freedom of predictions' errors: 7.3 % in the median and 26 % at the 90th percentile on
 real data are as far apart as those of Student's t with 2 (0.82 and 2.9)."""
 
-_FIRST_GUESS = 1.0
-"""Of how far off predictions may be, in the first round: from a narrow one the rounds may end where
-a few trials that agree are all taken for disturbed."""
 
 TAIL_DF = 4.0
 """Degrees of freedom of the errors, and of what is known beforehand of their spread: 3 to 5 is what
@@ -76,8 +71,6 @@ moderated variances commonly estimate (Smyth 2004, limma)."""
 SPEED_EXPONENT, SPEED_EXPONENT_SD = 0.85, 0.25
 """How a computing loader's rate follows its cores' speed: 0.67 to 1.13 measured, 0.2 of zlib."""
 
-_FEW_SPEEDS = 2.0
-"""So many trials the speed of all counts for, beside that of those with as many busy cores."""
 
 _LEVEL_LOG_SD = 0.15
 """How far off all predictions are together: 10 % was measured, from one calibration to the next."""
@@ -95,17 +88,10 @@ _PER_DOUBLING = 0.8
 CALIBRATED = frozenset({1, 2})
 """Workers that the model's costs are measured with, where they are of interest; else the fewest."""
 
-_BLOCK_LOG_SD = 0.03
-"""What a quiet machine drifts from one block to another, expected before any is seen."""
-
-_FIRST_BLOCK_GUESS = 0.2
-"""The same in the first round."""
 
 _UNKNOWN_LOG_SD = 25.0
 """Of what nothing was predicted of."""
 
-_HARDLY_WAITS = 0.05
-"""Share of waiting of a step beside workers, from which loading sets the rate alone."""
 
 _LARGEST_LOG = 50.0
 """No rate is further from 1 per second than ``exp`` of this: whatever a file says, sums of such
@@ -114,15 +100,12 @@ logarithms stay finite, and so do their exponentials."""
 _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 """Nothing is surer than this, and none says less, whatever a file claims."""
 
-_MAX_BLOCKS = 32
-"""Neighboring blocks are merged beyond this many, so that long runs stay quick to judge."""
 
-_ROUNDS = 8
 _LEVEL, _APART, _SPEED, _BLOCKS = 0, 1, 2, 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class ObservedRate:
     """One rate, measured once.
 
     Attributes:
@@ -151,7 +134,7 @@ class Observation:
 
 def observe(
     trial: Trial, rate: float | None = None, *, wait: float | None = None
-) -> Observation | None:
+) -> ObservedRate | None:
     """A trial as the belief sees it.
 
     The spread is that between runs, by how much the loader computes and whether the speed of its
@@ -159,11 +142,6 @@ def observe(
     without an interval was too short for one and counts like a noisy trial. Configurations that
     differ only in ``persistent_workers`` are of one group, as torch looks at it between epochs
     only; not so where the rates cover whole epochs.
-
-    Args:
-        trial: Any trial.
-        rate: What to compare instead of ``trial.samples_per_s``.
-        wait: Share of waiting at that rate, instead of the trial's.
 
     Returns:
         ``None`` for a trial without a positive rate.
@@ -181,7 +159,7 @@ def observe(
         between = NOISY_LOG_SD
     else:
         within = (steady.high - steady.low) / (4 * steady.value)  # about two errors to each side
-    return Observation(
+    return ObservedRate(
         key=trial.config.key,
         block=trial.repetition,
         log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
@@ -206,7 +184,8 @@ def _cpu_share(trial: Trial, wait: float | None) -> float:
     share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
     if wait is None:
         return share
-    return share * min(1.0, wait / _HARDLY_WAITS if workers else wait)
+    # Share of waiting of a step beside workers, from which loading sets the rate alone.
+    return share * min(1.0, wait / 0.05 if workers else wait)
 
 
 def _steady_group(config: Config) -> str:
@@ -215,11 +194,11 @@ def _steady_group(config: Config) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedRates:
     """Rates that were predicted before anything was measured.
 
     Attributes:
-        log_rates: Steady ones by ``Observation.key``.
+        log_rates: Steady ones by ``ObservedRate.key``.
         log_sd: How far off one of them may be beside the others, as a standard deviation.
         epoch_log_rates: Over whole epochs, for observations that cover such; the steady ones
             where they are not known.
@@ -239,7 +218,7 @@ class Expected:
     calibrated: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, prediction: SweepPrediction) -> Expected:
+    def of(cls, prediction: SweepPrediction) -> ExpectedRates:
         """What a sweep's model predicted."""
         families = {c.config.key: c.config.num_workers for c in prediction.cells}
         counts = sorted({workers for workers in families.values() if workers})
@@ -398,9 +377,6 @@ def shortfall(gaps: Iterable[Gap]) -> float:
     belief is the same whenever measuring stops, so is this; that the belief is right is held
     against replayed sweeps (``benchmarks/certificate.py``).
 
-    Args:
-        gaps: By how much each of the others is above.
-
     Returns:
         0 or more; infinite where nothing is known.
     """
@@ -416,18 +392,15 @@ def shortfall(gaps: Iterable[Gap]) -> float:
         low, high = high, 2 * high
         if high > 4 * _LARGEST_LOG:
             return math.inf
-    while high - low > _EXACT:
+    # To within so much of a log rate a bound is found.
+    while high - low > 1e-5:
         middle = (low + high) / 2
         low, high = (middle, high) if risk(middle) > 1 - PROBABILITY else (low, middle)
     return high
 
 
-def believe(observations: Sequence[Observation], expected: Expected | None = None) -> Belief:
+def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None = None) -> Belief:
     """What to believe of all that was measured or predicted.
-
-    Args:
-        observations: What was measured.
-        expected: What was predicted, if anything was.
 
     Raises:
         ValueError: If there is neither.
@@ -452,21 +425,25 @@ class _Fit:
 
     def __init__(
         self,
-        observations: Sequence[Observation],
+        observations: Sequence[ObservedRate],
         groups: Mapping[str, str],
-        expected: Expected | None,
+        expected: ExpectedRates | None,
         *,
         wide_level: bool,
     ) -> None:
         self._groups = groups
         self._predicted = _predicted(observations, groups, expected)
         self._claimed = expected.log_sd if expected is not None else _UNKNOWN_LOG_SD
-        self._known_sd = max(self._claimed, _FIRST_GUESS)
+        # Of how far off predictions may be, in the first round: from a narrow one the
+        # rounds may end where a few trials that agree are all taken for disturbed.
+        self._known_sd = max(self._claimed, 1.0)
         wider = self._known_sd / self._claimed if wide_level else 1.0
         self._common_sd = {_LEVEL: wider * _LEVEL_LOG_SD, _APART: wider * _APART_LOG_SD}
         self._seen = observations
         blocks = sorted({o.block for o in observations})
-        merged = max(1, math.ceil(len(blocks) / _MAX_BLOCKS))
+        # Neighboring blocks are merged beyond this many, so that long runs stay quick to
+        # judge.
+        merged = max(1, math.ceil(len(blocks) / 32))
         self._place = {block: place // merged for place, block in enumerate(blocks)}
         self._blocks = len(set(self._place.values()))
         seen = {groups[o.key] for o in observations}
@@ -492,11 +469,12 @@ class _Fit:
             self._by_group[groups[o.key]].append(number)
         self._weights = [1 / o.log_sd**2 for o in observations]
         self._trust = dict.fromkeys(self._by_group, 1.0)  # in what was predicted of each
-        self._block_variance = _FIRST_BLOCK_GUESS**2
+        # What blocks may drift by in the first round.
+        self._block_variance = 0.2**2
         self._scale = 1.0
         self._df, self._predicted_df = TAIL_DF, TAIL_DF
         measured = [group for group, numbers in self._by_group.items() if numbers]
-        for _ in range(_ROUNDS):
+        for _ in range(8):
             self.cost = self._reweigh(*self._solve(measured))
 
     def belief(self) -> Belief:
@@ -658,7 +636,9 @@ class _Fit:
         self._predicted_df = _MODEL_TAIL_DF + shown
         self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + shown))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
-        self._block_variance = (TAIL_DF * _BLOCK_LOG_SD**2 + drift) / (TAIL_DF + count)
+        # What a quiet machine drifts from one block to another, expected before any is
+        # seen.
+        self._block_variance = (TAIL_DF * 0.03**2 + drift) / (TAIL_DF + count)
         return math.fsum(costs)
 
 
@@ -700,7 +680,7 @@ def _at(level: _Level, common: Sequence[float]) -> float:
     return level.fixed + math.fsum(a * b for a, b in zip(level.slopes, common, strict=True))
 
 
-def _groups(observations: Iterable[Observation], expected: Expected | None) -> dict[str, str]:
+def _groups(observations: Iterable[ObservedRate], expected: ExpectedRates | None) -> dict[str, str]:
     """The group of each configuration; one that is in two stands alone."""
     groups: dict[str, str] = {}
     steady = True
@@ -726,7 +706,7 @@ class _Predicted(NamedTuple):
 
 
 def _predicted(
-    observations: Iterable[Observation], groups: Mapping[str, str], expected: Expected | None
+    observations: Iterable[ObservedRate], groups: Mapping[str, str], expected: ExpectedRates | None
 ) -> dict[str, _Predicted]:
     if expected is None:
         return {}
@@ -738,7 +718,7 @@ def _predicted(
     return found
 
 
-def _usual_speeds(observations: Iterable[Observation]) -> dict[int, float]:
+def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:
     """Usual log speed of the cores, by how many of them the loader keeps busy.
 
     Cores that are busy together slow each other down (hyper-threads, clock rates): that is the
@@ -749,8 +729,9 @@ def _usual_speeds(observations: Iterable[Observation]) -> dict[int, float]:
         seen.setdefault(o.busy, []).extend([] if o.log_speed is None else [o.log_speed])
     known = [speed for some in seen.values() for speed in some]
     all_ = math.fsum(known) / len(known) if known else 0.0
+    # So many trials the speed of all counts for, beside that of those with as many busy cores.
     return {
-        busy: all_ + math.fsum(speed - all_ for speed in some) / (len(some) + _FEW_SPEEDS)
+        busy: all_ + math.fsum(speed - all_ for speed in some) / (len(some) + 2.0)
         for busy, some in seen.items()
     }
 

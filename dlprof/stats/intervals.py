@@ -9,9 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from dlprof.records import Config, Estimate, Trial
 
-_NORMAL_FROM_DF = 1e6
-"""Degrees of freedom from which two terms of the normal expansion are exact to 1e-12."""
-
 
 @functools.cache
 def t_quantile(p: float, df: float) -> float:
@@ -37,7 +34,8 @@ def t_quantile(p: float, df: float) -> float:
         raise ValueError(f"degrees of freedom are positive, not {df}")
     tail = min(p, 1 - p)
     sign = -1.0 if p < 0.5 else 1.0
-    if df >= _NORMAL_FROM_DF:
+    # Degrees of freedom from which two terms of the normal expansion are exact to 1e-12.
+    if df >= 1e6:
         z = -statistics.NormalDist().inv_cdf(tail)
         return sign * (z + (z**3 + z) / (4 * df))
     low, high = 0.0, 1.0

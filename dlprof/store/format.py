@@ -1,10 +1,12 @@
-"""The run file's format: which records there are, how a line is written, how versions differ."""
+"""The run file's format: its name, its records, how a line is written, how versions differ."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -82,3 +84,32 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} is not a finite number")
     return value
+
+
+SUFFIX = ".dlprof.jsonl"
+
+
+def run_file_name(target: str, now: datetime) -> str:
+    """A name that tells the target and the time: ``images-20260131-142501-7k2q.dlprof.jsonl``.
+
+    The last four characters stand for the microseconds, so that sweeps which are started in the
+    same second, as the ranks of a job are, don't take each other's file.
+
+    >>> run_file_name("data/set.py:make", datetime(2026, 1, 31, 14, 25, 1, 123456))
+    'set-make-20260131-142501-2n9c.dlprof.jsonl'
+    """
+    place, _, attribute = target.replace("\\", "/").rpartition("/")[2].partition(":")
+    words = [place.removesuffix(".py")]
+    if "=" not in attribute:
+        words.append(attribute)
+    stem = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words)).strip("-.")[:60]
+    return f"{stem or 'run'}-{now:%Y%m%d-%H%M%S}-{_base_36(now.microsecond)}{SUFFIX}"
+
+
+def _base_36(number: int) -> str:
+    """Four digits, enough for any number of microseconds."""
+    digits = ""
+    for _ in range(4):
+        number, digit = divmod(number, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return digits

@@ -17,7 +17,6 @@ from dlprof.store.reading import read_content
 
 # O_BINARY exists on Windows only, where line ends would be changed without it.
 _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
-_MODE = 0o666  # the user's umask decides
 
 _EXISTS_HINT = (
     "Go on with a sweep by --resume, replace the file with --force, or give another path with -o."
@@ -133,9 +132,6 @@ class RunWriter:
 
         Their figures are in memory, so a full disk costs the file its end, and the user no result.
 
-        Args:
-            records: As for ``append``; ``None`` is left out.
-
         Returns:
             Why the rest isn't in the file.
         """
@@ -185,7 +181,8 @@ def _open_locked(path: Path, flags: int) -> int:
     """A descriptor of the file with its lock held, so that two sweeps never mix their records."""
     while True:
         try:
-            descriptor = os.open(path, flags, _MODE)
+            # The user's umask decides
+            descriptor = os.open(path, flags, 0o666)
         except OSError as error:
             raise write_fault(path, error) from None
         if not lock(descriptor, wait=False):

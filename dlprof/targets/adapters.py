@@ -8,6 +8,7 @@ Imports neither torch nor any of those packages: an object says by its classes w
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from dlprof.records import LoaderCall
 from dlprof.targets.faults import one_line
@@ -27,6 +28,13 @@ ENTRY_POINTS = "dlprof.loaders"
 _TRAINER_SETTINGS = (
     "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order",
 )  # fmt: skip
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    **{each: f"dataloader_{each}" for each in _TRAINER_SETTINGS},
+    "multiprocessing_context": "dataloader_multiprocessing_context",
+    "batch_size": "per_device_train_batch_size",
+}
+"""What Hugging Face's ``TrainingArguments`` call the arguments of DataLoader."""
+
 _NO_ADAPTER = ("torch", "builtins", "typing", "collections", "abc")
 _MOST_FRAMES = 30  # between a DataLoader and the line of the user's that has it made
 
@@ -65,7 +73,10 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
         That, or ``None`` where there is none; and in a sentence which adapter knows the object's
         package at another version, and what that one lacks.
     """
-    for package in _packages_of(type(found)):
+    # The packages of a class and of those that it is derived from, each once.
+    cls = type(found)
+    names = (base.__module__.partition(".")[0] for base in cls.__mro__)
+    for package in (name for name in dict.fromkeys(names) if name not in _NO_ADAPTER):
         for adapter in _adapters(package):
             try:
                 adapted = adapter(found)
@@ -77,11 +88,7 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
 
 
 def call_of(loader: object) -> LoaderCall | None:
-    """Where the users of a loader's class set it; ``None`` for a plain DataLoader.
-
-    Args:
-        loader: A DataLoader, or anything that an adapter knows.
-    """
+    """Where the users of a loader's class set it; ``None`` for a plain DataLoader."""
     adapted, _ = adapt(loader)
     if adapted is not None and adapted.call is not None:
         return adapted.call
@@ -93,10 +100,6 @@ def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> Loade
 
     What the user's own line calls counts: an object that an adapter knows, a class derived from
     DataLoader, or a function that takes ``num_workers``.
-
-    Args:
-        frame: What calls ``DataLoader.__init__``.
-        is_library: Whether a file is of an installed package.
     """
     found: LoaderCall | None = None
     for _ in range(_MOST_FRAMES):
@@ -108,11 +111,7 @@ def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> Loade
 
 
 def ranks_served(frame: FrameType | None) -> int:
-    """How many ranks get the batches of an iterator that is being made; 1 where it is one.
-
-    Args:
-        frame: What makes it.
-    """
+    """How many ranks get the batches of an iterator that is being made; 1 where it is one."""
     if "accelerate.data_loader" not in sys.modules:
         return 1
     for _ in range(_MOST_FRAMES):
@@ -154,12 +153,6 @@ def _call_by(name: str, parameters: tuple[str, ...]) -> LoaderCall:
     return LoaderCall(text=f"{name}({first}, ..., {{settings}})")
 
 
-def _packages_of(cls: type) -> Iterator[str]:
-    """The packages of a class and of those that it is derived from, each once."""
-    names = (base.__module__.partition(".")[0] for base in cls.__mro__)
-    return (name for name in dict.fromkeys(names) if name not in _NO_ADAPTER)
-
-
 @functools.cache
 def _adapters(package: str) -> tuple[Adapter, ...]:
     """Other packages' adapters come first: they may know more of their own classes."""
@@ -195,6 +188,63 @@ def _is_a(found: object, *names: str) -> bool:
     return any(base.__name__ in names for base in type(found).__mro__)
 
 
+def with_settings(
+    found: Any, settings: Mapping[str, Any], again: Callable[[Any], Any]
+) -> Any | None:
+    """What makes its loader by itself, with other settings; ``None`` for anything else.
+
+    A Trainer, which no copy can be made of, is changed; of all else the answer is a copy.
+
+    Args:
+        found: Of Hugging Face a ``Trainer`` or its arguments, of Lightning a data module.
+        settings: Arguments for DataLoader, and what else its workers are to have.
+        again: Makes a DataLoader again with these.
+
+    Raises:
+        AttributeError: A setting has no place in it.
+    """
+    packages = {base.__module__.partition(".")[0] for base in type(found).__mro__}
+    if "transformers" in packages and _is_a(found, "Trainer", "TrainingArguments"):
+        return _set_arguments(found, {"prefetch_factor": None, **settings})
+    if packages & {"lightning", "pytorch_lightning"} and _is_a(found, "LightningDataModule"):
+        return _set_module(found, again)
+    return None
+
+
+def _set_arguments(found: Any, settings: Mapping[str, Any]) -> Any:
+    trains = _is_a(found, "Trainer")
+    arguments = copy.copy(found.args if trains else found)
+    for name, value in {"persistent_workers": False, **settings}.items():
+        own = _ARGUMENTS.get(name, name)
+        if not hasattr(arguments, own):
+            raise AttributeError(f"{type(arguments).__name__} has no {own}")
+        setattr(arguments, own, value)
+    if not trains:
+        return arguments
+    found.args = arguments
+    found._train_batch_size = arguments.train_batch_size  # noqa: SLF001 - read where loaders are made
+    return found
+
+
+def _set_module(found: Any, again: Callable[[Any], Any]) -> Any:
+    made, own = copy.copy(found), found.train_dataloader
+    plain = getattr(own, "_dlprof_plain", None) or getattr(own, "__func__", None)
+
+    def set_each(loaders: Any) -> Any:
+        if isinstance(loaders, dict):
+            return {name: set_each(loader) for name, loader in loaders.items()}
+        if isinstance(loaders, list | tuple):
+            return [set_each(loader) for loader in loaders]
+        return again(loaders)
+
+    def train_dataloader() -> Any:
+        return set_each(own() if plain is None else plain(made))
+
+    train_dataloader._dlprof_plain = plain  # type: ignore[attr-defined] # noqa: SLF001 - its own
+    made.train_dataloader = train_dataloader
+    return made
+
+
 def _lightning(found: Any) -> Adapted | None:
     """A data module, or a module with a loader of its own."""
     if not _is_a(found, "LightningDataModule", "LightningModule"):
@@ -216,16 +266,15 @@ def _transformers(found: Any) -> Adapted | None:
     if not _is_a(found, "Trainer"):
         return None
     arguments, name = found.args, type(found.args).__name__
-    names = {each: f"dataloader_{each}" for each in _TRAINER_SETTINGS}
-    names["multiprocessing_context"] = "dataloader_multiprocessing_context"
-    names["batch_size"] = "per_device_train_batch_size"
     fixed = {
-        each: f"{name} has no {own}" for each, own in names.items() if not hasattr(arguments, own)
+        each: f"{name} has no {own}"
+        for each, own in _ARGUMENTS.items()
+        if not hasattr(arguments, own)
     }
     if "num_workers" in fixed:
         raise AttributeError(fixed["num_workers"])
     fixed["worker_threads"] = f"{name} has no worker_init_fn"
-    call = LoaderCall(text=f"{name}(..., {{settings}})", names=names, variable="args")
+    call = LoaderCall(text=f"{name}(..., {{settings}})", names=_ARGUMENTS, variable="args")
     return Adapted(load=found.get_train_dataloader, fixed=fixed, call=call)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -18,8 +18,16 @@ from dlprof.targets.factory import Factory
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
-from dlprof.targets.inner import core_of, dataloader_of, inner_loaders, with_inner
-from dlprof.targets.parts import KEYWORDS, LoaderParts, order_sampler, take_apart
+from dlprof.targets.parts import (
+    KEYWORDS,
+    LoaderParts,
+    core_of,
+    dataloader_of,
+    inner_loaders,
+    order_sampler,
+    take_apart,
+    with_inner,
+)
 
 DEFAULT_BATCH_SIZE = 32
 _WANTED = (
@@ -52,6 +60,7 @@ def build_target(
     shuffle: bool | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
     seed: int = 0,
+    share: tuple[int, int] = (0, 1),
 ) -> BuiltTarget:
     """Import a target and build its dataset or loader, once.
 
@@ -61,6 +70,7 @@ def build_target(
         shuffle: ``None`` keeps the loader's own sampler, and takes a bare dataset in sequence.
         batch_size: For a bare dataset; a loader keeps its own.
         seed: For the order where ``shuffle`` is true, and for the built-in workloads.
+        share: The rank whose share is loaded, and of how many, where the target has no sharding.
 
     Raises:
         TargetError: Which part of the target is wrong, and what to do.
@@ -74,7 +84,13 @@ def build_target(
     else:
         found, passed = import_object(spec), arguments
     built = build_from_object(
-        found, passed, shuffle=shuffle, batch_size=batch_size, seed=seed, text=spec.text
+        found,
+        passed,
+        shuffle=shuffle,
+        batch_size=batch_size,
+        seed=seed,
+        text=spec.text,
+        share=share,
     )
     target = dataclasses.replace(built.target, arguments={**spec.parameters, **arguments})
     if spec.source == "dlio":
@@ -93,24 +109,28 @@ def build_from_object(
     batch_size: int = DEFAULT_BATCH_SIZE,
     seed: int = 0,
     text: str = "<object>",
+    share: tuple[int, int] = (0, 1),
 ) -> BuiltTarget:
     """The same for a live object: a Dataset, a DataLoader or a callable.
-
-    Args:
-        found: The object.
-        arguments: ``--arg`` pairs; only a callable takes any.
-        shuffle: As for :func:`build_target`.
-        batch_size: As for :func:`build_target`.
-        seed: As for :func:`build_target`.
-        text: How messages and the run file name the object.
 
     Raises:
         TargetError: The object, or what it returned, can't be loaded from.
     """
     arguments = arguments or {}
     factory = None
-    if _is_callable(found):
-        factory = Factory.of(found, _callable_name(found, text), arguments)
+    if (
+        callable(found)
+        and not isinstance(found, Dataset | DataLoader)
+        and not _is_dataset(found)
+        and not inner_loaders(found)
+        and adapt(found)[0] is None  # a LightningModule can be called, too
+    ):
+        name = getattr(found, "__qualname__", type(found).__qualname__)
+        factory = Factory.of(
+            found,
+            f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()",
+            arguments,
+        )
         found = factory.first_call()
         source = f"{factory.name} returned"
     elif arguments:
@@ -133,6 +153,8 @@ def build_from_object(
         ) from error
     if parts is not None and shuffle is not None:
         parts = parts.with_order(shuffle=shuffle, seed=seed)
+    if parts is not None and share[1] > 1:
+        parts = parts.with_share(*share, seed=seed)
     loader: Any = found if parts is None else parts.build({"num_workers": 0})
     target = describe_loader(loader, text=text, arguments=arguments)
     inner = dataloader_of(found)
@@ -348,21 +370,6 @@ def _told(found: object) -> str:
     if isinstance(found, list | tuple) and _is_collection_of_targets(found):
         return f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
     return type_name(found)
-
-
-def _is_callable(found: object) -> TypeGuard[Callable[..., Any]]:
-    return (
-        callable(found)
-        and not isinstance(found, Dataset | DataLoader)
-        and not _is_dataset(found)
-        and not inner_loaders(found)
-        and adapt(found)[0] is None  # a LightningModule can be called, too
-    )
-
-
-def _callable_name(found: Callable[..., Any], text: str) -> str:
-    name = getattr(found, "__qualname__", type(found).__qualname__)
-    return f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()"
 
 
 def _notes(

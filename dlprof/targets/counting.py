@@ -8,15 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
-_SHALLOW = 3  # how deep a length is looked for that equals the loader's batch size
-_LOOKED_AT = 1024  # values of a tensor's row by which samples are told apart
 _MOST_CHANNELS = 4  # that two images of one sample have in common
-_LOOKS = 32  # batches whose lengths are compared, some of them the same one again
-_IMAGE_SIDES = 3  # dimensions of an image: channels, height, width
-_ROUNDS = 4  # batches of each worker that are compared with those of the others
 _FEWEST = 3  # samples that have to differ from each other before equal ones say anything
 _MOST_STAGES, _LONGEST_STAGE = 8, 64  # of a pipeline, and in a list: a longer one holds the data
-_SAME = 0.9  # share of a worker's samples that another gave too, from which they are duplicates
 
 
 Digest = tuple[int, int]
@@ -74,7 +68,8 @@ class SampleCounter:
         self._batch_size = batch_size
         self._place: _Place | None = None
         self._first: list[dict[_Place, int]] = []  # lengths of batches that differ
-        self._looks = _LOOKS if batch_size is None else 0
+        # Batches whose lengths are compared, some of them the same one again
+        self._looks = 32 if batch_size is None else 0
 
     @property
     def told(self) -> str:
@@ -147,7 +142,8 @@ class WorkerSamples:
 
     def __init__(self, workers: int, count: Callable[[Any], int | None]) -> None:
         self.duplicated = False
-        self.batches = _ROUNDS * workers
+        # Batches of each worker that are compared with those of the others
+        self.batches = 4 * workers
         self._workers = workers
         self._count = count
         self._overlapped = False  # in an epoch before
@@ -210,10 +206,11 @@ def agreeing(streams: Sequence[Sequence[Digest]]) -> set[tuple[int, int]] | None
     sets = [{whole for whole, _ in stream} for stream in streams]  # some workers may idle
     if min(len(each) or _FEWEST for each in sets) < _FEWEST or any(map(_repeats, streams)):
         return None
+    # Share of a worker's samples that another gave too, from which they are duplicates
     return {
         (one, other)
         for one, other in itertools.combinations([n for n, each in enumerate(sets) if each], 2)
-        if len(sets[one] & sets[other]) >= _SAME * min(len(sets[one]), len(sets[other]))
+        if len(sets[one] & sets[other]) >= 0.9 * min(len(sets[one]), len(sets[other]))
     }
 
 
@@ -327,7 +324,8 @@ def _content(found: object, depth: int) -> object:
         return None
     if _is_array(found):
         flat: Any = found.reshape(-1)  # type: ignore[attr-defined]
-        values = flat[:: max(1, len(flat) // _LOOKED_AT)].tolist()
+        # Values of a tensor's row by which samples are told apart
+        values = flat[:: max(1, len(flat) // 1024)].tolist()
         known = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN
         return known[0] if len(known) == 1 else _Values(hash(tuple(known)))
     if isinstance(found, str | bytes | int | float):
@@ -398,7 +396,8 @@ def _is_opaque(batch: object) -> bool:
 
 def _is_image(array: Any) -> bool:
     """Whether a tensor looks like one image, its channels first."""
-    if len(array.shape) != _IMAGE_SIDES:
+    # Dimensions of an image: channels, height, width
+    if len(array.shape) != 3:
         return False
     channels, *sides = array.shape
     return channels in {1, 3} and min(sides) > _MOST_CHANNELS
@@ -449,7 +448,9 @@ def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
         inner = [_samples(entry, depth + 1) for entry in batch]
         sizes = {None if at is None else at.count(batch[i]) for i, at in enumerate(inner)}
         first = inner[0]
-        if len(sizes) == 1 and _is_collated(batch) and first is not None and sizes.pop():
+        # A list of structures that are alike would be one of samples, not of fields.
+        collated = len(batch) == 1 or len({type(entry) for entry in batch}) > 1
+        if len(sizes) == 1 and collated and first is not None and sizes.pop():
             return first.below(True, 0)
         return whole
     leading = {_leading(entry) for entry in batch}
@@ -460,14 +461,10 @@ def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
     return _Place(((True, 0),), _leading)
 
 
-def _is_collated(batch: list[Any]) -> bool:
-    """Whether a list of structures holds fields: the same thing in each would be samples."""
-    return len(batch) == 1 or len({type(entry) for entry in batch}) > 1
-
-
 def _lengths(batch: object, depth: int) -> Iterator[tuple[_Place, int]]:
     """Every place in the batch where its number of samples could be read, and what stands there."""
-    if depth > _SHALLOW or isinstance(batch, str | bytes):
+    # How deep a length is looked for that equals the loader's batch size
+    if depth > 3 or isinstance(batch, str | bytes):
         return
     if _is_array(batch):
         size = _leading(batch)

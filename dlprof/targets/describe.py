@@ -11,16 +11,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, Target
-from dlprof.targets.inner import core_of, inner_loaders
+from dlprof.targets.parts import core_of, inner_loaders
 
 
 def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> Target:
     """Describe what a loader loads.
-
-    Args:
-        loader: The target's loader at ``num_workers=0``, or an iterable of the target's own.
-        text: TARGET.
-        arguments: ``--arg`` pairs.
 
     Raises:
         TargetError: An epoch has no batch at all.
@@ -67,10 +62,6 @@ def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config |
     """The settings that a DataLoader was built with by the user, as a canonical configuration.
 
     ``batch_size`` stays ``None``: it is the target's own by definition.
-
-    Args:
-        loader: The loader that the target gave.
-        replaced: Settings that were put in the place of the user's own, with the user's.
 
     Returns:
         ``None`` where the user left one of them open: a parameter without a default.

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from dlprof.errors import TargetError
 from dlprof.internals import index_source
-from dlprof.targets.inner import dataloader_of
+from dlprof.targets.parts import dataloader_of
 
 _NOT_ATTACHED = "no loader has been made with this gate"
 _OUTER = "{name} passes on what a DataLoader loads, and its epochs can't be ended early"
@@ -151,13 +151,7 @@ class EpochGate:
 
 
 class GatedIndices:
-    """The user's sampler behind a gate; everything but iterating goes to the sampler itself.
-
-    Args:
-        source: The loader's own batch sampler, or its sampler with ``batch_size=None``.
-        gate: When to stop, and where to count.
-        size_of: Samples that one index batch asks for; gives ``None`` where that isn't known.
-    """
+    """The user's sampler behind a gate; everything but iterating goes to the sampler itself."""
 
     def __init__(self, source: Any, gate: EpochGate, size_of: Callable[[Any], int | None]) -> None:
         self._source = source

@@ -107,10 +107,6 @@ class Factory:
     def loader(self, config: Config, own: Config | None = None) -> Any:
         """Call it for one configuration.
 
-        Args:
-            config: What to set.
-            own: What it sets where it isn't asked; that need not be passed to it.
-
         Raises:
             TargetError: It doesn't take a setting that the configuration needs, or it raised.
         """

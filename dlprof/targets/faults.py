@@ -5,24 +5,18 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-_LONGEST_LINE = 300
-_LONGEST_TRACEBACK = 8192
-
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 def user_traceback(error: BaseException) -> str:
     """The traceback of an error without dlprof's calling frames and the import system's.
 
-    Args:
-        error: Raised by code that dlprof imported or called.
-
     Returns:
         The text that Python would print, the cause chain included.
     """
     report = traceback.TracebackException.from_exception(error)
     _cut(report)
-    return "".join(report.format())[-_LONGEST_TRACEBACK:]
+    return "".join(report.format())[-8192:]
 
 
 def raised_outside(error: BaseException) -> bool:
@@ -38,7 +32,7 @@ def one_line(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:  # noqa: BLE001 - an exception's own __str__ may be as wrong as all else
         lines = []
-    return f"{name}: {lines[0][:_LONGEST_LINE]}" if lines else name
+    return f"{name}: {lines[0][:300]}" if lines else name
 
 
 def _cut(report: traceback.TracebackException) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 DEFAULT_LIMIT = 1_000_000
-# A list of this many leading entries that are no paths (a vocabulary, labels) holds none.
-_MISSES = 16
 _DEEPEST = 4
 
 
@@ -32,10 +30,6 @@ def dataset_files(dataset: object, limit: int = DEFAULT_LIMIT) -> Iterator[Path]
 
     Looks at texts and paths, at lists and tuples of them or of ``(path, label)``, and into data
     sets inside the dataset (``Subset``, ``ConcatDataset``); directories are walked.
-
-    Args:
-        dataset: The user's dataset; only looked at.
-        limit: Files after which to stop.
 
     Yields:
         Existing files, each once where the dataset names it once.
@@ -89,7 +83,9 @@ def _of_entries(entries: list[object] | tuple[object, ...], depth: int) -> Itera
                 empty = False
                 yield path
         misses = misses + 1 if empty else 0
-        if misses == _MISSES:
+        # A list of this many leading entries that are no paths (a vocabulary, labels)
+        # holds none.
+        if misses == 16:
             return
 
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
 
 from dlprof.errors import TargetError
 from dlprof.targets.faults import one_line, raised_outside, user_traceback
-from dlprof.targets.grammar import TargetSpec
+from dlprof.targets.grammar import TargetSpec, parse_target
 
 
 def import_object(spec: TargetSpec, *, directory: Path | None = None) -> object:
     """Import the module of a target and return the attribute that it names.
-
-    Args:
-        spec: A ``module`` or ``file`` target.
-        directory: What relative files are relative to, and what a module is looked for in first;
-            the working directory by default.
 
     Returns:
         The attribute: a Dataset, a DataLoader, a callable, or something else to complain about.
@@ -157,3 +153,23 @@ def _attribute_missing(path: str, name: str, owner: object) -> TargetError:
     else:
         hint = "It has: " + (", ".join(public[:12]) or "no public names") + "."
     return TargetError(f"{path!r} has no attribute {name!r}.", hint=hint)
+
+
+def place_of(text: str) -> tuple[str, int | None] | None:
+    """File and line of what TARGET names, once it has been built; ``None`` for a built-in.
+
+    Only functions and classes have a line of their own.
+    """
+    spec = parse_target(text)
+    if spec.kind == "builtin":
+        return None
+    found = import_object(spec)
+    if inspect.isfunction(found) or inspect.isclass(found):
+        try:
+            return inspect.getfile(found), inspect.getsourcelines(found)[1]
+        except (TypeError, OSError):
+            pass  # made by code that stands in no file
+    if spec.kind == "file":
+        return str(Path(spec.source).resolve()), None
+    file = importlib.import_module(spec.source).__file__
+    return None if file is None else (file, None)

@@ -8,13 +8,13 @@ from typing import Any
 
 from dlprof.errors import TargetError, UsageError
 from dlprof.records import Config
+from dlprof.targets.adapters import with_settings
 from dlprof.targets.build import BuiltTarget
 from dlprof.targets.describe import type_name
 from dlprof.targets.epoch import EpochGate
 from dlprof.targets.factory import Factory
 from dlprof.targets.faults import one_line, user_traceback
-from dlprof.targets.inner import core_of, dataloader_of
-from dlprof.targets.parts import LoaderParts, take_apart
+from dlprof.targets.parts import LoaderParts, core_of, dataloader_of, take_apart
 from dlprof.targets.workers import WorkerSetup
 
 __all__ = ["EpochGate", "apply", "make_loader"]
@@ -73,19 +73,17 @@ def apply(config: Config, loader: Any) -> Any:
 
     Args:
         config: What to set.
-        loader: A DataLoader, or a loader around one; it is left as it is.
+        loader: A DataLoader, or a loader around one; it is left as it is. Or what makes one by
+            itself (``adapters.with_settings``).
 
     Raises:
-        UsageError: ``loader`` is neither.
+        UsageError: ``loader`` is none of these.
         TargetError: It can't be made again with these settings.
     """
+    config = config.canonical()
     inner = dataloader_of(loader)
     if inner is None:
-        raise UsageError(
-            f"Settings are applied to a DataLoader, and this is {type_name(loader)}",
-            hint="Pass the DataLoader, or make one with recommendation.dataloader_kwargs.",
-        )
-    config = config.canonical()
+        return _apply_around(config, loader)
     try:
         parts = take_apart(inner, None if inner is loader else loader)
         own = parts.kept["worker_init_fn"]
@@ -102,6 +100,27 @@ def apply(config: Config, loader: Any) -> Any:
             traceback=user_traceback(error),
         ) from error
     _set_up_workers(made, config, None)
+    return made
+
+
+def _apply_around(config: Config, found: Any) -> Any:
+    """The same of what makes its loader by itself."""
+
+    def again(loader: Any) -> Any:
+        return apply(config, loader)
+
+    of_workers = {name: getattr(config, name) for name in ("sharing_strategy", "worker_threads")}
+    asked = {name: value for name, value in of_workers.items() if value is not None}
+    try:
+        made = with_settings(found, config.dataloader_kwargs() | asked, again)
+    except AttributeError as error:
+        raise TargetError(f"{error}.", hint=_WHERE_MADE) from error
+    if made is None:
+        raise UsageError(
+            f"Settings are applied to a DataLoader, and this is {type_name(found)}",
+            hint="Pass the DataLoader, a Trainer or TrainingArguments of Hugging Face, or a "
+            "LightningDataModule; or make a loader with recommendation.dataloader_kwargs.",
+        )
     return made
 
 

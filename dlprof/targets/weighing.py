@@ -85,6 +85,11 @@ def _spent_s() -> float:
         return _now_s()
 
 
+def _is(value: Any, kinds: Any) -> bool:
+    """As ``isinstance``, which would ask a lazy proxy for its ``__class__``, and so evaluate it."""
+    return issubclass(type(value), kinds)
+
+
 class OutOfTimeError(BaseException):
     """The time for weighing is over; no ``except Exception`` of the user's may catch it."""
 
@@ -177,6 +182,12 @@ class _Sink:
         self.kept.write(data)
         return length
 
+    def emptied(self) -> _Sink:
+        """Another, with as many bytes and as much time as this one has left."""
+        fresh = _Sink()
+        fresh.most, fresh.until_s = self.most - self.size, self.until_s
+        return fresh
+
 
 class _Pickler(ForkingPickler):
     """As torch pickles, but that tensors' data stays where it is."""
@@ -239,7 +250,7 @@ class _Weigher:
 
     def _begin(self) -> None:
         """With an empty memo: what could not be pickled may have left half of itself in it."""
-        self._sink = _Sink()
+        self._sink = self._sink.emptied()
         self._pickler, self._unpickler = _Pickler(self._sink), None
 
     def _look(self, name: str, value: Any, depth: int) -> None:
@@ -299,7 +310,7 @@ class _Weigher:
 
     def _flat(self, weight: AttributeWeight, value: Any) -> AttributeWeight:
         """Of something flat and large a part is copied, which stands for all of it."""
-        if isinstance(value, torch.Tensor):
+        if _is(value, torch.Tensor):
             return dataclasses.replace(weight, pickled_bytes=0.0)  # its data is shared
         part = bytes(range(256)) * (_COPIED_SLICE // 256)
         began_s = _spent_s()
@@ -319,11 +330,13 @@ class _Weigher:
 
     def _pickled(self, weight: AttributeWeight, value: Any) -> AttributeWeight:
         count, some = _entries(value)
+        self._sink.most = self._sink.size + 8 * _SAMPLE_BYTES
+        self._sink.until_s = min(self.until_s, _now_s() + 8 * _SAMPLE_S)
+        most = self._sink.most - self._sink.size
         try:
-            found = self._sampled(some) if some is not None else self._whole(value)
+            found = self._sampled(some) if some is not None else self._sent([value], 1)
         except _EnoughError:
-            lasted_s = self._lasted_s()
-            size, self._sink = self._sink.size, _Sink()
+            lasted_s, size = self._lasted_s(), most - (self._sink.most - self._sink.size)
             self._begin()
             return dataclasses.replace(
                 weight, pickled_bytes=size, pickle_s=lasted_s, unpickle_s=lasted_s, how="at_least"
@@ -340,16 +353,9 @@ class _Weigher:
             how="exact" if times <= 1 else "sampled",
         )
 
-    def _whole(self, value: Any) -> _Sample:
-        self._sink.most = self._sink.size + 8 * _SAMPLE_BYTES
-        self._sink.until_s = min(self.until_s, _now_s() + 8 * _SAMPLE_S)
-        return self._sent([value], 1)
-
     def _sampled(self, some: _Entries) -> _Sample:
         """Entries from all over a container, until there are enough or none is left."""
         began_s, done, chunk, parts = _now_s(), 0, 1, list[_Sample]()
-        self._sink.most = self._sink.size + 8 * _SAMPLE_BYTES
-        self._sink.until_s = min(self.until_s, began_s + 8 * _SAMPLE_S)
         while done < some.size:
             taken = [some.at(place) for place in range(done, min(done + chunk, some.size))]
             found = self._sent(taken, len(taken))
@@ -419,7 +425,7 @@ class _Weigher:
         waiting, count, copied, flat = collections.deque(roots), 0.0, 0.0, 0.0
         while waiting and count < _OBJECTS:
             each = waiting.popleft()
-            if id(each) in self._counted or isinstance(each, _PARTED):
+            if id(each) in self._counted or _is(each, _PARTED):
                 continue
             self._counted.add(id(each))
             self._alive.append(each)
@@ -467,18 +473,18 @@ def _joined(name: str, key: str) -> str:
 def _type_of(value: Any) -> str:
     """A class, and how many entries of which class it has."""
     name = type(value).__qualname__
-    if isinstance(value, torch.Tensor):
+    if _is(value, torch.Tensor):
         return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
     shape, kind = getattr(type(value), "shape", None), getattr(type(value), "dtype", None)
     if shape is not None and kind is not None and type(value).__module__.startswith("numpy"):
         return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
-    if isinstance(value, bytes | bytearray | str):
+    if _is(value, bytes | bytearray | str):
         return f"{name} of {len(value):,}"
     _, some = _entries(value)
     if some is None or not some.size:
         return name
     first = some.at(0)
-    if isinstance(value, Mapping):
+    if _is(value, Mapping):
         first = first[1]
     return f"{name} of {len(value):,} {type(first).__qualname__}"
 
@@ -492,14 +498,14 @@ class _Entries(NamedTuple):
 
 def _entries(value: Any) -> tuple[int, _Entries | None]:
     """How many entries a container has, and those of them that may be looked at."""
-    if isinstance(value, list | tuple) or _is_object_array(value):
+    if _is(value, list | tuple) or _is_object_array(value):
         flat = value.reshape(-1) if _is_object_array(value) and value.ndim > 1 else value
         count = len(flat)
         step = _stride(count)
         return count, _Entries(count, lambda place: flat[place * step % count])
-    if isinstance(value, dict | set | frozenset | collections.deque):
+    if _is(value, dict | set | frozenset | collections.deque):
         count = len(value)
-        source = dict.items(value) if isinstance(value, dict) else iter(value)
+        source = dict.items(value) if _is(value, dict) else iter(value)
         listed = [each for each, _ in zip(source, range(_LISTED), strict=False)]
         step = _stride(len(listed))
         return count, _Entries(len(listed), lambda place: listed[place * step % len(listed)])
@@ -522,16 +528,16 @@ def _is_object_array(value: Any) -> bool:
 def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kind
     """Bytes of what holds data without a Python object for each; ``None`` of anything else."""
     kind = type(value)
-    if isinstance(value, torch.Tensor):
+    if _is(value, torch.Tensor):
         try:
             return int(value.untyped_storage().nbytes())
         except (RuntimeError, NotImplementedError):  # sparse ones have none
             return int(value.element_size() * value.nelement())
-    if isinstance(value, torch.UntypedStorage):
+    if _is(value, torch.UntypedStorage):
         return int(value.nbytes())
-    if isinstance(value, bytearray | array.array | memoryview | mmap.mmap):
+    if _is(value, bytearray | array.array | memoryview | mmap.mmap):
         return memoryview(value).nbytes
-    if isinstance(value, bytes | str) and len(value) >= _FLAT_FROM:
+    if _is(value, bytes | str) and len(value) >= _FLAT_FROM:
         return len(value)
     module = kind.__module__.partition(".")[0]
     if module == "numpy" and hasattr(kind, "nbytes") and hasattr(kind, "strides"):
@@ -597,7 +603,7 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     by_hand = kind in ForkingPickler(io.BytesIO()).dispatch_table
     whole = by_hand or kind.__module__.partition(".")[0] in _WHOLE
-    if not plain or whole or isinstance(value, list | dict | tuple | set | str | bytes):
+    if not plain or whole or _is(value, list | dict | tuple | set | str | bytes):
         return None, ""
     own = getattr(kind, "__getstate__", None)
     if own is not None and own is not getattr(object, "__getstate__", None):
@@ -634,7 +640,7 @@ def _held(value: Any) -> dict[str, Any]:
 def _any_holds(values: Any) -> bool:
     """Whether one of a few entries is worth looking into."""
     small = (str, bytes, int, float, complex, type(None), torch.dtype)
-    return any(not isinstance(each, small) for each in values)
+    return any(not _is(each, small) for each in values)
 
 
 def shards_of(dataset: Any) -> int | None:
@@ -643,7 +649,7 @@ def shards_of(dataset: Any) -> int | None:
     Of Hugging Face's datasets ``num_shards``, of webdataset's pipelines the length of the list of
     urls; of others an attribute ``num_shards`` or ``n_shards`` that is a number.
     """
-    if not isinstance(dataset, IterableDataset):
+    if not _is(dataset, IterableDataset):
         return None
     if type(dataset).__module__.partition(".")[0] == "datasets":
         found = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
@@ -653,7 +659,7 @@ def shards_of(dataset: Any) -> int | None:
         if type(held.get(name)) is int and held[name] > 0:
             return int(held[name])
     stages = held.get("pipeline")
-    if isinstance(stages, list) and stages and type(dataset).__module__.startswith("webdataset"):
+    if _is(stages, list) and stages and type(dataset).__module__.startswith("webdataset"):
         source = stages[0]
         urls = _held(source).get("urls")
         resampled = "Resampled" in type(source).__name__

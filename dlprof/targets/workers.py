@@ -1,4 +1,7 @@
-"""What must be set inside each worker process: the sharing strategy and compute threads."""
+"""What must be set inside each worker process: the sharing strategy and compute threads.
+
+A module of its own, free of torch: a spawned worker imports it before its fetcher is made.
+"""
 
 from __future__ import annotations
 

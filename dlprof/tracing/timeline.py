@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from dlprof.records.timeline import Timeline
+from dlprof.records.run import Timeline
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.explain import in_window
 from dlprof.tracing.trace import Row, Trace

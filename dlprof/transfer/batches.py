@@ -15,10 +15,7 @@ from dlprof.errors import DlprofError
 from dlprof.records.transfer import BatchTransfer, CopyWay, TensorTransfer, WayTime
 from dlprof.stats import median_interval
 
-_MOST_TENSORS = 16
 _ROUNDS = 12
-_SECONDS = 2.0
-"""One way of one thing is measured no longer than this."""
 
 _Make = Callable[[bool], Any]
 _Clock = Callable[[], float]
@@ -31,12 +28,6 @@ def measure_batch(
 
     Times are from the call until the batch is there, on the caller's clock: ordering many small
     tensors is a part of what they cost.
-
-    Args:
-        load: Loads the first batch, with ``pin_memory`` as told.
-        runtime: The device.
-        target: TARGET as the user wrote it.
-        clock: Monotonic seconds.
 
     Raises:
         UnavailableError: There is nothing in the batch to copy.
@@ -62,9 +53,7 @@ def measure_batch(
         target=target,
         device=str(runtime.device),
         bytes=sum(tensor.nbytes for _, tensor in tensors),
-        tensors=tuple(
-            _tensor(path, tensor, ways, runtime, clock) for path, tensor in tensors[:_MOST_TENSORS]
-        ),
+        tensors=tuple(_tensor(path, tensor, ways, runtime, clock) for path, tensor in tensors[:16]),
         tensors_count=len(tensors),
         together=_times(ways, runtime, clock),
         unavailable=unavailable,
@@ -141,7 +130,8 @@ def _times(ways: dict[CopyWay, Any], runtime: Runtime, clock: _Clock) -> tuple[W
             if way == "pinned_by_caller":
                 pins.append(_timed(pinned, ways["pageable"], runtime, clock))
             copies[way].append(_timed(bring, ways[way], runtime, clock))
-        if clock() - began_s > _SECONDS and len(copies["pageable"]) > 1:
+        # One way of one thing is measured no longer than this.
+        if clock() - began_s > 2.0 and len(copies["pageable"]) > 1:
             break
     return tuple(
         WayTime(

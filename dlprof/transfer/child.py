@@ -47,13 +47,7 @@ def main() -> None:
 def answer(
     request: TransferRequest, tell: Callable[[Message], object], opened: _Open = open_runtime
 ) -> None:
-    """Measure all that is asked for, and tell each part when it is known.
-
-    Args:
-        request: What.
-        tell: Takes messages; ``done`` or ``failed`` is the last.
-        opened: Opens a device by its name.
-    """
+    """Measure all that is asked for, and tell each part when it is known."""
     try:
         _answer(request, tell, opened)
     except DlprofError as error:

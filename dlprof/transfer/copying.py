@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from dlprof.device.runtime import Runtime, UnavailableError
-from dlprof.device.spinning import Spinner
+from dlprof.device.runtime import EventTimer, Runtime, Spinner, UnavailableError
 from dlprof.records.transfer import CopyMode, CopyTime, LinkFit, Memory
 from dlprof.stats import median_interval
-
-_FEWEST_SIZES = 3
 
 
 def line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
@@ -24,9 +21,6 @@ def line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
 
     Least squares of the *relative* errors, so that the small sizes, which alone tell the latency,
     count as much as the large ones. A latency below 0 is none: the line then goes through 0.
-
-    Args:
-        points: ``(bytes, seconds)``, both positive, of at least two sizes.
 
     Raises:
         ValueError: There are fewer than two sizes.
@@ -48,17 +42,12 @@ def fit(
 ) -> LinkFit | None:
     """The line of one way to copy, with intervals over passes that each measured all sizes.
 
-    Args:
-        memory: Of the copies.
-        mode: Of the copies.
-        passes: ``(bytes, seconds per copy)`` of each size, for each pass.
-
     Returns:
         The fit; ``None`` with fewer than three sizes, or where no line with a bandwidth fits.
     """
     lines = []
     for points in passes:
-        if len({size for size, _ in points}) < _FEWEST_SIZES:
+        if len({size for size, _ in points}) < 3:
             return None
         latency_s, s_per_byte = line(points)
         if s_per_byte > 0:
@@ -93,16 +82,6 @@ SIZES = tuple(4096 * 4**power for power in range(9))
 """4 KB to 256 MB."""
 
 MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
-MEMORIES: tuple[Memory, ...] = ("pageable", "pinned")
-FEWEST_PASSES = 6
-"""The fewest rounds whose median has an interval of 95 %."""
-
-_MOST_PASSES = 30
-_ROUND_BYTES = 32 << 20
-_MOST_COPIES = 100
-_LEAST_SPIN_S = 100e-6
-_FINEST_S = 1e-9
-_MOST_SPIN_S = 20e-3
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -128,10 +107,6 @@ class Buffers:
     """One large buffer per memory, of which smaller copies take one part after another.
 
     So that small copies, too, find their source in memory and not in a cache.
-
-    Args:
-        runtime: The device.
-        size: Bytes of each.
 
     Attributes:
         unavailable: Why a memory is missing.
@@ -165,12 +140,7 @@ class Buffers:
 
 
 class Copier:
-    """Times rounds of copies to one device.
-
-    Args:
-        runtime: The device.
-        clock: Monotonic seconds of the calling thread's side.
-    """
+    """Times rounds of copies to one device."""
 
     def __init__(self, runtime: Runtime, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._runtime = runtime
@@ -198,25 +168,21 @@ class Copier:
         blocking ones are waited for one by one: for those that is part of the time. It always ends
         with an event, because a pageable copy returns when it is staged.
         """
-        began, ended = self._runtime.event(), self._runtime.event()
         asynchronous = mode != "blocking"
         with self._side if mode == "side_stream" else contextlib.nullcontext():
-            stream = self._runtime.current()
             if self._spinner is not None and asynchronous and memory == "pinned":
                 wanted_s = 2 * self._enqueue_s * len(pairs)
-                self._spinner.spin(min(max(wanted_s, _LEAST_SPIN_S), _MOST_SPIN_S))
-            began.record(stream)
-            from_s = self._clock()
-            for target, source in pairs:
-                target.copy_(source, non_blocking=asynchronous)
-            host_s = (self._clock() - from_s) / len(pairs)
-            ended.record(stream)
-            ended.synchronize()
+                self._spinner.spin(min(max(wanted_s, 100e-6), 20e-3))
+            with EventTimer(self._runtime) as timer:
+                from_s = self._clock()
+                for target, source in pairs:
+                    target.copy_(source, non_blocking=asynchronous)
+                host_s = (self._clock() - from_s) / len(pairs)
+            device_s = timer.seconds()
         if asynchronous and memory == "pinned":
             self._enqueue_s = host_s
         # Never 0, however coarse the device's clock is: bandwidths are made of it.
-        device_s = max(_FINEST_S, began.elapsed_time(ended) / 1e3)
-        return Round(device_s / len(pairs), host_s)
+        return Round(max(1e-9, device_s) / len(pairs), host_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +202,7 @@ class CopyFigures:
 
 def copies_per_round(size: int) -> int:
     """Copies between two events: enough to be timed well, and no more than that takes."""
-    return min(_MOST_COPIES, max(1, _ROUND_BYTES // size))
+    return min(100, max(1, (32 << 20) // size))
 
 
 def measure_copies(
@@ -248,16 +214,7 @@ def measure_copies(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> CopyFigures:
-    """Time all cells in random order, pass after pass.
-
-    Args:
-        copier: Times rounds.
-        buffers: What is copied; sizes beyond theirs are left out.
-        budget_s: No further pass begins after it, once there are six.
-        sizes: Bytes of a copy.
-        seed: Of the order.
-        clock: Monotonic seconds, for the budget.
-    """
+    """Time all cells in random order, pass after pass."""
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]
     cells = [
@@ -272,9 +229,10 @@ def measure_copies(
         found = {cell: _round(copier, buffers, cell) for cell in order}
         if number:  # the first only warms up: pages are touched, the driver sets up
             passes.append(found)
-        if len(passes) >= _MOST_PASSES:
+        if len(passes) >= 30:
             break
-        if len(passes) >= FEWEST_PASSES and clock() - began_s > budget_s:
+        # The fewest rounds whose median has an interval of 95 %.
+        if len(passes) >= 6 and clock() - began_s > budget_s:
             break
     return CopyFigures(
         cells=tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells),

@@ -11,46 +11,32 @@ from typing import TypeVar
 
 import torch
 
-from dlprof.device.identity import identity
-from dlprof.device.runtime import Event, Runtime, UnavailableError, empty_pinned_cache
-from dlprof.machine.links import read_link
+from dlprof.device.runtime import (
+    EventTimer,
+    Runtime,
+    UnavailableError,
+    empty_pinned_cache,
+    identity,
+)
+from dlprof.machine.nvidia import read_link
 from dlprof.records import Estimate
 from dlprof.records.transfer import DeviceTransfer, LinkState, NumaRate, TogetherRate
 from dlprof.stats import median_interval
 from dlprof.transfer.copying import Buffers, Copier, CopyFigures, measure_copies
 from dlprof.transfer.protocol import TransferRequest
 
-_LARGE_BYTES = 64 << 20
 _ROUNDS = 10
 _ROUND_S = 0.02
-_LOOK_S = 0.3
-_MOST_COPIES = 400
 _ENDED = "the copies had ended before NVML answered"
-_TOO_FAST = "the copies were faster than the link that NVML reports"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _CopiesUnderway:
-    """Copies that are on their way to one device."""
-
-    began: Event
-    ended: Event
-    bytes: int
-
-    def bytes_per_s(self) -> float:
-        """Waits for them."""
-        self.ended.synchronize()
-        return self.bytes / (self.began.elapsed_time(self.ended) / 1e3)
-
-
-def _send(runtime: Runtime, buffers: Buffers, copies: int) -> _CopiesUnderway:
-    began, ended = runtime.event(), runtime.event()
+def _send(runtime: Runtime, buffers: Buffers, copies: int) -> EventTimer:
+    """Order so many copies of a whole buffer, and don't wait for them."""
     pairs = buffers.pairs(buffers.size, "pinned", copies)
-    began.record(runtime.current())
-    for target, source in pairs:
-        target.copy_(source, non_blocking=True)
-    ended.record(runtime.current())
-    return _CopiesUnderway(began, ended, buffers.size * copies)
+    with EventTimer(runtime) as timer:
+        for target, source in pairs:
+            target.copy_(source, non_blocking=True)
+    return timer
 
 
 def _large(runtime: Runtime, most_bytes: int) -> Buffers:
@@ -59,20 +45,22 @@ def _large(runtime: Runtime, most_bytes: int) -> Buffers:
     Raises:
         UnavailableError: Nothing can be pinned here.
     """
-    buffers = Buffers(runtime, min(_LARGE_BYTES, most_bytes))
+    buffers = Buffers(runtime, min(64 << 20, most_bytes))
     if "pinned" in buffers.unavailable:
         raise UnavailableError(buffers.unavailable["pinned"])
     return buffers
 
 
 def _copies_for(seconds: float, bytes_per_s: float, size: int) -> int:
-    return min(_MOST_COPIES, max(1, math.ceil(seconds * bytes_per_s / size)))
+    return min(400, max(1, math.ceil(seconds * bytes_per_s / size)))
 
 
 def _rates(runtime: Runtime, buffers: Buffers) -> Estimate:
-    speed = _send(runtime, buffers, 1).bytes_per_s()
+    speed = buffers.size / _send(runtime, buffers, 1).seconds()
     copies = _copies_for(_ROUND_S, speed, buffers.size)
-    return median_interval([_send(runtime, buffers, copies).bytes_per_s() for _ in range(_ROUNDS)])
+    sent = copies * buffers.size
+    rounds = (_send(runtime, buffers, copies) for _ in range(_ROUNDS))
+    return median_interval([sent / timer.seconds() for timer in rounds])
 
 
 def look_at_link(
@@ -83,20 +71,14 @@ def look_at_link(
 ) -> LinkState:
     """The link as NVML tells it while a third of a second of copies is on its way.
 
-    Args:
-        runtime: The device.
-        most_bytes: Of a buffer.
-        best_bytes_per_s: The fastest pinned copies that were measured.
-        read: Asks NVML about this device, after it has called what makes the link busy.
-
     Raises:
         UnavailableError: Nothing can be pinned here.
     """
     buffers = _large(runtime, most_bytes)
-    copies = _copies_for(_LOOK_S, best_bytes_per_s, buffers.size)
-    flights: list[_CopiesUnderway] = []
+    copies = _copies_for(0.3, best_bytes_per_s, buffers.size)
+    flights: list[EventTimer] = []
     state = read(lambda: flights.append(_send(runtime, buffers, copies)))
-    in_time = any(not flight.ended.query() for flight in flights)
+    in_time = any(not flight.is_over() for flight in flights)
     runtime.synchronize()
     return _judged(state, best_bytes_per_s, in_time=in_time)
 
@@ -113,7 +95,8 @@ def _judged(state: LinkState, best_bytes_per_s: float, *, in_time: bool) -> Link
     if fraction is None:
         reasons["reached_fraction"] = reasons.get("theory_bytes_per_s", _ENDED)
     elif fraction > 1:
-        fraction, reasons["reached_fraction"] = None, _TOO_FAST
+        fraction = None
+        reasons["reached_fraction"] = "the copies were faster than the link that NVML reports"
     return dataclasses.replace(
         state,
         theory_bytes_per_s=theory,
@@ -133,12 +116,6 @@ def near_and_far(
 
     Memory lies where the thread runs that touches it first, so this thread goes to each node.
 
-    Args:
-        runtime: The device.
-        most_bytes: Of a buffer.
-        nodes: CPUs by node.
-        near: The device's node.
-
     Raises:
         UnavailableError: Threads can't be placed here, fewer than two nodes are allowed, or torch
             keeps pinned memory.
@@ -153,29 +130,19 @@ def near_and_far(
         raise UnavailableError("this version of torch can't give pinned memory back in between")
     rates = []
     for node, cpus in allowed.items():
-        with _placed(cpus, before):
+        os.sched_setaffinity(0, cpus)
+        try:
             empty_pinned_cache()
             rate = _rates(runtime, _large(runtime, most_bytes))
+        finally:
+            os.sched_setaffinity(0, before)
         rates.append(NumaRate(node=node, near=node == near, bytes_per_s=rate))
     empty_pinned_cache()
     return tuple(rates)
 
 
-@contextlib.contextmanager
-def _placed(cpus: set[int], before: set[int]) -> Iterator[None]:
-    os.sched_setaffinity(0, cpus)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[TogetherRate, ...]:
     """Copies to each device alone, and to all of them at once.
-
-    Args:
-        runtimes: Devices by name.
-        most_bytes: Of a buffer.
 
     Raises:
         UnavailableError: Nothing can be pinned here.
@@ -186,10 +153,11 @@ def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[Toget
     for _ in range(_ROUNDS):
         flights = {}
         for name, runtime in runtimes.items():
-            copies = _copies_for(3 * _ROUND_S, alone[name], buffers[name].size)
-            flights[name] = _send(runtime, buffers[name], copies)
-        for name, flight in flights.items():
-            together[name].append(flight.bytes_per_s())
+            size = buffers[name].size
+            copies = _copies_for(3 * _ROUND_S, alone[name], size)
+            flights[name] = copies * size, _send(runtime, buffers[name], copies)
+        for name, (sent, timer) in flights.items():
+            together[name].append(sent / timer.seconds())
     return tuple(
         TogetherRate(
             device=name,
@@ -200,29 +168,13 @@ def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[Toget
     )
 
 
-_LEAST_BYTES = 1 << 22
-_SMALLER = 4
-_SHORTAGES = ("out of memory", "allocate memory", "not enough memory")
-"""As CUDA, torch and the system say it; an "illegal memory access" is none."""
-_NO_LINK = "the host's own memory has no link"
-_NO_COPIES = "no copy could be measured"
-_ONE_NODE = "the machine has one NUMA node, or the kernel reports none"
-_UNKNOWN_NODE = "the NUMA node of the device's slot is not known"
-
 _Figure = TypeVar("_Figure")
 
 
 def measure_device(
     name: str, runtime: Runtime, request: TransferRequest, budget_s: float
 ) -> DeviceTransfer:
-    """Everything about one device that needs no target.
-
-    Args:
-        name: Torch's name of it.
-        runtime: The device.
-        request: What is asked for.
-        budget_s: For plain buffers.
-    """
+    """Everything about one device that needs no target."""
     reasons: dict[str, str] = {}
     with _one_thread() if not runtime.asynchronous else contextlib.nullcontext():
         measured, size = _copies(runtime, request, budget_s, reasons)
@@ -238,7 +190,9 @@ def measure_device(
     reasons |= measured.unavailable
     best = found.best_bytes_per_s
     if not runtime.asynchronous or best is None:
-        why = _NO_COPIES if runtime.asynchronous else _NO_LINK
+        why = "no copy could be measured"
+        if not runtime.asynchronous:
+            why = "the host's own memory has no link"
         reasons |= dict.fromkeys(("link", "numa"), why)
         return dataclasses.replace(found, unavailable=reasons)
     link = _tried(
@@ -257,9 +211,9 @@ def _numa(
     node = request.near.get(uuid)
     nodes = {int(key): cpus for key, cpus in request.nodes.items()}
     if len(nodes) < 2:
-        reasons["numa"] = _ONE_NODE
+        reasons["numa"] = "the machine has one NUMA node, or the kernel reports none"
     elif node is None:
-        reasons["numa"] = _UNKNOWN_NODE
+        reasons["numa"] = "the NUMA node of the device's slot is not known"
     else:
         return _tried(lambda: near_and_far(runtime, size, nodes, node), "numa", reasons) or ()
     return ()
@@ -286,24 +240,22 @@ def _copies(
             buffers, copier = Buffers(runtime, size), Copier(runtime)
             found = measure_copies(copier, buffers, budget_s=budget_s, seed=request.seed)
         except (RuntimeError, MemoryError) as error:
-            if not _is_shortage(error):
-                return CopyFigures(
-                    cells=(), fits=(), unavailable={"copies": _first_line(error)}
-                ), size
-            reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
-            if size <= _LEAST_BYTES:
-                return CopyFigures(
-                    cells=(), fits=(), unavailable={"copies": reasons["sizes"]}
-                ), size
-            size //= _SMALLER
+            why, is_short = _first_line(error), _is_shortage(error)
+            if is_short:
+                why = reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
+            if not is_short or size <= 1 << 22:
+                return CopyFigures(cells=(), fits=(), unavailable={"copies": why}), size
+            size //= 4
             continue
         return found, size
 
 
 def _is_shortage(error: Exception) -> bool:
     """Whether memory was short: on the device, on the host, or of what may be page-locked."""
+    # As CUDA, torch and the system say it; an "illegal memory access" is none.
+    words = ("out of memory", "allocate memory", "not enough memory")
     short = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return short or any(words in str(error).lower() for words in _SHORTAGES)
+    return short or any(each in str(error).lower() for each in words)
 
 
 def _first_line(error: Exception) -> str:

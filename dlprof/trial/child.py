@@ -14,6 +14,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
-from dlprof.trial.consumer import make_consumer
+from dlprof.trial.company import Company
+from dlprof.trial.consumer import Consumer, make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.explaining import Explainer, take_rested
 from dlprof.trial.in_worker import guard_of
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from dlprof.trial.copying import DeviceCopier
 
 _BEAT_S = 1.0
+_NO_GROUP = "process group has not been initialized"
+_MEETING = timedelta(minutes=1)
+"""For all ranks to come to a process group."""
+
 _PARTING_S = 2.0
 _clock = time.perf_counter
 
@@ -53,9 +59,24 @@ def build(request: BuildRequest) -> BuiltTarget:
 
     Whatever the user's code raises, ``SystemExit`` and the like too, is an error of the target.
 
+    One of several ranks that asks torch for its rank finds a process group of gloo, as it would in
+    training.
+
     Raises:
         DlprofError: The target can't be built; says which part is wrong.
     """
+    try:
+        return _build(request)
+    except TargetError as error:
+        if request.ranks == 1 or _NO_GROUP not in f"{error.message}{error.traceback}":
+            raise
+    import torch.distributed  # noqa: PLC0415 - only where a target is built
+
+    torch.distributed.init_process_group("gloo", timeout=_MEETING)
+    return _build(request)
+
+
+def _build(request: BuildRequest) -> BuiltTarget:
     # Torch says so wherever there is no numpy, and it would be all that a short log has to show.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     import torch  # noqa: PLC0415 - only where a target is built
@@ -63,13 +84,14 @@ def build(request: BuildRequest) -> BuiltTarget:
     from dlprof.targets.build import build_from_object, build_target  # noqa: PLC0415
     from dlprof.targets.grammar import parse_target  # noqa: PLC0415
 
+    share = (request.rank, request.ranks)
     random.seed(request.seed)
     torch.manual_seed(request.seed)
     if request.pickled is not None:
         # Written a moment ago by the same user's own process, into a directory of its own.
         live = pickle.loads(Path(request.pickled).read_bytes())  # noqa: S301
         built = build_from_object(
-            live, shuffle=request.shuffle, seed=request.seed, text=request.target
+            live, shuffle=request.shuffle, seed=request.seed, text=request.target, share=share
         )
     else:
         built = build_target(
@@ -77,6 +99,7 @@ def build(request: BuildRequest) -> BuiltTarget:
             request.arguments,
             shuffle=request.shuffle,
             seed=request.seed,
+            share=share,
         )
     _settle()
     return built
@@ -197,8 +220,8 @@ def _measure(
     request: TrialRequest, built: BuiltTarget, session: Session
 ) -> tuple[Loop, dict[str, Any]]:
     from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
-    from dlprof.targets.inner import core_of  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+    from dlprof.targets.parts import core_of  # noqa: PLC0415
 
     copies = _copies(request)
     consume = copies or make_consumer(request.step_s, request.step_callable, request.step_spread)
@@ -207,6 +230,12 @@ def _measure(
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
     seen = BatchChecks(built.target, request.config, count, core_of(loader))
     computes = request.step_callable is not None or copies is not None
+    ranks: Company | None = None
+    if request.ranks > 1:
+        place = Path(request.temporary)
+        ranks = Company(place, request.rank, request.ranks, barrier=request.step_barrier)
+        consume = _then(consume, ranks.step)
+        ranks.begin(session.beat, _clock)
     explainer = Explainer(loader, session.window, computes=computes) if request.explain else None
     loop = Loop(
         loader if explainer is None else explainer.tracer,
@@ -229,7 +258,7 @@ def _measure(
     window = session.window if explainer is None else explainer.window
     if copies is not None:
         window = copies.window(window)
-    measured = measure(loop, plan, gate, clock=_clock, window=window)
+    measured = measure(loop, plan, gate, clock=_clock, window=window, ranks=ranks)
     lengths: list[str] = []
     if not seen.resampled:
         lengths = check_length(loop, built.target, request.config)
@@ -243,6 +272,7 @@ def _measure(
         "measured": dataclasses.asdict(measured),
         "batch_bytes": seen.batch_bytes(each),
         "no_turnover": gate.reason,
+        **({} if ranks is None else {"epoch_batches": loop.promised()}),
         "warnings": [*seen.warnings, *lengths],
         **({} if copies is None else {"copies": dataclasses.asdict(copies.to_record())}),
         **({} if explainer is None else explainer.summary(request.config, copies)),
@@ -256,6 +286,16 @@ def _copies(request: TrialRequest) -> DeviceCopier | None:
     from dlprof.trial.copying import make_copier  # noqa: PLC0415 - of use with a device only
 
     return make_copier(request)
+
+
+def _then(consume: Consumer, step: Callable[[], None]) -> Consumer:
+    """A consumer that ends each step together with those of other ranks."""
+
+    def both(batch: object) -> None:
+        consume(batch)
+        step()
+
+    return both
 
 
 def _evict(built: BuiltTarget) -> None:

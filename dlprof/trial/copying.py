@@ -16,16 +16,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlprof.device.identity import held_bytes, identity
 from dlprof.device.moving import move, tensors_of
 from dlprof.device.runtime import (
     Event,
     Runtime,
+    Spinner,
     UnavailableError,
     find_accelerator,
+    held_bytes,
+    identity,
     open_runtime,
 )
-from dlprof.device.spinning import Spinner
 from dlprof.errors import TargetError
 from dlprof.internals import PIN_THREAD
 from dlprof.records import Copies, PinCosts

@@ -42,7 +42,7 @@ class Explainer:
     def __init__(
         self, loader: Any, window: Callable[[str, float], object], *, computes: bool
     ) -> None:
-        from dlprof.targets.inner import dataloader_of  # noqa: PLC0415
+        from dlprof.targets.parts import dataloader_of  # noqa: PLC0415
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
 
         self.tracer = Tracer(loader)

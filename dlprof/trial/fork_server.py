@@ -332,9 +332,9 @@ def _without_pool() -> Iterator[None]:
     before, set_threads = torch.get_num_threads(), torch.set_num_threads
     users: list[int] = []
 
-    def set_num_threads(number: int) -> None:
-        users.append(number)
-        set_threads(number)
+    def set_num_threads(nthreads: int) -> None:
+        users.append(nthreads)
+        set_threads(nthreads)
 
     set_threads(1)
     torch.set_num_threads = set_num_threads

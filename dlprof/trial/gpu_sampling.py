@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from dlprof.machine.gpu_means import mean_usage
-from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.gpus import GpuNeighbours, Gpus, mean_usage
 from dlprof.machine.patience import open_gpus
 from dlprof.records import GpuInfo, GpuUsage
 

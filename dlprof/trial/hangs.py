@@ -23,6 +23,7 @@ _HAND_OVER = 3
 which it is asked for, the piece itself, and one for whatever it looks up meanwhile."""
 
 _LIMIT = "Max open files"
+_COMPANY = "/dlprof/trial/company.py"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,24 +206,39 @@ def _failure(kind: FailureKind, message: str, hint: str, standstill: Standstill)
 
 
 _SILENT_S = 1.0  # without a sign of progress before a trial's log is read
+_STOPPED_S = 3.0  # of one of several ranks, before it is looked whether a signal has stopped it
 _IDLE_CORES = 0.02
 
 
-def find_hang(state: TrialState, log: TrialLog, now_s: float, *, stall_s: float) -> Failure | None:
+def find_hang(
+    state: TrialState, log: TrialLog, now_s: float, *, stall_s: float, alone: bool = True
+) -> Failure | None:
     """What a trial hangs for, if it does: a dropped batch is known at once, all else in time.
+
+    Of several ranks the one that a signal has stopped is known soon, because all others wait for
+    it; and one that itself waits for others at the barrier of a step is not to blame.
 
     Args:
         state: Of the trial; remembers when it was asked.
         log: What its processes wrote.
         now_s: By the supervisor's clock.
         stall_s: Silence after which it hangs, whatever the reason.
+        alone: Whether it is no rank of several.
     """
     silent_s = now_s - state.heard_s
     if silent_s > stall_s:
-        return judge(_standstill(state, silent_s, log))
+        standstill = _standstill(state, silent_s, log)
+        if not alone and silent_s <= 2 * stall_s and _awaits_ranks(standstill):
+            return None
+        return judge(standstill)
     if silent_s <= max(_SILENT_S, state.asked_s):
         return None
     state.asked_s = silent_s + _SILENT_S
+    tree = [] if alone or silent_s <= _STOPPED_S or state.pid is None else _tree(state.pid)
+    if stopped := [pid for pid in tree if is_stopped(pid)]:
+        return _stopped(
+            Standstill(waited_s=silent_s, log=log.text(), stacks={}, idle=None, stopped=stopped)
+        )
     if dropped_batch(log.text()) is None:
         return None
     state.asked_s = 2 * silent_s  # to be asked where they stand costs them something
@@ -242,6 +258,12 @@ def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill
         stopped=[pid for pid in tree if is_stopped(pid)],
         full=without_room(tree),
     )
+
+
+def _awaits_ranks(standstill: Standstill) -> bool:
+    """Whether a process of it waits at the barrier of a step."""
+    found = (frame for stacks in standstill.stacks.values() for stack in stacks for frame in stack)
+    return any(frame.file.endswith(_COMPANY) for frame in found)
 
 
 def _tree(pid: int) -> list[int]:

@@ -58,7 +58,7 @@ class DelayedCollate:
 def add_delay(loader: Any, delay_s: float) -> None:
     """Make a loader slower by so much CPU time a batch, in whichever process makes its batches."""
     if delay_s > 0:
-        from dlprof.targets.inner import core_of  # noqa: PLC0415 - torch.utils.data with it
+        from dlprof.targets.parts import core_of  # noqa: PLC0415 - torch.utils.data with it
 
         made = core_of(loader)
         made.collate_fn = DelayedCollate(made.collate_fn, delay_s)

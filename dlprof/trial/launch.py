@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Protocol, cast
 
@@ -82,7 +84,23 @@ def too_slow(patience_s: float, log: TrialLog) -> TargetError:
 
 
 LAUNCHER = "launcher"
-"""The source of a launcher's own events."""
+"""The source of a launcher's own events; a rank's has its number behind."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where one of several ranks runs.
+
+    Attributes:
+        rank: Its number.
+        environ: Its environment, which says so to the user's code.
+        cpus: The CPUs that it may use, where that is known.
+    """
+
+    rank: int
+    environ: Mapping[str, str]
+    cpus: frozenset[int] = frozenset()
+
 
 _QUIT_S = 5.0
 
@@ -101,12 +119,16 @@ class Handle:
 
 
 class Launcher(Protocol):
-    """Starts trials of one target, one at a time.
+    """Starts trials of one target, one at a time; of several ranks each has its own.
 
     The end of a trial's process comes into the inbox as ``{"event": "exited", "status": …}`` from
-    ``LAUNCHER``, or ``{"event": "not_started", "errno": …, "error": …}`` instead; ``None`` from
-    there means that the launcher itself is gone.
+    ``source``, or ``{"event": "not_started", "errno": …, "error": …}`` instead; ``None`` from there
+    means that the launcher itself is gone.
     """
+
+    @property
+    def source(self) -> str:
+        """The name under which its own events come into the inbox."""
 
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
         """Build the target once, to describe it and, where possible, to fork trials from.
@@ -159,26 +181,41 @@ class ForkLauncher:
     Args:
         inbox: Where events go.
         directory: For logs; the caller removes it.
+        seat: Of one of several ranks; ``None`` for a loader by itself.
     """
 
-    def __init__(self, inbox: Inbox, directory: Path) -> None:
+    def __init__(self, inbox: Inbox, directory: Path, seat: Seat | None = None) -> None:
         self._inbox = inbox
-        self._file = open_log(directory / "fork_server.log")
+        number = "" if seat is None else str(seat.rank)
+        self.source = LAUNCHER + number
+        self._file = open_log(directory / f"fork_server{number}.log")
         self._process = ModuleProcess(
             [sys.executable, "-m", "dlprof.trial.fork_server", str(directory)],
             what="the process that builds the target",
             inbox=inbox,
-            source=LAUNCHER,
+            source=self.source,
             log=self._file,
+            env=None if seat is None else seat.environ,
             over_socket=True,
         )
         self._count = 0
         self._stuck = False
+        if seat is not None and seat.cpus:
+            with contextlib.suppress(OSError):  # it has died, of which the inbox tells
+                os.sched_setaffinity(self._process.pid, seat.cpus)
 
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
         """Build the target in the fork server."""
+        self.begin_building(request)
+        return self.built(patience_s)
+
+    def begin_building(self, request: BuildRequest) -> None:
+        """Order it, so that several do it at once; ``built`` waits for it."""
         self._process.order("build", request=dataclasses.asdict(request))
         self._stuck = True
+
+    def built(self, patience_s: float) -> Built:
+        """What was built; raises as ``build`` does."""
         built = _built_by(self._process, patience_s)
         self._stuck = False
         return built
@@ -194,7 +231,7 @@ class ForkLauncher:
         with ours:
             channel = Channel.of_socket(ours)
         self._count += 1
-        handle = Handle(channel, f"trial-{self._count}")
+        handle = Handle(channel, f"{self.source}-trial-{self._count}")
         order = {"order": "trial", "request": dataclasses.asdict(request)}
         line, link = json.dumps(order).encode() + b"\n", cast(socket.socket, self._process.link)
         with theirs:
@@ -232,6 +269,7 @@ class FreshLauncher:
     """
 
     def __init__(self, inbox: Inbox, directory: Path) -> None:
+        self.source = LAUNCHER
         self._inbox = inbox
         self._directory = directory
         self._request: BuildRequest | None = None

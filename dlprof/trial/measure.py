@@ -38,6 +38,9 @@ _FILL_CAP_S = 0.25
 _STRETCH_S = 1.0
 _ONE_BATCH = -math.inf
 
+_Waits = list[float]
+"""Shares of a window spent in ``next()``, and at the barrier where there are other ranks."""
+
 
 class Gate(Protocol):
     """Ends an epoch on demand; see ``dlprof.targets.loader.EpochGate``."""
@@ -60,6 +63,18 @@ class Gate(Protocol):
 
     def reopen(self, *, limit: float = ...) -> None:
         """Make ready for an epoch of at most ``limit`` batches."""
+
+
+class Ranks(Protocol):
+    """The ranks that load at once; see ``dlprof.trial.company.Company``."""
+
+    waited_s: float
+
+    def arrive(self, *, again: bool = ...) -> None:
+        """Say that this one is ready, and whether it wants another window."""
+
+    def answer(self) -> bool | None:
+        """Whether one of them does; ``None`` until all are ready."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +122,8 @@ class WindowFigures:
         wait_fraction: Share of the window spent in ``next()``.
         epoch_turnover_s: Last batch of an epoch to the first of the next; ``None`` if not timed.
         warnings: What people should know of the way it was measured.
+        barrier_fraction: Share of the window in which it waited for other ranks to end their step;
+            ``None`` without any.
     """
 
     startup_s: float
@@ -123,6 +140,7 @@ class WindowFigures:
     wait_fraction: float
     epoch_turnover_s: float | None
     warnings: tuple[str, ...] = ()
+    barrier_fraction: float | None = None
 
 
 class EmptyLoaderError(Exception):
@@ -371,6 +389,21 @@ class Loop:
         log.whole = True
         self._look_at_end()
 
+    def seen(self) -> tuple[list[_WindowLog], list[float]]:
+        """What was written down so far, as ``forget`` takes it."""
+        log = self.now
+        now = dataclasses.replace(log, yields_s=log.yields_s[:], samples=log.samples[:])
+        return [*self.logs[:-1], now], [*self.turnovers_s]
+
+    def forget(self, seen: tuple[list[_WindowLog], list[float]]) -> None:
+        """Forget what came since, which was loaded only to keep other ranks company."""
+        self.logs, self.turnovers_s = seen
+
+    def begin_window(self) -> None:
+        """Count all that came so far as warm-up."""
+        del self.logs[:-1]
+        self.now.warm_up = max(self.now.warm_up, len(self.now.yields_s) - 1)
+
     def take(self, count: int) -> bool:
         """Take some batches of this epoch and let them go; False where it has no more."""
         return sum(1 for _ in itertools.islice(self._iterator, count)) == count
@@ -397,6 +430,15 @@ def _warm_up(loop: Loop, plan: WindowPlan, gate: Gate, clock: Callable[[], float
             _next_epoch(loop, gate)
             break
     return ""
+
+
+def _meet(loop: Loop, gate: Gate, ranks: Ranks, *, again: bool = False) -> bool:
+    """Load on until all ranks are ready; returns whether one of them wants another window."""
+    ranks.arrive(again=again)
+    while (wanted := ranks.answer()) is None:
+        if not loop.run(_ONE_BATCH):
+            _next_epoch(loop, gate)
+    return wanted
 
 
 def _next_epoch(loop: Loop, gate: Gate) -> None:
@@ -433,28 +475,44 @@ def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
         _next_epoch(loop, gate)
 
 
-def _settle(loop: Loop, plan: WindowPlan, gate: Gate, start: Callable[[], float]) -> float:
+def _settle(
+    loop: Loop,
+    plan: WindowPlan,
+    gate: Gate,
+    ranks: Ranks | None,
+    start: Callable[[], Callable[[], _Waits]],
+) -> _Waits:
     """Measure windows until the loader is steady: one in which it still got faster was warm-up.
+
+    Where several ranks load, all of them measure another window if one of them has to, and those
+    that are done load on until the last one is.
 
     Args:
         loop: Past its warm-up.
         plan: What and how long.
         gate: Ends epochs.
-        start: Marks the beginning of a window; returns the time.
+        ranks: Those that load at once.
+        start: Marks the beginning of a window; returns what marks its end.
 
     Returns:
-        When the window began that counts.
+        What was waited for in the window that counts.
     """
     for left in range(round(_PATIENCE), -1, -1):
-        began_s = start()
+        end = start()
         _window(loop, plan, gate)
-        log = loop.now
-        if left == 0 or len(loop.logs) > 1 or log.whole:
+        waits, log = end(), loop.now
+        again = left > 0 and len(loop.logs) == 1 and not log.whole
+        again = again and is_rising(steady_rounds(log.frozen(), plan.config))
+        if ranks is not None:
+            _take_sizes(loop, gate)
+            seen = loop.seen()
+            again = _meet(loop, gate, ranks, again=again)
+            if not again:
+                loop.forget(seen)
+        if not again:
             break
-        if not is_rising(steady_rounds(log.frozen(), plan.config)):
-            break
-        log.warm_up = len(log.yields_s) - 1
-    return began_s
+        loop.begin_window()
+    return waits
 
 
 def _begin(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
@@ -521,6 +579,7 @@ def measure(
     *,
     clock: Callable[[], float],
     window: Callable[[str, float], object],
+    ranks: Ranks | None = None,
 ) -> WindowFigures:
     """Measure one configuration.
 
@@ -531,6 +590,7 @@ def measure(
         clock: Monotonic seconds, the same as the loop's.
         window: Called with ``"start"`` and ``"end"`` at the window's ends; the second value is
             how long to wait for the queues to fill before memory is read. It may block.
+        ranks: Others that load at once: the window begins when all are past their warm-up.
 
     Raises:
         EmptyLoaderError: The loader gave nothing.
@@ -541,15 +601,25 @@ def measure(
     del loop.logs[:-1]
     warning = _warm_up(loop, plan, gate, clock)
 
-    def start() -> float:
-        window("start", 0.0)
-        loop.wait_s = 0.0
-        return clock()
+    if ranks is not None:
+        _meet(loop, gate, ranks)
+        loop.begin_window()
 
-    began_s = _settle(loop, plan, gate, start)
-    lasted_s = clock() - began_s
-    wait_fraction = min(1.0, loop.wait_s / lasted_s) if lasted_s > 0 else 1.0
-    _take_sizes(loop, gate)
+    def start() -> Callable[[], _Waits]:
+        window("start", 0.0)
+        loop.wait_s, before_s = 0.0, 0.0 if ranks is None else ranks.waited_s
+        began_s = clock()
+
+        def end() -> _Waits:
+            lasted_s = clock() - began_s
+            waited = [loop.wait_s, *([] if ranks is None else [ranks.waited_s - before_s])]
+            return [min(1.0, each / lasted_s) if lasted_s > 0 else 1.0 for each in waited]
+
+        return end
+
+    wait_fraction, *at_barrier = _settle(loop, plan, gate, ranks, start)
+    if ranks is None:
+        _take_sizes(loop, gate)
     epochs = [log.frozen() for log in loop.logs]
     rate = throughput(epochs, plan.config, enough_s=plan.window_s / 2)
     window("end", fill_s(rate.batches_per_s.value if rate else 0.0, plan.config))
@@ -560,6 +630,8 @@ def measure(
             "epochs, restarts included"
         )
     warned, transient_s = _transient(loop, plan, rate)
+    if ranks is not None:
+        warned = ()  # the warm-up lasts as long as that of the slowest rank
     return WindowFigures(
         startup_s=startup_s,
         batches_per_s=rate.batches_per_s if rate else None,
@@ -575,6 +647,7 @@ def measure(
         wait_fraction=wait_fraction,
         epoch_turnover_s=_middle(loop.turnovers_s),
         warnings=(*warnings, *warned),
+        barrier_fraction=at_barrier[0] if at_barrier else None,
     )
 
 

@@ -8,16 +8,22 @@ Run as ``python -m dlprof.trial.observer``: orders on standard input, answers on
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import os
 import queue
+import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+from dlprof.internals import WORKER
 from dlprof.machine.core_speed import SpeedProbe
-from dlprof.machine.snapshot import Sampler, Snapshot
-from dlprof.machine.usage import usage_between
+from dlprof.machine.files import read_text
+from dlprof.machine.procfs import parse_process_stat
+from dlprof.machine.snapshot import Sampler, Snapshot, usage_between
+from dlprof.machine.threads import Thread, gil_of
 from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.protocol import Channel, Message
 from dlprof.units import format_bytes
@@ -67,6 +73,59 @@ class MemoryGuard:
 LOOK_S = 0.2
 """Seconds between looks at a running trial's memory."""
 
+GLANCE_S = 0.02
+"""Mean seconds between glances at its threads, where batches are traced."""
+
+
+class Glances:
+    """What the first threads of a trial's main process and of its workers do, counted.
+
+    Only that shows whether a thread that is blocked waits for the GIL.
+
+    Args:
+        pid: The main process.
+        root: Where ``/proc`` is found.
+    """
+
+    def __init__(self, pid: int, root: Path = Path("/")) -> None:
+        self._pid, self._proc = pid, f"{root}/proc".replace("//", "/")
+        self._threads: dict[int, Thread] = {}
+        self._main: collections.Counter[str] = collections.Counter()
+        self._workers: collections.Counter[str] = collections.Counter()
+
+    def find(self, pids: Collection[int]) -> None:
+        """Take in the workers among the trial's processes, each once."""
+        for pid in {self._pid, *pids} - self._threads.keys():
+            folder = f"{self._proc}/{pid}"
+            stat = parse_process_stat(read_text(f"{folder}/stat") or "")
+            if stat is not None and (pid == self._pid or stat.name == WORKER):
+                thread = f"{folder}/task/{pid}"
+                self._threads[pid] = Thread(thread, os.uname().machine, gil_of(folder))
+
+    def look(self) -> None:
+        """Look at each of them once."""
+        for pid, thread in list(self._threads.items()):
+            wait = thread.look()
+            if wait is None:
+                self._threads.pop(pid).close()
+            else:
+                (self._main if pid == self._pid else self._workers)[wait] += 1
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for thread in self._threads.values():
+            thread.close()
+        self._threads.clear()
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        """Shares of the looks that found them so, as in ``records.Usage``."""
+        counted = {"main_waits": self._main, "worker_waits": self._workers}
+        return {
+            name: {wait: count / waits.total() for wait, count in waits.items()}
+            for name, waits in counted.items()
+        }
+
+
 PULSE_S = 0.5
 """Seconds between samples of a running trial; more where a sample is dear (2 % of a core)."""
 
@@ -100,42 +159,59 @@ class Observer:
         self._start: Snapshot | None = None
         self._end: Snapshot | None = None
         self._guard: MemoryGuard | None = None
-        self._pulse_at_s = 0.0
+        self._glances: Glances | None = None
+        self._waits: dict[str, dict[str, float]] = {}
+        self._look_at_s = self._pulse_at_s = 0.0
 
     @property
     def pause_s(self) -> float | None:
         """Seconds until the next look; ``None`` while there is nothing to watch."""
-        return None if self._sampler is None else LOOK_S
+        if self._sampler is None:
+            return None
+        return LOOK_S if self._glances is None else GLANCE_S * random.uniform(0.5, 1.5)
 
     def obey(self, order: Message) -> None:
         """Carry out one order; what makes no sense in its place does nothing."""
         verb = str(order.get("order"))
         if verb == "watch":
-            self._sampler = Sampler(order["pid"], root=self._root)
+            self._sampler = Sampler(order["pid"], beside=order.get("beside", ()), root=self._root)
             self._guard = MemoryGuard(
                 self._sampler, order.get("memory_bytes"), order.get("reserve_bytes", 0)
             )
             self._last = self._start = self._end = None
+            self._waits = {}
             self._pulse_at_s = self._clock() + PULSE_S
             self._gpus.begin()
         elif verb == "unwatch":
             self._sampler = self._guard = None
+            self._end_glances()
             self._gpus.stop()
             self._speed.stop()
         elif self._sampler is not None:
-            self._mark(verb, self._sampler)
+            self._mark(verb, self._sampler, pid=order.get("traced"))
 
-    def _mark(self, verb: str, sampler: Sampler) -> None:
+    def _mark(self, verb: str, sampler: Sampler, *, pid: int | None) -> None:
         if verb == "start":
             self._gpus.start()
             self._start = self._last = sampler.take()
             self._speed.start()
+            self._end_glances()  # a window may begin again
+            if pid is not None:
+                self._glances = Glances(pid, self._root)
+                self._glances.find(sampler.pids)
         elif verb == "end":
+            self._end_glances()
             self._end = sampler.take()
             self._speed.stop()
             self._gpus.stop()
         elif verb == "memory":
             self._answer(sampler.take(memory=True))
+
+    def _end_glances(self) -> None:
+        if self._glances is not None:
+            self._waits = self._glances.shares()
+            self._glances.close()
+            self._glances = None
 
     def _answer(self, full: Snapshot) -> None:
         if self._start is None or self._end is None:
@@ -159,7 +235,12 @@ class Observer:
             },
         )
         usage, unavailable = usage_between(first, last, gpu=self._gpus.usage())
-        usage = dataclasses.replace(usage, core_speed=self._speed.mean)
+        usage = dataclasses.replace(
+            usage,
+            core_speed=self._speed.mean,
+            main_waits=self._waits.get("main_waits", {}),
+            worker_waits=self._waits.get("worker_waits", {}),
+        )
         if usage.core_speed is None:
             unavailable["core_speed"] = self._speed.unavailable
         else:
@@ -173,8 +254,11 @@ class Observer:
 
         What the machine did is told by pulses.
         """
-        if self._sampler is None or self._guard is None:
+        if self._glances is not None:
+            self._glances.look()
+        if self._sampler is None or self._guard is None or self._clock() < self._look_at_s:
             return
+        self._look_at_s = self._clock() + (0.0 if self._glances is None else LOOK_S)
         self._sampler.look()
         reason = self._guard.exceeded()
         if reason:
@@ -187,6 +271,8 @@ class Observer:
     def _pulse(self, sampler: Sampler) -> None:
         now, last = sampler.take(), self._last
         self._last = now
+        if self._glances is not None:
+            self._glances.find(sampler.pids)
         if last is not None:
             usage, _ = usage_between(last, now, gpu=self._gpus.latest())
             self._send({"event": "pulse", "usage": dataclasses.asdict(usage)})

@@ -135,8 +135,8 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     Returns:
         ``failure``, or ``None`` for it.
     """
-    from dlprof.targets.inner import core_of  # noqa: PLC0415
     from dlprof.targets.loader import make_loader  # noqa: PLC0415
+    from dlprof.targets.parts import core_of  # noqa: PLC0415
 
     config = request.config
     guard = guard_of(config, built.target.own_config)
@@ -198,7 +198,7 @@ def _sent(first: object, second: object) -> Parcel:
 def _sharing_strategy(loader: Any) -> str | None:
     import torch.multiprocessing  # noqa: PLC0415
 
-    from dlprof.targets.inner import core_of  # noqa: PLC0415
+    from dlprof.targets.parts import core_of  # noqa: PLC0415
 
     if getattr(core_of(loader), "worker_init_fn", None) is not None:
         return None
@@ -420,8 +420,8 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def _loader(built: BuiltTarget, config: Config) -> Any:
-    from dlprof.targets.inner import core_of  # noqa: PLC0415
     from dlprof.targets.loader import make_loader  # noqa: PLC0415
+    from dlprof.targets.parts import core_of  # noqa: PLC0415
 
     guard = guard_of(config, built.target.own_config)
     return core_of(make_loader(built, config, in_worker=guard))

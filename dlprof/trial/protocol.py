@@ -41,6 +41,8 @@ class BuildRequest:
         seed: Seeds Python's and torch's generators before the target is built.
         pickled: Path of a pickled live object that stands in for ``target`` (Python API only).
         delay_s: CPU time by which each batch of a warm side is to take longer (self-test only).
+        rank: Whose share of a dataset is taken that has no sharding of its own.
+        ranks: Among how many; the process's environment says the same to the user's code.
     """
 
     target: str
@@ -49,6 +51,8 @@ class BuildRequest:
     seed: int = 0
     pickled: str | None = None
     delay_s: float = 0.0
+    rank: int = 0
+    ranks: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,9 @@ class TrialRequest:
             accelerator that torch finds.
         copy_ahead: Copy on a side stream while the batch before is worked on.
         step_on: Where a step of ``step_s`` passes: ``host`` (it sleeps) or ``device`` (it works).
+        rank: Whose loader this is, of those that load at once.
+        ranks: How many load at once.
+        step_barrier: Whether all of them pass each step together.
     """
 
     config: Config
@@ -90,6 +97,9 @@ class TrialRequest:
     device: str = "cpu"
     copy_ahead: bool = False
     step_on: str = "host"
+    rank: int = 0
+    ranks: int = 1
+    step_barrier: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,21 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from dlprof.errors import DlprofError, NothingMeasuredError
+from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.records import Config, Failure, Target, Trial, Usage
-from dlprof.trial.launch import BuilderDiedError, ForkLauncher, Launcher, make_launcher
+from dlprof.trial.launch import (
+    BuilderDiedError,
+    Built,
+    ForkLauncher,
+    Launcher,
+    Seat,
+    make_launcher,
+)
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
 from dlprof.trial.runtime import Inbox
 from dlprof.trial.state import TrialLimits, failed
@@ -31,6 +38,11 @@ _LEAST_PROBE_S = 3.0  # for two batches, however little is left of a budget
 _JUDGING_S = 1.0
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
+_UNEVEN = (
+    "An epoch has {mine} batches on rank 0 and {theirs} on rank {rank}: training that synchronizes "
+    "every step hangs at its end. Share the data evenly, or use torch's Join."
+)
+
 _Outcome = TypeVar("_Outcome")
 
 
@@ -45,6 +57,7 @@ class TrialRunner:
         pulse: Called with what the machine is doing, a few times a second.
         first_probe_s: How long the first probe may take before a fork is taken for broken.
         clock: Monotonic seconds.
+        seats: Of the ranks that load at once; none for one loader by itself.
 
     Attributes:
         fork_safe: Whether trials are forked from the process that built the target.
@@ -60,7 +73,9 @@ class TrialRunner:
         pulse: Callable[[Usage], object] = lambda _usage: None,
         first_probe_s: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
+        seats: Sequence[Seat] = (),
     ) -> None:
+        self._seats = seats
         self.fork_safe = True
         self.notes: tuple[str, ...] = ()
         self.versions: dict[str, str] = {}
@@ -71,7 +86,7 @@ class TrialRunner:
         self._clock = clock
         self._fallen = False  # whether the process that starts the trials has died
         self._inbox = Inbox()
-        self._launcher: Launcher = make_launcher(self._inbox, directory)
+        self._launchers = self._made()
         self._watcher = ObserverProcess(self._inbox)
         self._limits = TrialLimits(wall_s=math.inf, stall_s=math.inf, usable_cores=1.0)
         self._build_s = 0.0
@@ -90,20 +105,42 @@ class TrialRunner:
         self._limits = limits
         began_s = self._clock()
         try:
-            built = self._launcher.build(self._request, limits.wall_s)
+            built = self._build(limits.wall_s)
         except BuilderDiedError:
-            self._launcher = self._new_launcher()
-            left_s = limits.wall_s - (self._clock() - began_s)
-            built = self._launcher.build(self._request, left_s)
+            self._clear()
+            self._launchers = self._made()
+            built = self._build(limits.wall_s - (self._clock() - began_s))
         self.versions = built.versions
         self._build_s = built.target.import_s or 0.0
         own = built.target.own_config
         self._start_method = None if own is None else own.start_method
-        if not isinstance(self._launcher, ForkLauncher):
+        if not isinstance(self._launchers[0], ForkLauncher):
             self.fork_safe = False
         elif built.fork_hazard:
             self._build_in_each_trial(built.fork_hazard)
         return built.target
+
+    def _build(self, patience_s: float) -> Built:
+        """Build the target in each rank's own process, all at once; returns the first one's."""
+        first, others = self._launchers[0], self._others()
+        for rank, other in enumerate(others, 1):
+            other.begin_building(self._asked(rank))
+        ends_s = self._clock() + patience_s
+        built = first.build(self._asked(0), patience_s)
+        for rank, other in enumerate(others, 1):
+            theirs = other.built(max(0.0, ends_s - self._clock()))
+            built = dataclasses.replace(
+                built,
+                target=_alike(built.target, theirs.target, rank),
+                fork_hazard=built.fork_hazard or theirs.fork_hazard,
+            )
+        return built
+
+    def _others(self) -> list[ForkLauncher]:
+        return [each for each in self._launchers[1:] if isinstance(each, ForkLauncher)]
+
+    def _asked(self, rank: int) -> BuildRequest:
+        return dataclasses.replace(self._request, rank=rank, ranks=len(self._launchers))
 
     def probe(self, request: TrialRequest, *, left_s: float = math.inf) -> Message:
         """Load two batches in a disposable process; see ``probing.probe``.
@@ -116,6 +153,7 @@ class TrialRunner:
             left_s: What is left of the budget, for both probes where the first one hangs.
         """
         until_s = self._clock() + left_s
+        request = dataclasses.replace(request, ranks=len(self._launchers))
         probe = self._persist(lambda _left_s: self._probe(request, until_s), self._limits.wall_s)
         self._batch_s = probe["batch_s"]
         self._start_method = self._start_method or probe["start_method"]
@@ -141,7 +179,7 @@ class TrialRunner:
             Why they can't; ``None`` if they can, and also where that could not be told.
         """
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(config))
-        request = TrialRequest(config=config)
+        request = TrialRequest(config=config, ranks=len(self._launchers))
         try:
             answer = self._persist(
                 lambda left_s: self._supervisor(limits, left_s).probe(request), limits.wall_s
@@ -189,6 +227,7 @@ class TrialRunner:
         trial_id: str,
         repetition: int,
         wall_s: float | None = None,
+        ranks: int | None = None,
     ) -> tuple[Trial, Message]:
         """Measure one configuration once, and hear what it tells beside; see ``Supervisor.run``.
 
@@ -200,6 +239,7 @@ class TrialRunner:
             trial_id: Of the record.
             repetition: Of the record.
             wall_s: A tighter wall limit for this trial.
+            ranks: How many ranks load; all for ``None``.
         """
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(request.config))
         if wall_s is not None:
@@ -207,10 +247,11 @@ class TrialRunner:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
         told: Message = {}
+        asked = dataclasses.replace(request, ranks=ranks or len(self._launchers))
         try:
             trial, told = self._persist(
                 lambda left_s: self._supervisor(limits, left_s).run(
-                    request, trial_id=trial_id, repetition=repetition
+                    asked, trial_id=trial_id, repetition=repetition
                 ),
                 limits.wall_s,
             )
@@ -230,7 +271,8 @@ class TrialRunner:
     def close(self) -> None:
         """End every process."""
         with contextlib.suppress(NothingMeasuredError):
-            self._launcher.close()
+            for launcher in self._launchers:
+                launcher.close()
         self._watcher.close()
 
     def _stall_s(self, config: Config) -> float:
@@ -244,7 +286,7 @@ class TrialRunner:
 
     def _supervisor(self, limits: TrialLimits, left_s: float | None = None) -> Supervisor:
         return Supervisor(
-            launcher=self._launcher,
+            launchers=self._launchers,
             watcher=self._watcher,
             inbox=self._inbox,
             directory=self._directory,
@@ -278,29 +320,54 @@ class TrialRunner:
         """Replace a fork server that has died by one that does the same."""
         if not self._fallen:
             return
-        launcher = self._new_fork_launcher()
+        self._clear()
+        made = self._launchers = self._made(forking=True)
         if self.fork_safe:
-            launcher.build(self._request, patience_s)
+            self._build(patience_s)
         else:
-            launcher.preload(self._request)
+            self._preload(made)
         self._fallen = False
 
     def _build_in_each_trial(self, reason: str) -> None:
         self.fork_safe = False
         self.notes = (*self.notes, _REBUILT.format(reason=reason))
-        self._new_fork_launcher().preload(self._request)
-
-    def _new_fork_launcher(self) -> ForkLauncher:
         self._clear()
-        self._launcher = launcher = ForkLauncher(self._inbox, self._directory)
-        return launcher
+        made = self._launchers = self._made(forking=True)
+        self._preload(made)
 
-    def _new_launcher(self) -> Launcher:
-        self._clear()
-        return make_launcher(self._inbox, self._directory)
+    def _preload(self, launchers: Sequence[Launcher]) -> None:
+        for rank, launcher in enumerate(launchers):
+            if isinstance(launcher, ForkLauncher):
+                launcher.preload(self._asked(rank))
+
+    def _made(self, *, forking: bool = False) -> list[Launcher]:
+        """New launchers: one for each rank."""
+        if not self._seats:
+            make = ForkLauncher if forking else make_launcher
+            return [make(self._inbox, self._directory)]
+        return [ForkLauncher(self._inbox, self._directory, seat) for seat in self._seats]
 
     def _clear(self) -> None:
         """End what there is and begin anew; the old inbox still hears how the old one ended."""
         self.close()
         self._inbox = Inbox()
         self._watcher = ObserverProcess(self._inbox)
+
+
+def _alike(first: Target, other: Target, rank: int) -> Target:
+    """The target as all ranks have it, with a note where their shares differ.
+
+    Raises:
+        TargetError: It is another one on this rank, so that no figure would hold for both.
+    """
+    for name in ("dataset", "kind", "batch_size", "own_config"):
+        mine, theirs = getattr(first, name), getattr(other, name)
+        if mine != theirs:
+            raise TargetError(
+                f"Ranks differ: {name} is {mine} on rank 0 and {theirs} on rank {rank}.",
+                hint="Have the target build the same loader on every rank, each for its share.",
+            )
+    if first.batches_per_epoch == other.batches_per_epoch:
+        return first
+    note = _UNEVEN.format(mine=first.batches_per_epoch, rank=rank, theirs=other.batches_per_epoch)
+    return dataclasses.replace(first, notes=(*first.notes, note))

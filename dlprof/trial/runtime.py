@@ -155,17 +155,19 @@ class ModuleProcess:
 
         Counted in looks and not by a clock, which runs on while this process is stopped.
         """
-        left_s = patience_s
+        left_s, others = patience_s, list[Received]()
         while True:
             received = self._inbox.get(min(left_s, _LOOK_S))
             if self.log is not None:
                 self.log.trim()
-            if received is not None and received.source == self.source:
+            if received is not None and received.source != self.source:
+                others.append(received)
+                continue
+            left_s -= _LOOK_S
+            if received is not None or left_s <= 0:
+                for other in others:  # whoever waits for those comes next
+                    self._inbox.put(other)
                 return received
-            if received is None:
-                left_s -= _LOOK_S
-                if left_s <= 0:
-                    return None
 
     def has_ended(self) -> bool:
         """Whether it runs no more."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+import socket
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlprof.records import Copies, Estimate, Failure, Trial, Usage, UsageSample
+from dlprof.records import Copies, Estimate, Failure, RankFigures, Trial, Usage, UsageSample
 from dlprof.records.codec import from_json
 from dlprof.trial import failures
 from dlprof.trial.protocol import Message, TrialRequest, record_of
@@ -93,6 +95,7 @@ class TrialState:
         began_s: When it was started.
         deadline_s: When it is ended, whatever it does.
         workers: How many it has.
+        traced: Whether its batches are.
         pid: Its first process, once it has told.
         result: What it measured.
         failure: What went wrong.
@@ -109,6 +112,7 @@ class TrialState:
     began_s: float
     deadline_s: float
     workers: int = 0
+    traced: bool = False
     pid: int | None = None
     result: Message | None = None
     failure: Failure | None = None
@@ -156,6 +160,10 @@ class TrialState:
     def running(self) -> bool:
         """Whether the trial's process has not been reported as ended."""
         return self.status is None
+
+    def lost(self) -> bool:
+        """Whether no result will come of it."""
+        return self.failure is not None or (self.result is None and not self.running())
 
     def settled(self) -> bool:
         """Whether it is known what becomes of the trial."""
@@ -240,6 +248,81 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         whole_epochs=measured["whole_epochs"],
         copies=record_of(Copies, result.get("copies")),
     )
+
+
+_UNEVEN = (
+    "an epoch has {most} batches on one rank and {least} on another: training that synchronizes "
+    "every step hangs at its end (share the data evenly, or use torch's Join)"
+)
+
+
+def together(trials: Sequence[Trial], results: Sequence[Message | None]) -> tuple[Trial, int]:
+    """One record of all ranks, and the index of the slowest, whose rate it has.
+
+    Args:
+        trials: Of each rank by itself, all with the usage of all.
+        results: What each told.
+    """
+    slow = min(range(len(trials)), key=lambda each: _pace(trials[each]))
+    if len(trials) == 1:
+        return trials[0], 0
+    told = [result or {} for result in results]
+    ranks = tuple(
+        RankFigures(
+            rank=rank,
+            host=socket.gethostname(),
+            samples_per_s=trial.samples_per_s,
+            batches_per_s=trial.batches_per_s,
+            startup_s=trial.startup_s,
+            wait_fraction=trial.wait_fraction,
+            barrier_fraction=result["measured"].get("barrier_fraction"),
+            epoch_batches=result.get("epoch_batches"),
+        )
+        for rank, (trial, result) in enumerate(zip(trials, told, strict=True))
+    )
+    usage, turnovers = trials[slow].usage, [trial.epoch_turnover_s for trial in trials]
+    epochs = [each.epoch_batches for each in ranks if each.epoch_batches is not None]
+    uneven = [_UNEVEN.format(most=max(epochs), least=min(epochs))] if len({*epochs}) > 1 else []
+    warnings = [warning for trial in trials for warning in trial.warnings]
+    return dataclasses.replace(
+        trials[slow],
+        startup_s=max((t.startup_s for t in trials if t.startup_s is not None), default=None),
+        epoch_turnover_s=max((each for each in turnovers if each is not None), default=None),
+        usage=_share(usage, len(trials)),
+        noisy=any(trial.noisy for trial in trials),
+        warnings=tuple(dict.fromkeys([*warnings, *uneven])),
+        ranks=ranks,
+    ), slow
+
+
+def _pace(trial: Trial) -> float:
+    rate = trial.batches_per_s
+    return -math.inf if rate is None else rate.value
+
+
+def _share(usage: Usage, ranks: int) -> Usage:
+    """What each rank had of what all of them used together."""
+
+    def each(value: float | None) -> float | None:
+        return None if value is None else value / ranks
+
+    def size(value: int | None) -> int | None:
+        return None if value is None else round(value / ranks)
+
+    return dataclasses.replace(
+        usage,
+        own_cpu_cores=each(usage.own_cpu_cores),
+        available_cpu_cores=each(usage.available_cpu_cores),
+        pss_peak_bytes=size(usage.pss_peak_bytes),
+        shm_peak_bytes=size(usage.shm_peak_bytes),
+        read_bytes_per_s=each(usage.read_bytes_per_s),
+    )
+
+
+def of_rank(failure: Failure, rank: int, ranks: int) -> Failure:
+    """A failure that says whose of several ranks it is."""
+    whose = f"Rank {rank} of {ranks} on {socket.gethostname()}"
+    return dataclasses.replace(failure, message=f"{whose}: {failure.message}")
 
 
 def _has_step(request: TrialRequest) -> bool:

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.records import Failure, Trial, Usage
 from dlprof.records.codec import from_json
 from dlprof.trial import failures
+from dlprof.trial.company import Company
 from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started, resource_limits
 from dlprof.trial.hangs import find_hang
-from dlprof.trial.launch import LAUNCHER, Handle, Launcher
+from dlprof.trial.launch import Handle, Launcher
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.runtime import Inbox, ModuleProcess, Received, TrialLog, open_log
@@ -33,7 +34,9 @@ from dlprof.trial.state import (
     failed,
     failure_in,
     failure_of,
+    of_rank,
     timed_out,
+    together,
 )
 from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
 
@@ -58,11 +61,12 @@ class ObserverProcess:
         """The name under which the running observer's answers come in."""
         return f"observer-{self._starts}"
 
-    def watch(self, pid: int, *, memory_bytes: int | None, reserve_bytes: int) -> None:
+    def watch(self, pid: int, *beside: int, memory_bytes: int | None, reserve_bytes: int) -> None:
         """Observe the process tree under ``pid`` from now on.
 
         Args:
             pid: The trial's first process.
+            beside: Those of its other ranks, observed with it as one.
             memory_bytes: Most memory of its own before a ``memory`` message comes.
             reserve_bytes: Memory to be left to others before one comes.
         """
@@ -77,9 +81,15 @@ class ObserverProcess:
                     source=self.source,
                 )
                 self._silent = False
-        self.order("watch", pid=pid, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes)
+        self.order(
+            "watch",
+            pid=pid,
+            memory_bytes=memory_bytes,
+            reserve_bytes=reserve_bytes,
+            **({"beside": beside} if beside else {}),
+        )
 
-    def order(self, verb: str, **details: int | None) -> None:
+    def order(self, verb: str, **details: int | tuple[int, ...] | None) -> None:
         """Send one order; to a dead observer it is lost, and no answer comes."""
         if self._process is not None:
             self._process.order(verb, **details)
@@ -108,6 +118,9 @@ _RESULTS = frozenset({"measured", "probe"})
 _TOLD = ("explanation", "timeline")
 
 
+_BESIDE = Failure(kind="worker_exit", message="Another rank of the trial failed")
+
+
 class ProbeTimeoutError(NothingMeasuredError):
     """The probe did not end in time."""
 
@@ -116,11 +129,32 @@ class LauncherDiedError(NothingMeasuredError):
     """The process that starts the trials died, and with it the trial that ran."""
 
 
+@dataclasses.dataclass(slots=True)
+class _Rank:
+    """A loader of the running trial: the only one, or one of those that load at once.
+
+    Attributes:
+        number: From 0.
+        launcher: Starts its process.
+        handle: To talk to that.
+        log: What it prints.
+        state: What is known of it.
+        printed: What was kept of the log, once the trial has ended.
+    """
+
+    number: int
+    launcher: Launcher
+    handle: Handle
+    log: TrialLog
+    state: TrialState
+    printed: str = ""
+
+
 class Supervisor:
     """Runs trials, one at a time.
 
     Args:
-        launcher: Starts them.
+        launchers: Start them: one for each rank, the first of them also alone.
         watcher: Observes them.
         inbox: Where both put what they have to say.
         directory: For the trials' logs and temporary files; the caller removes it.
@@ -132,7 +166,7 @@ class Supervisor:
     def __init__(
         self,
         *,
-        launcher: Launcher,
+        launchers: Sequence[Launcher],
         watcher: ObserverProcess,
         inbox: Inbox,
         directory: Path,
@@ -140,7 +174,7 @@ class Supervisor:
         pulse: Callable[[Usage], object] = lambda _usage: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._launcher = launcher
+        self._launchers = launchers
         self._watcher = watcher
         self._inbox = inbox
         self._directory = directory
@@ -161,10 +195,11 @@ class Supervisor:
             LauncherDiedError: The process that starts trials has died.
             NothingMeasuredError: The process died.
         """
-        state, log = self._undisturbed(dataclasses.replace(request, probe=True))
-        if state.result is None:
-            raise _no_batch(failure_of(state, self._limits, log))
-        probe: Message = state.result["probe"]
+        ranks, lost = self._undisturbed(dataclasses.replace(request, probe=True))
+        result = ranks[0].state.result
+        if lost is not None or result is None:
+            raise _no_batch(self._failure_of(lost or ranks[0], len(ranks)))
+        probe: Message = result["probe"]
         return probe
 
     def run(
@@ -183,7 +218,7 @@ class Supervisor:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
         kills = oom_kills(read_cgroups())
-        state, log = self._undisturbed(request)
+        ranks, lost = self._undisturbed(request)
         blank = Trial(
             id=trial_id,
             config=request.config,
@@ -191,152 +226,217 @@ class Supervisor:
             outcome="completed",
             started_at=started_at,
             wall_s=self._clock() - began_s,
-            usage_over_time=tuple(state.samples),
+            usage_over_time=tuple(ranks[0].state.samples),
         )
-        if state.result is not None:
-            told = {name: state.result[name] for name in _TOLD if name in state.result}
-            return completed(blank, state, request, self._limits), told
-        failure = failure_of(state, self._limits, log)
+        if lost is None:
+            each = [completed(blank, rank.state, request, self._limits) for rank in ranks]
+            trial, slowest = together(each, [rank.state.result for rank in ranks])
+            result = ranks[slowest].state.result or {}
+            return trial, {name: result[name] for name in _TOLD if name in result}
+        failure = self._failure_of(lost, len(ranks))
         if kills is not None and (oom_kills(read_cgroups()) or 0) > kills:
             failure = blame_memory(failure)
         return failed(blank, failure), {}
 
-    def _undisturbed(self, request: TrialRequest) -> tuple[TrialState, str]:
+    def _failure_of(self, lost: _Rank, ranks: int) -> Failure:
+        failure = failure_of(lost.state, self._limits, lost.printed)
+        # The memory that the observer saw is that of all of them.
+        whole = ranks == 1 or failure.kind == "out_of_memory"
+        return failure if whole else of_rank(failure, lost.number, ranks)
+
+    def _undisturbed(self, request: TrialRequest) -> tuple[list[_Rank], _Rank | None]:
         """Run a trial, and again if this process was stopped meanwhile, as by Ctrl-Z.
 
         The trial may have been stopped with it, so that its clock ran on without it; and what the
         machine did in its window was not asked for in time.
+
+        Returns:
+            All its ranks, and the one that it failed for.
         """
-        state, log = self._run(request)
-        for _ in range(_ATTEMPTS - 1):
-            if not state.stopped_s:
+        for _ in range(_ATTEMPTS):
+            ranks, lost = self._run(request)
+            if not ranks[0].state.stopped_s:
                 break
-            state, log = self._run(request)
-        return state, log
+        return ranks, lost
 
-    def _run(self, request: TrialRequest) -> tuple[TrialState, str]:
+    def _run(self, request: TrialRequest) -> tuple[list[_Rank], _Rank | None]:
         """Start a trial, listen to it until it has ended, and clear away what it left."""
-        with resource_limits("a trial"):
-            # A short name: the paths of multiprocessing's sockets in it are limited to 107 bytes.
-            place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
-            file = open_log(place / "output.log")
-        watches = SharedMemoryWatch(), ManagerWatch()
-        try:
-            with file:
-                log = TrialLog(file)
+        count = request.ranks
+        with contextlib.ExitStack() as files:
+            with resource_limits("a trial"):
+                # A short name: the paths of multiprocessing's sockets in it are limited to 107
+                # bytes.
+                place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
+                names = ["output.log", *(f"output{rank}.log" for rank in range(1, count))]
+                logs = [TrialLog(files.enter_context(open_log(place / name))) for name in names]
+            company = Company.found(place, count) if count > 1 else None
+            watches = SharedMemoryWatch(), ManagerWatch()
+            try:
                 request = dataclasses.replace(request, temporary=str(place))
-                handle = self._launcher.launch(request, file)
-                state = self._follow(handle, log, request.config.num_workers)
-                return state, log.text()
-        finally:
-            for watch in watches:
-                watch.clear()
-            shutil.rmtree(place, ignore_errors=True)
+                ranks: list[_Rank] = []
+                lost = self._follow(ranks, logs, request, company)
+                for rank in ranks:
+                    rank.printed = rank.log.text()
+                return ranks, lost
+            finally:
+                for watch in watches:
+                    watch.clear()
+                shutil.rmtree(place, ignore_errors=True)
 
-    def _follow(self, handle: Handle, log: TrialLog, workers: int) -> TrialState:
-        now_s = self._clock()
-        state = TrialState(
-            heard_s=now_s, began_s=now_s, deadline_s=now_s + self._limits.left, workers=workers
-        )
+    def _launch(self, ranks: list[_Rank], logs: Sequence[TrialLog], request: TrialRequest) -> None:
+        for number, (launcher, log) in enumerate(zip(self._launchers, logs, strict=False)):
+            now_s = self._clock()
+            handle = launcher.launch(dataclasses.replace(request, rank=number), log.file)
+            state = TrialState(
+                heard_s=now_s,
+                began_s=now_s,
+                deadline_s=now_s + self._limits.left,
+                workers=request.config.num_workers,
+                traced=request.explain,
+            )
+            ranks.append(_Rank(number, launcher, handle, log, state))
+
+    def _follow(
+        self,
+        ranks: list[_Rank],
+        logs: Sequence[TrialLog],
+        request: TrialRequest,
+        company: Company | None,
+    ) -> _Rank | None:
+        """Start all ranks and listen until the last has ended; one that fails ends all others."""
+        lost: _Rank | None = None
         try:
-            while state.running():
-                self._launcher.look()
-                event = self._next_event(state, _SHORT_LOOK_S if log.trim() else _LOOK_S)
+            self._launch(ranks, logs, request)
+            while any(rank.state.running() for rank in ranks):
+                for rank in ranks:
+                    rank.launcher.look()
+                writes = sum(rank.log.trim() for rank in ranks)  # each of them is looked at
+                event = self._next_event(ranks, _SHORT_LOOK_S if writes else _LOOK_S)
                 if event is not None:
-                    self._take(event, handle, state)
-                self._check(handle, state, log)
+                    self._take(event, ranks)
+                # Whoever came least far is looked at first: the others may wait for it.
+                order = (
+                    ranks
+                    if company is None
+                    else sorted(ranks, key=lambda each: company.passed(each.number))
+                )
+                for rank in order:
+                    self._check(rank, ranks)
+                lost = lost or next((rank for rank in order if rank.state.lost()), None)
+                for rank in ranks if lost is not None and len(ranks) > 1 else ():
+                    if rank is not lost and rank.state.running() and not rank.state.killed:
+                        rank.state.failure = rank.state.failure or _BESIDE
+                        self._end(rank)
         finally:
-            if state.running():  # it is interrupted
-                self._launcher.kill()
-                self._await_end(state)
+            for rank in ranks:
+                if rank.state.running():  # it is interrupted
+                    rank.launcher.kill()
+            self._await_end(ranks)
             self._watcher.order("unwatch")
-            handle.channel.close_writing()
-        return state
+            for rank in ranks:
+                rank.handle.channel.close_writing()
+        return lost
 
-    def _next_event(self, state: TrialState, look_s: float) -> Received | None:
+    def _next_event(self, ranks: Sequence[_Rank], look_s: float) -> Received | None:
         """What is said next, if anything is until the next look."""
         asked_at_s = self._clock()
-        patience_s = max(0.0, min(state.deadline_s - asked_at_s, look_s))
+        deadline_s = min(rank.state.deadline_s for rank in ranks if rank.state.running())
+        patience_s = max(0.0, min(deadline_s - asked_at_s, look_s))
         event = self._inbox.get(patience_s)
         late_s = self._clock() - asked_at_s - patience_s
         if late_s > _LATE_S:
-            state.stand_still(late_s)
+            for rank in ranks:
+                rank.state.stand_still(late_s)
         return event
 
-    def _await_end(self, state: TrialState) -> None:
-        """Wait for an end that was ordered, because what still runs can't be cleared up after."""
+    def _await_end(self, ranks: Sequence[_Rank]) -> None:
+        """Wait for ends that were ordered, because what still runs can't be cleared up after."""
         deadline_s = self._clock() + _END_PATIENCE_S
-        while state.running() and (left_s := deadline_s - self._clock()) > 0:
+        while any(rank.state.running() for rank in ranks):
+            if (left_s := deadline_s - self._clock()) <= 0:
+                return
             event = self._inbox.get(left_s)
-            if event is not None and event.source == LAUNCHER:
-                state.status = _FORCED
+            for rank in ranks:
+                if event is not None and event.source == rank.launcher.source:
+                    rank.state.status = _FORCED
 
-    def _check(self, handle: Handle, state: TrialState, log: TrialLog) -> None:
-        """Hold the trial against its limits."""
-        now_s = self._clock()
-        since = state.awaiting_usage_since
+    def _check(self, rank: _Rank, ranks: Sequence[_Rank]) -> None:
+        """Hold a rank against the limits of the trial."""
+        now_s, state = self._clock(), rank.state
+        since = _all_filled_since(ranks)
         if since is not None and now_s - since > _OBSERVER_PATIENCE_S:
             self._watcher.give_up()
-            self._go_on(handle, state)
-        if state.running() and not state.settled():
-            state.failure = find_hang(state, log, now_s, stall_s=self._limits.stall_s)
+            self._go_on(ranks)
+        # One that holds still for the observer may wait for other ranks to do so.
+        holds = state.awaiting_usage_since is not None and len(ranks) > 1
+        if state.running() and not state.settled() and not holds:
+            state.failure = find_hang(
+                state, rank.log, now_s, stall_s=self._limits.stall_s, alone=len(ranks) == 1
+            )
             if state.failure is not None:
                 state.deadline_s = now_s
         if state.running() and self._clock() >= state.deadline_s:
-            self._end(state)
+            self._end(rank)
 
-    def _end(self, state: TrialState) -> None:
-        """Have the trial ended; the second time by one's own hand."""
+    def _end(self, rank: _Rank) -> None:
+        """Have a rank ended; the second time by one's own hand."""
+        state = rank.state
         if not state.killed:
             if not state.settled():
                 state.failure = timed_out(self._limits)
-            self._launcher.kill()
+            rank.launcher.kill()
         else:
-            self._launcher.give_up()
+            rank.launcher.give_up()
             if state.pid is not None:
                 end_group(state.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
             state.status = _FORCED
         state.killed = True
         state.deadline_s = self._clock() + _KILL_PATIENCE_S
 
-    def _take(self, event: Received, handle: Handle, state: TrialState) -> None:
-        if event.source == handle.source and event.message is not None:
-            state.heard(self._clock())
-            self._take_from_child(event.message, handle, state)
-        elif event.source == LAUNCHER:
-            self._take_from_launcher(event.message, state)
-        elif event.source == self._watcher.source:
-            self._take_from_observer(event.message, handle, state)
+    def _take(self, event: Received, ranks: Sequence[_Rank]) -> None:
+        for rank in ranks:
+            if event.source == rank.handle.source and event.message is not None:
+                rank.state.heard(self._clock())
+                self._take_from_child(event.message, rank, ranks)
+            elif event.source == rank.launcher.source:
+                self._take_from_launcher(event.message, rank.state)
+        if event.source == self._watcher.source:
+            self._take_from_observer(event.message, ranks)
 
-    def _take_from_child(self, message: Message, handle: Handle, state: TrialState) -> None:
+    def _take_from_child(self, message: Message, rank: _Rank, ranks: Sequence[_Rank]) -> None:
+        state = rank.state
         match message["event"]:
             case "born":
                 state.pid = message["pid"]
-                self._watcher.watch(
-                    message["pid"],
-                    memory_bytes=self._limits.memory_bytes,
-                    reserve_bytes=self._limits.reserve_bytes,
-                )
-            case "window_start":
-                self._watcher.order("start")
-            case "window_end":
+                pids = [each.state.pid for each in ranks if each.state.pid is not None]
+                if len(pids) == len(ranks):
+                    self._watcher.watch(
+                        *pids,
+                        memory_bytes=self._limits.memory_bytes,
+                        reserve_bytes=self._limits.reserve_bytes,
+                    )
+            # All ranks have the same window, to within a batch.
+            case "window_start" if rank.number == 0:
+                self._watcher.order("start", traced=state.pid if state.traced else None)
+            case "window_end" if rank.number == 0:
                 self._watcher.order("end")
             case "filled":
                 state.awaiting_usage_since = self._clock()
-                self._watcher.order("memory")
+                if _all_filled_since(ranks) is not None:
+                    self._watcher.order("memory")
             # A trial that is being ended may tell of its workers' end, or still of its result; what
             # it is ended for stands.
             case "result" if not state.settled() and not _RESULTS.isdisjoint(message):
                 state.result = message
-                self._dismiss(handle, state)
+                self._dismiss(rank)
             case "failed" | "build_failed" if not state.settled():
                 state.failure = failure_in(message)
-                self._dismiss(handle, state)
+                self._dismiss(rank)
 
-    def _dismiss(self, handle: Handle, state: TrialState) -> None:
+    def _dismiss(self, rank: _Rank) -> None:
         """Let a trial end that has said all: soon, or by force."""
-        handle.channel.send({"go": True})
-        state.deadline_s = min(state.deadline_s, self._clock() + _END_PATIENCE_S)
+        rank.handle.channel.send({"go": True})
+        rank.state.deadline_s = min(rank.state.deadline_s, self._clock() + _END_PATIENCE_S)
 
     def _take_from_launcher(self, message: Message | None, state: TrialState) -> None:
         if message is None:
@@ -354,31 +454,39 @@ class Supervisor:
             state.failure = not_started(message["errno"], message["error"])
             state.status = 0
 
-    def _take_from_observer(
-        self, message: Message | None, handle: Handle, state: TrialState
-    ) -> None:
+    def _take_from_observer(self, message: Message | None, ranks: Sequence[_Rank]) -> None:
         if message is None:
-            self._go_on(handle, state)
+            self._go_on(ranks)
         elif message["event"] == "usage":
-            state.usage = message
-            self._go_on(handle, state)
-        elif message["event"] == "memory" and not state.settled():
-            state.failure = Failure(
+            for rank in ranks:
+                rank.state.usage = message
+            self._go_on(ranks)
+        elif message["event"] == "memory" and not ranks[0].state.settled():
+            ranks[0].state.failure = Failure(
                 kind="out_of_memory",
                 message=message["reason"],
                 hint=failures.LESS_MEMORY,
             )
-            state.deadline_s = self._clock()
+            ranks[0].state.deadline_s = self._clock()
         elif message["event"] == "pulse":
             usage = from_json(Usage, message["usage"])
-            state.used(usage, self._clock())
+            for rank in ranks:
+                rank.state.used(usage, self._clock())
             self._pulse(usage)
 
-    def _go_on(self, handle: Handle, state: TrialState) -> None:
+    def _go_on(self, ranks: Sequence[_Rank]) -> None:
         """Let a trial go on that holds still until its memory has been read."""
-        if state.awaiting_usage_since is not None:
-            state.awaiting_usage_since = None
-            handle.channel.send({"go": True})
+        for rank in ranks:
+            if rank.state.awaiting_usage_since is not None:
+                rank.state.awaiting_usage_since = None
+                rank.handle.channel.send({"go": True})
+
+
+def _all_filled_since(ranks: Sequence[_Rank]) -> float | None:
+    """Since when all ranks hold still for the observer; ``None`` while one doesn't."""
+    since = [rank.state.awaiting_usage_since for rank in ranks]
+    known = [each for each in since if each is not None]
+    return max(known) if len(known) == len(since) else None
 
 
 def _no_batch(failure: Failure) -> DlprofError:

@@ -87,8 +87,8 @@ class Warm:
     def __init__(self, built: BuiltTarget, config: Config, delay_s: float = 0.0) -> None:
         from dlprof.machine.portable import open_tree  # noqa: PLC0415 - torch comes first
         from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
-        from dlprof.targets.inner import core_of  # noqa: PLC0415
         from dlprof.targets.loader import EpochGate  # noqa: PLC0415
+        from dlprof.targets.parts import core_of  # noqa: PLC0415
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
 
         self._built, self._config = built, config
@@ -131,7 +131,7 @@ class Warm:
 
     def _workers(self) -> list[int]:
         """The processes of workers that live on between blocks."""
-        from dlprof.targets.inner import core_of  # noqa: PLC0415 - torch comes with it
+        from dlprof.targets.parts import core_of  # noqa: PLC0415 - torch comes with it
 
         return [each.pid for each in workers_of(kept_iterator(core_of(self._loader)))]
 
@@ -224,7 +224,7 @@ class Warm:
 
     def close(self) -> None:
         """End the workers that live on."""
-        from dlprof.targets.inner import core_of  # noqa: PLC0415
+        from dlprof.targets.parts import core_of  # noqa: PLC0415
 
         shut_down(kept_iterator(core_of(self._loader)))
 
@@ -249,7 +249,7 @@ def _seed_all(loader: Any, seed: int) -> None:
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
-    from dlprof.targets.inner import core_of  # noqa: PLC0415 - likewise
+    from dlprof.targets.parts import core_of  # noqa: PLC0415 - likewise
 
     for generator in _generators(core_of(loader)):
         if isinstance(generator, torch.Generator):
@@ -328,7 +328,7 @@ class Server:
             self._built = child.build(wanted)
         except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
             return child.build_failed(error)
-        from dlprof.targets.places import place_of  # noqa: PLC0415 - torch comes with it
+        from dlprof.targets.importing import place_of  # noqa: PLC0415 - torch comes with it
 
         place = None if wanted.pickled else place_of(wanted.target)
         described = child.describe_built(self._built, _clock() - began_s)

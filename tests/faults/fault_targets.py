@@ -550,7 +550,7 @@ class Multiplies(Samples):
 
 
 def computes_while_building(switch: str) -> Dataset[Any]:
-    """Starts torch's thread pool before any trial is forked: a fork of it hangs."""
+    """Would start torch's thread pool before any trial is forked: a fork of it hangs."""
     torch.ones(1000, 1000) @ torch.ones(1000, 1000)
     torch.ones(10_000_000).exp()
     return Multiplies(Switch(switch))

@@ -157,12 +157,11 @@ def test_a_slow_first_batch_is_no_hang(make_bench: Make) -> None:
 
 @pytest.mark.usefixtures("clean")
 def test_openmp_in_the_constructor(make_bench: Make) -> None:
-    bench = make_bench("computes_while_building", first_probe_s=3.0)
+    bench = make_bench("computes_while_building")
 
     bench.check_healthy(config(0))
 
-    assert not bench.bench.fork_safe
-    assert any("hangs" in note for note in bench.bench.notes)
+    assert bench.bench.fork_safe  # on one thread it starts no pool that a fork would break
 
 
 @pytest.mark.usefixtures("clean")

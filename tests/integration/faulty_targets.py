@@ -97,10 +97,29 @@ class Multiplies(Plain):
 
 
 def computes_while_building() -> Plain:
-    """Starts torch's thread pool before any trial is forked: a fork of it hangs."""
+    """Would start torch's thread pool before any trial is forked: a fork of it hangs."""
     torch.ones(1000, 1000) @ torch.ones(1000, 1000)
     torch.ones(10_000_000).exp()
     return Multiplies()
+
+
+def computes_with_threads_while_building() -> Plain:
+    """Starts the pool all the same: it says itself how many threads there are."""
+    torch.set_num_threads(2)
+    return computes_while_building()
+
+
+class HangsInForks(Plain):
+    """As where a lock was held at the fork: in main only who built it gets anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.builder = os.getpid()
+
+    def __getitem__(self, index: int) -> Tensor:
+        if get_worker_info() is None and os.getpid() != self.builder:
+            time.sleep(3600)
+        return super().__getitem__(index)
 
 
 def cannot_be_built() -> Plain:

@@ -20,7 +20,7 @@ from dlprof import trial
 from dlprof.engine.check import run_check
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
-from dlprof.gate import NextLook, recomputed
+from dlprof.gate import NextLook, judge
 from dlprof.records import Config
 from dlprof.records.gate import CheckReport, Series
 from dlprof.settings import SweepSettings
@@ -109,7 +109,8 @@ def test_a_slower_change_fails_and_the_verdict_follows_from_the_blocks(repositor
     report = check(repository)
     target = report.targets[0]
     assert report.state == "fail"
-    assert recomputed(target) == target.verdict
+    assert target.plan is not None
+    assert judge(target.plan, target.quads) == target.verdict
     assert target.verdict.stages[0].stage == "fetch"
     assert "in fetch" in report.explanation
     assert (target.source_file, target.source_line) == ("data.py", 15)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from dlprof.machine.cuda_order import card_of
-from dlprof.machine.gpus import GpuReader
+from dlprof.machine.nvidia import GpuReader, card_of
 from dlprof.trial.gpu_sampling import GpuSampler
 
 _HAS_CUDA = torch.cuda.is_available() and torch.version.hip is None

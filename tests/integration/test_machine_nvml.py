@@ -10,7 +10,7 @@ from stub_nvml import answer_of, build, environment
 
 _READ = """
 import dataclasses, json
-from dlprof.machine.gpus import GpuReader
+from dlprof.machine.nvidia import GpuReader
 reader = GpuReader()
 cards = reader.list_gpus()
 reader.prime()

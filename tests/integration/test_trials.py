@@ -200,8 +200,25 @@ def test_a_thread_of_the_targets_makes_each_trial_build_it(place: Path) -> None:
 
 
 @linux
+@pytest.mark.parametrize(
+    ("target", "fork_safe"),
+    [("computes_while_building", True), ("computes_with_threads_while_building", False)],
+)
+def test_torch_s_pool_of_threads_hangs_no_fork(place: Path, target: str, fork_safe: bool) -> None:  # noqa: FBT001 - as pytest passes it
+    running = start(place, target)
+    try:
+        trial = running.run(config())
+    finally:
+        running.bench.close()
+
+    assert trial.outcome == "completed", trial.failure
+    assert running.bench.fork_safe is fork_safe
+    assert any("pool of threads" in note for note in running.bench.notes) is not fork_safe
+
+
+@linux
 def test_a_fork_that_hangs_is_noticed(place: Path) -> None:
-    running = start(place, "computes_while_building", first_probe_s=3.0)
+    running = start(place, "HangsInForks", first_probe_s=3.0)
     try:
         trial = running.run(config())
     finally:
@@ -236,7 +253,7 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     inbox = Inbox()
     launcher, watcher = FreshLauncher(inbox, place), ObserverProcess(inbox)
     supervisor = Supervisor(
-        launcher=launcher,
+        launchers=[launcher],
         watcher=watcher,
         inbox=inbox,
         directory=place,

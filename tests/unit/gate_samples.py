@@ -13,7 +13,15 @@ from typing import Any
 
 from builders import machine
 
-from dlprof.gate import checked_baseline, checked_target, make_check, make_plan, order_of
+from dlprof.gate import (
+    checked_baseline,
+    checked_target,
+    judge,
+    judge_baseline,
+    make_check,
+    make_plan,
+    order_of,
+)
 from dlprof.records.gate import (
     BaselineEntry,
     BaselineKey,
@@ -24,6 +32,7 @@ from dlprof.records.gate import (
     GateName,
     GateResult,
     Quad,
+    TargetCheck,
     Verdict,
 )
 
@@ -50,6 +59,14 @@ def check_golden(name: str, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")
     assert text == path.read_bytes().decode()
+
+
+def recomputed(check: TargetCheck) -> Verdict:
+    """The verdict that follows from a document's raw figures."""
+    if check.entry is not None:
+        return judge_baseline(check.entry, check.history, check.baseline_rule)
+    assert check.plan is not None
+    return judge(check.plan, check.quads)
 
 
 def block(letter: str, factor: float = 1.0, **rest: Any) -> Block:

@@ -15,7 +15,7 @@ from dlprof.engine.checking.history import read_baseline, record_entry
 from dlprof.errors import FileError
 from dlprof.gate import figures_of_blocks, make_plan, render_entry
 from dlprof.records.gate import BaselineEntry
-from dlprof.report.gate.baseline import baseline_document, baseline_report
+from dlprof.report.gate.check import baseline_document, baseline_report
 
 FIGURES = (0.0100, 0.0101, 0.0099)
 

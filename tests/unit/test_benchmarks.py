@@ -25,7 +25,8 @@ SCRIPTS = (
     *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
     *("tracing", "faults", "kill_campaign", "gate_rule", "gate_campaign"),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
-    *("planted", "planted_beside", "attached", "differential", "trainings", "gpu"),
+    *("planted", "planted_beside", "heavy", "shard_faults", "head_to_head", "attached"),
+    *("differential", "trainings", "tuning", "gpu"),
 )
 WHERE: dict[str, Any] = {
     "taken_at": "2026-01-01T00:00:00+00:00",

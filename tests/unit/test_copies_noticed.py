@@ -14,8 +14,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlprof.device import moves, patching
-from dlprof.device.noticing import Noticer, compiled_for
+from dlprof.device import patching
+from dlprof.device.patching import Noticer, compiled_for
 from dlprof.integrations.copies import ConsumerCopies
 from dlprof.integrations.ledger import Ledger
 from dlprof.integrations.watch import watch
@@ -61,9 +61,9 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stream]]:
         monkeypatch.setattr(torch.accelerator, name, stand_in, raising=False)
     monkeypatch.setattr(torch, "Event", Event)
     monkeypatch.setattr(Event, "reached", True)
-    monkeypatch.setattr(moves.seen, "reached", set())
-    monkeypatch.setattr(moves.seen, "pending", [])
-    monkeypatch.setattr(moves.seen, "spare", {})
+    monkeypatch.setattr(patching.seen, "reached", set())
+    monkeypatch.setattr(patching.seen, "pending", [])
+    monkeypatch.setattr(patching.seen, "spare", {})
     yield current
     assert "to" not in vars(torch.Tensor)
 
@@ -235,7 +235,7 @@ def test_errors_and_faults_leave_the_call_as_it_is(
         torch.zeros(2).to("meta", wrong=True)  # type: ignore[call-overload]
     assert str(noticed.value) == str(plain.value)
     noticer.asked()
-    monkeypatch.setattr(moves.seen, "spare", {})
+    monkeypatch.setattr(patching.seen, "spare", {})
     monkeypatch.setattr(torch, "Event", broken)
     _loop(noticer, 2, torch.zeros(2))
     noticer.pause()

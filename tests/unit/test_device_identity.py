@@ -8,8 +8,7 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from dlprof.device.identity import held_bytes, identity
-from dlprof.device.runtime import AcceleratorRuntime
+from dlprof.device.runtime import AcceleratorRuntime, held_bytes, identity
 
 
 @pytest.mark.parametrize(

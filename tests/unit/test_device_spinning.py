@@ -6,8 +6,8 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from dlprof.device import spinning
-from dlprof.device.spinning import Spinner
+from dlprof.device import runtime
+from dlprof.device.runtime import Spinner
 
 _SIZE = 1 << 20
 _ROUND_S = 50e-6
@@ -26,7 +26,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
         return part
 
     monkeypatch.setattr(torch.Tensor, "bitwise_not_", compute)
-    monkeypatch.setattr(spinning, "_WARM_UP_S", 0.05)
+    monkeypatch.setattr(runtime, "_WARM_UP_S", 0.05)
     return fake
 
 

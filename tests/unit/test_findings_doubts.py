@@ -114,6 +114,15 @@ def test_a_crowd_comes_before_what_loading_takes_and_behind_what_is_wrong() -> N
     assert codes(find(wrong)) == ["collate", "cpu.neighbours"]
 
 
+@pytest.mark.parametrize(("waits_s", "first"), [(0.03, "fetch.io"), (0.015, "cpu.neighbours")])
+def test_a_crowd_comes_behind_what_takes_longer_by_itself(waits_s: float, first: str) -> None:
+    crowd = Usage(own_cpu_cores=0.3, available_cpu_cores=0.4, other_cpu_cores=1.6)
+    loader = Loader(fetch_cpu=0.002, fetch_io=waits_s, starved=0.024, rate=35)
+    found = codes(find(evidence(loader, usage=crowd, noisy=True)))
+    assert found[0] == first
+    assert "cpu.neighbours" in found
+
+
 def test_waiting_for_a_starved_worker_is_no_receiving() -> None:
     crowd = Usage(own_cpu_cores=1.9, available_cpu_cores=1.9, other_cpu_cores=0.05)
     loader = Loader(config=config(8), fetch_cpu=0.02, starved=0.08, receive=0.009, rate=90)
@@ -298,3 +307,45 @@ def test_blocked_time_beside_busy_threads_may_be_a_wait_for_the_gil(
     if not sure:
         assert blocked.severity != "high"
         assert blocked.evidence["gil_at_most_s"] == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    ("waits", "code"),
+    [
+        ({"running": 0.1, "gil": 0.88, "sleep": 0.02}, "lock"),
+        ({"running": 0.1, "gil": 0.02, "sleep": 0.88}, "fetch.io"),
+    ],
+)
+def test_what_waits_for_the_gil_is_no_io(waits: dict[str, float], code: str) -> None:
+    seen = evidence(Loader(config=config(0), fetch_cpu=0.001, fetch_io=0.03, rate=32))
+    observed = [
+        dataclasses.replace(
+            each,
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=0.03).with_gil(waits),
+        )
+        for each in seen.observations
+    ]
+    found = find(dataclasses.replace(seen, observations=tuple(observed)))
+    blocked = next(each for each in found if each.code in ("lock", "fetch.io"))
+    assert blocked.code == code
+    assert ("GIL" in blocked.title) is (code == "lock")
+    assert {each.code for each in found} & {"lock", "fetch.io"} == {code}
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.7, "lock"), (0.1, "fetch.io")])
+def test_workers_that_are_seen_in_a_shared_lock_need_no_comparison(
+    share: float, first: str
+) -> None:
+    seen = evidence(Loader(fetch_cpu=0.002, fetch_io=0.03, rate=60))
+    waits = {"lock": share, "sleep": 0.9 - share, "running": 0.1}
+    observed = [
+        dataclasses.replace(
+            each,
+            trial=dataclasses.replace(each.trial, usage=Usage(worker_waits=waits)),
+        )
+        if each.explanation
+        else each
+        for each in seen.observations
+    ]
+    assert codes(find(dataclasses.replace(seen, observations=tuple(observed))))[0] == first

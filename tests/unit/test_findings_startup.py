@@ -36,14 +36,40 @@ def test_others_are(start_method: str) -> None:
     assert found.predicted_gain is not None
 
 
-def test_short_epochs_are_told_before_the_workers_that_make_them_dear() -> None:
-    """Without workers nothing is started; but starting is the cause, and has a better remedy."""
+def test_the_fix_of_short_epochs_is_the_best_that_was_measured() -> None:
+    """Without workers nothing is started: one finding, with the remedy that is faster."""
     seen = evidence(
         Loader(fetch_cpu=0.0003, busy=0.05, rate=2000),
         trial_fields={"epoch_turnover_s": 0.1, "startup_s": 0.1},
         target_fields={"batches_per_epoch": 10},
         variants={config(0): 40.0, config(1): 1.5},
     )
-    codes = [each.code for each in find(seen)]
-    assert codes[0] == "startup"
-    assert "too_many_workers" in codes
+    first, *rest = find(seen)
+    assert first.code == "startup"
+    assert first.fix is not None
+    assert first.fix.dataloader_kwargs == {"num_workers": 0}
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value == pytest.approx(40.0, rel=0.05)
+    assert "too_many_workers" not in [each.code for each in rest]
+
+
+@pytest.mark.parametrize(
+    ("alone", "settings"),
+    [(300.0, {"num_workers": 0}), (14.6, {"num_workers": 0}), (12.0, {"persistent_workers": True})],
+)
+def test_workers_are_kept_only_where_that_beats_none(
+    alone: float, settings: dict[str, object]
+) -> None:
+    kept = config(2, persistent_workers=True, start_method="spawn")
+    seen = evidence(
+        Loader(config=config(2, start_method="spawn"), fetch_cpu=0.0003, busy=0.05, rate=60),
+        trial_fields={"epoch_turnover_s": 2.0, "startup_s": 2.0, "whole_epochs": True},
+        target_fields={"batches_per_epoch": 100},
+        variants={kept: 14.5, config(0): alone},
+    )
+    first = find(seen)[0]
+    assert first.code == "startup"
+    assert first.fix is not None
+    assert first.fix.dataloader_kwargs == settings
+    leaves_out = "Leave out multiprocessing_context" in first.fix.text
+    assert leaves_out is ("num_workers" in settings)

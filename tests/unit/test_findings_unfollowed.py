@@ -36,3 +36,18 @@ def test_followed_batches_tell_what_their_making_waited() -> None:
     found = _crowd(followed=True)
     assert found.predicted_gain is not None
     assert "run-queue delay was 88% of the time to make a batch" in found.explanation
+
+
+def test_a_loader_that_wants_all_cores_many_times_takes_them_from_itself() -> None:
+    """Ten of its threads and one of others want two cores."""
+    own = Usage(
+        own_cpu_cores=1.3,
+        available_cpu_cores=1.35,
+        other_cpu_cores=0.65,
+        run_queue_wait_fraction=0.87,
+    )
+    seen = evidence(Loader(fetch_cpu=0.004, starved=0.03, rate=50), usage=own)
+    plain = tuple(each for each in seen.observations if each.explanation is None)
+    found = find(dataclasses.replace(seen, observations=plain))
+    lost = next((each.cost for each in found if each.code == "cpu.neighbours"), 0.0)
+    assert lost < 0.4

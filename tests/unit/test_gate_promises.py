@@ -41,9 +41,9 @@ def test_no_alarms_prove_no_more_than_their_upper_bound() -> None:
     checks = verdicts(harmless=True).total()
     assert verdicts(harmless=True)["fail"] == 0
     one_sided, two_sided = (100 * (1 - share ** (1 / checks)) for share in (0.05, 0.025))
-    bounds = f"{one_sided:.0f}% (one-sided) to {two_sided:.0f}% (two-sided)"
+    bounds = f"{one_sided:.1f}% (one-sided) to {two_sided:.1f}% (two-sided)"
     assert bounds in CHECKING
-    assert f"95% upper bound: {two_sided:.0f}%" in CI
+    assert f"95% upper bound: {two_sided:.1f}%" in CI
 
 
 def test_the_bound_by_construction_is_the_plans() -> None:

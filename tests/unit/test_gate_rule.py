@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from gate_samples import BATCHES, block, gate, load_quads, service_plan, start_quads
+from gate_samples import BATCHES, block, gate, load_quads, recomputed, service_plan, start_quads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,6 @@ from dlprof.gate import (
     make_plan,
     next_look,
     order_of,
-    recomputed,
     sights,
 )
 from dlprof.gate.plan import ALL_GATES, LOOKS, Limits

@@ -10,9 +10,8 @@ from gate_samples import check_golden, load_quads, start_quads
 from golden import drawn
 
 from dlprof.gate import checked_target, make_plan, make_self_test
-from dlprof.records.gate import TargetCheck
-from dlprof.records.self_test import SelfTest
-from dlprof.report.gate.self_test import self_test_document, self_test_report
+from dlprof.records.gate import SelfTest, TargetCheck
+from dlprof.report.gate.check import self_test_document, self_test_report
 
 
 def check(slower: float, *, noise: float = 0.01, quads: int = 36) -> TargetCheck:

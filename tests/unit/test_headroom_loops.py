@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dlprof.device.moving import copied, size_of
+from dlprof.integrations import headroom
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingReading, Rounds
 from dlprof.integrations.ledger import Ledger
 from dlprof.records import Config, WatchedLoader
@@ -252,6 +253,72 @@ def test_a_loop_that_is_left_while_batches_are_given_again() -> None:
     training.world.step()
     assert [next(again)["x"][0] for _ in range(5)]
     assert training.loops.replaying is None
+
+
+class Passing:
+    """One iteration over a world, as loaders without persistent workers make one for each epoch."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.world, name)
+
+
+def _left_in_a_replay(training: Training, passing: World | Passing) -> torch.Tensor:
+    """The state of torch's random numbers as batches were given again, and the loop was left."""
+    training.world.epoch(500)
+    training.loops.opening()
+    reading, _ = training.ledger.open(lambda: None)
+    taken = ReplayingReading(reading, reading, training.loop)
+    for _ in range(500):
+        state = torch.get_rng_state()
+        taken.take(training.world.advance, passing)
+        if training.loops.replaying is not None:
+            torch.rand(1)
+            return state
+        torch.rand(1)
+        training.world.step()
+    raise AssertionError("no batch was given again")
+
+
+def test_a_loop_that_is_left_gives_the_random_numbers_back_at_once() -> None:
+    training = Training(World())
+    state = _left_in_a_replay(training, Passing(training.world))
+    assert training.loops.replaying is None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_seed_that_is_set_after_a_loop_is_left_stays(seed: int) -> None:
+    torch.manual_seed(1)
+    training = Training(World())
+    _left_in_a_replay(training, training.world)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    training.loops.opening()
+    drawn = float(torch.rand(1)), random.random()
+    torch.manual_seed(seed)
+    random.seed(seed)
+    assert drawn == (float(torch.rand(1)), random.random())
+
+
+def test_batches_that_grow_are_kept_within_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headroom, "_MOST_BYTES", 20_000)
+    world = World()
+    training, plain, held = Training(world), world.advance, list[int]()
+
+    def advance(iterator: Any) -> Any:
+        batch = plain(iterator)
+        held.append(sum(size for size, _ in training.loop._copies))
+        wide = 100 if len(held) < 10 or len(held) > 600 else 400
+        return {**batch, "wide": torch.zeros(wide)}
+
+    world.advance = advance  # type: ignore[method-assign,assignment]
+    told = training.run().told()
+    assert max(held) <= 20_000
+    assert told is not None
+    assert told.speedup.value == pytest.approx(2.0, rel=0.03)
 
 
 def test_steps_that_do_something_else_as_well_are_left_out() -> None:

@@ -15,7 +15,7 @@ from model_calibrations import constant, fed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof.advise.candidates import wanted_configs
-from dlprof.advise.forecast import Forecast, Row, forecast
+from dlprof.advise.forecast import Forecast, ForecastRow, forecast
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Run, Usage
@@ -23,7 +23,7 @@ from dlprof.report.predict import forecast_document, forecast_report
 from dlprof.stats import NEAR
 
 
-def is_fed(row: Row) -> bool:
+def is_fed(row: ForecastRow) -> bool:
     wait = row.prediction.wait_fraction
     return wait is not None and wait <= FED_WAIT_FRACTION
 

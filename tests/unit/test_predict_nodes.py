@@ -184,7 +184,7 @@ def test_accelerators_that_are_kept_are_those_that_predictions_keep() -> None:
 @pytest.mark.parametrize(
     ("costs", "question", "held_by"),
     [
-        ({"cpu": 0.001, "receive": 0.05}, {"step_s": 0.02}, "main"),
+        ({"cpu": 0.03, "receive": 0.05}, {"step_s": 0.02}, "main"),
         ({"cpu": 0.001}, {"storage_bytes_per_s": 1e8}, "storage"),
         ({"cpu": 0.001, "main_bytes": 30e9}, {}, "memory"),
     ],

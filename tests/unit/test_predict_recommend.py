@@ -134,7 +134,7 @@ def test_it_says_what_to_measure_there() -> None:
     assert "dlprof machine" in commands
     here = recommend(calibrated(), Constraints(ranks=2, step_s=0.0125))
     (only,) = here.measure_there
-    assert only.command.endswith("--step-time 12.5ms --ranks 2")
+    assert only.command.endswith("--step-time 12.5ms --launch-ranks 2")
 
 
 def test_a_target_with_arguments_is_named_with_them() -> None:

@@ -18,29 +18,29 @@ from gate_samples import (
     inconclusive_check,
     load_quads,
     passing_check,
+    recomputed,
     start_quads,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.errors import ExitCode, FileError
-from dlprof.gate import checked_target, exit_code, grouped, make_check, make_plan, recomputed
+from dlprof.gate import checked_target, exit_code, grouped, make_check, make_plan
 from dlprof.gate.plan import LOOKS
 from dlprof.gate.views import MOST_BATCHES
-from dlprof.records.gate import CheckReport, Compared, GateRule, Quad, TargetCheck
+from dlprof.records.gate import CheckReport, Compared, Quad
 from dlprof.report.gate.check import check_document, read_check
 from dlprof.report.gate.files import (
-    render_bencher,
-    render_benchmark_action,
-    render_junit,
-    render_openmetrics,
-)
-from dlprof.report.gate.github import render_annotation, render_outputs
-from dlprof.report.gate.markdown import (
     MARKER,
     MOST_COMMENT_BYTES,
     MOST_SUMMARY_BYTES,
+    render_annotation,
+    render_bencher,
+    render_benchmark_action,
     render_comment,
+    render_junit,
+    render_openmetrics,
+    render_outputs,
     render_summary,
 )
 
@@ -128,38 +128,6 @@ def test_blocks_that_no_json_can_hold_give_the_same_verdict_from_the_document() 
 def test_other_documents_are_refused(text: str, message: str) -> None:
     with pytest.raises(FileError, match=message):
         read_check(text, "check.json")
-
-
-def _with_rule(**changes: Any) -> TargetCheck:
-    target = failing_check().targets[0]
-    assert target.plan is not None
-    rule: GateRule = dataclasses.replace(target.plan.rules[0], **changes)
-    plan = dataclasses.replace(target.plan, rules=(rule,))
-    return dataclasses.replace(target, plan=plan)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"views": ("median",)},
-        {"series": "start"},
-        {"scale": "difference"},
-        {"alpha": 0.0},
-        {"looks": ()},
-        {"looks": (20, 10)},
-        {"looks": (0, 10)},
-        {"looks": (10, 10**9)},
-        {"floor": -1.0},
-        {"threshold": 0.0},
-    ],
-)
-def test_rules_that_are_none_of_ours_give_no_verdict(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="of service"):
-        recomputed(_with_rule(**changes))
-    with pytest.raises(ValueError, match="one rule"):
-        recomputed(_with_rule(name="wall", views=("value",)))
-    with pytest.raises(ValueError, match="nothing to compute"):
-        recomputed(dataclasses.replace(failing_check().targets[0], plan=None))
 
 
 @pytest.mark.parametrize(

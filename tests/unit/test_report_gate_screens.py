@@ -22,13 +22,15 @@ from dlprof.gate import exit_code
 from dlprof.records.gate import CheckReport, StageShift
 from dlprof.report.gate.check import check_document, check_report
 from dlprof.report.gate.files import (
+    render_annotation,
     render_bencher,
     render_benchmark_action,
+    render_comment,
     render_junit,
     render_openmetrics,
+    render_outputs,
+    render_summary,
 )
-from dlprof.report.gate.github import render_annotation, render_outputs
-from dlprof.report.gate.markdown import render_comment, render_summary
 from dlprof.report.gate.wording import advice, notes, stage_lines
 
 CHECKS: Mapping[str, Callable[[], CheckReport]] = {

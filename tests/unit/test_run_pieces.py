@@ -39,7 +39,7 @@ from dlprof.records import (
 from dlprof.report.screen import render_markdown
 from dlprof.report.script import script_document, script_report, verdict
 from dlprof.store import RunWriter, read_run
-from dlprof.store.naming import run_file_name
+from dlprof.store.format import run_file_name
 
 
 @pytest.mark.parametrize(

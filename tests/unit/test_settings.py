@@ -218,6 +218,7 @@ def test_values_are_read(key: str, raw: object, field: str, value: object) -> No
         ("step_time", "normal:2h,1s"),
         ("step_time", "normal:1s,2h"),
         ("step_time", "normal:0,1ms"),
+        ("step_time", "gamma:1ms,11ms"),
         ("step_time", "uniform:2ms,1ms"),
         ("step_time", "poisson:5ms"),
         ("step_time", "exponential:x"),
@@ -235,7 +236,8 @@ def test_a_bad_value_names_its_option_and_what_is_allowed(key: str, raw: object)
 
 def test_steps_that_differ_keep_how_they_do() -> None:
     settings = resolve({"step_time": " Normal: 50ms, 5ms "})
-    assert (settings.step_s, spread_of(settings.step_s)) == (0.05, "normal:50ms,5ms")
+    assert settings.step_s is not None
+    assert (float(settings.step_s), spread_of(settings.step_s)) == (0.05, "normal:50ms,5ms")
     written = settings_to_json(settings)
     assert (written["step_s"], written["step_spread"]) == (0.05, "normal:50ms,5ms")
     assert settings_from_json(json.loads(json.dumps(written))) == settings

@@ -18,9 +18,9 @@ from dlprof.stats import (
     NEAR,
     NEAR_LOG,
     Belief,
-    Expected,
+    ExpectedRates,
     Gap,
-    Observation,
+    ObservedRate,
     believe,
     observe,
     shortfall,
@@ -30,18 +30,20 @@ from dlprof.stats.belief import ADJUSTED_LOG_SD, COMPUTING_LOG_SD, NOISY_LOG_SD,
 Table = dict[str, list[float | None]]
 
 
-def seen(table: Table, log_sd: float = 0.10) -> list[Observation]:
+def seen(table: Table, log_sd: float = 0.10) -> list[ObservedRate]:
     """Observations from each configuration's rate in each block; ``None`` is a missing cell."""
     return [
-        Observation(key=key, block=block, log_rate=math.log(rate), log_sd=log_sd)
+        ObservedRate(key=key, block=block, log_rate=math.log(rate), log_sd=log_sd)
         for key, row in table.items()
         for block, rate in enumerate(row)
         if rate is not None
     ]
 
 
-def expected(log_sd: float = 0.08, **rates: float) -> Expected:
-    return Expected(log_rates={key: math.log(rate) for key, rate in rates.items()}, log_sd=log_sd)
+def expected(log_sd: float = 0.08, **rates: float) -> ExpectedRates:
+    return ExpectedRates(
+        log_rates={key: math.log(rate) for key, rate in rates.items()}, log_sd=log_sd
+    )
 
 
 def fastest(belief: Belief) -> str:
@@ -218,14 +220,14 @@ def test_predictions_of_the_same_workers_are_off_by_much_the_same() -> None:
 
 
 def test_the_speed_of_the_cores_explains_what_it_can() -> None:
-    def table(rng: random.Random, *, told: bool) -> list[Observation]:
+    def table(rng: random.Random, *, told: bool) -> list[ObservedRate]:
         made = []
         for block in range(4):
             for key, rate in {"a": 100.0, "b": 110.0}.items():
                 speed = rng.choice([0.0, -0.5])
                 log_rate = math.log(rate) + 0.9 * speed + rng.gauss(0, 0.02)
                 made.append(
-                    Observation(
+                    ObservedRate(
                         key=key,
                         block=block,
                         log_rate=log_rate,
@@ -245,7 +247,7 @@ def test_the_speed_of_the_cores_explains_what_it_can() -> None:
 
 def test_what_waits_does_not_follow_the_speed_of_the_cores() -> None:
     rows = [
-        Observation(
+        ObservedRate(
             key="a", block=n, log_rate=5.0, log_sd=0.01, cpu_share=0.02, log_speed=3 - 0.5 * (n % 2)
         )
         for n in range(6)
@@ -320,7 +322,7 @@ def test_workers_that_a_shared_resource_holds_back_say_little_of_fewer() -> None
         families=counts,
         calibrated=frozenset({1, 2}),
     )
-    disturbed = Observation(key="w0", block=0, log_rate=math.log(138), log_sd=0.8)
+    disturbed = ObservedRate(key="w0", block=0, log_rate=math.log(138), log_sd=0.8)
     rows = [*seen({"w12": [500, 710]}, log_sd=0.3), disturbed]
     rates = {key: believe(rows, predicted).rate(key).value for key in counts}
     assert rates["w0"] == pytest.approx(180, rel=0.2)
@@ -346,7 +348,7 @@ def test_chances_follow_the_gap() -> None:
 
 def test_configurations_of_one_group_have_one_rate_from_all_their_trials() -> None:
     rows = [
-        Observation(key=key, block=0, log_rate=math.log(rate), group=group)
+        ObservedRate(key=key, block=0, log_rate=math.log(rate), group=group)
         for key, rate, group in (("a", 90, "g"), ("a+", 110, "g"), ("b", 200, ""))
     ]
     belief = believe(rows)
@@ -358,13 +360,13 @@ def test_configurations_of_one_group_have_one_rate_from_all_their_trials() -> No
 
 
 def test_a_configuration_in_two_groups_stands_alone() -> None:
-    steady = Observation(key="a", block=0, log_rate=1.0, group="g")
-    whole = Observation(key="a", block=1, log_rate=1.0)
-    twin = Observation(key="a+", block=0, log_rate=2.0, group="g")
+    steady = ObservedRate(key="a", block=0, log_rate=1.0, group="g")
+    whole = ObservedRate(key="a", block=1, log_rate=1.0)
+    twin = ObservedRate(key="a+", block=0, log_rate=2.0, group="g")
     assert believe([steady, whole, twin]).ratio("a+", "a").value > 1.5
 
 
-def with_usage(workers: int, **usage: Any) -> Observation:
+def with_usage(workers: int, **usage: Any) -> ObservedRate:
     made = observe(trial(config(workers), 1000, spread=0.0, usage=Usage(**usage)))
     assert made is not None
     return made
@@ -432,10 +434,10 @@ def test_any_cells_and_predictions_give_finite_ordered_intervals(
     table: dict[str, list[float | None]], predicted: dict[str, float], log_sd: float
 ) -> None:
     rows = [
-        Observation(key=key, block=block, log_rate=value, log_sd=log_sd)
+        ObservedRate(key=key, block=block, log_rate=value, log_sd=log_sd)
         for key, values in table.items()
         for block, value in enumerate(values)
         if value is not None
     ]
     if rows:
-        assert is_sound(believe(rows, Expected(log_rates=predicted, log_sd=log_sd)))
+        assert is_sound(believe(rows, ExpectedRates(log_rates=predicted, log_sd=log_sd)))

@@ -75,7 +75,7 @@ PLAIN_STRATEGIES: Mapping[Any, st.SearchStrategy[Any]] = {
 }
 WITHIN_BOUNDS: Mapping[Any, Mapping[str, st.SearchStrategy[Any]]] = {
     Machine: {"usable_cores": st.floats(1e-60, 1e60)},
-    Constraints: {"ranks": st.integers(1, 2**64)},
+    Constraints: dict.fromkeys(("ranks", "nodes"), st.integers(1, 2**64)),
     CoreSpeeds: dict.fromkeys(("low", "median", "high"), st.floats(1e-60, 1e60)),
 }
 

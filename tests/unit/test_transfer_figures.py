@@ -18,8 +18,8 @@ from schemas import conforms
 
 from dlprof.advise.reasons import gain_words, pin_gains, typical_gain
 from dlprof.engine.transfer import largest_buffer
-from dlprof.machine.links import read_link
-from dlprof.machine.numa import node_cpus
+from dlprof.machine.inspection import node_cpus
+from dlprof.machine.nvidia import read_link
 from dlprof.records import Config, Copies, Estimate, Machine, PinCosts, Trial
 from dlprof.records.machine import link_bytes_per_s
 from dlprof.records.transfer import (

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.records import DatasetWeight
+from dlprof.targets import weighing
 from dlprof.targets.weighing import shards_of, weigh
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -103,6 +104,67 @@ def test_nothing_lazy_is_triggered() -> None:
     before = dict(vars(dataset))
     weigh(DataLoader(dataset), limit_s=60.0)
     assert vars(dataset) == before
+
+
+def test_a_lazy_proxy_is_not_asked_for_its_class() -> None:
+    class Proxy:
+        def __init__(self) -> None:
+            self.made = [1, 2, 3]
+
+        @property  # type: ignore[misc]
+        def __class__(self) -> type:
+            raise AssertionError("the proxy was evaluated")
+
+    found = weigh(DataLoader(Held(proxy=Proxy(), few=[Proxy()])), limit_s=60.0)
+    assert not [each.failure for each in found.attributes if each.failure]
+
+
+class Unreadable:
+    """Fails to be unpickled."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __reduce__(self) -> Any:
+        return int, (self.text,)
+
+
+def test_an_attribute_that_is_cut_off_counts_without_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(weighing, "_SAMPLE_BYTES", 40_000)
+    first = [str(number) for number in range(10_000)]
+    found = _weighed(first=first, second=dict.fromkeys(["a"], Whole("x" * 400_000)))
+    sizes = {each.name: each for each in found.attributes}
+    cut = next(each for name, each in sizes.items() if name.startswith("second"))
+    assert cut.how == "at_least"
+    assert cut.pickled_bytes == pytest.approx(400_000, rel=0.02)
+
+
+class Whole:
+    """Is pickled as a whole."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __reduce__(self) -> Any:
+        return Whole, (self.text[:200_000], self.text[200_000:])
+
+
+def test_bytes_stay_bounded_where_nothing_can_be_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weighing, "_SAMPLE_BYTES", 100_000)
+    monkeypatch.setattr(weighing, "_SAMPLE_S", 60.0)
+    sinks: list[Any] = []
+    plain = weighing._Sink.emptied
+
+    def emptied(sink: Any) -> Any:
+        sinks.append(plain(sink))
+        return sinks[-1]
+
+    monkeypatch.setattr(weighing._Sink, "emptied", emptied)
+    _weighed(odd=[Unreadable(f"x{number}") for number in range(300)])
+    assert len(sinks) > 1
+    assert all(sink.most < 8 * 100_000 for sink in sinks[1:])
 
 
 def test_getstate_is_called_once() -> None:

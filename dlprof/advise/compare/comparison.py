@@ -14,9 +14,9 @@ from dlprof import late
 from dlprof.advise import thresholds as at
 from dlprof.advise.compare.sides import (
     Chosen,
-    Costs,
     PartCode,
     Side,
+    SideCosts,
     bridges,
     doubts,
     pair,
@@ -118,12 +118,12 @@ class Comparison:
         return str(late.call("notebook_html", self))
 
 
-class Kind(NamedTuple):
+class CauseKind(NamedTuple):
     """A kind of part.
 
     Attributes:
         title: It in words.
-        costs: The fields of ``Costs`` that belong to it.
+        costs: The fields of ``SideCosts`` that belong to it.
         figures: Names of the figures that show it.
         sentence: These of both sides in a sentence.
         cause: The code of its finding and the fix, where it slows the slower side.
@@ -198,9 +198,9 @@ def _waiting(a: Figures, b: Figures) -> str:
     return text + "."
 
 
-KINDS: Mapping[PartCode, Kind] = MappingProxyType(
+KINDS: Mapping[PartCode, CauseKind] = MappingProxyType(
     {
-        "cpu": Kind(
+        "cpu": CauseKind(
             "CPU time per sample",
             # Threads of the main process that spin while they wait take CPU time and are more
             # threads: apart from each other, the two would seem to cancel.
@@ -209,7 +209,7 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
             _cpu,
             ("fetch.cpu", "Make __getitem__ cheaper, or take a machine with faster cores."),
         ),
-        "cores": Kind(
+        "cores": CauseKind(
             "available cores",
             ("affinity", "own_stretch"),
             ("affinity_cpus", "logical_cpus", "own_cpu_cores"),
@@ -219,35 +219,35 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
             ),
             ("cpu.affinity", "Let the job run on more CPUs: affinity mask, cpuset, taskset."),
         ),
-        "quota": Kind(
+        "quota": CauseKind(
             "CPU quota",
             ("quota_stretch",),
             ("quota_cores", "usable_cores", "throttled_fraction"),
             lambda a, b: f"{_quota(a)} in A, and {_quota(b)} in B.",
             ("cpu.quota", "Raise the CPU quota of the job's cgroup or container."),
         ),
-        "neighbours": Kind(
+        "neighbours": CauseKind(
             "background load",
             ("neighbour_stretch",),
             ("available_cpu_cores", "usable_cores", "other_cpu_cores", "run_queue_wait_fraction"),
             lambda a, b: f"A {_neighbours(a)}. B {_neighbours(b)}.",
             ("cpu.neighbours", "Move the other processes, or reserve cores for this job."),
         ),
-        "storage": Kind(
+        "storage": CauseKind(
             "blocked on storage",
             ("io_s",),
             ("io_s_per_sample", "io_from", "cache_hit_fraction", "read_bytes_per_s"),
             _storage,
             ("fetch.io", "Bring the data to faster storage or into memory, or add workers."),
         ),
-        "receive": Kind(
+        "receive": CauseKind(
             "receiving and pinning",
             ("receive_s", "pin_s"),
             ("receive_s_per_sample", "pin_s_per_sample"),
             _receive,
             ("main.receive", "Send fewer and larger tensors per batch."),
         ),
-        "copy": Kind(
+        "copy": CauseKind(
             "copies to the device",
             ("copy_s",),
             ("copy_s_per_sample",),
@@ -256,26 +256,26 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
             ),
             ("transfer.link", "Pin memory, and look at the link with dlprof transfer."),
         ),
-        "wait": Kind(
+        "wait": CauseKind(
             "waiting for data",
             ("wait_s",),
             ("wait_s_per_sample", "settings", "fetch_s_per_batch"),
             _waiting,
         ),
-        "step": Kind(
+        "step": CauseKind(
             "the training step",
             ("step_s",),
             ("step_s_per_sample", "wait_fraction"),
             _seconds("The training step takes {} a sample in A and {} in B.", "step_s_per_sample"),
             ("consumer", "The step is the limit; the loader is not what to change."),
         ),
-        "settings": Kind(
+        "settings": CauseKind(
             "the settings",
             ("workers", "pin_thread"),
             ("settings",),
             lambda a, b: f"A ran with {a['settings']}, B with {b['settings']}.",
         ),
-        "remainder": Kind(
+        "remainder": CauseKind(
             "unexplained", (), (), lambda _a, _b: "What the figures of the runs don't explain."
         ),
     }
@@ -285,10 +285,6 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
 
 _LARGEST_LOG = 50.0
 """Factors beyond ``exp`` of it, either way, are shown as that."""
-
-
-_NOTHING = 1e-9
-"""Parts of which rounding is all that is left are not shown; the rest adds up without them."""
 
 
 def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = False) -> Comparison:
@@ -311,10 +307,11 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     one, two, how = pair(a, b, num_workers=num_workers, best=best)
     side_a, side_b = side_of(one), side_of(two)
     total, shares = split(one, two)
+    # Parts of which rounding is all that is left are not shown; the rest adds up without them.
     parts = [
         _part(code, log_ratio, side_a, side_b, by_form=code != "settings" or not bridges(one, two))
         for code, log_ratio in shares.items()
-        if code == "remainder" or abs(log_ratio.value) > _NOTHING
+        if code == "remainder" or abs(log_ratio.value) > 1e-9
     ]
     order = [*KINDS]
     parts.sort(key=lambda p: (p.code == "remainder", -abs(p.log_ratio.value), order.index(p.code)))
@@ -544,12 +541,12 @@ def _shared_out(a: Side, b: Side) -> dict[PartCode, float]:
     return {**parts, "remainder": total - math.fsum(parts.values())}
 
 
-def comparable(a: Side, b: Side) -> tuple[Costs, Costs] | None:
+def comparable(a: Side, b: Side) -> tuple[SideCosts, SideCosts] | None:
     """The costs of both sides, what one of them doesn't show left out of both."""
     if a.costs is None or b.costs is None:
         return None
     hidden = [field for code in (*a.unknown, *b.unknown) for field in KINDS[code].costs]
-    neutral = {field: getattr(Costs(cpu_s=1.0), field) for field in hidden}
+    neutral = {field: getattr(SideCosts(cpu_s=1.0), field) for field in hidden}
     one, two = (dataclasses.replace(side, **neutral) for side in (a.costs, b.costs))
     if one.affinity == two.affinity:
         # Where CPUs are as many, more waiting for them is no matter of how many there are.
@@ -562,7 +559,7 @@ def comparable(a: Side, b: Side) -> tuple[Costs, Costs] | None:
     return one, two
 
 
-def exchanging(a: Costs, b: Costs) -> Callable[[frozenset[PartCode]], float]:
+def exchanging(a: SideCosts, b: SideCosts) -> Callable[[frozenset[PartCode]], float]:
     """The log rate of A with some parts as in B."""
 
     def value(codes: frozenset[PartCode]) -> float:

@@ -46,8 +46,6 @@ PartCode = Literal[
     "remainder",
 ]
 
-_MOST_GROUPS = 20
-"""Trials of one configuration are left out in at most so many groups, however many there are."""
 
 _LEAST, _MOST = 1e-12, 1e12
 
@@ -102,7 +100,9 @@ class Chosen:
     def leaving_out(self) -> list[Chosen]:
         """Without each of its own trials, or group of them; none if there is but one."""
         own = self.own
-        count = min(_MOST_GROUPS, len(own))
+        # Trials of one configuration are left out in at most so many groups, however many
+        # there are.
+        count = min(20, len(own))
         return [
             dataclasses.replace(self, trials=tuple(t for t in self.trials if id(t) not in out))
             for place in range(count if count > 1 else 0)
@@ -114,12 +114,6 @@ def pair(
     a: Run, b: Run, *, num_workers: int | None = None, best: bool = False
 ) -> tuple[Chosen, Chosen, str]:
     """Choose what to compare.
-
-    Args:
-        a: The first run.
-        b: The second run.
-        num_workers: Compare only configurations of so many workers.
-        best: Compare the fastest of each run also where they share settings.
 
     Returns:
         That of either run, and which these are and why, one sentence.
@@ -369,7 +363,7 @@ _LEAST_CORES = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class SideCosts:
     """What decides the rate of one configuration on one machine. Seconds are per sample.
 
     Attributes:
@@ -455,7 +449,7 @@ class Side:
     """
 
     log_rate: float
-    costs: Costs | None
+    costs: SideCosts | None
     figures: Mapping[str, Any]
     unknown: Mapping[PartCode, str]
 
@@ -496,7 +490,7 @@ def side_of(chosen: Chosen) -> Side:
         unknown["neighbours"] = _first_reason(own, "other_cpu_cores")
     queued = min(_MOST_WAITING, figures["run_queue_wait_fraction"] or 0.0)
     threads = max(1.0, figures["own_cpu_cores"] / (1 - queued))  # those that wait for a core, too
-    costs = Costs(
+    costs = SideCosts(
         **{name: figures[f"{name}_per_sample"] or 0.0 for name in _SECONDS},
         worker_share=figures["worker_share"],
         threads=1.0 if config.num_workers else threads,
@@ -520,7 +514,7 @@ def _side_of_loop(log_rate: float, figures: Mapping[str, Any], chosen: Chosen) -
         return Side(log_rate=log_rate, costs=None, figures=figures, unknown={"wait": why})
     # Copies are part of the step, whose length the clock shows.
     step_s = max(0.0, period_s - wait_s)
-    costs = Costs(cpu_s=1.0, wait_s=wait_s, step_s=step_s)
+    costs = SideCosts(cpu_s=1.0, wait_s=wait_s, step_s=step_s)
     figures["step_s_per_sample"] = step_s
     return Side(log_rate=log_rate, costs=costs, figures=figures, unknown={})
 
@@ -592,7 +586,7 @@ def _explanation(run: Run, config: Config) -> Explanation | None:
     return max(alike, key=lambda each: each.config == config, default=None)
 
 
-def _with_waiting(costs: Costs, figures: Mapping[str, Any]) -> Costs:
+def _with_waiting(costs: SideCosts, figures: Mapping[str, Any]) -> SideCosts:
     """The costs with what waiting for a core adds, and to whom that is put down.
 
     All waiting is known from the run queue, and what the quota caused, from its throttling. Of what
@@ -621,7 +615,7 @@ def _with_waiting(costs: Costs, figures: Mapping[str, Any]) -> Costs:
     )
 
 
-def _without_run_queue(costs: Costs, figures: Mapping[str, Any]) -> Costs:
+def _without_run_queue(costs: SideCosts, figures: Mapping[str, Any]) -> SideCosts:
     """What cores that were used up, or a quota that was, say of waiting for them."""
     own: float = figures["own_cpu_cores"]
     quota, others = figures["quota_cores"], figures["other_cpu_cores"]

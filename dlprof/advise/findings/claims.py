@@ -18,7 +18,7 @@ from dlprof.advise import thresholds as at
 from dlprof.advise.findings.evidence import Costs, Script, View
 from dlprof.model import relative_error
 from dlprof.records import Config, Estimate, Fix, LoaderCall, Trial, WatchedLoader
-from dlprof.stats import believe, observe
+from dlprof.stats import NEAR, believe, observe
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +252,7 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
     if reasons:
         text = f"{claim.fix} The target's code prevents it: {'; '.join(reasons)}."
         return Fix(text=text, code=code)
+    text = claim.fix + _left_out(view, config)
     strategy, threads = config.sharing_strategy, config.worker_threads
     if strategy is not None and strategy != now.sharing_strategy:
         code = f'torch.multiprocessing.set_sharing_strategy("{strategy}")'
@@ -262,7 +263,47 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
 loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
     settings, call = _changes(now, config), view.evidence.target.call.checked()
     other = call.written(settings) if settings and call != LoaderCall() else ""
-    return Fix(text=claim.fix, dataloader_kwargs=settings, code=code, call=other)
+    return Fix(text=text, dataloader_kwargs=settings, code=code, call=other)
+
+
+def _left_out(view: View, config: Config) -> str:
+    """Which of the present arguments torch refuses without workers."""
+    now, own = view.config, view.evidence.target.own_config or view.config
+    if config.num_workers or not now.num_workers:
+        return ""
+    present = {
+        "prefetch_factor": now.prefetch_factor not in (None, 2),
+        "persistent_workers": now.persistent_workers,
+        "multiprocessing_context": now.start_method or own.start_method,
+    }
+    names = [name for name, is_given in present.items() if is_given]
+    return f" Leave out {', '.join(names)}: torch refuses that without workers." if names else ""
+
+
+def best_of_measured(view: View, claim: Claim) -> Claim:
+    """The claim, with fewer workers as its fix where these were measured to be as good as its own.
+
+    It is the cheapest within 3% of the best, as everywhere.
+    """
+    own, config = claim.gain, claim.config
+    if own is None or config is None:
+        return claim
+    tried = dict.fromkeys(trial.config for trial in view.evidence.plain("variant"))
+    gains = {each: gain for each in tried if (gain := gain_of(view, each)) is not None}
+    less = {
+        each: gain
+        for each, gain in gains.items()
+        if each.num_workers < config.num_workers
+        if each == view.having(num_workers=each.num_workers)
+    }
+    best = max(gain.value for gain in (gains.get(config, own), *less.values()))
+    near = [each for each, gain in less.items() if gain.value >= NEAR * best]
+    if not near:
+        return claim
+    chosen = min(near, key=lambda each: each.cost_key)
+    new, old = changed(view.config, chosen), changed(view.config, config)
+    fix = f"Set {new}: it costs less than {old}, and is at least as fast."
+    return dataclasses.replace(claim, config=chosen, gain=gains[chosen], fix=fix, code="")
 
 
 def changed(now: Config, config: Config) -> str:

@@ -9,6 +9,7 @@ from dlprof.advise.findings import heavy, loader, machine, slowed, unfed
 from dlprof.advise.findings.claims import (
     Claim,
     Place,
+    best_of_measured,
     changed,
     competes,
     crowds,
@@ -183,7 +184,11 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     """
     view, integrity = View.of(evidence), evidence.integrity
     claims = ((row, row.rule(view)) for row in rows(view))
-    stated = (_stated(view, row, claim) for row, claim in claims if claim is not None)
+    stated = (
+        _stated(view, row, best_of_measured(view, claim))
+        for row, claim in claims
+        if claim is not None
+    )
     found = [each for each in stated if integrity.allows(each[1], view.config)]
     for each in found_in(evidence.trials(), integrity, view.workers):
         if each.code != "workers.unfed":  # a rule of its own knows which

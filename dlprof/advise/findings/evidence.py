@@ -674,15 +674,39 @@ class View:
         return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
 
     @property
+    def waits_for_gil_s(self) -> float | None:
+        """Blocked time in making a batch that is a wait for the GIL; ``None`` if unknown."""
+        parts = [self.stage("fetch"), self.stage("collate")]
+        known = [stage.gil_s for stage in parts if stage is not None and stage.gil_s is not None]
+        return math.fsum(known) if known else None
+
+    @property
+    def lock_share(self) -> float:
+        """Share of their busy time in which workers were seen in a lock that processes share."""
+        told = None if self.explained is None else self.explained.trial_id
+        traced = (trial for trial in self.evidence.trials() if trial.id == told)
+        waits = next((trial.usage.worker_waits for trial in traced), {})
+        return waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
+
+    @property
+    def gil_share(self) -> float:
+        """Share of making a batch that is known to be a wait for the GIL."""
+        if self.costs is None or self.costs.making.wall_s <= 0:
+            return 0.0
+        return min(1.0, (self.waits_for_gil_s or 0.0) / self.costs.making.wall_s)
+
+    @property
     def gil_s(self) -> float:
-        """Blocked time in making a batch that may be a wait for the GIL, at most.
+        """Blocked time in making a batch that is, or may be, a wait for the GIL, at most.
 
         Other threads of the process held it for no longer than they computed. A worker's feeder
         and what hands descriptors over release it while they copy.
         """
-        explained, costs = self.explained, self.costs
+        explained, costs, seen_s = self.explained, self.costs, self.waits_for_gil_s
         if explained is None or costs is None:
             return 0.0
+        if seen_s is not None:
+            return min(costs.making.io_s, seen_s)
         watched = self.config.start_method in ("spawn", "forkserver")
         if self.workers and self.most_threads <= at.OWN_THREADS + watched:
             return 0.0

@@ -149,6 +149,15 @@ def deeper(view: View) -> Config | None:
 
 
 def lock(view: View) -> Claim | None:
+    """A lock: one that workers share, or the GIL of a process."""
+    return _gil(view) or _shared(view)
+
+
+def _shared(view: View) -> Claim | None:
+    return _seen_in_lock(view) or _grown(view)
+
+
+def _grown(view: View) -> Claim | None:
     """Workers wait for each other: waiting grows with them, speed doesn't, and storage isn't why.
 
     What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
@@ -177,14 +186,73 @@ def lock(view: View) -> Claim | None:
         (making.io_s - free.io_s) / max(1e-12, making.wall_s),
         "waiting_s waiting_with_one_worker_s num_workers read_bytes_per_s",
         {"waiting_with_one_worker_s": free.io_s},
-        "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
-        "no lock around slow work; until then num_workers=1 is as fast.",
-        """def open_own(worker_id):
+        _OPEN,
+        _OPENING,
+        gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
+    )
+
+
+_OPEN = (
+    "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
+    "no lock around slow work; until then num_workers=1 is as fast."
+)
+_OPENING = """def open_own(worker_id):
     dataset = torch.utils.data.get_worker_info().dataset
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker
 
-loader = DataLoader(dataset, worker_init_fn=open_own, ...)""",
+loader = DataLoader(dataset, worker_init_fn=open_own, ...)"""
+
+
+def _seen_in_lock(view: View) -> Claim | None:
+    """Workers are seen in a lock that processes share."""
+    costs = view.costs
+    if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
+        return None
+    if view.lock_share < at.LARGE_SHARE:
+        return None
+    locked_s = min(costs.fetch.io_s, view.lock_share * costs.making.wall_s)
+    free = dataclasses.replace(costs.fetch, io_s=costs.fetch.io_s - locked_s)
+    alike = dataclasses.replace(costs, fetch=free)
+    return Claim(
+        "Workers wait for each other",
+        f"{view.workers} workers spend {percent(view.lock_share)} of their busy time in a lock "
+        "that processes share: only one can use what it guards at a time.",
+        min(1.0, view.lock_share),
+        "waiting_s num_workers read_bytes_per_s",
+        {"locked_fraction": view.lock_share},
+        _OPEN,
+        _OPENING,
         gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
+    )
+
+
+def _gil(view: View) -> Claim | None:
+    """Other Python threads of the process that makes the batches hold its GIL."""
+    costs, gil_s, share = _making_costs(view), view.waits_for_gil_s or 0.0, view.gil_share
+    if costs is None or share < at.LARGE_SHARE:
+        return None
+    if gil_s < max(costs.making.io_s - gil_s, at.LARGE_SHARE * costs.making.cpu_s):
+        return None
+    more = more_workers(view)
+    gain = None if more is None else gain_of(view, more)
+    pays = more is not None and gain is not None and gain.value >= at.WORTH_TRYING
+    fix = "Keep other Python threads from computing in the process that fetches."
+    if pays and more is not None:
+        fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
+    free = dataclasses.replace(
+        costs, fetch=dataclasses.replace(costs.fetch, io_s=max(0.0, costs.fetch.io_s - gil_s))
+    )
+    return Claim(
+        "Making batches waits for the GIL",
+        f"Making a batch waits for the GIL for {format_duration(gil_s)}, "
+        f"{percent(share)} of its time: other Python threads of that process "
+        "compute at the same time.",
+        share * (view.wait or 1.0),
+        "fetch_waiting_s fetch_cpu_s",
+        {"gil_s": gil_s, "share": share},
+        fix,
+        config=more if pays else None,
+        gain=gain if pays else predicted_gain(view, costs=free),
     )
 
 
@@ -370,6 +438,8 @@ def fewer_workers(view: View) -> Config | None:
     else:  # those that were faster, all of them instrumented alike
         told = [each for each in view.evidence.explanations() if each.window_s]
         rates = {each.config.num_workers: each.batches / each.window_s for each in told}
+        started = 1 - turn(view)[1]  # share of an epoch that is left where workers start
+        rates = {n: rate * (started if n else 1.0) for n, rate in rates.items()}
         least = at.PAYS * rates.get(now, 0.0)
         faster = [n for n, rate in rates.items() if n < now and rate >= least]
         count = max(faster, key=rates.__getitem__, default=count)
@@ -412,7 +482,13 @@ def fetch_io(view: View) -> Claim | None:
     costs = _making_costs(view)
     if costs is not None and (unsure := _blocked(view, costs)) is not None:
         return unsure
-    if costs is None or costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
+    if costs is None:
+        return None
+    gil_s = min(costs.fetch.io_s, view.waits_for_gil_s or 0.0)
+    costs = dataclasses.replace(
+        costs, fetch=dataclasses.replace(costs.fetch, io_s=costs.fetch.io_s - gil_s)
+    )
+    if costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
         return None
     share = _share(costs, costs.fetch.io_s)
     if share < at.LARGE_SHARE or lock(view) is not None:
@@ -458,6 +534,8 @@ def fetch_io(view: View) -> Claim | None:
 def _blocked(view: View, costs: Costs) -> Claim | None:
     """Making a batch is blocked, and it can't be said on what: other threads may hold the GIL."""
     making, gil_s = costs.making, view.gil_s
+    if view.waits_for_gil_s is not None:  # it is known
+        return None
     share, least = _share(costs, making.io_s), max(making.cpu_s, at.LARGE_SHARE * making.io_s)
     if share < at.LARGE_SHARE or making.io_s < least or making.io_s - gil_s >= least:
         return None
@@ -562,7 +640,7 @@ def more_workers(view: View) -> Config | None:
     costs = _making_costs(view)
     if costs is None or (view.workers and (view.busy or 0.0) < at.HALF_BUSY):
         return None
-    if lock(view) is not None:
+    if _shared(view) is not None:
         return None
     beside = costs_for(view, view.having(num_workers=max(1, view.workers))) or costs
     cpu_s = costs.making.cpu_s + beside.put_cpu_s

@@ -26,7 +26,7 @@ from dlprof.units import format_bytes, format_duration
 def threads(view: View) -> Claim | None:
     """Threads inside the workers compete for the cores."""
     single = single_threaded(view)
-    if single is None:
+    if single is None or view.gil_share >= at.LARGE_SHARE:  # it is the GIL that they hold
         return None
     tried = measured_gain(view, single)
     # A worker_init_fn of the user's own may set its threads after dlprof's.
@@ -116,7 +116,10 @@ def _pinned_cpus(view: View) -> int | None:
 
 def _self_starved(view: View) -> float:
     """Share of making a batch in which it would wait for a core on a machine of its own."""
-    return max(0.0, 1 - view.cores / view.demand) if view.demand > 0 else 0.0
+    demand = view.demand
+    if view.costs is None:  # no batch was followed: by its threads that ran or could run
+        demand = (view.usage.own_cpu_cores or 0.0) / max(0.01, 1 - view.starved)
+    return max(0.0, 1 - view.cores / demand) if demand > 0 else 0.0
 
 
 def neighbours(view: View) -> Claim | None:
@@ -142,8 +145,18 @@ def neighbours(view: View) -> Claim | None:
         fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
         "cores.",
         gain=predicted_gain(view, cores=max(view.cores, had), now=had),
-        place=Place.CROWD if lost >= at.TAKES_OVER and crowded else Place.BEHIND,
+        place=Place.CROWD
+        if lost >= at.TAKES_OVER and crowded and not _has_larger_part(view, lost)
+        else Place.BEHIND,
     )
+
+
+def _has_larger_part(view: View, lost: float) -> bool:
+    """Whether fetching or collating, by itself, takes longer than what others take of a batch."""
+    if view.costs is None:
+        return False
+    fetch, collate, making = view.costs.fetch, view.costs.collate, view.costs.making
+    return max(fetch.cpu_s, fetch.io_s, collate.own_s) > lost * making.wall_s
 
 
 def oversubscribed(view: View) -> Claim | None:

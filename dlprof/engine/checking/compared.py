@@ -10,7 +10,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dlprof.engine.checking.git import BaseRef, Git, default_ref, remove_abandoned, worktree
+from dlprof.engine.checking.git import (
+    BaseRef,
+    Git,
+    default_ref,
+    find_git,
+    remove_abandoned,
+    worktree,
+)
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.errors import BaseTargetError, UsageError
 from dlprof.records.gate import Compared, Side
@@ -19,11 +26,8 @@ from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest
 from dlprof.trial.side import SidePlace
 
-_WORKING_TREE = "working tree"
 NO_SUBMODULES = "without its submodules"
 """Noted of a base that lacks what lies in them: git leaves them out of a worktree."""
-
-_UNEQUAL = "at a path of different length, which alone can cost a few percent"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,25 +59,18 @@ class SidePlan:
         )
 
 
-def request_of(settings: SweepSettings, pickled: str | None = None) -> BuildRequest:
+def request_of(settings: SweepSettings) -> BuildRequest:
     """How both sides build the target, unless something else differs between them."""
     return BuildRequest(
         target=settings.target,
         arguments=dict(settings.arguments),
         shuffle=settings.shuffle,
         seed=settings.seed,
-        pickled=pickled,
     )
 
 
 def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> SidePlan:
-    """The change: the working directory as it stands.
-
-    Args:
-        settings: What is loaded.
-        cwd: The working directory.
-        git: Its repository, where it is known to be in one.
-    """
+    """The change: the working directory as it stands."""
     commit = note = ""
     if git is not None:
         commit = git.commit("HEAD") or ""
@@ -83,7 +80,7 @@ def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> 
         request=request_of(settings),
         directory=cwd,
         root=cwd if git is None else git.root,
-        compared=Compared(name=_WORKING_TREE, commit=commit, note=note),
+        compared=Compared(name="working tree", commit=commit, note=note),
     )
 
 
@@ -103,7 +100,7 @@ def both_sides(
     if against is None and python is not None:
         yield _other_python(settings.sweep, cwd, python)
         return
-    git, directory = _repository(cwd), None
+    git, directory = find_git(cwd), None
     if against is not None and (git is None or git.commit(against) is None):
         directory = _directory(against, cwd)
     if git is None and directory is None:
@@ -111,8 +108,10 @@ def both_sides(
     change = working_tree(settings.sweep, cwd, git)
     if git is not None and directory is None:
         base = _base_ref(git, against, environ)
+        same = base.commit == change.compared.commit and not change.compared.note
+        named = Compared(name=base.name, commit=base.commit, note="the same commit" if same else "")
         with worktree(git, base.commit) as path:
-            yield _at_commit(settings.sweep, change, base, path, python), change
+            yield _base(settings.sweep, change, path, python, named), change
         return
     if directory is not None:
         if directory == cwd and python is None:
@@ -121,7 +120,10 @@ def both_sides(
                 hint="Give a directory that holds another version; "
                 "--self-test checks the code against itself.",
             )
-        yield _in_directory(settings.sweep, change, directory, python), change
+        # Held against the working directory, whatever it lies in.
+        here = dataclasses.replace(change, root=change.directory)
+        named = Compared(name=str(directory))
+        yield _base(settings.sweep, here, directory, python, named), change
 
 
 def _interpreter(python: str | None) -> str | None:
@@ -158,13 +160,6 @@ def _directory(against: str, cwd: Path) -> Path | None:
     return None
 
 
-def _repository(cwd: Path) -> Git | None:
-    try:
-        return Git(cwd)
-    except UsageError:
-        return None
-
-
 def _base_ref(git: Git, against: str | None, environ: Mapping[str, str]) -> BaseRef:
     if against is None:
         return default_ref(git, environ)
@@ -174,54 +169,41 @@ def _base_ref(git: Git, against: str | None, environ: Mapping[str, str]) -> Base
     return BaseRef(name=against, commit=commit)
 
 
-def _at_commit(
-    settings: SweepSettings, change: SidePlan, base: BaseRef, path: Path, python: str | None
+def _base(
+    settings: SweepSettings, change: SidePlan, root: Path, python: str | None, compared: Compared
 ) -> SidePlan:
-    notes = []
-    if base.commit == change.compared.commit and not change.compared.note:
-        notes.append("the same commit")
-    if len(str(path)) != len(str(change.root)):
-        notes.append(_UNEQUAL)
+    """The base whose code lies at ``root``, where the change's lies at its own root."""
+    notes = [compared.note] if compared.note else []
+    if len(str(root)) != len(str(change.root)):
+        notes.append("at a path of different length, which alone can cost a few percent")
     if python is not None:
         notes.append(f"by {python}")
-    if (path / ".gitmodules").exists():
+    if compared.commit and (root / ".gitmodules").exists():
         notes.append(NO_SUBMODULES)
-    request = _moved_request(settings, change.root, path)
-    notes += _same_file(request, settings)
+    request = request_of(settings)
+    spec = parse_target(request.target)
+    if spec.kind == "file" and Path(spec.source).is_absolute():
+        # An absolute path into the checkout means the base's own file.
+        source = Path(spec.source).resolve()
+        if source.is_relative_to(change.root):
+            moved = root / source.relative_to(change.root)
+            request = dataclasses.replace(request, target=f"{moved}:{spec.attr}")
+        else:
+            notes.append("with the same file of the target, which is outside of it")
     within = change.directory.relative_to(change.root)
-    directory = path / within
-    if not directory.is_dir():
+    if not (root / within).is_dir():
         raise BaseTargetError(
-            f"The base {base.name} ({base.commit[:7]}) has no directory {str(within)!r}",
+            f"The base {compared.name} ({compared.commit[:7]}) has no directory {str(within)!r}",
             hint="Run the check from the top of the repository.",
         )
     return SidePlan(
         side="base",
         request=request,
-        directory=directory,
-        root=path,
+        directory=root / within,
+        root=root,
         python=python or sys.executable,
-        moved=((str(change.root), str(path)),),
-        compared=Compared(name=base.name, commit=base.commit, note=", ".join(notes)),
-    )
-
-
-def _in_directory(
-    settings: SweepSettings, change: SidePlan, directory: Path, python: str | None
-) -> SidePlan:
-    notes = [] if len(str(directory)) == len(str(change.directory)) else [_UNEQUAL]
-    if python is not None:
-        notes.append(f"by {python}")
-    request = _moved_request(settings, change.directory, directory)
-    notes += _same_file(request, settings)
-    return SidePlan(
-        side="base",
-        request=request,
-        directory=directory,
-        root=directory,
-        python=python or sys.executable,
-        moved=((str(change.directory), str(directory)),),
-        compared=Compared(name=str(directory), note=", ".join(notes)),
+        moved=((str(change.root), str(root)),),
+        compared=dataclasses.replace(compared, note=", ".join(notes)),
     )
 
 
@@ -231,25 +213,3 @@ def _other_python(settings: SweepSettings, cwd: Path, python: str) -> tuple[Side
     )
     base = dataclasses.replace(change, side="base", python=python, compared=Compared(name=python))
     return base, change
-
-
-def _moved_request(settings: SweepSettings, old: Path, new: Path) -> BuildRequest:
-    """The base's own file, where TARGET is an absolute path into the checkout."""
-    request = request_of(settings)
-    spec = parse_target(request.target)
-    if spec.kind != "file" or not Path(spec.source).is_absolute():
-        return request
-    source = Path(spec.source).resolve()
-    if not source.is_relative_to(old):
-        return request
-    moved = new / source.relative_to(old)
-    return dataclasses.replace(request, target=f"{moved}:{spec.attr}")
-
-
-def _same_file(request: BuildRequest, settings: SweepSettings) -> list[str]:
-    """That both sides load the target from one file, which people may not have meant."""
-    spec = parse_target(request.target)
-    if spec.kind != "file" or not Path(spec.source).is_absolute():
-        return []
-    same = request.target == request_of(settings).target
-    return ["with the same file of the target, which is outside of it"] if same else []

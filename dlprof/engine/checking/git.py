@@ -30,9 +30,6 @@ _OF_HOOKS = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX
 class Git:
     """Asks git about the repository that a directory is in.
 
-    Args:
-        directory: In the repository.
-
     Attributes:
         root: The top of the working tree.
 
@@ -99,19 +96,11 @@ class Git:
         changed = (self.ask("status", "--porcelain") or "").splitlines()
         return any("__pycache__" not in line for line in changed)
 
-    def is_shallow(self) -> bool:
-        """Whether the history was fetched only in part."""
-        return self.ask("rev-parse", "--is-shallow-repository") == "true"
-
     def more_history(self) -> str:
         """What to do where the history was fetched only in part; empty where all of it is here."""
-        if not self.is_shallow():
+        if self.ask("rev-parse", "--is-shallow-repository") != "true":
             return ""
         return f"This clone holds only a part of the history. {_FETCH}"
-
-    def merge_base(self, ref: str) -> str | None:
-        """The commit at which the working tree's branch left another; ``None`` if unknown."""
-        return self.ask("merge-base", ref, "HEAD")
 
     def no_such_ref(self, ref: str) -> UsageError:
         """The error of a ref that doesn't exist."""
@@ -130,22 +119,13 @@ class Git:
             return "Name a branch, a tag or a commit of this repository; it has no remote."
         return self.more_history() or f"Fetch it first: git fetch origin {ref}."
 
-    def no_such_commit(self, commit: str) -> UsageError:
-        """The error of a commit that the CI system names and this clone doesn't have."""
-        return UsageError(
-            f"The commit {commit}, at which this branch began, can't be found in this clone",
-            hint=_FETCH,
-        )
 
-    def not_fetched(self, branch: str) -> UsageError:
-        """The error of a branch that the CI system names and this clone doesn't have."""
-        return UsageError(
-            f"The branch {branch}, which this change goes to, is not in this clone", hint=_FETCH
-        )
-
-    def no_merge_base(self, ref: str) -> UsageError:
-        """The error of two histories that don't meet in this clone."""
-        return UsageError(f"The commit at which this branch left {ref} can't be found", hint=_FETCH)
+def find_git(directory: Path) -> Git | None:
+    """The repository that a directory is in; ``None`` where it is in none."""
+    try:
+        return Git(directory)
+    except UsageError:
+        return None
 
 
 _LOCK = "dlprof check, process {pid} since {since} on {host}"
@@ -155,19 +135,16 @@ _SHORTEST, _LONGEST = 6, 200
 
 
 @contextlib.contextmanager
-def worktree(git: Git, commit: str, places: tuple[Path, ...] = ()) -> Iterator[Path]:
+def worktree(git: Git, commit: str) -> Iterator[Path]:
     """A worktree of a commit, removed at the end.
 
-    Args:
-        git: The repository.
-        commit: What to check out.
-        places: Directories that may hold it; the one for temporary files, and where the
-            checkout's path is too short for that, the directory beside the checkout.
+    It lies in the directory for temporary files; where the checkout's path is too short for that,
+    beside the checkout.
 
     Raises:
         FileError: git can't make it.
     """
-    path = _path_like(git.root, places or (Path(tempfile.gettempdir()), git.root.parent))
+    path = _path_like(git.root)
     since = int(psutil.Process().create_time())
     reason = _LOCK.format(pid=os.getpid(), since=since, host=platform.node())
     try:
@@ -187,30 +164,19 @@ def worktree(git: Git, commit: str, places: tuple[Path, ...] = ()) -> Iterator[P
 
 
 def remove_abandoned(directory: Path) -> None:
-    """Remove worktrees whose check doesn't run any more.
-
-    Args:
-        directory: In their repository; one that is in none has none.
-    """
-    with contextlib.suppress(UsageError):
-        _remove_abandoned(Git(directory))
-
-
-def _remove_abandoned(git: Git) -> None:
-    listed = git.ask("worktree", "list", "--porcelain") or ""
+    """Remove worktrees of the directory's repository whose check doesn't run any more."""
+    git = find_git(directory)
+    listed = (git and git.ask("worktree", "list", "--porcelain")) or ""
     for entry in listed.split("\n\n"):
         lines = entry.splitlines()
         found = next(filter(None, map(_LOCKED.match, lines)), None)
-        here = found is not None and found[3] == platform.node()
-        if found is not None and here and not _lives(int(found[1]), int(found[2])):
-            _remove(git, Path(lines[0].removeprefix("worktree ")))
-
-
-def _lives(pid: int, since: int) -> bool:
-    try:
-        return abs(psutil.Process(pid).create_time() - since) < 2
-    except psutil.Error:
-        return False
+        if git is not None and found is not None and found[3] == platform.node():
+            try:
+                lives = abs(psutil.Process(int(found[1])).create_time() - int(found[2])) < 2
+            except psutil.Error:
+                lives = False
+            if not lives:
+                _remove(git, Path(lines[0].removeprefix("worktree ")))
 
 
 def _remove(git: Git, path: Path) -> None:
@@ -222,11 +188,12 @@ def _remove(git: Git, path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _path_like(checkout: Path, places: tuple[Path, ...]) -> Path:
+def _path_like(checkout: Path) -> Path:
     """A path that doesn't exist, as long as the checkout's where that can be had.
 
     Paths of different length have shown differences of speed by themselves.
     """
+    places = Path(tempfile.gettempdir()), checkout.parent
     for place in places:
         room = len(str(checkout)) - len(str(place.resolve())) - 1
         if _SHORTEST <= room <= _LONGEST and os.access(place, os.W_OK):
@@ -275,10 +242,6 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> BaseRef:
 
     Where nothing has changed since, as on that branch itself, the commit before is taken.
 
-    Args:
-        git: The repository.
-        environ: Where CI systems tell what a change is to be merged into.
-
     Raises:
         UsageError: There is none to be found.
     """
@@ -286,18 +249,26 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> BaseRef:
         if environ.get(name):
             commit = git.commit(environ[name])
             if commit is None:
-                raise git.no_such_commit(environ[name])
+                raise UsageError(
+                    f"The commit {environ[name]}, at which this branch began, can't be found in "
+                    "this clone",
+                    hint=_FETCH,
+                )
             return _or_before(git, BaseRef(name="merge base", commit=commit))
     for branch, needed in _branches(git, environ):
         if git.commit(branch) is None:
             continue
-        base = git.merge_base(branch)
+        base = git.ask("merge-base", branch, "HEAD")
         if base is None:
-            raise git.no_merge_base(branch)
+            raise UsageError(
+                f"The commit at which this branch left {branch} can't be found", hint=_FETCH
+            )
         return _or_before(git, BaseRef(name=f"merge base with {needed}", commit=base))
     named = _named(environ)
     if named:
-        raise git.not_fetched(named[0])
+        raise UsageError(
+            f"The branch {named[0]}, which this change goes to, is not in this clone", hint=_FETCH
+        )
     raise UsageError(
         "There is no upstream branch that this change could be checked against",
         hint="Name a git ref or a directory with --against REF, or give --baseline FILE.",

@@ -8,13 +8,14 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from dlprof.engine.checking.compared import SidePlan, working_tree
-from dlprof.engine.checking.git import Git, remove_abandoned
+from dlprof.engine.checking.git import find_git, remove_abandoned
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
-from dlprof.errors import FileError, NothingMeasuredError, UsageError
+from dlprof.errors import FileError, NothingMeasuredError
 from dlprof.files import check_plain, folder_lock, replace_file, write_fault
 from dlprof.gate import (
     add_entry,
@@ -26,20 +27,16 @@ from dlprof.gate import (
     make_plan,
     parse_baseline,
 )
-from dlprof.gate.baseline_file import MOST_CHARACTERS
-from dlprof.records import Machine, Target
+from dlprof.gate.baseline import MOST_CHARACTERS
+from dlprof.records import Target
 from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
 from dlprof.units import counted
-from dlprof.version import __version__
 
 _HINT = "Give the path of a baseline that dlprof baseline update wrote."
 
 
 def read_baseline(path: Path) -> list[BaselineEntry]:
     """The entries of a baseline; none of a file that isn't there yet.
-
-    Args:
-        path: The file; a link is followed.
 
     Raises:
         FileError: If it can't be read or understood.
@@ -51,10 +48,6 @@ def record_entry(path: Path, entry: BaselineEntry) -> int:
     """Add a run to a baseline, which is created where it doesn't exist.
 
     Two that record at the same time wait for each other, so that neither loses its run.
-
-    Args:
-        path: The file; a link is followed, and stays.
-        entry: The run.
 
     Returns:
         How many runs of the file, this one among them, later runs like it are compared with.
@@ -90,9 +83,6 @@ LOAD_BLOCKS = 40
 """Blocks of loading in a run: their median spreads by far less than runs do."""
 
 START_BLOCKS = 3
-_LEAST_BLOCKS = 5
-_SHARE_OF_STARTS = 0.2
-"""Of the budget: starts that take more are left out, since nothing is judged by them."""
 
 
 def check_baseline(
@@ -104,13 +94,6 @@ def check_baseline(
     clock: Callable[[], float] = time.monotonic,
 ) -> CheckReport:
     """Check the working directory against the history in a file.
-
-    Args:
-        settings: What is loaded, and the limits.
-        path: The baseline; one that isn't there holds nothing.
-        listener: Told of the progress.
-        cwd: The working directory.
-        clock: Monotonic seconds.
 
     Returns:
         The verdict, and the run as a baseline would keep it.
@@ -133,15 +116,7 @@ def check_baseline(
         change=run.compared,
         override=settings.override,
     )
-    return dataclasses.replace(
-        check,
-        warn_only=settings.warn_only,
-        started_at=entry.recorded_at,
-        dlprof_version=__version__,
-        python_version=run.versions["python"],
-        torch_version=run.versions["torch"],
-        machine=run.machine,
-    )
+    return dataclasses.replace(check, warn_only=settings.warn_only, **run.provenance)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +126,13 @@ class MeasuredRun:
     Attributes:
         entry: As a baseline keeps it.
         compared: The code, for people.
-        versions: ``torch`` and ``python``.
-        machine: What it was measured on.
+        provenance: When, by what and on what, as ``Sides.provenance`` says it.
         took_s: Wall seconds, all included.
     """
 
     entry: BaselineEntry
     compared: Compared
-    versions: Mapping[str, str]
-    machine: Machine
+    provenance: Mapping[str, Any]
     took_s: float
 
 
@@ -172,12 +145,6 @@ def measure_run(
 ) -> MeasuredRun:
     """Measure the working directory alone, as a baseline keeps it.
 
-    Args:
-        settings: What is loaded, and the budget.
-        listener: Told of the progress.
-        cwd: The working directory.
-        clock: Monotonic seconds.
-
     Raises:
         DlprofError: An input can't be used, or nothing could be measured.
     """
@@ -185,13 +152,10 @@ def measure_run(
     plan = lone_side(settings, (cwd or Path.cwd()).resolve())
     with open_sides([plan], settings, listener) as sides:
         figures = _figures(sides, settings, lambda: clock() - began_s)
-    built = sides.built["change"]
-    entry = recordable(plan, sides, settings, started_at=started_at, figures=figures)
     return MeasuredRun(
-        entry=entry,
+        entry=recordable(plan, sides, settings, started_at=started_at, figures=figures),
         compared=plan.compared,
-        versions=built.versions,
-        machine=sides.machine,
+        provenance=sides.provenance(started_at),
         took_s=clock() - began_s,
     )
 
@@ -206,9 +170,11 @@ def recordable(
 ) -> BaselineEntry:
     """The change as a baseline keeps it, whatever else was measured beside it."""
     built = sides.built["change"]
+    # TARGET with its arguments, in one order.
+    arguments = (f"{key}={value}" for key, value in sorted(settings.sweep.arguments.items()))
     key = baseline_key(
         sides.machine,
-        target=_spelled(settings),
+        target=" ".join((settings.sweep.target, *arguments)),
         python=built.versions["python"],
         torch=built.versions["torch"],
         config=sides.configs["change"],
@@ -225,11 +191,7 @@ def recordable(
 def lone_side(settings: CheckSettings, cwd: Path) -> SidePlan:
     """The working directory as the one side that is measured, in a git repository or not."""
     remove_abandoned(cwd)
-    try:
-        git = Git(cwd)
-    except UsageError:
-        return working_tree(settings.sweep, cwd)
-    return working_tree(settings.sweep, cwd, git)
+    return working_tree(settings.sweep, cwd, find_git(cwd))
 
 
 def data_fingerprint(target: Target) -> str:
@@ -242,12 +204,6 @@ def data_fingerprint(target: Target) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
-def _spelled(settings: CheckSettings) -> str:
-    """TARGET with its arguments, in one order."""
-    arguments = (f"{key}={value}" for key, value in sorted(settings.sweep.arguments.items()))
-    return " ".join((settings.sweep.target, *arguments))
-
-
 def _figures(
     sides: Sides, settings: CheckSettings, elapsed_s: Callable[[], float]
 ) -> dict[str, float]:
@@ -258,12 +214,11 @@ def _figures(
     """
     budget_s = settings.sweep.budget_s
     blocks: list[Block] = []
-    if START_BLOCKS * sides.start_s <= _SHARE_OF_STARTS * (budget_s - elapsed_s()):
+    # Of the budget: starts that take more are left out, since nothing is judged by them.
+    if START_BLOCKS * sides.start_s <= 0.2 * (budget_s - elapsed_s()):
         blocks += _some(sides, "start", START_BLOCKS)
     loaded = 0
-    while loaded < LOAD_BLOCKS and (
-        loaded < _LEAST_BLOCKS or elapsed_s() + sides.block_s <= budget_s
-    ):
+    while loaded < LOAD_BLOCKS and (loaded < 5 or elapsed_s() + sides.block_s <= budget_s):
         blocks += _some(sides, "load", 1)
         loaded += 1
     figures = figures_of_blocks(make_plan(), blocks)

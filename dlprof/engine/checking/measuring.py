@@ -16,12 +16,6 @@ from dlprof.units import format_duration
 _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
 _HOPELESS = 4.0
 """A check whose first look would take so many times what is left of the budget isn't begun."""
-_FAR_SLOWER = 2.0
-"""Blocks of two sides that differ by less may do so by chance."""
-_QUICK_BATCH_S = 200e-6
-"""Stamps cost about a fifth of that."""
-_SIDES = 2
-_BLOCKS_OF_SIDE = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +43,6 @@ def measure(
 ) -> MeasuredQuads:
     """Measure quads until the rules decide, or the budget is spent.
 
-    Args:
-        sides: Both, warmed up.
-        settings: The limits, the confidence, the budget.
-        listener: Told of each quad.
-        clock: Monotonic seconds.
-        began_s: When the whole check began, by that clock.
-
     Raises:
         UsageError: The budget is far too small for this target.
         NothingMeasuredError: One side fails again and again.
@@ -64,13 +51,16 @@ def measure(
     plan = _plan(sides, settings)
     _refuse_slow(plan, sides, settings, left_s)
     batch_s = sides.block_s / sides.batches
-    if batch_s < _QUICK_BATCH_S:
+    # Stamps cost about a fifth of that.
+    if batch_s < 200e-6:
         listener.message(
             f"a batch takes only {format_duration(batch_s)}, and timing it is part of that; "
             "larger batches are timed better"
         )
     unavailable: dict[str, str] = {}
-    starts_last = not _starts_fit(plan, sides, left_s)
+    # Whether the first looks of both series are within the budget.
+    starts_s = sum(sides.starts_s.values()) * _first_look(plan, "start")
+    starts_last = not (starts_s + _load_s(plan, sides) <= left_s)
     if starts_last and not _starts_differ(sides, settings):
         reason = (
             f"a start takes {format_duration(sides.start_s)} here, and "
@@ -83,12 +73,6 @@ def measure(
     return MeasuredQuads(plan=plan, quads=loop.run(), unavailable=unavailable)
 
 
-def _starts_fit(plan: CheckPlan, sides: Sides, left_s: float) -> bool:
-    """Whether the first looks of both series are within the budget."""
-    starts_s = sum(sides.starts_s.values()) * _first_look(plan, "start")
-    return starts_s + _load_s(plan, sides) <= left_s
-
-
 def _starts_differ(sides: Sides, settings: CheckSettings) -> bool:
     """Whether the change started so much later, that once, that it has to be looked into."""
     limits, base_s = settings.limits, sides.starts_s.get("base", 0.0)
@@ -98,7 +82,7 @@ def _starts_differ(sides: Sides, settings: CheckSettings) -> bool:
 
 def _load_s(plan: CheckPlan, sides: Sides) -> float:
     """What blocks of loading take up to their first look."""
-    return sides.block_s * _SIDES * _BLOCKS_OF_SIDE * _first_look(plan, "load")
+    return sides.block_s * 2 * 2 * _first_look(plan, "load")
 
 
 def _plan(sides: Sides, settings: CheckSettings, without: tuple[str, ...] = ()) -> CheckPlan:
@@ -139,7 +123,8 @@ def _unequal(sides: Sides) -> str:
     """
     took = sides.tried_s.get("load", {})
     base_s, change_s = took.get("base", 0.0), took.get("change", 0.0)
-    if not base_s or change_s < _FAR_SLOWER * base_s:
+    # Blocks of two sides that differ by less may do so by chance.
+    if not base_s or change_s < 2.0 * base_s:
         return ""
     return f" in the change, {change_s / base_s:.3g} times as long as in the base"
 
@@ -163,7 +148,8 @@ class _Loop:
         look = next_look(self.plan, self.quads)
         while not look.decided:
             for series in self._order(look.needed):
-                if not self._has_time_for(series):
+                ends_s = self.clock() - self.began_s + self.took_s.get(series, 0.0)
+                if ends_s > self.settings.sweep.budget_s:
                     return tuple(self.quads)
                 self._measure(series, look)
                 self.sides.refuse_failing()
@@ -178,10 +164,6 @@ class _Loop:
         self.took_s[series] = self.clock() - began_s
         elapsed_s = self.clock() - self.began_s
         self.listener.quads(self.done, look, elapsed_s, self.settings.sweep.budget_s)
-
-    def _has_time_for(self, series: Series) -> bool:
-        ends_s = self.clock() - self.began_s + self.took_s.get(series, 0.0)
-        return ends_s <= self.settings.sweep.budget_s
 
     def _order(self, needed: Mapping[Series, int]) -> Iterator[Series]:
         """What to measure up to the next look.

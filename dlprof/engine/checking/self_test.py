@@ -16,12 +16,7 @@ from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.errors import NothingMeasuredError
 from dlprof.gate import checked_target, make_self_test
-from dlprof.records.gate import Compared, Quad, TargetCheck
-from dlprof.records.self_test import SelfTest
-from dlprof.version import __version__
-
-INJECTED = 2.0
-"""The slowdown is this multiple of the limit: one that a check has to find."""
+from dlprof.records.gate import Compared, Quad, SelfTest, TargetCheck
 
 
 def run_self_test(
@@ -35,54 +30,31 @@ def run_self_test(
 
     Each of the two checks has the whole budget, as checks have it.
 
-    Args:
-        settings: What is loaded, and the limits.
-        listener: Told of the progress.
-        cwd: The working directory.
-        clock: Monotonic seconds.
-
     Raises:
         DlprofError: The target can't be built or loaded from, or takes no time.
     """
     started_at = now()
     change = lone_side(settings, (cwd or Path.cwd()).resolve())
     base = dataclasses.replace(change, side="base", compared=Compared(name="the same code"))
-    tester = _Tester(settings, listener, clock)
+
+    def checked(against: SidePlan) -> tuple[TargetCheck, Sides, float]:
+        """One check; also its sides, ended, and the service time of a batch of the base."""
+        began_s = clock()
+        with open_sides((base, against), settings, listener) as sides:
+            measured = measure(sides, settings, listener, clock=clock, began_s=began_s)
+        check = checked_target(settings.sweep.target, measured.plan, measured.quads)
+        check = dataclasses.replace(check, measured_s=clock() - began_s)
+        return check, sides, _batch_s(measured.quads, sides)
+
     listener.message("the same code against itself")
-    same, sides, batch_s = tester.checked((base, change))
-    injected = INJECTED * settings.limits.service
+    same, sides, batch_s = checked(change)
+    # The slowdown is this multiple of the limit: one that a check has to find.
+    injected = 2.0 * settings.limits.service
     listener.message(f"the same code, {100 * injected:g}% slower")
     request = dataclasses.replace(change.request, delay_s=injected * batch_s)
-    slowed, _, _ = tester.checked((base, dataclasses.replace(change, request=request)))
-    built = sides.built["change"]
-    return dataclasses.replace(
-        make_self_test(same, slowed, injected),
-        started_at=started_at,
-        dlprof_version=__version__,
-        python_version=built.versions["python"],
-        torch_version=built.versions["torch"],
-        machine=sides.machine,
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Tester:
-    """Runs the checks of a self-test."""
-
-    settings: CheckSettings
-    listener: CheckListener
-    clock: Callable[[], float]
-
-    def checked(self, plans: tuple[SidePlan, SidePlan]) -> tuple[TargetCheck, Sides, float]:
-        """One check; also its sides, ended, and the service time of a batch of the base."""
-        began_s = self.clock()
-        with open_sides(plans, self.settings, self.listener) as sides:
-            measured = measure(
-                sides, self.settings, self.listener, clock=self.clock, began_s=began_s
-            )
-        check = checked_target(self.settings.sweep.target, measured.plan, measured.quads)
-        check = dataclasses.replace(check, measured_s=self.clock() - began_s)
-        return check, sides, _batch_s(measured.quads, sides)
+    slowed, _, _ = checked(dataclasses.replace(change, request=request))
+    test = make_self_test(same, slowed, injected)
+    return dataclasses.replace(test, **sides.provenance(started_at))
 
 
 def _batch_s(quads: Sequence[Quad], sides: Sides) -> float:

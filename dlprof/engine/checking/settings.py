@@ -22,9 +22,6 @@ BLOCK_S = 0.05
 blocks of 0.15 s mostly see a change, four of 0.05 s seldom do (simulated: a verdict on equal code
 after 2.6 s of loading instead of 11; benchmarks, gate_rule)."""
 
-_LEAST_PATIENCE_S = 30.0
-"""Importing torch on a slow machine takes as long."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSettings:
@@ -68,16 +65,6 @@ def for_check(
 ) -> CheckSettings:
     """A check's settings from those of a sweep, which share files and variables.
 
-    Args:
-        settings: As resolved; a budget that no flag gave is a sweep's, and not taken.
-        origins: Where each came from.
-        against: See ``CheckSettings``.
-        against_python: Likewise.
-        fail_above: How much slower loading may get, as a fraction.
-        confidence: See ``CheckSettings``.
-        pin: Likewise.
-        override: Likewise.
-
     Raises:
         UsageError: A setting is given several values.
     """
@@ -100,7 +87,8 @@ def for_check(
 def patience(settings: CheckSettings) -> tuple[float, str]:
     """How long one answer may take, in seconds, and the option that makes it no longer."""
     timeout_s = settings.sweep.timeout_s
-    budget_s = max(settings.sweep.budget_s, _LEAST_PATIENCE_S)
+    # Importing torch on a slow machine takes as long.
+    budget_s = max(settings.sweep.budget_s, 30.0)
     return (timeout_s, "--timeout") if timeout_s <= budget_s else (budget_s, "--budget")
 
 

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dlprof.engine.checking.compared import NO_SUBMODULES, SidePlan
 from dlprof.engine.checking.settings import CheckListener, CheckSettings, patience
@@ -30,11 +31,8 @@ from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BlockRequest
 from dlprof.trial.side import BuiltSide, SideProcess
+from dlprof.version import __version__
 
-_NEEDED = "What is checked has to work in the base too."
-_UNTRACKED = "Files that git doesn't track, such as data, are named by absolute paths."
-
-_NO_MODULE = "No module named"
 _SUBMODULES = (
     "The base is checked out without its submodules: check against a directory that has them, with "
     "--against DIRECTORY."
@@ -50,31 +48,24 @@ def side_name(plan: SidePlan) -> str:
 
 def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
     """The same error, with the name of the side that has it."""
-    hint = error.hint
-    if plan.side == "base" and not isinstance(error, UsageError):
-        hint = _hint_of_base(plan, error)
-    kind = type(error)
+    hint, kind = error.hint, type(error)
+    if plan.side == "base" and not isinstance(error, UsageError):  # it may lack more than it seems
+        submodules = _SUBMODULES if NO_SUBMODULES in plan.compared.note else ""
+        untracked = "Files that git doesn't track, such as data, are named by absolute paths."
+        parts = (
+            *(hint, "What is checked has to work in the base too.", submodules),
+            untracked if plan.compared.commit else "",
+        )
+        hint = " ".join(filter(None, parts))
+        if submodules and "No module named" in error.message:
+            hint = submodules
     if plan.side == "base" and isinstance(error, TargetError):
         kind = BaseTargetError
     return kind(f"{side_name(plan)}: {error.message}", hint=hint, traceback=error.traceback)
 
 
-def _hint_of_base(plan: SidePlan, error: DlprofError) -> str:
-    """What to do about an error that the base has, which may lack more than it seems."""
-    bare = NO_SUBMODULES in plan.compared.note
-    if bare and _NO_MODULE in error.message:
-        return _SUBMODULES
-    parts = (error.hint, _NEEDED, _SUBMODULES if bare else "")
-    untracked = _UNTRACKED if plan.compared.commit else ""
-    return " ".join(filter(None, (*parts, untracked)))
-
-
 def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide]) -> None:
     """Refuse sides that load different data, or the same code in spite of all.
-
-    Args:
-        plans: What the sides are.
-        built: What they told of their targets; nothing is refused of one alone.
 
     Raises:
         TargetError: They load different data.
@@ -103,22 +94,12 @@ def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide
         )
 
 
-_MOST_BATCHES = 4096
 _NEAR = 1.5
 """A block that is longer or shorter than asked for by no more than this factor will do."""
-_SHARE_OF_TRIED = 0.1
-"""Of the budget, starting both sides once may take so much."""
-_MOST_FAILURES = 3
 
 
 class Sides:
     """One or two sides of a check.
-
-    Args:
-        plans: What they are.
-        processes: Their processes, not built.
-        settings: What is loaded, and how.
-        clock: Monotonic seconds.
 
     Attributes:
         machine: What they run on.
@@ -162,6 +143,17 @@ class Sides:
         """What the longer of the starts takes."""
         return max(self.starts_s.values(), default=0.0)
 
+    def provenance(self, started_at: str) -> dict[str, Any]:
+        """When, by what and on what the sides were measured, as all documents of checks say it."""
+        versions = self.built["change"].versions
+        return {
+            "started_at": started_at,
+            "dlprof_version": __version__,
+            "python_version": versions["python"],
+            "torch_version": versions["torch"],
+            "machine": self.machine,
+        }
+
     def build(self) -> None:
         """Build all sides' targets at the same time.
 
@@ -179,7 +171,11 @@ class Sides:
         self._on_all(self._open)
 
     def _on_all(self, act: Callable[[Side], None]) -> None:
-        """Have all sides do something, whatever fails on one of them."""
+        """Have all sides do something, whatever fails on one of them.
+
+        Raises:
+            DlprofError: That of one side by its name; one that all have is the target's.
+        """
         errors: dict[Side, DlprofError] = {}
         for side in self._plans:
             try:
@@ -187,21 +183,17 @@ class Sides:
             except DlprofError as error:
                 errors[side] = error
         if errors:
-            raise self._unbuilt(errors)
+            side, last = list(errors.items())[-1]  # the change comes last
+            messages = {each.message for each in errors.values()}
+            if len(messages) == 1 and len(errors) == len(self._plans):
+                raise last
+            raise error_of_side(self._plans[side], last)
 
     def _build(self, side: Side) -> None:
         self.built[side] = self._processes[side].build(self._patience_s)
 
     def _open(self, side: Side) -> None:
         self._processes[side].open(self.configs[side], self._patience_s)
-
-    def _unbuilt(self, errors: Mapping[Side, DlprofError]) -> DlprofError:
-        """The error of one side by its name; one that both have is the target's."""
-        messages = {error.message for error in errors.values()}
-        side, error = list(errors.items())[-1]  # the change comes last
-        if len(messages) == 1 and len(errors) == len(self._plans):
-            return error
-        return error_of_side(self._plans[side], error)
 
     def warm_up(self) -> None:
         """Fill caches, and find how many batches make a block.
@@ -241,7 +233,7 @@ class Sides:
         if wanted_s / _NEAR <= self.block_s <= wanted_s * _NEAR:
             return
         wanted = _whole(self.batches * wanted_s / self.block_s, workers)
-        fitting = min(_MOST_BATCHES, max(least, wanted))
+        fitting = min(4096, max(least, wanted))
         self.block_s *= fitting / self.batches
         self.batches = fitting
 
@@ -251,7 +243,8 @@ class Sides:
         Args:
             guesses: How much longer each side's first block took than a warm one.
         """
-        longest_s = self._settings.sweep.budget_s * _SHARE_OF_TRIED
+        # Of the budget, starting both sides once may take so much.
+        longest_s = self._settings.sweep.budget_s * 0.1
         if sum(guesses.values()) > longest_s:
             self.starts_s = {side: max(0.0, guess) for side, guess in guesses.items()}
         else:
@@ -267,13 +260,7 @@ class Sides:
         return self._clock() - began_s
 
     def quad(self, order: str, series: Series, number: int) -> Quad:
-        """Measure one quad.
-
-        Args:
-            order: ``A`` for the base and ``B`` for the change, from ``dlprof.gate.order_of``.
-            series: What is measured.
-            number: Of the quad within its series.
-        """
+        """Measure one quad."""
         cores: tuple[int, ...] = ()
         if self._settings.pin and series == "load" and hasattr(os, "sched_getaffinity"):
             cores = cores_of(sorted(os.sched_getaffinity(0)), number)
@@ -297,7 +284,7 @@ class Sides:
             NothingMeasuredError: Says which, and why.
         """
         for side, failures in self.failures.items():
-            if len(failures) >= _MOST_FAILURES:
+            if len(failures) >= 3:
                 what = f"failed {len(failures)} times while it was measured"
                 raise self._not_measured(side, f"{what}: {failures[-1].message}", failures[-1])
 
@@ -337,11 +324,6 @@ def open_sides(
     plans: Sequence[SidePlan], settings: CheckSettings, listener: CheckListener
 ) -> Iterator[Sides]:
     """The sides with their targets built and their loaders warm, ended at the end.
-
-    Args:
-        plans: One or two.
-        settings: What is loaded, and how.
-        listener: Told of the progress.
 
     Raises:
         DlprofError: A side can't be built or loaded from, or they don't fit each other.

@@ -13,7 +13,6 @@ MAIN = 1
 RECEIVE = 2
 PIN = 3
 _FIRST_WORKER = 10
-_MOST_WORKERS = 100_000
 _LATEST_S = 1e9
 """No time is further from a timeline's start, whatever a file says."""
 
@@ -34,7 +33,7 @@ _COLUMNS = (
 
 def worker_track(worker: int) -> int:
     """The track of a worker; that of the main process for -1."""
-    return MAIN if worker < 0 else _FIRST_WORKER + 2 * min(worker, _MOST_WORKERS)
+    return MAIN if worker < 0 else _FIRST_WORKER + 2 * min(worker, 100_000)
 
 
 def feeder_track(worker: int) -> int:

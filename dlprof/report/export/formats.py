@@ -85,12 +85,6 @@ def _by_suffix(output: Path | None, prefix: str, formats: Collection[str]) -> st
 def check_output(output: Path, run: Path, *, force: bool, prefix: str = "") -> None:
     """Refuse before reading what would be refused after it, and never replace the run itself.
 
-    Args:
-        output: Where the report goes.
-        run: The run file.
-        force: Whether a file that exists is replaced.
-        prefix: As for ``format_for``.
-
     Raises:
         UsageError: ``output`` exists, or is the run file.
     """
@@ -108,10 +102,6 @@ def check_output(output: Path, run: Path, *, force: bool, prefix: str = "") -> N
 
 def render_as(run: Run, written_as: str) -> bytes:
     """A saved run in one of the formats; text is UTF-8.
-
-    Args:
-        run: What was measured.
-        written_as: A name out of ``FORMATS``.
 
     Raises:
         UsageError: The format needs what the run doesn't hold, or a library that isn't installed.

@@ -31,8 +31,6 @@ _REST = (
     "batch_bytes",
 )
 _NUMBERS = (int, float, bool)
-_LARGEST = 2**63 - 1
-"""What a column of whole numbers holds; no count comes near it."""
 
 _TYPES: Mapping[str, Mapping[type, str]] = MappingProxyType(
     {
@@ -161,7 +159,8 @@ def _value(start: Mapping[str, Any], path: str) -> Any:
         found = "; ".join(found)
     if isinstance(found, str):
         return clean(found)
-    return None if isinstance(found, int) and abs(found) > _LARGEST else found
+    # What a column of whole numbers holds; no count comes near it.
+    return None if isinstance(found, int) and abs(found) > (2**63 - 1) else found
 
 
 def _cell(value: Any) -> object:

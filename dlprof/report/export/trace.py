@@ -21,9 +21,6 @@ from dlprof.report.text import clean
 MOST_BYTES = 48_000_000
 """Batches beyond it are left out: viewers in a browser get slow, and a report should be small."""
 
-_MOST_TIMELINES = 16
-_NAME_BYTES = 300
-"""More than a track's name and place take."""
 
 _LONGEST_NAME = 200
 _US = 1e6
@@ -69,7 +66,7 @@ def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
     Raises:
         UsageError: If the run has no timeline.
     """
-    timelines = [timeline for timeline in run.timelines if timeline.batch][-_MOST_TIMELINES:]
+    timelines = [timeline for timeline in run.timelines if timeline.batch][-16:]
     if not timelines:
         raise _without_timeline(run)
     share = most_bytes // len(timelines)
@@ -111,7 +108,8 @@ def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list
         if room <= 0:
             left_out += len(timeline.batch) - batch.place
             break
-        room -= _NAME_BYTES * len(batch.tracks.keys() - tracks.keys())
+        # More than a track's name and place take.
+        room -= 300 * len(batch.tracks.keys() - tracks.keys())
         tracks |= batch.tracks
         lines = list(_of_batch(batch, counts, process))
         room -= sum(len(line) + 2 for line in lines)

@@ -5,18 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.errors import FileError
-from dlprof.gate.wording import amount, percent, stage_line
+from dlprof.gate import comparable
+from dlprof.gate.wording import amount, percent, seconds_text, stage_line
 from dlprof.records import Estimate
 from dlprof.records.codec import MismatchError, from_json, to_json
 from dlprof.records.gate import (
     CHECK_SCHEMA_VERSION,
+    BaselineEntry,
+    BaselineKey,
+    BaselineRule,
     CheckReport,
     GateResult,
     GateState,
+    SelfTest,
+    Sight,
     TargetCheck,
 )
 from dlprof.report import document as doc
@@ -33,14 +40,13 @@ from dlprof.report.gate.wording import (
     side_text,
     state_word,
 )
-from dlprof.units import format_duration
+from dlprof.units import MISSING, counted, format_duration
 
 _HINT = "Give a document that dlprof check --json printed."
 _TONES: Mapping[GateState, doc.Tone] = MappingProxyType(
     {"pass": "good", "fail": "bad", "inconclusive": "warn", "no_baseline": "warn"}
 )
 _MOST_TARGETS = 3
-_MOST_STAGES = 4
 _MOST_TEXT = 1000
 
 
@@ -71,16 +77,16 @@ def check_details(check: CheckReport) -> Iterator[doc.Section]:
 def _answer(
     check: CheckReport, targets: Sequence[tuple[str, TargetCheck]]
 ) -> Iterator[tuple[str, doc.Words]]:
-    yield "Verdict", (doc.Span(state_word(check), _TONES[check.state]), f": {headline(check)}")
+    yield "Verdict", (doc.Styled(state_word(check), _TONES[check.state]), f": {headline(check)}")
     if to_do := advice(check):
         yield "To do", to_do
     if check.override:
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
     for name, target in targets[:_MOST_TARGETS]:
-        state = doc.Span(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
+        state = doc.Styled(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
         why = short(target.verdict.explanation, _MOST_TEXT).removeprefix(f"{headline(check)}: ")
         one_of_many = (" ", state) if len(targets) > 1 else ()
-        yield "Target", (doc.Span(name, "strong"), *one_of_many, f": {why}")
+        yield "Target", (doc.Styled(name, "strong"), *one_of_many, f": {why}")
     if more := targets[_MOST_TARGETS:]:
         yield "Target", f"{len(more)} more, none of them worse"
     if also := _also(targets[0][1]):
@@ -119,7 +125,7 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
 def _pictured(target: TargetCheck) -> doc.Chart | None:
     """The chart of the answer: where the time went, if it is time that fails the check."""
     slower = any(gate.state == "fail" and gate.unit == "s" for gate in target.verdict.gates)
-    return _stages(target, _MOST_STAGES) if slower else None
+    return _stages(target, 4) if slower else None
 
 
 def _stages(target: TargetCheck, most: int | None = None) -> doc.Chart | None:
@@ -193,10 +199,6 @@ def check_document(check: CheckReport) -> str:
 def read_check(text: str, name: str) -> CheckReport:
     """The check that a document holds; its verdict is that of whoever wrote it.
 
-    Args:
-        text: The document.
-        name: The file's, for messages.
-
     Raises:
         FileError: If it is not a document of a check, or one of a later version.
     """
@@ -227,3 +229,145 @@ def _refuse(text: str) -> float:
 def _finite(text: str) -> float:
     value = float(text)
     return value if math.isfinite(value) else _refuse(text)
+
+
+_MOST_BARS = 7
+
+
+def self_test_document(test: SelfTest) -> str:
+    """What ``dlprof check --self-test --json`` prints: one key a line, raw blocks included."""
+    return line_by_line(to_json(test))
+
+
+def self_test_report(test: SelfTest) -> doc.Document:
+    """Whether verdicts can be trusted here, and how small a slowdown a check detects."""
+    slower = percent(test.injected, signed=False)
+    runs = {"the same code": test.same, f"{slower} slower": test.slowed}
+    reach = {
+        each.label: f"nothing: {short(each.reason)}"
+        if each.worse is None
+        else amount(each.worse, each.unit)
+        if each.unit
+        else percent(each.worse)
+        for each in test.reach
+    }
+    return doc.Document(
+        title="Self-test of dlprof check",
+        answer=doc.known(doc.facts(_test_answer(test)), _sights_chart(test.sights)),
+        hints=doc.hint("Details: -v"),
+        details=(
+            *doc.section(
+                "Verdicts", doc.facts((name, _verdict(run)) for name, run in runs.items())
+            ),
+            *doc.section("What fails a check here", doc.facts(reach.items())),
+        ),
+    )
+
+
+def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
+    word = doc.Styled("TRUSTED", "good") if test.trusted else doc.Styled("NOT TRUSTED", "warn")
+    yield "Verdict", (word, ": checks on this machine")
+    yield "Why", short(test.explanation, _MOST_TEXT)
+    if test.sights:
+        last = test.sights[-1]
+        worse = _slowdown(last)
+        yield "Detects", f"slowdowns of {worse} or more"
+
+
+def _verdict(check: TargetCheck) -> str:
+    return f"{STATE_WORDS[check.verdict.state]} after {format_duration(check.measured_s)}"
+
+
+def _sights_chart(sights: Sequence[Sight]) -> doc.Chart | None:
+    """The smallest slowdown of the service time that fails, by how long is measured."""
+    shown = (*sights[: _MOST_BARS - 1], *sights[_MOST_BARS - 1 :][-1:]) if len(sights) > 1 else ()
+    bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
+    return doc.chart(bars, "ABBA blocks", "detectable")
+
+
+def _slowdown(sight: Sight) -> str:
+    return percent(sight.slowdown).removeprefix("+")
+
+
+BASELINE_SCHEMA_VERSION = 1
+"""Of the JSON document; fields may be added without a new one."""
+
+_METRIC = "service.mean"
+_TO_THE_MINUTE = len("2026-01-01T00:00")
+
+
+def baseline_document(name: str, history: Sequence[BaselineEntry]) -> str:
+    """What ``dlprof baseline show --json`` prints of a file and all its entries."""
+    keys = [{"key": key, "runs": runs} for key, runs in _by_key(history)]
+    document = {"schema_version": BASELINE_SCHEMA_VERSION, "file": name, "keys": keys}
+    return json.dumps(to_json(document), allow_nan=False, indent=2)
+
+
+def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document:
+    """The latest run beside those it can be compared with; the details have all kinds of runs."""
+    kinds = list(_by_key(history))
+    of = f" of {counted(len(kinds), 'kind')}" if len(kinds) > 1 else ""
+    rows: list[tuple[str, doc.Words]] = [
+        ("Baseline", f"{short(name)}: {counted(len(history), 'run')}{of}")
+    ]
+    chart: list[doc.Text | doc.Chart] = []
+    if history:
+        key = history[-1].key
+        runs = comparable(history, key)
+        rows += [("Latest", _name(key)), *_kind(key, runs)]
+        chart = list(_runs_chart(runs, _MOST_BARS))
+    return doc.Document(
+        title=f"Baseline {short(name)}",
+        answer=(doc.FactList(tuple(rows)), *chart),
+        hints=doc.hint("Details: -v"),
+        details=tuple(
+            doc.Section(_name(key), (doc.FactList(tuple(_kind(key, runs))), *_runs_chart(runs, 50)))
+            for key, runs in kinds
+        ),
+    )
+
+
+def _by_key(
+    history: Sequence[BaselineEntry],
+) -> Iterator[tuple[BaselineKey, list[BaselineEntry]]]:
+    """The runs of each key, oldest first, in the order of the file."""
+    for key in dict.fromkeys(entry.key for entry in history):
+        yield key, comparable(history, key)
+
+
+def _name(key: BaselineKey) -> str:
+    return f"{short(key.target)}, {short(key.config)}"
+
+
+def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[tuple[str, doc.Words]]:
+    """Where a kind of runs was measured, and whether there are enough of them."""
+    where = f"{key.cpu_model}, {key.available_cores:g} cores, {key.os}"
+    yield "Machine", short(f"{where}, Python {key.python}, torch {key.torch}")
+    least = BaselineRule().least_runs
+    if len(runs) < least:
+        more = counted(least - len(runs), "more run")
+        yield "Missing", doc.Styled(f"{more} needed before a run can be judged", "warn")
+
+
+def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text | doc.Chart]:
+    """Service time of the last runs, each against the median of all."""
+    figures = [each.figures[_METRIC] for each in runs if _is_figure(each)]
+    middle = statistics.median(figures) if figures else math.nan
+    left_out = max(0, len(runs) - most)
+    if left_out:
+        yield doc.Text(doc.Styled(f"{counted(left_out, 'earlier run')} not shown", "soft"))
+    bars = tuple(_bar(run, middle) for run in runs[left_out:])
+    yield doc.Chart(label="run", unit="a sample", bars=bars)
+
+
+def _bar(run: BaselineEntry, middle: float) -> doc.Bar:
+    when, commit = short(run.recorded_at)[:_TO_THE_MINUTE].replace("T", " "), short(run.commit)[:7]
+    if not _is_figure(run):
+        return doc.Bar(label=when, pieces=(), figure=MISSING, note=commit)
+    value = run.figures[_METRIC]
+    against = f"{percent(value / middle - 1)} {commit}".strip()
+    return doc.Bar.of(when, value, seconds_text(value), against)
+
+
+def _is_figure(run: BaselineEntry) -> bool:
+    return 0 < run.figures.get(_METRIC, math.nan) < math.inf

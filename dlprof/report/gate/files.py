@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from dlprof.records.gate import CheckReport, GateName, GateResult, TargetCheck, ViewFigures
-from dlprof.report.gate.check import check_document, check_report
-from dlprof.report.gate.markdown import render_comment
-from dlprof.report.gate.wording import not_judged, rows, short, target_names, view_text
+from dlprof.report.document import Document, FactList
+from dlprof.report.gate.check import check_answer, check_details, check_document, check_report
+from dlprof.report.gate.wording import (
+    headline,
+    named_targets,
+    not_judged,
+    rows,
+    short,
+    target_names,
+    view_text,
+)
+from dlprof.report.markdown import to_markdown
 from dlprof.report.page import to_html
+from dlprof.report.text import clean_lines
 
 _NS = 1e9
 _MEASURES: Mapping[tuple[GateName, str], str] = MappingProxyType(
@@ -195,6 +206,122 @@ def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
     elif gate.state != "pass":
         ET.SubElement(case, "skipped", message=message)
     ET.SubElement(case, "system-out").text = text
+
+
+MOST_SUMMARY_BYTES = 1024 * 1024 - 4096
+"""GitHub takes 1024 kB for the summary of a step, other tools' lines among them."""
+
+MOST_COMMENT_BYTES = 64_000
+"""GitHub takes 65,536 characters for a comment."""
+
+MARKER = "<!-- dlprof check -->"
+"""First line of a comment, by which the next run finds it to replace it."""
+
+
+def render_summary(check: CheckReport) -> str:
+    """What goes to ``$GITHUB_STEP_SUMMARY``."""
+    head = to_markdown(check_answer(check), level=2)
+    return head + _details(check, MOST_SUMMARY_BYTES - len(head.encode()))
+
+
+def render_comment(check: CheckReport) -> str:
+    """A comment on a pull or merge request: five lines of one target, all else folded away."""
+    whole = check_answer(check)
+    facts, *pictures = whole.answer
+    if isinstance(facts, FactList):  # the title says the verdict, the table the other metrics
+        facts = FactList(tuple(row for row in facts.rows if row[0] not in {"Verdict", "Also"}))
+    answer = to_markdown(Document(title=whole.title, answer=(facts,)), level=3)
+    drawn = f"\n{to_markdown(Document(title='', answer=tuple(pictures)))}" if pictures else ""
+    head = f"{MARKER}\n{answer}\n<details><summary>Details</summary>\n{drawn}"
+    end = "\n</details>\n"
+    return head + _details(check, MOST_COMMENT_BYTES - len((head + end).encode())) + end
+
+
+def _details(check: CheckReport, most_bytes: int) -> str:
+    """Where it was measured and as many targets, worst first, as the place takes."""
+    parts: list[str] = []
+    count = len(check.targets)
+    room = most_bytes - len(_more(count).encode())
+    for number, section in enumerate(check_details(check)):  # the first says where, not what
+        title, blocks = section.title, section.blocks
+        text = "\n" + to_markdown(Document(title=title, answer=blocks), level=3)
+        room -= len(text.encode())
+        if room < 0:
+            parts.append(_more(count + 1 - number))
+            break
+        parts.append(text)
+    return "".join(parts)
+
+
+def _more(count: int) -> str:
+    return f"\n{count} more targets are in the JSON document.\n"
+
+
+def render_annotation(check: CheckReport, *, fails: bool) -> str:
+    """One workflow command that marks the target's line; empty for a check that passed."""
+    if check.state == "pass":
+        return ""
+    level = "error" if fails else "warning"
+    _, target = named_targets(check)[0]
+    properties = {"title": f"dlprof: {headline(check)}"}
+    if target.source_file:
+        place = {"file": short(target.source_file)}
+        if target.source_line is not None:
+            place["line"] = str(target.source_line)
+        properties = place | properties
+    message = short(check.explanation, 1000)
+    if check.override:
+        message += f" Allowed: {short(check.override)}"
+    listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{level} {listed}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    """As the runner unescapes what stands behind the second ``::``."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """As the runner unescapes the values of properties."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _random_delimiter() -> str:
+    return f"ghadelimiter_{secrets.token_hex(16)}"
+
+
+def render_outputs(check: CheckReport, delimiter: Callable[[], str] = _random_delimiter) -> str:
+    """Lines for ``$GITHUB_OUTPUT``, from which later steps read the verdict."""
+    return "".join(_output(name, value, delimiter) for name, value in _outputs(check).items())
+
+
+def _outputs(check: CheckReport) -> Mapping[str, str]:
+    name, target = named_targets(check)[0]
+    gates = target.verdict.gates
+    state = target.verdict.state
+    fitting = [gate for gate in gates if gate.state == state]
+    # An undecided metric that nobody waits for decides nothing.
+    decisive = next((gate for gate in fitting if gate.blocking or state != "inconclusive"), None)
+    view = decisive.views[0] if decisive and decisive.views else None
+    ratio = view if decisive and decisive.scale == "ratio" else None
+    figures = (ratio.shift, ratio.low, ratio.high) if ratio else (None, None, None)
+    shift, low, high = ("" if figure is None else f"{figure:.6f}" for figure in figures)
+    return {
+        "verdict": check.state,
+        "explanation": check.explanation,
+        "target": name,
+        "metric": decisive.name if decisive else "",
+        "slower": shift,
+        "slower_low": low,
+        "slower_high": high,
+    }
+
+
+def _output(name: str, value: str, delimiter: Callable[[], str]) -> str:
+    text = clean_lines(value)[:10_000]
+    while (end := delimiter()) in text:
+        continue
+    return f"{name}<<{end}\n{text}\n{end}\n"
 
 
 RENDERERS: Mapping[str, Callable[[CheckReport], str]] = MappingProxyType(

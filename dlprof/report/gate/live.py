@@ -12,7 +12,6 @@ from dlprof.report.live import preparing_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_duration
 
-_EVERY_S = 10.0
 _WIPE = "\r\x1b[K"
 
 
@@ -21,10 +20,6 @@ class CheckProgress:
 
     On a terminal one line is written over and over; elsewhere a line comes now and then. A stream
     that takes no more silences it, and never ends the check.
-
-    Args:
-        stream: Where it is shown; ``None`` shows nothing.
-        rewrites: Whether lines can be written over.
     """
 
     def __init__(self, stream: TextIO | None, *, rewrites: bool = False) -> None:
@@ -55,7 +50,7 @@ class CheckProgress:
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
     ) -> None:
         """Show how far it is."""
-        if not self._rewrites and elapsed_s < self._said_s + _EVERY_S:
+        if not self._rewrites and elapsed_s < self._said_s + 10.0:
             return
         self._said_s = elapsed_s
         parts = [counted(done["load"], "ABBA block")]
@@ -81,11 +76,7 @@ class CheckProgress:
 
 
 def open_check_listener(*, quiet: bool) -> CheckProgress:
-    """What suits stderr as it is.
-
-    Args:
-        quiet: Show nothing.
-    """
+    """What suits stderr as it is."""
     if quiet:
         return CheckProgress(None)
     return CheckProgress(sys.stderr, rewrites=sys.stderr.isatty())

@@ -101,7 +101,7 @@ def side_text(side: Compared) -> str:
     return f"{short(side.name)} ({inside})" if inside else short(side.name)
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """One view of one metric as texts; only the first of a metric has its verdict, ``state``."""
 
     metric: str
@@ -113,17 +113,17 @@ class Row(NamedTuple):
     state: str
 
 
-def rows(gates: Sequence[GateResult]) -> Iterator[Row]:
+def rows(gates: Sequence[GateResult]) -> Iterator[MetricRow]:
     """The figures of all metrics; a metric without figures has one row of dashes."""
     for gate in gates:
         label = short(gate.label)
         state = STATE_WORDS[gate.state] if gate.reason != "not_measured" else "not measured"
         if not gate.views:
-            yield Row(label, "", MISSING, MISSING, MISSING, MISSING, state)
+            yield MetricRow(label, "", MISSING, MISSING, MISSING, MISSING, state)
         for view in gate.views:
             base, change = (figure_text(each, gate.unit) for each in (view.base, view.change))
             shift, limit = short(view.text), short(view.limit_text)
-            yield Row(label, view_text(view), base, change, shift, limit, state)
+            yield MetricRow(label, view_text(view), base, change, shift, limit, state)
             state = ""
 
 

@@ -21,11 +21,6 @@ def prepare(
 ) -> None:
     """Make the files that a built-in reads, unless they are there; imports no torch.
 
-    Args:
-        spec: Any target; only those of kind ``builtin`` have something to prepare.
-        progress: Called as the files are made; never when they are there already.
-        arguments: ``--arg`` pairs, which are parameters too.
-
     Raises:
         UsageError: A parameter is unknown or out of range.
         FileError: The cache directory can't be written.

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import itertools
+import os
 import random
+import shutil
+import sys
 import tarfile
+import tempfile
+import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dlprof.targets.builtin.cache import make_once
+from dlprof.errors import FileError
 
 CLASSES = 16
 """Class directories of ``images``, ``class_00`` onwards."""
@@ -54,7 +61,10 @@ def shards_directory(count: int, shards: int, progress: Progress = silent) -> Pa
             with tarfile.open(directory / f"shard_{number:04}.tar", "w") as tar:
                 for path in paths[number::shards]:
                     tar.add(path, arcname=path.name)
-                    _add_label(tar, path)
+                    label = path.parent.name.rpartition("_")[2].encode("ascii")
+                    entry = tarfile.TarInfo(f"{path.stem}.cls")
+                    entry.size = len(label)
+                    tar.addfile(entry, io.BytesIO(label))
             progress("shards", number + 1, shards)
 
     return make_once(f"shards-v{_VERSION}-{count}-{shards}", make)
@@ -64,15 +74,13 @@ def text_directory(lines: int, words: int, progress: Progress = silent) -> Path:
     """``corpus.txt``, ``vocabulary.txt``, and ``offsets.bin`` with each line's first byte."""
 
     def make(directory: Path) -> None:
-        from dlprof.targets.builtin import corpus  # noqa: PLC0415 - only to make files
-
         rng = random.Random(_SEED)
-        vocabulary = corpus.make_vocabulary(rng)
+        vocabulary = make_vocabulary(rng)
         text = "\n".join(vocabulary)
         (directory / "vocabulary.txt").write_text(text, encoding="ascii", newline="\n")
         offsets = array("Q", [0])
         with (directory / "corpus.txt").open("wb") as file:
-            for number, line in enumerate(corpus.make_lines(rng, vocabulary, lines, words)):
+            for number, line in enumerate(make_lines(rng, vocabulary, lines, words)):
                 offsets.append(offsets[-1] + file.write(line.encode("ascii") + b"\n"))
                 if number % 500 == 0 or number + 1 == lines:
                     progress("lines of text", number + 1, lines)
@@ -86,15 +94,129 @@ def voc_directory(count: int, progress: Progress = silent) -> Path:
     """``JPEGImages``, ``Annotations`` and ``ImageSets`` as in Pascal VOC."""
 
     def make(directory: Path) -> None:
-        from dlprof.targets.builtin import annotated  # noqa: PLC0415 - Pillow, only to make files
+        from dlprof.targets.builtin import pictures  # noqa: PLC0415 - Pillow, only to make files
 
-        annotated.make_voc(random.Random(_SEED), directory, count, progress)
+        pictures.make_voc(random.Random(_SEED), directory, count, progress)
 
     return make_once(f"voc-v{_VERSION}-{count}", make)
 
 
-def _add_label(tar: tarfile.TarFile, path: Path) -> None:
-    label = path.parent.name.rpartition("_")[2].encode("ascii")
-    entry = tarfile.TarInfo(f"{path.stem}.cls")
-    entry.size = len(label)
-    tar.addfile(entry, io.BytesIO(label))
+def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """Where generated files lie.
+
+    ``DLPROF_CACHE_DIR`` wins; else ``dlprof`` under the platform's cache directory:
+    ``XDG_CACHE_HOME`` or ``~/.cache``, ``~/Library/Caches``, ``%LOCALAPPDATA%``.
+    """
+    chosen = environ.get("DLPROF_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    if platform == "win32":
+        local = environ.get("LOCALAPPDATA")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / "dlprof" / "cache"
+    if platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "dlprof"
+    xdg = environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path must be ignored.
+    return (Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache") / "dlprof"
+
+
+def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = None) -> Path:
+    """The directory ``name`` of the cache, made by ``make`` unless it is there.
+
+    It is made under another name and renamed when complete: a run that is cut off leaves nothing
+    half-made, and of two runs at once one wins and both use its files.
+
+    Args:
+        name: Of the directory; holds a version, so that changed content gets a new name.
+        make: Fills the empty directory that it is given.
+        root: Of the cache; :func:`cache_root` by default.
+
+    Raises:
+        FileError: The cache can't be written, or the disk is full.
+    """
+    root = root or cache_root()
+    final = root / name
+    if final.is_dir():
+        return final
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _remove_stale(root, before=time.time() - (24 * 3600.0))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
+        try:
+            make(temporary)
+            _rename(temporary, final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise _not_writable(root, name, error) from error
+    return final
+
+
+def _rename(temporary: Path, final: Path) -> None:
+    try:
+        temporary.rename(final)
+    except OSError:
+        if not final.is_dir():  # else another run was first: its files are the same
+            raise
+
+
+def _remove_stale(root: Path, before: float) -> None:
+    """Remove what runs that were killed left behind; a running one touches its directory."""
+    for entry in root.glob(".*-v*.*"):
+        try:
+            if entry.is_dir() and entry.stat().st_mtime < before:
+                shutil.rmtree(entry, ignore_errors=True)
+        except OSError:  # another run is removing it too
+            continue
+
+
+def _not_writable(root: Path, name: str, error: OSError) -> FileError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = f"The disk is full: {name!r} could not be made in {str(root)!r}."
+    else:
+        what = f"{name!r} can't be made in {str(root)!r}: {error.strerror or error}."
+    return FileError(what, hint="Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare.")
+
+
+VOCABULARY = 20_000
+_ONSETS = ("b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v", "w")
+_VOWELS = ("a", "e", "i", "o", "u", "ea", "ou")
+_CODAS = ("", "", "", "n", "r", "s", "t", "nd", "ng", "l")
+
+
+def make_vocabulary(rng: random.Random, size: int = VOCABULARY) -> list[str]:
+    """Different words, the frequent ones shorter, as in languages."""
+    words: dict[str, None] = {}
+    while len(words) < size:
+        syllables = 1 + (len(words) > 150) + (len(words) > 3000 and rng.random() < 0.6)
+        words["".join(_syllable(rng) for _ in range(syllables))] = None
+        if len(words) <= 150 and rng.random() < 0.01:
+            words[_syllable(rng) + _syllable(rng)] = None
+    return list(words)
+
+
+def make_lines(
+    rng: random.Random, vocabulary: Sequence[str], lines: int, words: int
+) -> Iterator[str]:
+    """Lines of log-normal length with ``words`` as the median; punctuation, capitals, numbers."""
+    # Zipf-Mandelbrot: frequency ~ 1 / (rank + 2.7), the usual fit for English.
+    weights = list(itertools.accumulate(1 / (rank + 2.7) for rank in range(len(vocabulary))))
+    for _ in range(lines):
+        # Longest line: a document that a tokeniser would truncate.
+        length = min(4000, max(1, int(words * rng.lognormvariate(0, 0.6))))
+        chosen = rng.choices(vocabulary, cum_weights=weights, k=length)
+        yield " ".join(_sentences(rng, chosen))
+
+
+def _sentences(rng: random.Random, words: list[str]) -> Iterator[str]:
+    start = 0
+    while start < len(words):
+        sentence = words[start : start + rng.randint(5, 24)]
+        start += len(sentence)
+        if rng.random() < 0.2:
+            sentence.append(str(rng.randrange(2000)))
+        yield " ".join(sentence).capitalize() + rng.choice((".", ".", ".", "?", "!", ";"))
+
+
+def _syllable(rng: random.Random) -> str:
+    return rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)

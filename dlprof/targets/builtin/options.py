@@ -17,11 +17,10 @@ from dlprof.units import parse_bytes
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True}
 _SWITCH |= {"false": False, "no": False, "off": False, "0": False}
 DTYPES = ("float32", "float16", "float64", "uint8", "int32", "int64")
-MAX_SAMPLE_ELEMENTS = 2**28
 
 
 def _parameter(default: Any, read: Callable[[str], Any], says: str) -> Any:
-    """A field whose text is turned into a value by ``read``, which raises ValueError."""
+    """A field whose text is turned into a value by ``read``, which raises for others."""
     return dataclasses.field(default=default, metadata={"read": read, "says": says})
 
 
@@ -45,16 +44,9 @@ def _milliseconds() -> Any:
     return _parameter(0.0, read, "milliseconds from 0 to 60000")
 
 
-def _switch(text: str) -> bool:
-    try:
-        return _SWITCH[text.lower()]
-    except KeyError:
-        raise ValueError from None
-
-
 def _shape(text: str) -> tuple[int, ...]:
     shape = tuple(int(part) for part in text.lower().split("x"))
-    if min(shape) < 1 or math.prod(shape) > MAX_SAMPLE_ELEMENTS:
+    if min(shape) < 1 or math.prod(shape) > 2**28:
         raise ValueError
     return shape
 
@@ -72,12 +64,6 @@ def _size(text: str) -> int:
         return parse_bytes(text)
     except UsageError:
         raise ValueError from None
-
-
-def _dtype(text: str) -> str:
-    if text not in DTYPES:
-        raise ValueError
-    return text
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +84,14 @@ class SyntheticOptions:
     cpu_ms: float = _milliseconds()
     wait_ms: float = _milliseconds()
     shape: tuple[int, ...] = _parameter((3, 32, 32), _shape, "sizes such as 3x224x224")
-    dtype: str = _parameter("float32", _dtype, "one of " + ", ".join(DTYPES))
+    dtype: str = _parameter(
+        "float32", {name: name for name in DTYPES}.__getitem__, "one of " + ", ".join(DTYPES)
+    )
     tensors: int = _count(1, 1, 1000)
     tail: tuple[float, float] = _parameter(
         (0.0, 1.0), _tail, "SHARExFACTOR such as 0.01x50, share 0 to 1, factor 1 to 10000"
     )
-    iterable: bool = _parameter(False, _switch, "true or false")
+    iterable: bool = _parameter(False, lambda text: _SWITCH[text.lower()], "true or false")
     length: int = _count(10_000, 1, 1_000_000_000)
 
     def make_files(self, progress: Callable[[str, int, int], None]) -> None:
@@ -232,10 +220,6 @@ _OPTIONS: Mapping[str, type[Options]] = {
 def options_of(spec: TargetSpec, arguments: Mapping[str, str]) -> Options:
     """Read the parameters of a built-in target.
 
-    Args:
-        spec: A target of kind ``builtin``.
-        arguments: ``--arg`` pairs, parameters like those after the colon.
-
     Raises:
         UsageError: A parameter is unknown, out of range, or given in both places.
     """
@@ -262,7 +246,7 @@ def options_of(spec: TargetSpec, arguments: Mapping[str, str]) -> Options:
 def _read(name: str, field: dataclasses.Field[Any], text: str) -> Any:
     try:
         return field.metadata["read"](text)
-    except (ValueError, OverflowError):
+    except (KeyError, ValueError, OverflowError):
         raise UsageError(
             f"{name}: {field.name}={text} is not {field.metadata['says']}.",
             hint=f"Write {name}:{field.name}=VALUE.",

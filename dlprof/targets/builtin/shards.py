@@ -12,8 +12,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from dlprof.targets.builtin.files import shards_directory
+from dlprof.targets.builtin.images import training_image
 from dlprof.targets.builtin.options import ShardsOptions
-from dlprof.targets.builtin.transforms import training_image
 
 BATCH_SIZE = 32
 

@@ -44,18 +44,15 @@ class TextLines(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         line = index % (len(self.offsets) - 1)
         start, end = self.offsets[line], self.offsets[line + 1]
-        file = self._own_file()
+        # A file opened by this very process: forked workers would share one position.
+        if self._file is None or self._file[0] != os.getpid():
+            self._file = (os.getpid(), Path(self.path).open("rb"))  # noqa: SIM115 - stays open
+        file = self._file[1]
         file.seek(start)
         return torch.tensor(tokenise(file.read(end - start).decode("ascii"), self.vocabulary))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None}
-
-    def _own_file(self) -> BinaryIO:
-        """A file opened by this very process: forked workers would share one position."""
-        if self._file is None or self._file[0] != os.getpid():
-            self._file = (os.getpid(), Path(self.path).open("rb"))  # noqa: SIM115 - stays open
-        return self._file[1]
 
 
 def tokenise(line: str, vocabulary: dict[str, int]) -> list[int]:

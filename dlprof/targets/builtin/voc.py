@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
-from dlprof.targets.builtin.annotated import CLASSES
 from dlprof.targets.builtin.files import voc_directory
+from dlprof.targets.builtin.images import to_tensor
 from dlprof.targets.builtin.options import VocOptions
-from dlprof.targets.builtin.transforms import to_tensor
+from dlprof.targets.builtin.pictures import VOC_CLASSES
 
 BATCH_SIZE = 16
 
@@ -60,7 +60,7 @@ def read_annotation(path: Path) -> tuple[list[int], list[list[float]]]:
     """Class indices (1 onwards; 0 is background) and corner boxes of one VOC XML file."""
     labels, boxes = [], []
     for entry in ET.parse(path).iterfind("object"):  # noqa: S314 - files that dlprof made
-        labels.append(CLASSES.index(entry.findtext("name", "")) + 1)
+        labels.append(VOC_CLASSES.index(entry.findtext("name", "")) + 1)
         # VOC counts pixels from 1.
         boxes.append([float(entry.findtext(f"bndbox/{edge}", "")) - 1 for edge in _EDGES])
     return labels, boxes
@@ -71,9 +71,6 @@ def balanced_weights(annotations: Sequence[Sequence[int]]) -> list[float]:
 
     An image weighs the mean of ``1 / frequency`` over its objects, where the frequency of a class
     is the number of images that show it.
-
-    Args:
-        annotations: The class indices of each image's objects; an image without any weighs 0.
     """
     frequency = Counter(label for labels in annotations for label in set(labels))
     return [

@@ -298,3 +298,35 @@ def test_of_a_few_batches_nothing_is_sure() -> None:
     found = _diagnose(_seen(_looks((200, WAITS)), batches=2, worker={"run_s": 9.0}))
     assert found.confidence == "low"
     assert "--seconds" in found.confidence_reason
+
+
+def test_without_a_pin_thread_main_waits_for_threads_of_the_step() -> None:
+    busy = _look("threads", finished=4)
+    step = _diagnose(_seen(_looks((200, busy)), worker={"run_s": 2.0}, main={"run_s": 9.7}))
+    pinned = _diagnose(
+        _seen(
+            _looks((200, busy._replace(pin="queue"))),
+            worker={"run_s": 9.0},
+            main={"run_s": 0.3},
+        )
+    )
+    assert step.wait_fraction is not None
+    assert pinned.wait_fraction is not None
+    assert step.wait_fraction.value < 0.1
+    assert pinned.wait_fraction.value > 0.9
+
+
+def test_a_pin_thread_that_copies_all_the_time_is_the_limit() -> None:
+    copies = _look("threads", idle=1, finished=2)._replace(pin="running")
+    seen = _seen(_looks((200, copies)), worker={"run_s": 4.0}, main={"run_s": 0.3})
+    assert _first(seen) == "main.pin"
+
+
+def test_workers_that_wait_for_their_gil_are_told_from_those_that_read() -> None:
+    looks = _looks((190, WAITS), (10, _look("running")))
+    fields: dict[str, Any] = {"worker": {"run_s": 0.5}, "main": {"run_s": 0.3}}
+    held = _seen(looks, worker_waits={"gil": 180, "running": 20}, **fields)
+    found = _diagnose(held).finding
+    assert found is not None
+    assert (found.code, "GIL" in found.title) == ("lock", True)
+    assert _first(_seen(looks, worker_waits={"disk": 180, "running": 20}, **fields)) == "fetch.io"

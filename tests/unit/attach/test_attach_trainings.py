@@ -10,6 +10,7 @@ import pytest
 from dlprof.attach.trainings import Training, find_trainings, read_training, training_of
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.trial.observer import Glances
 
 RECORDED = Path(__file__).parents[2] / "data" / "attach" / "shards"
 MAIN, WORKERS = 17191, (17661, 17666)
@@ -143,3 +144,60 @@ def test_a_script_is_what_stands_behind_the_interpreters_options(
     found = Training(pid=7, start_ticks=1, parent=7, command=words)
     assert found.script == script
     assert found.rerun == rerun
+
+
+def _watched(root: Path) -> Watcher:
+    watcher = Watcher(training_of(MAIN, root), root=root)
+    assert watcher.look()
+    return watcher
+
+
+def test_workers_that_a_thread_has_started_are_found(root: Path) -> None:
+    task = root / f"proc/{MAIN}/task"
+    shutil.copytree(task / str(MAIN), task / "17300")
+    (task / f"{MAIN}/children").write_text("")
+    watcher = _watched(root)
+    try:
+        assert [each.pid for each in watcher.seen().workers] == [*WORKERS]
+    finally:
+        watcher.close()
+
+
+def test_a_pin_thread_that_has_ended_waits_for_nothing(root: Path) -> None:
+    pin = root / f"proc/{MAIN}/task/17400"
+    shutil.copytree(root / f"proc/{MAIN}/task/{MAIN}", pin)
+    (pin / "comm").write_text("pt_data_pin\n")
+    (pin / "children").write_text("")
+    watcher = _watched(root)
+    try:
+        assert watcher.seen().looks[-1].pin == "queue"
+        (pin / "syscall").write_text("-1 0x0 0x0\n")
+        (pin / "stat").write_text("")
+        assert watcher.look()
+        assert watcher.seen().looks[-1].pin is None
+    finally:
+        watcher.close()
+
+
+def test_workers_that_have_ended_are_let_go(root: Path) -> None:
+    watcher = _watched(root)
+    try:
+        for pid in WORKERS:
+            for name in (f"task/{pid}/syscall", f"task/{pid}/stat", "stat"):
+                path = root / f"proc/{pid}/{name}"
+                path.write_text(path.read_text().replace(") S ", ") Z ").replace(") R ", ") Z "))
+            (root / f"proc/{pid}/task/{pid}/syscall").write_text("-1 0x0 0x0\n")
+        assert watcher.look()
+        assert watcher.seen().workers == ()
+        assert not watcher._workers
+        assert watcher.look()
+    finally:
+        watcher.close()
+
+
+def test_glances_at_a_trial_count_what_its_first_threads_do(root: Path) -> None:
+    glances = Glances(MAIN, root)
+    glances.find([*WORKERS, 4])
+    for _ in range(4):
+        glances.look()
+    assert glances.shares() == {"main_waits": {"queue": 1.0}, "worker_waits": {"running": 1.0}}

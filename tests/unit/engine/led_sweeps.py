@@ -84,9 +84,16 @@ class PretendedBench:
         return {"weight": dict(self.weight)}
 
     def explain(
-        self, request: TrialRequest, *, trial_id: str, repetition: int, wall_s: float
+        self,
+        request: TrialRequest,
+        *,
+        trial_id: str,
+        repetition: int,
+        wall_s: float,
+        ranks: int | None = None,
     ) -> Told:
         """A trial, and what it tells if it explains."""
+        del ranks  # one loader by itself
         if self.calls == self.stop_after:
             raise KeyboardInterrupt
         self.calls += 1

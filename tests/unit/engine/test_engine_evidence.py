@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+from builders import config, trial
 from finding_cases import Loader, explanation
 
 from dlprof.engine.preparation import explanation_of, sensible, timeline_of
-from dlprof.records import Calibration
+from dlprof.records import Calibration, Usage
 from dlprof.records.codec import to_json
 
 
@@ -18,13 +19,26 @@ from dlprof.records.codec import to_json
     [{}, {"explanation": None}, {"explanation": {"batches": float("nan")}}, {"explanation": []}],
 )
 def test_what_makes_no_sense_is_no_explanation(told: dict[str, object]) -> None:
-    assert explanation_of(told, "t0001") is None
+    assert explanation_of(told, trial(config(2))) is None
     assert timeline_of(told, "t0001") is None
 
 
 def test_an_explanation_bears_the_id_of_its_trial() -> None:
     told = to_json(dataclasses.replace(explanation(Loader()), trial_id=""))
-    assert explanation_of({"explanation": told}, "t0007") == explanation(Loader(), "t0007")
+    made = dataclasses.replace(trial(config(2)), id="t0007")
+    assert explanation_of({"explanation": told}, made) == explanation(Loader(), "t0007")
+
+
+def test_a_trial_that_was_glanced_at_tells_waits_for_the_gil_apart() -> None:
+    told = {"explanation": to_json(explanation(Loader(fetch_cpu=0.001, fetch_io=0.018)))}
+    waits = {"running": 0.1, "gil": 0.6, "sleep": 0.3}
+    seen = dataclasses.replace(trial(config(2)), usage=Usage(worker_waits=waits))
+    found = explanation_of(told, seen)
+    assert found is not None
+    fetch = found.stage("fetch")
+    assert fetch is not None
+    assert fetch.io_s == pytest.approx(0.018)
+    assert fetch.gil_s == pytest.approx(0.012)  # two workers, 100 batches a second: 20 ms each
 
 
 @pytest.mark.parametrize("costs", [{"copy_s": -0.1}, {"samples_per_batch": 0.0}])

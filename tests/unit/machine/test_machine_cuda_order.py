@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.machine.cuda_order import HIDDEN, SPLIT, UNSURE, card_of, cuda_indices
+from dlprof.machine.nvidia import HIDDEN, SPLIT, UNSURE, card_of, cuda_indices
 from dlprof.records import GpuInfo
 
 

@@ -15,10 +15,10 @@ from golden import drawn
 
 from dlprof.cli.entry import run
 from dlprof.machine import doctor
-from dlprof.machine.doctor import Check, Facts, examine, look
-from dlprof.machine.gpus import GpuReader
+from dlprof.machine.doctor import Check, SystemFacts, examine, look
+from dlprof.machine.nvidia import GpuReader
 from dlprof.records import GpuInfo, Machine
-from dlprof.report.doctor import doctor_document, doctor_report
+from dlprof.report.machine import doctor_document, doctor_report
 
 DATA = Path(__file__).parents[2] / "data" / "machine"
 GIB = 1 << 30
@@ -37,7 +37,7 @@ HEALTHY = Machine(
     gpus=(GpuInfo(index=0, name="NVIDIA H200", uuid="a"),),
     fingerprint="box",
 )
-FACTS = Facts(
+FACTS = SystemFacts(
     machine=HEALTHY,
     cpu_count=16,
     shm_writable=True,
@@ -49,7 +49,7 @@ FACTS = Facts(
 )
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> SystemFacts:
     """The healthy machine with a difference, in its ``Machine`` or beside it."""
     names = {field.name for field in dataclasses.fields(Machine)}
     inner = {name: value for name, value in changes.items() if name in names}
@@ -57,7 +57,7 @@ def facts(**changes: Any) -> Facts:
     return dataclasses.replace(FACTS, machine=dataclasses.replace(HEALTHY, **inner), **outer)
 
 
-def amiss(looked_at: Facts) -> list[Check]:
+def amiss(looked_at: SystemFacts) -> list[Check]:
     return [check for check in examine(looked_at) if check.state != "ok"]
 
 

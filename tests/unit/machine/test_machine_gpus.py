@@ -18,8 +18,8 @@ from fake_nvml import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.machine.gpu_means import mean_usage
-from dlprof.machine.gpus import GpuNeighbours, GpuReader
+from dlprof.machine.gpus import GpuNeighbours, mean_usage
+from dlprof.machine.nvidia import GpuReader
 from dlprof.records import GpuInfo, GpuUsage
 
 

@@ -12,7 +12,7 @@ import pytest
 from fake_nvml import FakeNvml
 
 from dlprof.machine.amd_gpus import AmdReader
-from dlprof.machine.gpus import Gpus, NoGpus
+from dlprof.machine.gpus import Gpus
 from dlprof.machine.patience import PatientGpus, open_gpus
 from dlprof.records import GpuUsage
 
@@ -107,7 +107,7 @@ def test_without_the_package_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_driver_that_answers_is_passed_on() -> None:
-    gpus = PatientGpus(opener=lambda: NoGpus({"gpus": "none here"}))
+    gpus = PatientGpus(opener=lambda: Gpus({"gpus": "none here"}))
     assert gpus.list_gpus() == ()
     assert gpus.sample() == ()
     assert gpus.neighbours() == ()
@@ -121,7 +121,7 @@ def test_a_driver_that_never_answers_is_given_up() -> None:
 
     def opener() -> Gpus:
         never.wait()
-        return NoGpus({})
+        return Gpus({})
 
     gpus = PatientGpus(opener=opener, opening_s=0.01)
     assert gpus.list_gpus() == ()
@@ -146,7 +146,7 @@ def test_a_driver_that_raises_is_reported_at_once_as_what_it_is(
 
 
 def test_a_call_that_raises_is_the_last() -> None:
-    class Sick(NoGpus):
+    class Sick(Gpus):
         """Lists cards, and fails to read them."""
 
         def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
@@ -161,7 +161,7 @@ def test_a_call_that_raises_is_the_last() -> None:
 def test_a_driver_that_wakes_many_cards_is_given_longer_than_a_call() -> None:
     def opener() -> Gpus:
         time.sleep(0.1)
-        return NoGpus({"gpus": "none here"})
+        return Gpus({"gpus": "none here"})
 
     gpus = PatientGpus(limit_s=0.01, opener=opener, opening_s=60.0)
     assert gpus.unavailable == {"gpus": "none here"}

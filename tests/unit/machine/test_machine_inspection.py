@@ -13,8 +13,8 @@ from fake_nvml import FakeNvml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlprof.machine import cgroups, fingerprint, inspect_machine, procfs
-from dlprof.machine.gpus import GpuReader
+from dlprof.machine import cgroups, inspect_machine, inspection, procfs
+from dlprof.machine.nvidia import GpuReader
 from dlprof.records import Machine
 
 _RECORDED = Path(__file__).parents[2] / "data" / "machine"
@@ -106,7 +106,7 @@ def _key(**changes: Any) -> str:
         "memory_bytes": 25276514304,
         "gpus": (),
     }
-    return fingerprint.fingerprint(**(facts | changes))
+    return inspection.fingerprint(**(facts | changes))
 
 
 def test_the_key_is_readable_and_stable() -> None:
@@ -149,12 +149,12 @@ def test_any_cpu_model_makes_a_plain_key(model: str) -> None:
 @settings(deadline=None)
 @given(st.integers(1, 10**15))
 def test_memory_is_rounded_up_to_a_size_that_is_sold(size: int) -> None:
-    installed = fingerprint.installed_gib(size)
+    installed = inspection.installed_gib(size)
     assert installed * _GIB >= size
     assert installed == 1 or installed * _GIB < 1.5 * size
 
 
-@pytest.mark.parametrize("module", [procfs, cgroups, fingerprint])
+@pytest.mark.parametrize("module", [procfs, cgroups, inspection])
 def test_examples_in_docstrings(module: types.ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

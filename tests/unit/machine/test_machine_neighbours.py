@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from machine_fake_proc import MS, FakeProc
 
-from dlprof.machine.neighbours import Look, Neighbours, ProcessTicks, between, look, watch
+from dlprof.machine.neighbours import Neighbours, ProcessScan, ProcessTicks, between, look, watch
 from dlprof.machine.procfs import CpuTicks
 
 _HZ = os.sysconf("SC_CLK_TCK")
@@ -20,8 +20,8 @@ def _look(
     processes: dict[tuple[int, int], ProcessTicks],
     cpus: CpuTicks | None = None,
     pressure: int | None = 0,
-) -> Look:
-    return Look(
+) -> ProcessScan:
+    return ProcessScan(
         time_ns=int(at_s * 1e9),
         cpus=cpus,
         allowed=cpus,
@@ -41,7 +41,7 @@ def _used(user: int, own_s: float, parent: int = 1, reaped_s: float = 0.0) -> Pr
     )
 
 
-def _between(first: Look, last: Look) -> Neighbours:
+def _between(first: ProcessScan, last: ProcessScan) -> Neighbours:
     return between(first, last, user_name=lambda number: f"user{number}")
 
 
@@ -152,7 +152,7 @@ def test_watching_a_machine(tmp_path: Path) -> None:
 
 def test_a_look_where_there_is_nothing(tmp_path: Path) -> None:
     nothing = look(root=tmp_path, clock=lambda: 0)
-    assert nothing == Look(
+    assert nothing == ProcessScan(
         time_ns=0,
         cpus=None,
         allowed=None,

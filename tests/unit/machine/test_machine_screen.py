@@ -15,10 +15,9 @@ from golden import check_golden, drawn
 
 from dlprof.errors import UsageError
 from dlprof.machine.core_speed import UNPINNED, SpeedProbe
-from dlprof.machine.gpus import GpuReader
 from dlprof.machine.inspection import inspect_machine
-from dlprof.machine.neighbours import Neighbours, UserCpu
-from dlprof.machine.overview import Overview, survey
+from dlprof.machine.neighbours import Neighbours, Overview, UserCpu, survey
+from dlprof.machine.nvidia import GpuReader
 from dlprof.machine.profiles import MachineProfile, parse_profile, read_profile
 from dlprof.records import CoreSpeeds
 from dlprof.report.machine import (

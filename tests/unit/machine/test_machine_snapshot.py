@@ -8,8 +8,7 @@ import pytest
 from machine_fake_proc import MS, FakeProc
 
 from dlprof.machine.memory import memory_now
-from dlprof.machine.snapshot import Sampler
-from dlprof.machine.usage import usage_between
+from dlprof.machine.snapshot import Sampler, usage_between
 
 _S = 1_000_000_000
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlprof.machine.snapshot import Sampler, Snapshot
+from dlprof.machine.snapshot import Sampler, Snapshot, usage_between
 from dlprof.machine.tree import TreeUsage
-from dlprof.machine.usage import usage_between
 from dlprof.records import GpuUsage, Usage
 
 _S = 1_000_000_000

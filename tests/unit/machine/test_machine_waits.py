@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.machine.waits import WAITS, needs_channel, parse_wait
+from dlprof.machine.waits import WAITS, needs_channel, parse_wait, python_data
 
 POLL = "7 0x7f174180ac10 0x1 {ms} 0x7f1762aa3f16 0x0 0x0 0x7f174180ac00 0x7f1762aa3f16\n"
 
@@ -57,6 +57,31 @@ def test_a_call_says_what_a_thread_waits_for(syscall: str, channel: str | None, 
 def test_without_the_call_the_kernels_function_says_it(channel: str, wait: str) -> None:
     assert parse_wait(None, channel, "x86_64") == wait
     assert parse_wait("7 0x1 0x1 0x1388", channel, "s390x") == wait  # numbers that aren't known
+
+
+MAPS = """\
+5558c44b6000-5558c44b7000 rw-p 00003000 fe:00 26723  /usr/bin/python3.11
+5558d857d000-5558d869d000 rw-p 00000000 00:00 0                          [heap]
+7f64ae600000-7f64ae9f0000 r-xp 00000000 fe:00 267  /usr/lib/libpython3.11.so.1.0
+7f64aeb00000-7f64aeb40000 rw-p 00500000 fe:00 267  /usr/lib/libpython3.11.so.1.0
+7f64aeb40000-7f64aeb50000 rw-p 00000000 00:00 0
+7f64aeb50000-7f64aeb60000 rw-p 00000000 fe:00 9   /usr/lib/libm.so.6
+7f64aeb60000-7f64aeb70000 rw-p 00000000 00:00 0
+"""
+
+
+def test_the_gil_is_told_from_locks_of_the_program_by_where_it_is() -> None:
+    gil = python_data(MAPS)
+    assert [len(each) for each in gil] == [0x1000, 0x50000]
+    for address, wait in (
+        ("0x7f64aeb4e6f0", "gil"),
+        ("0x5558d8600000", "threads"),
+        ("0x7f64aeb61000", "threads"),
+    ):
+        call = f"202 {address} 0x89 0x0 0x7ffcc0023580 0x0 0xffffffff 0x7ffc 0x7f64"
+        assert parse_wait(call, None, "x86_64", gil) == wait
+        assert parse_wait(call, None, "x86_64") == "threads"
+    assert python_data("no maps\n7f64-") == ()
 
 
 def test_arm_waits_for_its_queues_by_ppoll() -> None:

@@ -8,9 +8,9 @@ import pytest
 from builders import blocks, config, failed, run, target, trial
 
 from dlprof.advise.recommend import recommend
-from dlprof.advise.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, Summary, summarize
+from dlprof.advise.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, ConfigSummary, summarize
 from dlprof.records import Config, Constraints, Estimate, Run
-from dlprof.report.configurations import MOST_BARS, Rated, rates_chart
+from dlprof.report.labels import MOST_BARS, Rated, rates_chart
 
 W0, W2, W4 = (config(w) for w in (0, 2, 4))
 KEPT = config(4, persistent_workers=True)
@@ -20,7 +20,7 @@ def _advised(measured: Run, constraints: Constraints | None = None) -> Run:
     return dataclasses.replace(measured, recommendation=recommend(measured, constraints))
 
 
-def _rows(measured: Run) -> dict[Config, Summary]:
+def _rows(measured: Run) -> dict[Config, ConfigSummary]:
     return {row.config: row for row in summarize(measured)}
 
 

@@ -19,11 +19,11 @@ from dlprof.report.document import (
     Code,
     Column,
     Document,
-    Facts,
+    FactList,
     Items,
     Piece,
     Section,
-    Span,
+    Styled,
     Table,
     Text,
 )
@@ -71,14 +71,14 @@ def test_a_text_stays_where_it_is_put(text: str, other: str) -> None:
 
 def _everywhere(text: str, other: str) -> Document:
     """A document with texts in all its places."""
-    words = (text, Span(other, "strong"), Span(text, "code"), other)
+    words = (text, Styled(other, "strong"), Styled(text, "code"), other)
     table = Table(
         (Column(title=text, cells=[other, text], left=True), Column(title="b", cells="12"))
     )
     bar = Bar(label=text, pieces=(Piece(2, text, other),), figure=other, note=text)
     blocks: tuple[Block, ...] = (
         Text(words),
-        Facts(((text, words),)),
+        FactList(((text, words),)),
         Items((words, other)),
         Code(text),
         table,
@@ -110,11 +110,11 @@ def test_nobody_is_called_and_nothing_linked(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "markdown"),
     [
-        (Span("high", "good"), "**high**"),
-        (("Certainty ", Span("low", "bad"), ": noise"), "Certainty **low**: noise"),
-        ((Span("x)", "strong"), "y"), "x)y"),
-        (("run ", Span("a`b", "code")), "run ``a`b``"),
-        (("kept", Span("  (yours)", "soft")), "kept  (yours)"),
+        (Styled("high", "good"), "**high**"),
+        (("Certainty ", Styled("low", "bad"), ": noise"), "Certainty **low**: noise"),
+        ((Styled("x)", "strong"), "y"), "x)y"),
+        (("run ", Styled("a`b", "code")), "run ``a`b``"),
+        (("kept", Styled("  (yours)", "soft")), "kept  (yours)"),
     ],
 )
 def test_tones(words: Any, markdown: str) -> None:
@@ -124,7 +124,7 @@ def test_tones(words: Any, markdown: str) -> None:
 def test_the_answer_comes_first_under_the_title() -> None:
     document = Document(
         title="What",
-        answer=(Facts((("Do", "this"), ("Why", "that"))), Code("x = 1")),
+        answer=(FactList((("Do", "this"), ("Why", "that"))), Code("x = 1")),
         details=(
             Section("More", (Items(("one", "two")), Card(title="A", code="c", level="high"))),
         ),

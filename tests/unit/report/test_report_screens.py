@@ -19,8 +19,8 @@ from example_runs import (
 from golden import check_golden, drawn
 
 from dlprof.records import Failure, Run
-from dlprof.report.configurations import MOST_BARS
 from dlprof.report.document import Chart, Document, Table
+from dlprof.report.labels import MOST_BARS
 from dlprof.report.screen import run_report
 from dlprof.report.sweep import sweep_report
 

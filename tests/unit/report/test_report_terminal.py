@@ -18,11 +18,11 @@ from dlprof.report.document import (
     Code,
     Column,
     Document,
-    Facts,
+    FactList,
     Items,
     Piece,
     Section,
-    Span,
+    Styled,
     Table,
     Text,
 )
@@ -108,7 +108,7 @@ def test_whole_columns_go_the_least_important_first(width: int, left: str) -> No
 
 def test_further_lines_begin_below_the_first() -> None:
     words = "many words that do not fit into one line of a narrow terminal"
-    for block in (Facts((("label", words), ("l", ""))), Items((words,))):
+    for block in (FactList((("label", words), ("l", ""))), Items((words,))):
         first, *further = shown(block).splitlines()
         at = first.index("many")
         assert [line[:at].strip() for line in further if line.strip() != "l"] == [""]
@@ -141,8 +141,8 @@ def test_details_come_above_the_answer_and_only_where_they_are_asked_for() -> No
 
 def test_nothing_in_a_text_acts_on_the_terminal() -> None:
     blocks: tuple[Block, ...] = (
-        Text((HOSTILE, Span(HOSTILE, "bad"))),
-        Facts(((HOSTILE, HOSTILE),)),
+        Text((HOSTILE, Styled(HOSTILE, "bad"))),
+        FactList(((HOSTILE, HOSTILE),)),
         Items((HOSTILE,)),
         Code(HOSTILE),
         Table((Column(title=HOSTILE, cells=[HOSTILE]),)),
@@ -158,7 +158,7 @@ def test_nothing_in_a_text_acts_on_the_terminal() -> None:
 def test_colors_are_left_out_where_they_are_not_wanted(*, no_color: bool) -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=not no_color, no_color=no_color)
-    console.print(Screen(Document(title="", answer=(Text(Span("red", "bad")),))))
+    console.print(Screen(Document(title="", answer=(Text(Styled("red", "bad")),))))
     assert ("\x1b[" in stream.getvalue()) is not no_color
 
 

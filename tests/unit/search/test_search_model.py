@@ -31,7 +31,7 @@ from dlprof.search.led import (
 from dlprof.search.led import levers as levers_of
 from dlprof.search.space import build_cells, build_space
 from dlprof.settings import SweepSettings
-from dlprof.stats import NEAR, Expected
+from dlprof.stats import NEAR, ExpectedRates
 
 NET = tuple(
     config(workers, prefetch, persistent_workers=kept)
@@ -193,6 +193,11 @@ def test_the_pick_is_the_cheapest_within_three_percent_of_the_best() -> None:
     assert speeds[found.pick] >= NEAR > max(speeds[each] for each in cheaper)
 
 
+def test_nothing_to_predict_is_said() -> None:
+    with pytest.raises(ValueError, match="nothing to predict"):
+        foretell(WAITS, [], Conditions(cores=2.0))
+
+
 def test_workers_are_kept_where_epochs_are_short() -> None:
     short = foretell(COMPUTES, NET, Conditions(cores=2.0, epoch_batches=20))
     assert short.pick.persistent_workers
@@ -241,7 +246,7 @@ def raced(
         rates: What all give; ``None`` for one that fails.
         predicted: What a model said of them, and of what may be measured as well.
     """
-    told = Expected(
+    told = ExpectedRates(
         log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
         log_sd=RELATIVE_ERROR,
     )
@@ -375,7 +380,7 @@ def test_where_pinning_is_compared_it_is_calibrated_too() -> None:
 def test_what_was_foretold_as_the_best_is_measured_first(seed: int) -> None:
     found = foretell(COMPUTES, NET, Conditions(cores=8.0))
     raced = race_plan(led(), found.race)
-    expected = Expected.of(found)
+    expected = ExpectedRates.of(found)
     first = GridSearch(plan=raced, seed=seed, expected=expected).propose([], remaining_s=60.0)
     assert isinstance(first, Proposal)
     best = max(found.race, key=lambda each: expected.log_rates[each.key])

@@ -17,6 +17,7 @@ from torch.utils.data import (
     SequentialSampler,
     WeightedRandomSampler,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.errors import TargetError
 from dlprof.records import Config
@@ -187,6 +188,32 @@ def test_the_batch_size_is_set_where_it_can_be() -> None:
 def test_a_batch_size_that_cannot_be_set() -> None:
     own = DataLoader(Numbers(), batch_sampler=[[1, 2]])
     assert "batch_sampler list" in fault(lambda: rebuilt(own, Config(batch_size=5))).message
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_plain_order_is_shared_out_to_ranks(*, shuffle: bool) -> None:
+    def share(rank: int) -> list[int]:
+        loader = DataLoader(Numbers(10), batch_size=2, shuffle=shuffle)
+        built = build_from_object(loader, share=(rank, 2))
+        assert built.target.batches_per_epoch == 3
+        assert built.target.length == 5
+        return [int(n) for batch in make_loader(built, Config()) for n in batch]
+
+    first, second = share(0), share(1)
+    assert sorted([*first, *second]) == list(range(10))
+    assert (first == [0, 2, 4, 6, 8]) is not shuffle
+
+
+def test_a_sampler_of_ones_own_decides_what_a_rank_gets() -> None:
+    own = WeightedRandomSampler([1.0] * 10, 7)
+    built = build_from_object(DataLoader(Numbers(10), batch_size=2, sampler=own), share=(1, 2))
+    assert built.target.length == 7
+    assert built.target.notes == (
+        "The target's own WeightedRandomSampler decides what each rank gets.",
+    )
+    ranked: DistributedSampler[int] = DistributedSampler(Numbers(10), num_replicas=2, rank=1)
+    built = build_from_object(DataLoader(Numbers(10), sampler=ranked), share=(1, 2))
+    assert built.target.notes == ()
 
 
 def test_shuffle_replaces_the_sampler_by_a_seeded_one() -> None:

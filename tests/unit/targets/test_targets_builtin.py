@@ -19,8 +19,8 @@ from dlprof.errors import FileError, UsageError
 from dlprof.records import Config
 from dlprof.targets import builtin
 from dlprof.targets.build import build_target
-from dlprof.targets.builtin import annotated, corpus, pictures, shards, synthetic, text, voc
-from dlprof.targets.builtin.cache import cache_root, make_once
+from dlprof.targets.builtin import files, pictures, shards, synthetic, text, voc
+from dlprof.targets.builtin.files import cache_root, make_once
 from dlprof.targets.builtin.options import (
     ImagesOptions,
     SyntheticOptions,
@@ -264,12 +264,12 @@ def test_rare_classes_are_drawn_as_often_as_frequent_ones() -> None:
 
 
 def test_an_annotation_reads_back_as_voc_writes_it(tmp_path: Path) -> None:
-    xml = annotated.annotation_xml(
+    xml = pictures.annotation_xml(
         "a.jpg", (60, 40), [("person", (1, 2, 30, 40)), ("bus", (5, 6, 7, 8))]
     )
     (tmp_path / "a.xml").write_text(xml)
     labels, boxes = voc.read_annotation(tmp_path / "a.xml")
-    assert labels == [1, annotated.CLASSES.index("bus") + 1]
+    assert labels == [1, pictures.VOC_CLASSES.index("bus") + 1]
     assert boxes == [[0, 1, 29, 39], [4, 5, 6, 7]]
 
 
@@ -299,9 +299,9 @@ def test_tokens() -> None:
 
 def test_words_follow_zipf() -> None:
     rng = random.Random(1)
-    vocabulary = corpus.make_vocabulary(rng, 500)
+    vocabulary = files.make_vocabulary(rng, 500)
     assert len(set(vocabulary)) == 500
-    words = " ".join(corpus.make_lines(rng, vocabulary, 200, 50)).lower().split()
+    words = " ".join(files.make_lines(rng, vocabulary, 200, 50)).lower().split()
     assert words.count(vocabulary[0]) > 3 * words.count(vocabulary[20]) > 0
 
 

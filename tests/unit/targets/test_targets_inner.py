@@ -13,8 +13,8 @@ from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object
 from dlprof.targets.epoch import EpochGate
-from dlprof.targets.inner import dataloader_of, inner_loaders
 from dlprof.targets.loader import make_loader
+from dlprof.targets.parts import dataloader_of, inner_loaders
 
 
 class Stream(IterableDataset[int]):

@@ -88,8 +88,15 @@ class FakeLauncher:
     """Puts a script of events into the inbox when a trial is launched, and another when killed."""
 
     def __init__(
-        self, inbox: Inbox, script: Sequence[Received], *, on_kill: Sequence[Received] = ()
+        self,
+        inbox: Inbox,
+        script: Sequence[Received],
+        *,
+        on_kill: Sequence[Received] = (),
+        number: str = "",
     ) -> None:
+        self.source = LAUNCHER + number
+        self._trial = TRIAL + number
         self._inbox = inbox
         self._script = script
         self._on_kill = on_kill
@@ -109,7 +116,7 @@ class FakeLauncher:
         log.flush()
         for event in self._script:
             self._inbox.put(event)
-        return Handle(Channel(io.BytesIO(), self.written), TRIAL)
+        return Handle(Channel(io.BytesIO(), self.written), self._trial)
 
     def kill(self) -> None:
         self.kills += 1
@@ -136,11 +143,11 @@ class FakeWatcher(ObserverProcess):
         self._afterwards = afterwards
         self.orders: list[str] = []
 
-    def watch(self, pid: int, *, memory_bytes: int | None, reserve_bytes: int) -> None:
+    def watch(self, pid: int, *beside: int, memory_bytes: int | None, reserve_bytes: int) -> None:
         del memory_bytes, reserve_bytes
-        self.orders.append(f"watch {pid}")
+        self.orders.append(" ".join(["watch", *map(str, (pid, *beside))]))
 
-    def order(self, verb: str, **details: int | None) -> None:
+    def order(self, verb: str, **details: int | tuple[int, ...] | None) -> None:
         self.orders.append(verb)
         if verb == "memory" and self._answers:
             unavailable = {"throttled_fraction": "no controller"}
@@ -151,9 +158,9 @@ class FakeWatcher(ObserverProcess):
                 self._box.put(event)
 
 
-def from_trial(event: str, **details: object) -> Received:
-    return Received(TRIAL, {"event": event, **details})
+def from_trial(event: str, number: str = "", **details: object) -> Received:
+    return Received(TRIAL + number, {"event": event, **details})
 
 
-def exited(status: int) -> Received:
-    return Received(LAUNCHER, {"event": "exited", "status": status})
+def exited(status: int, number: str = "") -> Received:
+    return Received(LAUNCHER + number, {"event": "exited", "status": status})

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.machine.gpus import GpuNeighbours, Gpus, NoGpus
+from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.records import GpuInfo, GpuUsage
 from dlprof.trial import gpu_sampling
 from dlprof.trial.gpu_sampling import GpuSampler
 
 
-class _Cards:
+class _Cards(Gpus):
     """Two cards; ``obstacle`` is called before each sample."""
 
     def __init__(self, obstacle: Callable[[], object] = lambda: None) -> None:
-        self.unavailable: dict[str, str] = {}
+        super().__init__({})
         self.calls: list[str] = []
         self.sampled = threading.Event()
         self._obstacle = obstacle
@@ -139,7 +139,7 @@ def test_a_driver_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_cards_nothing_is_asked() -> None:
-    gpus: Gpus = NoGpus({"gpus": "none"})
+    gpus: Gpus = Gpus({"gpus": "none"})
     sampler = GpuSampler(lambda: gpus)
     sampler.begin()
     sampler.start()

@@ -61,7 +61,7 @@ class Supervised:
         self.launcher = FakeLauncher(inbox, script[:filled], on_kill=on_kill)
         self.watcher = FakeWatcher(inbox, answers=answers, afterwards=script[filled:])
         self.supervisor = Supervisor(
-            launcher=self.launcher,
+            launchers=[self.launcher],
             watcher=self.watcher,
             inbox=inbox,
             directory=directory,

@@ -1,0 +1,175 @@
+"""What several ranks that loaded at once gave: each of them, all together, and against one."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from dlprof.advise import thresholds as at
+from dlprof.advise.candidates import has_rate
+from dlprof.advise.speeds import product
+from dlprof.records import Config, Estimate, Run, Trial
+from dlprof.records.record import record
+from dlprof.stats import typical
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class RankSpeed:
+    """One rank over all trials of the recommended configuration.
+
+    Attributes:
+        rank: Its number.
+        host: Its machine.
+        samples_per_s: Its own steady rate, mean.
+        startup_s: Time to its first batch, median.
+        barrier_fraction: Share of its time in which it waited for slower ranks, mean.
+        slowest: In how many of the trials it was the slowest.
+        trials: Of how many.
+    """
+
+    rank: int
+    host: str
+    samples_per_s: Estimate
+    startup_s: float | None
+    barrier_fraction: float | None
+    slowest: int
+    trials: int
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """The recommended configuration by one number of ranks.
+
+    Attributes:
+        ranks: How many loaded at once.
+        num_workers: Of each.
+        samples_per_s: Of the slowest.
+        together_samples_per_s: Of all, where each waits for the slowest.
+        over_one: That over what one rank by itself gave, interleaved with it.
+        limit: Why more ranks gave less than their number; empty where they didn't.
+    """
+
+    ranks: int
+    num_workers: int
+    samples_per_s: Estimate
+    together_samples_per_s: Estimate
+    over_one: Estimate | None
+    limit: str = ""
+
+
+def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
+    """Each rank of the trials of one configuration; empty where one loader was measured."""
+    trials = [
+        trial
+        for trial in run.trials
+        if trial.config == config
+        and trial.purpose in {"measure", "scaling"}
+        and has_rate(trial)
+        and len(trial.ranks) == run.header.launched > 1
+    ]
+    slowest = [_slowest(trial) for trial in trials]
+    found = []
+    for rank in range(run.header.launched if trials else 0):
+        seen = [trial.ranks[rank] for trial in trials]
+        rates = [each.samples_per_s for each in seen if each.samples_per_s is not None]
+        if rates:
+            found.append(
+                RankSpeed(
+                    rank=rank,
+                    host=seen[0].host,
+                    samples_per_s=_mean(rates),
+                    startup_s=typical(each.startup_s for each in seen),
+                    barrier_fraction=typical(each.barrier_fraction for each in seen),
+                    slowest=slowest.count(rank),
+                    trials=len(trials),
+                )
+            )
+    return tuple(found)
+
+
+def scales(run: Run) -> tuple[Scale, ...]:
+    """What each number of ranks gave, of the trials that were made for it; fewest first.
+
+    By as many workers a rank as all of them have, and, behind those, by as many workers in all.
+    """
+    groups: dict[tuple[int, int], list[Trial]] = {}
+    for trial in run.trials:
+        if trial.purpose == "scaling" and has_rate(trial):
+            key = max(1, len(trial.ranks)), trial.config.num_workers
+            groups.setdefault(key, []).append(trial)
+    if not groups:
+        return ()
+    _, workers = max(groups)
+    one = _rate(groups[1, workers]) if (1, workers) in groups else None
+    found: list[Scale] = []
+    before: tuple[float, list[Trial]] | None = None
+    for count, each in sorted(groups, key=lambda key: (key[1] != workers, key)):
+        trials = groups[count, each]
+        rate = _rate(trials)
+        limit = ""
+        if each == workers:
+            if before is not None and rate.value < at.SCALES * before[0]:
+                limit = _limit(trials, before[1])
+            before = rate.value, trials
+        over = None if one is None else product(rate.times(count), one.inverse)
+        found.append(
+            Scale(
+                ranks=count,
+                num_workers=each,
+                samples_per_s=rate,
+                together_samples_per_s=rate.times(count),
+                over_one=Estimate(value=1.0) if (count, each) == (1, workers) else over,
+                limit=limit,
+            )
+        )
+    return tuple(found)
+
+
+def _limit(more: Sequence[Trial], fewer: Sequence[Trial]) -> str:
+    """What more ranks ran out of, as far as their windows show it."""
+    usages = [trial.usage for trial in more]
+    own, had = (
+        typical(getattr(usage, name) for usage in usages)
+        for name in ("own_cpu_cores", "available_cpu_cores")
+    )
+    delayed = typical(usage.run_queue_wait_fraction for usage in usages) or 0.0
+    if own is not None and had and (own >= at.USED_UP * had or delayed > at.STARVED):
+        return "cores"
+    if (typical(usage.io_pressure_fraction for usage in usages) or 0.0) > at.STORAGE_WAITS:
+        return "storage"
+    costs = [_cpu_s_per_sample(trials) for trials in (more, fewer)]
+    if costs[0] is not None and costs[1] is not None and costs[0] > at.COSTS_MORE * costs[1]:
+        return "memory bandwidth, caches or the cores' clock: a sample takes more CPU time"
+    waited = [each.barrier_fraction or 0.0 for trial in more for each in trial.ranks]
+    if max(waited, default=0.0) > at.STORAGE_WAITS:
+        return "barrier: some ranks wait for slower ones"
+    return "not seen: neither cores nor storage"
+
+
+def _cpu_s_per_sample(trials: Iterable[Trial]) -> float | None:
+    return typical(
+        trial.usage.own_cpu_cores / trial.samples_per_s.value
+        for trial in trials
+        if trial.usage.own_cpu_cores and trial.samples_per_s is not None
+    )
+
+
+def _slowest(trial: Trial) -> int:
+    rates = [each.batches_per_s for each in trial.ranks]
+    return min(range(len(rates)), key=lambda n: rate.value if (rate := rates[n]) else 0.0)
+
+
+def _rate(trials: Sequence[Trial]) -> Estimate:
+    return _mean([each.samples_per_s for each in trials if each.samples_per_s is not None])
+
+
+def _mean(rates: Sequence[Estimate]) -> Estimate:
+    """The mean, with the mean ends of the intervals, as wide as one of them."""
+    lows = [rate.low for rate in rates if rate.low is not None]
+    highs = [rate.high for rate in rates if rate.high is not None]
+    known = len(lows) == len(highs) == len(rates)
+    return Estimate(
+        value=statistics.fmean(rate.value for rate in rates),
+        low=statistics.fmean(lows) if known else None,
+        high=statistics.fmean(highs) if known else None,
+    )

@@ -1,0 +1,314 @@
+"""The ranks of a sweep: launched here, or by torchrun, srun or mpirun, which dlprof then measures.
+
+Under a launcher the first rank of the machine sweeps. The others hand it their environment and
+their cores, by which it runs their loaders, and wait until it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from dlprof.errors import UsageError
+from dlprof.machine.cgroups import read_cgroups
+from dlprof.machine.memory import available_memory
+from dlprof.settings import SweepSettings
+from dlprof.trial.launch import Seat
+from dlprof.units import counted, format_bytes
+from dlprof.version import __version__
+
+__all__ = ["Place", "Seat", "gathered", "launched", "seated", "with_ranks"]
+
+_BUILDER_BYTES = 200 << 20
+"""What a process with torch and a small dataset takes at least."""
+
+_PATIENCE_S = 60.0  # for all ranks of a machine to come
+_PAUSE_S = 0.1
+_ALONE = "For one loader alone, unset WORLD_SIZE; to launch ranks here, use --launch-ranks N."
+
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"),
+    "RANK": ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK"),
+    "LOCAL_RANK": ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "LOCAL_WORLD_SIZE": ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+}
+"""torch's names, and what srun and mpirun say instead."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which process of a job this is.
+
+    Attributes:
+        rank: Over all machines.
+        local_rank: Among those of this machine, from 0.
+        local_size: How many of them share this machine.
+        environ: What the rank's loader is to find in its environment.
+        job: What all ranks of this machine have in common, and no other job.
+    """
+
+    rank: int
+    local_rank: int
+    local_size: int
+    environ: Mapping[str, str]
+    job: str
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Place | None:
+        """As the launcher tells it; ``None`` for a process by itself.
+
+        Raises:
+            UsageError: What it tells is not all that is needed, or there are several machines.
+        """
+        told = {name: _told(environ, name) for name in _NAMES}
+        world = told["WORLD_SIZE"]
+        if world is None or world <= 1:
+            return None
+        for name in ("RANK", "LOCAL_WORLD_SIZE"):
+            if told[name] is None:  # never guessed: the world's size is not the machine's
+                raise UsageError(
+                    f"WORLD_SIZE={world} says that this is one of {world} ranks, and no {name}",
+                    hint=f"Start it by torchrun, srun or mpirun. {_ALONE}",
+                )
+        rank, local_size = told["RANK"] or 0, told["LOCAL_WORLD_SIZE"] or 1
+        if local_size < world:
+            raise UsageError(
+                f"{local_size} of {world} ranks are on this machine, and dlprof measures the ranks "
+                "of one machine",
+                hint=f"Launch those of one: torchrun --nproc-per-node={local_size} -m dlprof sweep "
+                "…; the others' machines are measured alike, each by itself.",
+            )
+        by_torch = "WORLD_SIZE" in environ
+        if by_torch and not (environ.get("MASTER_ADDR") and environ.get("MASTER_PORT")):
+            raise UsageError(
+                f"WORLD_SIZE={world} without MASTER_ADDR and MASTER_PORT: the ranks can't meet",
+                hint=f"Start it by torchrun. {_ALONE}",
+            )
+        names = (
+            "TORCHELASTIC_RUN_ID",
+            "SLURM_JOB_ID",
+            "SLURM_STEP_ID",
+            "MASTER_PORT",
+            "PMIX_NAMESPACE",
+        )
+        job = ":".join([*(environ.get(name, "") for name in names), str(os.getuid())])
+        local_rank = rank if told["LOCAL_RANK"] is None else told["LOCAL_RANK"]
+        said = {name: str(value) for name, value in told.items()} | {"LOCAL_RANK": str(local_rank)}
+        return cls(
+            rank=rank,
+            local_rank=local_rank,
+            local_size=local_size,
+            environ={**environ, **said},
+            job=hashlib.sha256(job.encode()).hexdigest()[:24],
+        )
+
+
+def _told(environ: Mapping[str, str], name: str) -> int | None:
+    """A number by torch's name, else by that of another launcher; ``4(x2)`` is 4 on each node."""
+    for each in (name, *_NAMES[name]):
+        text = environ.get(each, "").partition("(")[0]
+        if text.isdecimal():
+            return int(text)
+    return None
+
+
+@contextlib.contextmanager
+def gathered(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[tuple[Seat, ...] | None]:
+    """The seats of the ranks that a launcher started on this machine; none for a process alone.
+
+    Yields ``None`` in all processes but the first, once that one has ended.
+
+    Args:
+        environ: Environment variables.
+        words: The command's arguments, which are to be the same for all.
+
+    Raises:
+        UsageError: The ranks can't meet, or were started with different arguments.
+    """
+    place = Place.of(environ)
+    if place is None:
+        yield ()
+        return
+    said = {"words": [*words], "directory": str(Path.cwd()), "dlprof": __version__}
+    name = f"\0dlprof-{place.job}"
+    if place.local_rank:
+        _follow(place, name, said)
+        yield None
+        return
+    with socket.socket(socket.AF_UNIX) as door, contextlib.ExitStack() as links:
+        try:
+            door.bind(name)
+        except OSError:
+            raise UsageError(
+                "Another sweep of this job runs on this machine",
+                hint="Wait for it, or end it: both would disturb each other.",
+            ) from None
+        door.listen(place.local_size)
+        own = _seat(place.environ, place.local_rank, os.sched_getaffinity(0))
+        _refuse_one_core(environ, own, place.local_size)
+        seats = {0: own, **_others(door, place, said, links)}
+        cpus = frozenset[int]().union(*(seat.cpus for seat in seats.values()))
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cpus)  # what is measured is all that the ranks may use
+        yield _with_rendezvous(tuple(seats[rank] for rank in sorted(seats)))
+
+
+def _seat(environ: Mapping[str, str], rank: int, cpus: set[int] | frozenset[int]) -> Seat:
+    return Seat(rank=rank, environ=environ, cpus=frozenset(cpus))
+
+
+def _refuse_one_core(environ: Mapping[str, str], own: Seat, ranks: int) -> None:
+    """Refuse what srun makes of a job that names its cores to sbatch alone."""
+    by_srun = "SLURM_PROCID" in environ and "SLURM_CPUS_PER_TASK" not in environ
+    if by_srun and len(own.cpus) == 1 and (os.cpu_count() or 1) > ranks:
+        raise UsageError(
+            "srun gives each rank a single CPU",
+            hint="Give --cpus-per-task to srun too, or set SRUN_CPUS_PER_TASK: sbatch's is not "
+            "inherited.",
+        )
+
+
+def _follow(place: Place, name: str, said: Mapping[str, object]) -> None:
+    """Hand this rank over to the first of its machine, and wait until that has ended."""
+    with socket.socket(socket.AF_UNIX) as link:
+        ends_s = time.monotonic() + _PATIENCE_S
+        while link.connect_ex(name):
+            if time.monotonic() > ends_s:
+                raise UsageError(
+                    f"Rank {place.rank} found no first rank of its machine within "
+                    f"{_PATIENCE_S:.0f} s",
+                    hint="See what the rank with LOCAL_RANK=0 says.",
+                )
+            time.sleep(_PAUSE_S)
+        told = {
+            **said,
+            "rank": place.local_rank,
+            "environ": dict(place.environ),
+            "cpus": sorted(os.sched_getaffinity(0)),
+        }
+        link.sendall(json.dumps(told).encode() + b"\n")
+        with contextlib.suppress(OSError):
+            while link.recv(4096):
+                pass
+
+
+def _others(
+    door: socket.socket, place: Place, said: Mapping[str, object], links: contextlib.ExitStack
+) -> dict[int, Seat]:
+    """The seats of the other ranks of this machine, by rank; their links stay open."""
+    found: dict[int, Seat] = {}
+    ends_s = time.monotonic() + _PATIENCE_S
+    while len(found) < place.local_size - 1:
+        door.settimeout(max(0.001, ends_s - time.monotonic()))
+        try:
+            link = links.enter_context(door.accept()[0])
+            link.settimeout(max(0.001, ends_s - time.monotonic()))
+            told = json.loads(link.makefile("rb").readline())
+        except (OSError, ValueError):
+            missing = sorted({*range(1, place.local_size)} - {*found})
+            raise UsageError(
+                f"Rank {missing[0]} of {place.local_size} did not come within {_PATIENCE_S:.0f} s",
+                hint="Start all ranks of the machine with the same command, by one launcher.",
+            ) from None
+        rank = int(told["rank"])
+        for what, mine in said.items():
+            if told[what] != mine:
+                raise UsageError(
+                    f"Ranks differ: {what} is {mine!r} on rank 0 and {told[what]!r} on rank {rank}",
+                    hint="Start all ranks with the same command, by one launcher.",
+                )
+        found[rank] = _seat(told["environ"], rank, frozenset(told["cpus"]))
+    return found
+
+
+def launched(count: int, environ: Mapping[str, str]) -> tuple[Seat, ...]:
+    """Seats for ranks of this machine, with the environment that torchrun gives.
+
+    Raises:
+        UsageError: They can't be launched here, or memory doesn't hold them.
+    """
+    if sys.platform != "linux":
+        raise UsageError(
+            "launch_ranks needs Linux, where ranks are forked and share a barrier",
+            hint="Assume them instead: --ranks N.",
+        )
+    room = available_memory(read_cgroups(os.getpid()))
+    if room is not None and count * _BUILDER_BYTES > room:
+        raise UsageError(
+            f"{counted(count, 'rank')} need {format_bytes(count * _BUILDER_BYTES)} of memory "
+            f"before they load anything, and {format_bytes(room)} is free",
+            hint=f"Launch {max(1, room // _BUILDER_BYTES)} at most, or assume them: --ranks N.",
+        )
+    size = str(count)
+    threads = {"OMP_NUM_THREADS": "1"} if count > 1 else {}  # as torchrun does
+    seats = [
+        Seat(
+            rank=rank,
+            environ={
+                **threads,
+                **environ,
+                **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
+                **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), size),
+                "GROUP_RANK": "0",
+            },
+        )
+        for rank in range(count)
+    ]
+    return _with_rendezvous(tuple(seats))
+
+
+def _with_rendezvous(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
+    """The same ranks with a port of their own, where they can meet if the target has them do so.
+
+    torchrun's own store serves the processes that it started, which only wait here.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    return tuple(dataclasses.replace(each, environ={**each.environ, **own}) for each in seats)
+
+
+def seated(
+    settings: SweepSettings, seats: tuple[Seat, ...]
+) -> tuple[SweepSettings, tuple[Seat, ...]]:
+    """The settings and the seats of what is measured; its ranks are launched where that is asked.
+
+    Args:
+        settings: As asked for.
+        seats: Of the ranks that a launcher has started.
+
+    Raises:
+        UsageError: They can't be launched, or others are to be.
+    """
+    if not seats and settings.launch_ranks:
+        seats = launched(max(settings.launch_ranks), os.environ)
+    if seats:
+        return with_ranks(settings, seats), seats
+    if settings.step_barrier:
+        raise UsageError(
+            "step_barrier is between ranks, and none are launched", hint="Give launch_ranks too."
+        )
+    return settings, ()
+
+
+def with_ranks(settings: SweepSettings, seats: Sequence[Seat]) -> SweepSettings:
+    """The settings of a sweep over these ranks, whose limits all of them share.
+
+    Raises:
+        UsageError: Other ranks are to be launched than a launcher has started.
+    """
+    asked = settings.launch_ranks or (len(seats),)
+    if max(asked) != len(seats):
+        raise UsageError(
+            f"launch_ranks = {max(asked)}, and the launcher started {counted(len(seats), 'rank')}",
+            hint="Leave launch_ranks out, or give the smaller numbers to try beside.",
+        )
+    return dataclasses.replace(settings, launch_ranks=asked, ranks=len(seats))

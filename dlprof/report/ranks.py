@@ -1,0 +1,67 @@
+"""What ranks that loaded at once have to say: which is the slowest, and how more of them scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlprof.advise.scaling import rank_speeds, scales
+from dlprof.records import Config, Run
+from dlprof.report import document as doc
+from dlprof.report.labels import gain_text, interval_text, percent_text, value_text
+from dlprof.units import MISSING, format_duration, format_rate
+
+
+def ranks_facts(run: Run, pick: Config) -> Iterator[tuple[str, doc.Words]]:
+    """All ranks together and the slowest, in a line."""
+    speeds = rank_speeds(run, pick)
+    if not speeds:
+        return
+    slowest = min(speeds, key=lambda each: each.samples_per_s.value)
+    each = slowest.samples_per_s.value
+    text = f"{len(speeds)} at once give {format_rate(len(speeds) * each)} samples/s, "
+    text += f"{format_rate(each)} each at the pace of the slowest (rank {slowest.rank})"
+    found = next((s for s in scales(run) if s.ranks == len(speeds) and s.over_one), None)
+    if found is not None and found.over_one is not None:
+        text += f"; {gain_text(found.over_one, 'one rank')}"
+        text += f", limited by {found.limit.partition(':')[0]}" if found.limit else ""
+    yield "Ranks", text
+
+
+def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
+    """Each rank, and each number of ranks."""
+    speeds = rank_speeds(run, pick)
+    if speeds:
+        rates = [each.samples_per_s for each in speeds]
+        columns = (
+            doc.Column("rank", [str(each.rank) for each in speeds]),
+            doc.Column("samples/s", [value_text(rate) for rate in rates]),
+            doc.Column("95% CI", [interval_text(rate) for rate in rates]),
+            doc.Column("1st batch", [format_duration(each.startup_s) for each in speeds]),
+            doc.Column(
+                "barrier",
+                [percent_text(each.barrier_fraction) for each in speeds],
+                note="share of the time in which it waited for slower ranks.",
+            ),
+            doc.Column("slowest in", [f"{each.slowest} of {each.trials}" for each in speeds]),
+        )
+        yield from doc.section(f"Ranks with {pick.text}", _table(columns))
+    found = scales(run)
+    if len(found) > 1:
+        of_counts = (
+            doc.Column("ranks", [str(each.ranks) for each in found]),
+            doc.Column("workers each", [str(each.num_workers) for each in found]),
+            doc.Column("samples/s each", [value_text(each.samples_per_s) for each in found]),
+            doc.Column("together", [value_text(each.together_samples_per_s) for each in found]),
+            doc.Column(
+                "over one",
+                [gain_text(each.over_one) if each.over_one else MISSING for each in found],
+                note="what all give together against one rank by itself, interleaved.",
+            ),
+            doc.Column("limited by", [each.limit for each in found], left=True),
+        )
+        yield from doc.section("Scaling", _table(of_counts))
+
+
+def _table(columns: tuple[doc.Column, ...]) -> doc.Table:
+    shown = tuple(column for column in columns if {*column.cells} - {"", MISSING})
+    return doc.Table(shown)

@@ -1,0 +1,52 @@
+"""One loader of another class: that of its own, with some methods more."""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_CLASS: Any = object.__dict__["__class__"]
+"""An object's class, also where its own class says another, as accelerate's loaders do."""
+
+
+def derive_in_place(loader: Any, methods: Mapping[str, Any]) -> Callable[[], None]:
+    """Give one object other methods; it stays the same object, and an instance of its class.
+
+    Copies of it, pickled ones too, are of its own class.
+
+    Args:
+        loader: The object.
+        methods: What the class derived from its own has in its place, by name.
+
+    Returns:
+        What gives the object its own class back.
+
+    Raises:
+        TypeError: Objects of its class can't be given another, such as a list.
+    """
+    own: Any = type(loader)
+
+    def reduce(this: Any, protocol: Any) -> Any:
+        reduced = own.__reduce_ex__(this, protocol)
+        if not isinstance(reduced, tuple):
+            return reduced
+        make, arguments, *rest = reduced
+        if make is copyreg.__newobj__:  # type: ignore[attr-defined] # which insists on our class
+            make = _make
+        return (make, tuple(own if each is derived else each for each in arguments), *rest)
+
+    names = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__slots__": ()}
+    derived = type(own.__name__, (own,), {**names, "__reduce_ex__": reduce, **methods})
+    _CLASS.__set__(loader, derived)
+
+    def undo() -> None:
+        if type(loader) is derived:
+            _CLASS.__set__(loader, own)
+
+    return undo
+
+
+def _make(kind: Any, *arguments: Any) -> Any:
+    """As pickle makes objects that it restores."""
+    return kind.__new__(kind, *arguments)

@@ -1,0 +1,97 @@
+"""What the ranks of one trial share: where each of them is, and the barrier of a step.
+
+A page of memory, mapped by all: reading it costs a microsecond and no system call, so that a rank
+goes on loading while it waits for the others, and none is relieved of load before all are done.
+Linux only. Whoever waits for a rank that has died is ended by the supervisor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_NAME = "ranks"
+_BARRIER_BYTES = 64
+"""Room for pthread's barrier, of 32 bytes with glibc."""
+
+_MEETINGS = 16
+"""More than a trial has: its start, the end of the warm-up, and at most four windows."""
+
+_MARK_BYTES = 8
+_SHARED = 1  # PTHREAD_PROCESS_SHARED
+_POLL_S = 0.001
+
+
+class Company:
+    """One rank among those of its trial, or with ``rank=-1`` the supervisor, which only looks.
+
+    Args:
+        place: The trial's directory, where ``found`` has made the page.
+        rank: Whose this is; it is numbered from 0 among those of the trial.
+        ranks: How many there are.
+        barrier: Whether all of them pass each step together, as under DDP.
+
+    Attributes:
+        waited_s: How long ``step`` has waited for the others.
+    """
+
+    def __init__(self, place: Path, rank: int, ranks: int, *, barrier: bool = False) -> None:
+        with (place / _NAME).open("r+b") as file:
+            self._page = mmap.mmap(file.fileno(), 0)
+        self._marks = memoryview(self._page)[_BARRIER_BYTES:].cast("q")
+        self._rank, self._ranks, self._barrier = rank, ranks, barrier
+        self._meeting, self._steps = -1, 0
+        self._threads = ctypes.CDLL(None)
+        self._address = ctypes.byref(ctypes.c_char.from_buffer(self._page))
+        self.waited_s = 0.0
+
+    @classmethod
+    def found(cls, place: Path, ranks: int) -> Company:
+        """Make the page, in an empty directory."""
+        size = _BARRIER_BYTES + _MARK_BYTES * _MEETINGS * ranks
+        (place / _NAME).write_bytes(bytes(size))
+        made = cls(place, -1, ranks)
+        shared = ctypes.create_string_buffer(_BARRIER_BYTES)
+        made._threads.pthread_barrierattr_init(shared)
+        made._threads.pthread_barrierattr_setpshared(shared, _SHARED)
+        made._threads.pthread_barrier_init(made._address, shared, ranks)
+        return made
+
+    def arrive(self, *, again: bool = False) -> None:
+        """Say that this rank is ready for what comes next; and whether it wants another window.
+
+        With a barrier the mark holds from the next step on, which all pass after it was written:
+        so all of them see the last one come at the same step, and none waits for one that has gone.
+        """
+        self._meeting += 1
+        self._marks[self._rank * _MEETINGS + self._meeting] = 2 * (self._steps + 1) + again
+
+    def answer(self) -> bool | None:
+        """Whether any rank wants another window; ``None`` until all have arrived."""
+        marks = self._marks[self._meeting : _MEETINGS * self._ranks : _MEETINGS].tolist()
+        late = self._barrier and self._meeting > 0 and max(marks) // 2 > self._steps
+        if late or not all(marks):
+            return None
+        return any(mark % 2 for mark in marks)
+
+    def begin(self, beat: Callable[[float], object], clock: Callable[[], float]) -> None:
+        """Wait until all ranks are there, before any of them loads."""
+        self.arrive()
+        while self.answer() is None:
+            beat(clock())
+            time.sleep(_POLL_S)
+
+    def step(self) -> None:
+        """End a step: with a barrier, together with all others."""
+        if self._barrier:
+            began_s = time.perf_counter()
+            self._threads.pthread_barrier_wait(self._address)
+            self.waited_s += time.perf_counter() - began_s
+        self._steps += 1
+
+    def passed(self, rank: int) -> int:
+        """How many meetings a rank has come to."""
+        return sum(map(bool, self._marks[rank * _MEETINGS : (rank + 1) * _MEETINGS]))

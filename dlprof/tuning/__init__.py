@@ -1,0 +1,50 @@
+"""A DataLoader that tunes itself while training runs. Importing this doesn't import torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeVar
+
+_Loader = TypeVar("_Loader")
+
+
+def tune(
+    loader: _Loader,
+    *,
+    max_workers: int | None = None,
+    max_ram: int | str | None = None,
+    reseed: Literal["batch"] | None = None,
+    state: Path | str | None = None,
+    enabled: bool = True,
+) -> _Loader:
+    """Have a DataLoader tune its workers while it is iterated; iterate it as before.
+
+    The same object is returned, with ``loader.tuning``: what was tried, when, why, and what it
+    brought. The samples and their order stay the same. A loader that can't be tuned loads as
+    before, and a warning of the logger ``dlprof.tune`` says why.
+
+    Args:
+        loader: A DataLoader, or what holds one.
+        max_workers: Never more. With it workers also change where only the user knows that they
+            may: from 0, and between two epochs of an iterable dataset, which then come in another
+            order. ``None`` for twice the cores, at least 16, and neither of these.
+        max_ram: What workers and batches in flight may take, as ``"16GiB"``; ``None`` for what is
+            free.
+        reseed: ``"batch"`` seeds Python's, torch's and numpy's random numbers for each batch by its
+            number. Then augmentations are the same at any number of workers.
+        state: A file for the answer, from which the next job starts, as ``dlprof.kwargs_for`` does.
+        enabled: ``False`` leaves the loader alone. So does ``DLPROF_TUNE=off`` in the environment.
+
+    Raises:
+        UsageError: An argument that can't be used.
+    """
+    from dlprof.tuning.loader import tune_loader  # noqa: PLC0415 - it needs torch
+
+    return tune_loader(
+        loader,
+        max_workers=max_workers,
+        max_ram=max_ram,
+        reseed=reseed,
+        state=state,
+        enabled=enabled,
+    )

@@ -1,0 +1,183 @@
+"""What a loader may take: workers, memory and shared memory, beside other ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dlprof.files import lock, unlock
+from dlprof.machine.cgroups import cpu_quota, read_cgroups
+from dlprof.machine.files import read_text
+from dlprof.machine.memory import available_memory, read_shared_memory
+from dlprof.machine.portable import allowed_cpu_count
+from dlprof.machine.procfs import parse_pss
+from dlprof.tuning.control import Setting
+from dlprof.units import format_bytes
+
+_FEWEST_CEILING = 16  # loaders that wait for storage gain from more workers than there are cores
+_USUAL_WORKER_BYTES = 45_000_000  # FIELD.md, section 1: a forked worker
+_SPARE = 0.8  # of what is free: others need some
+_FRESH_S = 60.0
+
+
+class Budget:
+    """The limits of one loader.
+
+    Args:
+        max_workers: As the user says; ``None`` for twice the cores, and 16 on a small machine.
+        max_ram_bytes: Workers and the batches in flight; ``None`` for what is free.
+        node: Of the other ranks; ``None`` where there are none.
+        root: Where ``/proc`` and ``/dev`` are found.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None,
+        max_ram_bytes: int | None,
+        node: Node | None = None,
+        root: Path = Path("/"),
+    ) -> None:
+        self.node = node
+        self._ram, self._root = max_ram_bytes, root
+        self.of_node = max(_FEWEST_CEILING, 2 * usable_cores())
+        self.most_workers = self.of_node if max_workers is None else max_workers
+
+    def refusal(
+        self, before: Setting, after: Setting, *, pids: Sequence[int], batch_bytes: int
+    ) -> str:
+        """Why a larger setting isn't allowed; empty if it is.
+
+        Args:
+            before: In force.
+            after: Asked for.
+            pids: The running workers.
+            batch_bytes: One batch.
+        """
+        if self.node is not None and self.node.others() + after.workers > self.of_node:
+            return f"the ranks of this machine would have more than {self.of_node} workers"
+        worker_bytes = max(
+            (parse_pss(self._read(f"proc/{pid}/smaps_rollup")) or 0 for pid in pids[:2]),
+            default=0,
+        )
+        worker_bytes = worker_bytes or _USUAL_WORKER_BYTES
+        fresh_bytes = max(0, after.in_flight - before.in_flight) * batch_bytes
+        more_bytes = max(0, after.workers - len(pids)) * worker_bytes + fresh_bytes
+        whole_bytes = max(after.workers, len(pids)) * worker_bytes + after.in_flight * batch_bytes
+        if self._ram is not None and whole_bytes > self._ram:
+            return f"it would take {format_bytes(whole_bytes)}, above max_ram"
+        free_bytes = available_memory(read_cgroups(None, self._root), self._root)
+        if free_bytes is not None and more_bytes > _SPARE * free_bytes:
+            return (
+                f"it would take {format_bytes(more_bytes)} more of {format_bytes(free_bytes)} free"
+            )
+        shm = read_shared_memory(self._root)
+        if shm is not None and fresh_bytes > _SPARE * shm.free_bytes:
+            sizes = f"{format_bytes(fresh_bytes)} more of {format_bytes(shm.free_bytes)} free"
+            return f"it would take {sizes} shared memory"
+        return ""
+
+    def _read(self, path: str) -> str:
+        return read_text(self._root / path) or ""
+
+
+def usable_cores() -> int:
+    """Whole cores that this process may use: its affinity, and its quota."""
+    quota = cpu_quota(read_cgroups())
+    cores = allowed_cpu_count() or os.cpu_count() or 1
+    return max(1, cores if quota is None else min(cores, int(quota.amount)))
+
+
+class Node:
+    """What the ranks of one machine know of each other's loaders: a file, and no collective call.
+
+    One of them tries something at a time, first the one that waits the longest.
+
+    Args:
+        path: The file.
+        clock: Seconds, the same for all processes of a machine.
+    """
+
+    def __init__(self, path: Path, clock: Any = time.time) -> None:
+        self._path, self._clock = path, clock
+        self._turn: int | None = None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Node | None:
+        """The machine of a job with several ranks on it; ``None`` for a single process."""
+        local = environ.get("LOCAL_WORLD_SIZE", "")
+        if not local.isdecimal() or int(local) < 2:
+            return None
+        job = f"{environ.get('TORCHELASTIC_RUN_ID', '')}{environ.get('MASTER_PORT', '')}"
+        name = "".join(each if each.isalnum() else "-" for each in job)[:60]
+        user = os.getuid() if hasattr(os, "getuid") else 0
+        return cls(Path(tempfile.gettempdir()) / f"dlprof-tune-{user}-{name}.json")
+
+    def others(self) -> int:
+        """Workers of the other ranks."""
+        with self._entries() as entries:
+            return sum(each["workers"] for pid, each in entries.items() if pid != str(os.getpid()))
+
+    def take_turn(self, workers: int, wait_share: float) -> bool:
+        """Whether this rank may try something now; it then keeps the others from it."""
+        if self._turn is not None:
+            return True
+        with self._entries() as entries:
+            entries[str(os.getpid())] = self._entry(workers, wait_share, waits=True)
+            longest = max(each["wait"] for each in entries.values() if each["waits"])
+        if longest > wait_share:
+            return False
+        turn = os.open(self._path.with_suffix(".turn"), os.O_RDWR | os.O_CREAT, 0o600)
+        if not lock(turn, wait=False):
+            os.close(turn)
+            return False
+        os.set_inheritable(turn, False)
+        self._turn = turn
+        return True
+
+    def end_turn(self, workers: int, wait_share: float) -> None:
+        """Let the others try; says what this rank has now."""
+        with self._entries() as entries:
+            entries[str(os.getpid())] = self._entry(workers, wait_share, waits=False)
+        if self._turn is not None:
+            unlock(self._turn)
+            os.close(self._turn)
+            self._turn = None
+
+    def _entry(self, workers: int, wait_share: float, *, waits: bool) -> dict[str, Any]:
+        return {"workers": workers, "wait": wait_share, "waits": waits, "at": self._clock()}
+
+    @contextlib.contextmanager
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        """What each living rank has said, to be changed; the file is locked as long."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            lock(descriptor, wait=True)
+            try:
+                said = json.loads(os.pread(descriptor, 1 << 20, 0) or b"{}")
+            except ValueError:
+                said = {}
+            alive = {pid: each for pid, each in said.items() if _lives(int(pid))}
+            for each in alive.values():  # one that was cut off, or goes on without tuning
+                each["waits"] = each["waits"] and self._clock() - each["at"] < _FRESH_S
+            yield alive
+            content = json.dumps(alive).encode()
+            os.pwrite(descriptor, content, 0)
+            os.truncate(descriptor, len(content))
+        finally:
+            os.close(descriptor)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,510 @@
+"""What to try next, from what batches waited and what steps took; no clock, no I/O.
+
+Whoever holds a loader asks :meth:`Control.begin` what to have and for how long, counts batches,
+hands in what it saw, and gets the next answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections import Counter, deque
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+from dlprof.records import Estimate
+from dlprof.stats import mean_interval
+
+WORTH = 0.02
+"""A share of the time that waits for data, below which nothing is tried to shorten it."""
+
+DEEPEST = 16
+"""``prefetch_factor``, at most: in-order delivery gains little beyond (FIELD.md, section 1)."""
+
+_CALIBRATION = 3  # windows
+_WINDOW_S, _REST_S = 0.25, 1.0
+_FEWEST_BATCHES = 4
+_MOST_TURNS = 8
+_MIN_GAIN = 0.01
+_TIE = 0.01
+_FUTILE_FROM = 4
+_HOPE = 0.15
+_UNMOVED = 0.02
+_FEWER = 0.7
+_JUMP = 4
+_HEADROOM = 1.1  # workers are never quite even
+_REFERENCE = 8  # windows that say how far waits scatter
+_STRIKES = 3
+_APART, _SIGMAS = 0.03, 4.0
+_ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.008
+_VENTURE = 4.0
+_MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8
+_AGAIN_S = 30.0
+_ABORT_S, _ABORT_FACTOR = 0.3, 1.3
+_PROOF = 6  # fillings of the queues that fewer workers have to keep up for
+
+
+class Setting(NamedTuple):
+    """What is changed: workers that are handed batches, and how many each of them ahead."""
+
+    workers: int
+    ahead: int
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are ordered and not yet yielded."""
+        return self.workers * self.ahead
+
+    def __str__(self) -> str:
+        if not self.workers:
+            return "num_workers=0"
+        return f"num_workers={self.workers}, prefetch_factor={self.ahead}"
+
+
+class Ask(NamedTuple):
+    """What to have, and how long to look."""
+
+    setting: Setting
+    skip: int
+    """Batches to let pass first."""
+    batches: int
+    """At least so many are counted,"""
+    seconds: float
+    """and at least for so long."""
+
+
+class Window(NamedTuple):
+    """What was seen."""
+
+    setting: Setting
+    """In force all through it."""
+    batches: int
+    waited_s: float
+    stepped_s: float
+    skipped: int = 0
+    skipped_s: float = 0.0
+    refused: str = ""
+    """Why the setting could not be had; the figures are 0 then."""
+    receive_s: float = 0.0
+    """What ``next()`` takes of a batch that is ready: no other setting makes it shorter."""
+
+    @property
+    def wait_share(self) -> float:
+        """Of the time, 0 to 1: the wait for batches that were not ready."""
+        whole = self.waited_s + self.stepped_s
+        exposed_s = max(0.0, self.waited_s - self.batches * self.receive_s)
+        return exposed_s / whole if whole > 0 else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that was tried.
+
+    Attributes:
+        at_s: When it was decided, seconds of loading and stepping since the beginning.
+        batch: After how many batches.
+        before: The setting before.
+        after: The one that was tried.
+        why: What it was tried for.
+        kept: Whether it is in force since.
+        speedup: Time a batch before, over that after; ``None`` where that wasn't measured.
+        refused: Why it could not be tried; empty where it was.
+    """
+
+    at_s: float
+    batch: int
+    before: Setting
+    after: Setting
+    why: str
+    kept: bool
+    speedup: Estimate | None = None
+    refused: str = ""
+
+
+class _Turn(NamedTuple):
+    """Some windows of a setting in a row."""
+
+    cost_s: float
+    """Of a batch, by which settings are judged."""
+    batches: int
+    """With those that were let pass before."""
+    took_s: float
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], cost_s: float) -> _Turn:
+        """What these windows come to."""
+        return cls(
+            cost_s,
+            sum(each.batches + each.skipped for each in windows),
+            math.fsum(each.waited_s + each.stepped_s + each.skipped_s for each in windows),
+        )
+
+
+class _RefusedError(Exception):
+    """The setting that was asked for can't be had."""
+
+
+_Plan = Generator[Ask, Window, None]
+
+
+class Control:
+    """The tuning of one loader, from its first batch to its last.
+
+    Args:
+        setting: What the loader has now.
+        most_workers: Never more.
+        live: Whether a setting takes effect within an epoch; else only with the next.
+        changes_workers: Whether another number of them may be tried.
+        by_wait: Judge by the wait alone: beside other ranks, what a rank gains is spent in waiting
+            for them, as part of its step.
+        looks: Windows of each setting that are compared where it stays for an epoch.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        most_workers: int,
+        *,
+        live: bool = True,
+        changes_workers: bool = True,
+        by_wait: bool = False,
+        looks: int = 6,
+    ) -> None:
+        self.kept = setting
+        self.changes: list[Change] = []
+        self.settled_s: float | None = None
+        self.resting = False
+        self.wait_share = 0.0
+        self.total_s = self.lost_s = 0.0
+        self.batches = 0
+        self._most, self.live = most_workers, live
+        self._changes_workers, self._by_wait = changes_workers, by_wait
+        self._looks = looks
+        self._losses: deque[tuple[float, float]] = deque()
+        self._gained = False
+        self._failed: Counter[Setting] = Counter()
+        self._given_back: Setting | None = None  # what was kept before workers were parked
+        self._floor = 0  # workers that were seen to be too few
+        self._last: Window | None = None
+        self._again_s = _AGAIN_S
+        self._plan = self._life()
+
+    def begin(self) -> Ask:
+        """The first thing to look at."""
+        return next(self._plan)
+
+    def look(self, window: Window) -> Ask:
+        """Take in what was seen; returns what to have from now on."""
+        self.total_s += window.waited_s + window.stepped_s + window.skipped_s
+        self.batches += window.batches + window.skipped
+        return self._plan.send(window)
+
+    def _life(self) -> _Plan:
+        seen = yield from self._windows(self.kept, _CALIBRATION, skip=2 * self.kept.in_flight)
+        while True:
+            share = self.wait_share = _whole(seen).wait_share
+            starved = share > WORTH
+            if starved and self._may_lose():
+                self._given_back = None
+                yield from self._improve(_whole(seen))
+            elif not starved and self._changes_workers and self.live:
+                yield from self._give_back(share)
+            if self.settled_s is None:
+                self.settled_s = self.total_s
+            self.resting = True
+            yield from self._rest(share)
+            self.resting = False
+            seen = yield from self._windows(self.kept, _CALIBRATION)
+
+    def _may_lose(self) -> bool:
+        """Whether trials have cost so little that another may be begun."""
+        # Where much is to be won, and some was, more may be ventured.
+        share = _ALLOWED_SHARE * (1 + _VENTURE * self.wait_share if self._gained else 1)
+        whole = self.lost_s <= _ALLOWED_S + share * self.total_s
+        return whole and (self._gained or self._lost_lately_s() <= _ALLOWED_A_MINUTE_S / 2)
+
+    def _lost_lately_s(self) -> float:
+        while self._losses and self._losses[0][0] < self.total_s - _MINUTE_S:
+            self._losses.popleft()
+        return max(0.0, math.fsum(lost_s for _, lost_s in self._losses))
+
+    # Looking.
+
+    def _windows(
+        self, setting: Setting, count: int, *, skip: int = 0, seconds: float = _WINDOW_S
+    ) -> Generator[Ask, Window, list[Window]]:
+        """So many windows of a setting, from when it is in force."""
+        seen: list[Window] = []
+        rounds = math.ceil(_FEWEST_BATCHES / max(1, setting.in_flight))
+        batches = rounds * max(1, setting.in_flight)
+        while len(seen) < count:
+            window = yield Ask(setting, 0 if seen else skip, batches, seconds)
+            if window.refused:
+                raise _RefusedError(window.refused)
+            if window.setting == setting:  # else the epoch goes on with another
+                seen.append(window)
+        self._last = seen[-1]
+        return seen
+
+    def _turn(
+        self, setting: Setting, count: int, *, step_s: float, against_s: float | None = None
+    ) -> Generator[Ask, Window, _Turn]:
+        """Some windows of a setting in a row; cut short where it costs too much.
+
+        Args:
+            setting: The one.
+            count: Windows.
+            step_s: What a step takes, where only the wait is judged.
+            against_s: What a batch takes under the setting that is kept, while another is tried.
+        """
+        other = self._last.setting if self._last is not None else setting
+        skip = other.in_flight + setting.in_flight + setting.workers
+        seen: list[Window] = []
+        for _ in range(count):
+            seen += yield from self._windows(setting, 1, skip=0 if seen else skip)
+            turn = _Turn.of(seen, self._cost_s(_whole(seen), step_s))
+            if against_s is not None and self._costs_too_much(turn, against_s):
+                break
+        return turn
+
+    def _costs_too_much(self, turn: _Turn, against_s: float) -> bool:
+        lost_s = turn.took_s - turn.batches * against_s
+        if lost_s > _ABORT_S and turn.cost_s > _ABORT_FACTOR * against_s:
+            return True
+        return not self._gained and self._lost_lately_s() + lost_s > _ALLOWED_A_MINUTE_S
+
+    def _cost_s(self, window: Window, step_s: float) -> float:
+        waited_s = window.waited_s / window.batches
+        return waited_s + (step_s if self._by_wait else window.stepped_s / window.batches)
+
+    def _count_loss(self, turn: _Turn, against_s: float) -> None:
+        lost_s = turn.took_s - turn.batches * against_s
+        self.lost_s = max(0.0, self.lost_s + lost_s)  # luck and gains make good
+        self._losses.append((self.total_s, lost_s))
+
+    # Trying.
+
+    def _improve(self, seen: Window) -> _Plan:
+        """Try settings that may be faster, until none of them is."""
+        tried = {self.kept}
+        while seen.wait_share > WORTH and self._may_lose():
+            step_s = seen.stepped_s / seen.batches + seen.receive_s
+            wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
+            better = unmoved = False
+            ladder = sorted(self._ladder(wait_s, step_s), key=lambda each: self._failed[each[0]])
+            for candidate, why in ladder:
+                up = candidate.workers > self.kept.workers
+                if candidate in tried or (up and unmoved) or not self._may_lose():
+                    continue
+                tried.add(candidate)
+                better = yield from self._compare(candidate, why, step_s=step_s)
+                if better:
+                    break
+                self._failed[candidate] += 1
+                speedup = self.changes[-1].speedup
+                unmoved = up and speedup is not None and abs(speedup.value - 1) < _UNMOVED
+            if not better:
+                return
+            seen = _whole((yield from self._windows(self.kept, 2, skip=self.kept.in_flight)))
+
+    def _ladder(self, wait_s: float, step_s: float) -> list[tuple[Setting, str]]:
+        """What may shorten the wait, the most promising first."""
+        workers, ahead = self.kept
+        share = f"{wait_s / (wait_s + step_s):.0%} of the time waits for data"
+        found: list[tuple[Setting, str]] = []
+        ahead = ahead or 2
+        if self._changes_workers:
+            # While workers never rest, each batch takes one of them so long.
+            worked_s = (wait_s + step_s) * workers if workers else wait_s
+            need = worked_s / step_s if step_s > 0 else math.inf
+            most = min(self._most, _JUMP * max(1, workers))
+            up = min(most, max(workers + 1, math.ceil(min(_HEADROOM * need, float(most)))))
+            between = round(math.sqrt(max(1, workers) * up))
+            found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
+        if workers and ahead < DEEPEST:
+            found.append((Setting(workers, 2 * ahead), f"{share}, maybe in bursts"))
+        if self._changes_workers and workers < between < up:
+            found.append((Setting(between, ahead), share))
+        if self._changes_workers and workers > 1 and self.live:
+            fewer = Setting(min(workers - 1, math.ceil(_FEWER * workers)), ahead)
+            found.append((fewer, f"{share}; fewer workers may do as well"))
+        return found
+
+    def _compare(
+        self, candidate: Setting, why: str, *, step_s: float
+    ) -> Generator[Ask, Window, bool]:
+        """Old and new settings take turns; the new one is kept if it is faster, or cheaper."""
+        cheaper = candidate.in_flight < self.kept.in_flight
+        compare = self._by_turns if self.live else self._by_epochs
+        try:
+            gains = yield from compare(candidate, step_s, cheaper=cheaper)
+        except _RefusedError as error:
+            self._note(candidate, why, kept=False, refused=str(error))
+            return False
+        kept = bool(judged(gains, cheaper=cheaper, last=True))
+        self._note(candidate, why, kept=kept, gains=gains)
+        return kept
+
+    def _by_turns(
+        self, candidate: Setting, step_s: float, *, cheaper: bool
+    ) -> Generator[Ask, Window, list[float]]:
+        before = yield from self._turn(self.kept, 2, step_s=step_s)
+        gains: list[float] = []
+        old_s = [before.cost_s]
+        while len(gains) < _MOST_TURNS:
+            count = 2 + len(gains)  # what is hard to tell takes longer turns
+            against_s = math.fsum(old_s) / len(old_s)
+            tried = yield from self._turn(candidate, count, step_s=step_s, against_s=against_s)
+            after = yield from self._turn(self.kept, count, step_s=step_s)
+            old_s.append(after.cost_s)
+            around_s = (before.cost_s + after.cost_s) / 2
+            self._count_loss(tried, around_s)
+            gains.append(math.log(around_s / max(tried.cost_s, 1e-9)))
+            before = after
+            if judged(gains, cheaper=cheaper) is not None:
+                break
+        return gains
+
+    def _by_epochs(
+        self, candidate: Setting, step_s: float, *, cheaper: bool
+    ) -> Generator[Ask, Window, list[float]]:
+        """One after the other, where a setting stays for an epoch: windows of each are paired."""
+        del cheaper
+        skip = candidate.in_flight + candidate.workers
+        count, seconds = self._looks, 8 * _WINDOW_S
+        before = yield from self._windows(self.kept, count, skip=skip, seconds=seconds)
+        after = yield from self._windows(candidate, count, skip=skip, seconds=seconds)
+        return [
+            math.log(self._cost_s(old, step_s) / max(self._cost_s(new, step_s), 1e-9))
+            for old, new in zip(before, after, strict=True)
+        ]
+
+    def _note(
+        self,
+        candidate: Setting,
+        why: str,
+        *,
+        kept: bool,
+        gains: Sequence[float] = (),
+        refused: str = "",
+    ) -> None:
+        self.changes.append(
+            Change(
+                at_s=self.total_s,
+                batch=self.batches,
+                before=self.kept,
+                after=candidate,
+                why=why,
+                kept=kept,
+                speedup=_as_ratio(gains) if gains else None,
+                refused=refused,
+            )
+        )
+        if kept:
+            self.kept = candidate
+            self._gained = self._gained or bool(gains and sum(gains) / len(gains) > 0.05)
+
+    # Where nothing is to be gained.
+
+    def _give_back(self, share: float) -> _Plan:
+        """Park workers that are not missed; queues that are full hide a trial."""
+        while self.kept.workers > self._floor + 1 and self._may_lose():
+            fewer = Setting((self.kept.workers + self._floor) // 2 or 1, self.kept.ahead)
+            if fewer.workers == self.kept.workers:
+                return
+            enough = yield from self._is_enough(fewer, share)
+            before = self.kept
+            self._note(fewer, "the loader keeps up; fewer workers may do", kept=enough)
+            if enough:
+                self._given_back = before
+            else:
+                self._floor = fewer.workers
+
+    def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
+        batches, began_s = 0, self.total_s
+        before_s = 0.0 if self._last is None else self._cost_s(self._last, 0.0)
+        while batches < _PROOF * self.kept.in_flight or self.total_s - began_s < 4 * _REST_S:
+            (window,) = yield from self._windows(fewer, 1)
+            batches += window.batches
+            if window.wait_share > max(WORTH, share + _MIN_GAIN):
+                if before_s > 0 and not self._by_wait:
+                    self._count_loss(_Turn.of([window], 0.0), before_s)
+                return False
+        return True
+
+    def _rest(self, expected: float) -> _Plan:
+        """Until the wait is no longer what it was."""
+        shares: list[float] = []
+        strikes, began_s = 0, self.total_s
+        windows, summed = 0, 0.0
+        while True:
+            (window,) = yield from self._windows(self.kept, 1, seconds=_REST_S)
+            share = self.wait_share = window.wait_share
+            windows, summed = windows + 1, summed + share
+            missed = windows >= _REFERENCE and summed / windows > expected + _MIN_GAIN
+            if missed and self._given_back is not None:
+                self._floor = self.kept.workers
+                self._note(self._given_back, "workers are missed that were parked", kept=True)
+                self._given_back = None
+                return
+            if len(shares) < _REFERENCE:
+                shares.append(share)
+                strikes = strikes + 1 if share > max(WORTH, expected + _APART) else 0
+                mean, far = expected, 0.0
+            else:
+                mean = statistics.fmean(shares)
+                far = max(_APART, _SIGMAS * statistics.stdev(shares))
+                strikes = strikes + 1 if abs(share - mean) > far else 0
+            if strikes >= _STRIKES and max(mean, share) > WORTH and self._may_lose():
+                self._again_s = _AGAIN_S
+                if share < mean:
+                    self._floor = 0
+                return
+            if mean > WORTH and self.total_s - began_s > self._again_s and self._may_lose():
+                self._again_s *= 2
+                return
+
+
+def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool | None:
+    """Whether a setting is to be kept, by the log ratios of turns; ``None`` for not yet known.
+
+    Args:
+        gains: Positive where the new setting is faster.
+        cheaper: Whether it takes less: then it is kept where it is as fast.
+        last: No more turns come: what isn't known is not kept.
+    """
+    if len(gains) < 2:
+        return False if last else None
+    interval = mean_interval(gains)
+    mean, low, high = interval.value, interval.low or 0.0, interval.high or 0.0
+    if cheaper:
+        if low > -_TIE:
+            return True
+        worse = high < 0 or (len(gains) >= _FUTILE_FROM and mean < -_TIE)
+        return False if worse or last else None
+    if low > 0 and mean > _MIN_GAIN:
+        return True
+    hopeless = len(gains) >= _FUTILE_FROM and mean < _MIN_GAIN and high < _HOPE
+    futile = hopeless or high < _MIN_GAIN
+    return False if futile or last else None
+
+
+def _whole(windows: Sequence[Window]) -> Window:
+    """Several windows of one setting as one."""
+    return Window(
+        windows[0].setting,
+        sum(each.batches for each in windows),
+        math.fsum(each.waited_s for each in windows),
+        math.fsum(each.stepped_s for each in windows),
+        receive_s=windows[-1].receive_s,
+    )
+
+
+def _as_ratio(gains: Sequence[float]) -> Estimate:
+    logs = mean_interval(gains)
+    return Estimate(
+        value=math.exp(logs.value),
+        low=None if logs.low is None else math.exp(logs.low),
+        high=None if logs.high is None else math.exp(logs.high),
+    )

@@ -1,0 +1,615 @@
+"""``dlprof.tune``: a DataLoader that tunes itself while training runs."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import logging
+import os
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import IterableDataset, MapDataPipe
+
+from dlprof import internals
+from dlprof.errors import DlprofError, UsageError
+from dlprof.machine import inspect_machine
+from dlprof.saved.access import save_kwargs, saved_kwargs
+from dlprof.targets.deriving import derive_in_place
+from dlprof.targets.parts import dataloader_of
+from dlprof.tuning.budget import Budget, Node
+from dlprof.tuning.control import Ask, Change, Control, Setting, Window
+from dlprof.tuning.seeding import SeedingInit, main_fetcher, streams
+from dlprof.units import format_duration, parse_bytes
+
+_Loader = TypeVar("_Loader")
+_LOG = logging.getLogger("dlprof.tune")
+_NS = 1_000_000_000
+_SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
+_DRAWS = 3  # batches that show whether a dataset draws from the training's random numbers
+_RETRY_NS = _NS
+_RECEIVES = 9  # the least of the latest is what receiving takes: others may have waited
+OFF = "DLPROF_TUNE"
+"""Environment variable: ``off`` has every loader load as without tuning."""
+
+
+def tune_loader(
+    loader: _Loader,
+    *,
+    max_workers: int | None,
+    max_ram: int | str | None,
+    reseed: str | None,
+    state: Path | str | None,
+    enabled: bool,
+) -> _Loader:
+    """What ``dlprof.tune`` does."""
+    _check(max_workers, reseed)
+    ram = parse_bytes(max_ram) if isinstance(max_ram, str) else max_ram
+    core = dataloader_of(loader)
+    if core is None:
+        _LOG.warning(
+            "dlprof.tune: a %s is no DataLoader; it loads as before", type(loader).__name__
+        )
+        return loader
+    if isinstance(getattr(core, "tuning", None), Tuning):
+        return loader
+    budget = Budget(max_workers, ram, Node.of(os.environ))
+    why, unwanted = _untunable(core), _switched_off(enabled=enabled)
+    off = why or unwanted or _too_tight(core.num_workers, max_workers)
+    file = None if state is None or off else _State(Path(state), core)
+    seeded = reseed is not None and not why
+    tuner = _Tuner(core, budget, file, asked=max_workers is not None, reseed=seeded)
+    if off:
+        tuner.turn_off(off, level=logging.INFO if off == unwanted else logging.WARNING)
+    if reseed is not None and not tuner.reseeds:
+        _LOG.warning("dlprof.tune: reseed has no effect on this loader")
+    derive_in_place(core, tuner.methods())
+    return loader
+
+
+def _check(max_workers: object, reseed: object) -> None:
+    if max_workers is not None and (
+        isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 0
+    ):
+        raise UsageError(
+            f"tune: max_workers={max_workers!r} is not a whole number", hint="Pass 8, or None."
+        )
+    if reseed not in {None, "batch"}:
+        raise UsageError(f"tune: reseed={reseed!r} is not known", hint='Pass "batch", or None.')
+
+
+def _untunable(loader: Any) -> str:
+    """Why a loader can't be tuned at all; empty if it can."""
+    running = internals.kept_iterator(loader) is not None
+    return internals.untunable(loader) or ("its workers run already" if running else "")
+
+
+def _too_tight(workers: int, max_workers: int | None) -> str:
+    """Why the limits allow nothing to be tried; empty where they do."""
+    if max_workers is None:
+        said = "num_workers=0, and only max_workers=… says that it may have workers"
+        return "" if workers else said
+    few = max_workers < max(1, workers)
+    return f"max_workers={max_workers} allows nothing to be tried" if few else ""
+
+
+def _switched_off(*, enabled: bool) -> str:
+    """Who wants no tuning; empty where nobody does."""
+    said = os.environ.get(OFF, "")
+    if said.lower() in {"off", "0", "false"}:
+        return f"{OFF}={said}"
+    return "" if enabled else "enabled=False"
+
+
+class Tuning:
+    """What was tried on a loader; ``print`` shows it as a table.
+
+    Attributes:
+        off: Why nothing is tuned any more; empty while it is.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self.off = ""
+        self._control = control
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What was tried so far, in order."""
+        return tuple(self._control.changes)
+
+    @property
+    def kwargs(self) -> dict[str, int]:
+        """Arguments for ``DataLoader`` that start where this one is."""
+        workers, ahead = self._control.kept
+        return {"num_workers": workers, **({"prefetch_factor": ahead} if workers else {})}
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is being tried now."""
+        return bool(self.off) or self._control.resting
+
+    def summary(self) -> str:
+        """One sentence."""
+        kept = sum(each.kept for each in self.changes)
+        said = f"{len(self.changes)} changes tried, {kept} kept; now {self._control.kept}"
+        return f"dlprof.tune: {said}" + (f"; off: {self.off}" if self.off else "")
+
+    def __str__(self) -> str:
+        rows = [_row(each) for each in self.changes]
+        widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (_HEAD, *rows)
+        ]
+        return "\n".join([self.summary(), *(lines if rows else ())])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+_HEAD = ("after", "tried", "why", "speed-up (95% CI)", "result")
+
+
+def _row(change: Change) -> tuple[str, str, str, str, str]:
+    speed = change.speedup
+    if speed is None:
+        said = "-"
+    elif speed.low is None or speed.high is None:
+        said = f"{speed.value:.2f}x"
+    else:
+        said = f"{speed.value:.2f}x ({speed.low:.2f}-{speed.high:.2f})"
+    result = (
+        "kept"
+        if change.kept
+        else f"not tried: {change.refused}"
+        if change.refused
+        else "taken back"
+    )
+    return format_duration(change.at_s), str(change.after), change.why, said, result
+
+
+class _State:
+    """The settings file, and a loader's place in it.
+
+    Args:
+        path: The file; it need not exist.
+        loader: Its dataset's class names the place.
+    """
+
+    def __init__(self, path: Path, loader: Any) -> None:
+        kind = type(loader.dataset)
+        self._path, self._machine = path, inspect_machine()
+        self._target = f"tune:{kind.__module__}.{kind.__qualname__}"
+
+    def read(self) -> Mapping[str, Any]:
+        """What was found before on this machine; nothing where that isn't known."""
+        return saved_kwargs(self._path, self._machine, self._target)
+
+    def write(self, kwargs: Mapping[str, Any]) -> None:
+        """Keep what was found."""
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        save_kwargs(self._path, self._machine, self._target, kwargs, when=when)
+
+
+class _Tuner:
+    """The tuning of one loader over all of its epochs.
+
+    Args:
+        loader: A DataLoader.
+        budget: Its limits.
+        state: Where the answer is kept; ``None`` for nowhere.
+        asked: Whether the user said how many workers there may be.
+        reseed: Whether each batch has random numbers of its own.
+
+    Attributes:
+        reseeds: Whether each batch does have them.
+        tuning: For the user.
+    """
+
+    def __init__(
+        self, loader: Any, budget: Budget, state: _State | None, *, asked: bool, reseed: bool
+    ) -> None:
+        self._kind: Any = type(loader)
+        self._loader: Callable[[], Any] = weakref.ref(loader)
+        self._budget, self._state = budget, state
+        self._is_map = not isinstance(loader.dataset, IterableDataset)
+        self.reseeds = reseed and self._is_map
+        mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
+        start = self._start(mine)
+        changes_workers = self._may_change_workers(loader, asked=asked)
+        # Other workers have other parts of an iterable dataset: within an epoch they stay.
+        self._steers = self._is_map or not changes_workers
+        self._whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
+        self._draws = _DRAWS if not mine.workers and not self.reseeds else 0
+        self._control = Control(
+            start,
+            max(budget.most_workers, start.workers),
+            live=self._steers and start.workers > 0 and not self._whole_epochs,
+            changes_workers=changes_workers,
+            by_wait=budget.node is not None,
+            **({"looks": 2} if self._whole_epochs else {}),
+        )
+        self.tuning = Tuning(self._control)
+        self._ask = self._control.begin()
+        self._said = self._written = 0
+        self._batch_bytes = 0
+        self._tap: Callable[[], _Tap | None] = lambda: None
+
+    def _start(self, mine: Setting) -> Setting:
+        """Where to start from: what the last job ended with, or the user's own."""
+        known: Mapping[str, Any] = {}
+        if self._state is not None and mine.workers and self._is_map:
+            with contextlib.suppress(DlprofError):
+                known = self._state.read()
+        workers = min(known.get("num_workers", mine.workers), self._budget.most_workers)
+        return Setting(workers, known.get("prefetch_factor", mine.ahead)) if workers else mine
+
+    def _may_change_workers(self, loader: Any, *, asked: bool) -> bool:
+        if self._is_map:
+            return not isinstance(loader.dataset, MapDataPipe)  # which torch shards by worker
+        # One worker may be all that a dataset is made for; kept ones have their shares.
+        return asked and loader.num_workers > 1 and not loader.persistent_workers
+
+    def methods(self) -> dict[str, Any]:
+        """What a tuned loader's class has in place of its own."""
+        tuner, own = self, self._kind
+        make = internals.iterator_maker(own)
+
+        def get_iterator(this: Any) -> Any:
+            return tuner.iterator() if tuner.owns(this) else make(this)  # type: ignore[misc] # it has one
+
+        def state_dict(this: Any, *given: Any, **options: Any) -> Any:
+            tuner.turn_off("its state was saved", level=logging.INFO)
+            return own.state_dict(this, *given, **options)
+
+        found = {"tuning": property(lambda _: tuner.tuning), internals.ITERATOR_MAKER: get_iterator}
+        if hasattr(own, "state_dict"):
+            found["state_dict"] = state_dict
+        return found
+
+    def owns(self, loader: object) -> bool:
+        """Whether it is this loader, and not another of its class, as frameworks make."""
+        return self._loader() is loader
+
+    # Iterating.
+
+    def iterator(self) -> Any:
+        """What ``iter(loader)`` gives, with workers as they are to be."""
+        loader = self._loader()
+        mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
+        if self.tuning.off and self._control.kept == mine and not self.reseeds:
+            return internals.iterator_maker(self._kind)(loader)  # type: ignore[misc] # it has one
+        previous = self._tap()
+        if previous is not None:
+            previous.over = True  # with two iterators at once, the newest is tuned
+        setting = self._affordable()
+        tap = _Tap(self, setting, watching=self._draws > 0)
+        try:
+            iterator = self._tapped(loader, setting, tap)
+        except OSError as error:
+            if setting == mine:
+                raise
+            self.turn_off(f"{setting} could not be started: {error.strerror}")
+            iterator = self._tapped(loader, mine, tap)
+        if setting.workers and (why := internals.unsteerable(iterator)):
+            self.turn_off(why)
+        tap.over = bool(self.tuning.off)
+        self._tap = weakref.ref(tap)
+        self.renewed(tap)
+        return iterator
+
+    def _affordable(self) -> Setting:
+        """What an epoch begins with: what is asked for, where the budget allows it."""
+        if self.tuning.off or not self._has_turn(self._ask.setting):
+            return self._control.kept
+        while self._ask.setting.in_flight > self._control.kept.in_flight:
+            why = self._budget.refusal(
+                self._control.kept, self._ask.setting, pids=(), batch_bytes=self._batch_bytes
+            )
+            if not why:
+                break
+            self._ask = self._control.look(Window(self._ask.setting, 0, 0.0, 0.0, refused=why))
+        return self._ask.setting
+
+    def _tapped(self, loader: Any, setting: Setting, tap: _Tap) -> Any:
+        with self._as_set(loader, setting):
+            return internals.tapped_iterator(loader, tap, main_fetcher if self.reseeds else None)
+
+    @contextlib.contextmanager
+    def _as_set(self, loader: Any, setting: Setting) -> Iterator[None]:
+        """The loader with another number of workers, while it makes an iterator."""
+        given: dict[str, Any] = {
+            "num_workers": setting.workers,
+            "prefetch_factor": setting.ahead or None,
+        }
+        if self.reseeds and setting.workers:
+            given["worker_init_fn"] = SeedingInit(loader.worker_init_fn)
+        before = {name: getattr(loader, name) for name in given}
+        try:
+            for name, value in given.items():
+                setattr(loader, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(loader, name, value)
+
+    def seen(self, tap: _Tap, iterator: Any, batch: Any) -> None:
+        """A window is full, or it is time to begin one: what comes next."""
+        try:
+            self._seen(tap, iterator, batch)
+        except Exception as error:  # whatever fails here must not end a training
+            if internals.reports_death(error):
+                raise
+            self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
+            tap.over = True
+
+    def _seen(self, tap: _Tap, iterator: Any, batch: Any) -> None:
+        if self.tuning.off:
+            if self._can_steer(iterator, tap.setting, self._control.kept):
+                self._steer(iterator, self._control.kept)
+            tap.over = True
+            return
+        if not self._batch_bytes and batch is not None:
+            self._batch_bytes = max(1, _bytes_of(batch))
+        ask = self._control.look(tap.window()) if tap.counting else self._ask
+        while self._can_steer(iterator, tap.setting, ask.setting):
+            if not self._has_turn(ask.setting):
+                tap.pause(_RETRY_NS)
+                self._ask = ask
+                return
+            why = self._change(iterator, tap.setting, ask.setting)
+            if not why:
+                tap.setting = ask.setting
+                break
+            ask = self._control.look(Window(ask.setting, 0, 0.0, 0.0, refused=why))
+        self._ask = ask
+        kept = self._control.kept
+        self._control.live = self._steers and kept.workers > 0 and not self._whole_epochs
+        tap.begin(ask)
+        self._tell()
+
+    def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
+        """Whether to go over to another setting now, and not with the next epoch."""
+        workers = before.workers and after.workers
+        return bool(self._steers and workers and iterator is not None and before != after)
+
+    def _has_turn(self, setting: Setting) -> bool:
+        node, control = self._budget.node, self._control
+        if node is None or setting == control.kept:
+            return True
+        return node.take_turn(control.kept.workers, control.wait_share)
+
+    def _change(self, iterator: Any, before: Setting, after: Setting) -> str:
+        """Have another setting within the epoch; why not, where that can't be."""
+        started = internals.started_workers(iterator)
+        if after.workers > before.workers or after.in_flight > before.in_flight:
+            pids = [each.pid for each in internals.workers_of(iterator)]
+            why = self._budget.refusal(before, after, pids=pids, batch_bytes=self._batch_bytes)
+            if why:
+                return why
+        context = getattr(self._loader(), "multiprocessing_context", None) or torch.multiprocessing
+        try:
+            for _ in range(started, after.workers):
+                internals.start_worker(iterator, context)
+        except OSError as error:
+            return f"no more workers could be started: {error.strerror}"
+        self._steer(iterator, after)
+        return ""
+
+    @staticmethod
+    def _steer(iterator: Any, setting: Setting) -> None:
+        internals.steer(iterator, setting.workers, setting.ahead)
+
+    def drawn(self, before: tuple[Any, ...]) -> bool:
+        """A batch was loaded in the main process; whether the next is looked at, too."""
+        self._draws -= 1
+        if before != streams():
+            self._draws = 0
+            self.turn_off(
+                "num_workers=0, and its dataset draws from the training's own random numbers; "
+                'reseed="batch" would have it use others',
+            )
+        return self._draws > 0
+
+    @property
+    def whole_epochs(self) -> bool:
+        """Whether epochs are so short that each is looked at as one."""
+        return self._whole_epochs
+
+    def renewed(self, tap: _Tap) -> None:
+        """An epoch begins: its first batches wait for workers and queues."""
+        fill = tap.setting.in_flight + tap.setting.workers
+        tap.begin(self._ask._replace(skip=max(self._ask.skip, fill)), fresh=True)
+
+    # Saying.
+
+    def turn_off(self, why: str, *, level: int = logging.WARNING) -> None:
+        """Tune nothing any more; the loader goes on with what it has."""
+        if not self.tuning.off:
+            self.tuning.off = why
+            _LOG.log(level, "dlprof.tune: the loader is not tuned: %s", why)
+            self.leave_turn()
+
+    def leave_turn(self) -> None:
+        """Let the other ranks try."""
+        if self._budget.node is not None:
+            self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
+
+    def _tell(self) -> None:
+        changes = self._control.changes
+        for change in changes[self._said :]:
+            _LOG.info("dlprof.tune: %s", ", ".join(_row(change)))
+        self._said = len(changes)
+        if self._control.resting and self._written != len(changes) + 1:
+            self._written = len(changes) + 1
+            self.leave_turn()
+            if self._state is not None:
+                try:
+                    self._state.write(self.tuning.kwargs)
+                except DlprofError as error:
+                    _LOG.warning("dlprof.tune: %s", error.message)
+                    self._state = None
+
+
+class _Tap:
+    """Counts the batches of one iterator. The iterator keeps it, and it keeps no iterator.
+
+    Args:
+        tuner: Whom it tells.
+        setting: In force.
+        watching: Whether to see if the first batches draw random numbers.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_tuner", "_left", "_until_ns", "_last_ns", "_waited_ns", "_stepped_ns"),
+        *(
+            "_count",
+            "_ask",
+            "_skipped",
+            "_skipped_ns",
+            "_fresh",
+            "_draws",
+            "_aside",
+            "_receives_ns",
+        ),
+        *("setting", "over", "counting"),
+    )
+
+    def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
+        self._tuner, self.setting, self._draws = tuner, setting, watching
+        self._aside = watching  # whether the next batch is looked at in some other way
+        self._receives_ns: deque[int] = deque(maxlen=_RECEIVES)
+        self.over = self.counting = self._fresh = False
+        self._last_ns = time.perf_counter_ns()
+        self._ask = Ask(setting, 0, 1, 0.0)
+        self.begin(self._ask)
+
+    def _restart(self, batches: int, until_ns: int) -> None:
+        self._count = self._left = batches
+        self._until_ns = until_ns
+        self._waited_ns = self._stepped_ns = 0
+
+    def begin(self, ask: Ask, *, fresh: bool = False) -> None:
+        """Let batches pass, then count.
+
+        Args:
+            ask: How many.
+            fresh: An epoch begins: what passes cost nothing that a setting is to blame for.
+        """
+        self._ask, self._fresh = ask, fresh
+        self._skipped = self._skipped_ns = 0
+        if ask.skip and not self._tuner.whole_epochs:
+            self.counting = False
+            self._restart(ask.skip, 0)
+        else:
+            self._count_from_here()
+
+    def _count_from_here(self) -> None:
+        self.counting = True
+        if self._tuner.whole_epochs:
+            self._restart(sys.maxsize, 0)
+        else:
+            self._restart(self._ask.batches, self._last_ns + int(self._ask.seconds * _NS))
+
+    def pause(self, ns: int) -> None:
+        """Look again after some time."""
+        self.counting = False
+        self._restart(1, self._last_ns + ns)
+
+    def window(self) -> Window:
+        """What was counted."""
+        return Window(
+            self.setting,
+            self._count - self._left,
+            self._waited_ns / _NS,
+            self._stepped_ns / _NS,
+            self._skipped,
+            self._skipped_ns / _NS,
+            receive_s=min(self._receives_ns, default=0) / _NS,
+        )
+
+    def __call__(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
+        """Give the next batch, timed."""
+        if self.over:
+            return advance(iterator)
+        clock = time.perf_counter_ns
+        asked_ns = clock()
+        if self._aside:
+            return self._looked_at(advance, iterator)
+        try:
+            batch = advance(iterator)
+        except StopIteration:
+            self._ended(iterator)
+            raise
+        got_ns = clock()
+        self._stepped_ns += asked_ns - self._last_ns
+        self._waited_ns += got_ns - asked_ns
+        self._last_ns = got_ns
+        self._left -= 1
+        if self._left <= 0 and got_ns >= self._until_ns:
+            self._full(iterator, batch)
+        return batch
+
+    def _looked_at(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
+        """Give the next batch: did it draw random numbers; what does one that is ready take?"""
+        before = streams() if self._draws else ()
+        began_ns = time.perf_counter_ns()
+        batch = advance(iterator)
+        now_ns = time.perf_counter_ns()
+        self._aside = False
+        if self._draws:
+            self._draws = self._aside = self._tuner.drawn(before)
+        else:
+            self._receives_ns.append(now_ns - began_ns)
+        self._last_ns = time.perf_counter_ns()
+        return batch
+
+    def _full(self, iterator: Any, batch: Any) -> None:
+        if not self.counting and self._until_ns == 0:  # enough were let pass
+            if not self._fresh:
+                self._skipped = self._count
+                self._skipped_ns = self._waited_ns + self._stepped_ns
+            self._count_from_here()
+            return
+        self._tuner.seen(self, iterator, batch)
+        self._aside = bool(self._draws or internals.sent_batches(iterator))
+        self._last_ns = time.perf_counter_ns()
+
+    def _ended(self, iterator: Any) -> None:
+        """The epoch is over: what isn't full is no window, unless the epoch is one."""
+        if self._tuner.whole_epochs and self._count > self._left:
+            kept = internals.persists(iterator)
+            self._tuner.seen(self, iterator if kept else None, None)
+        self._tuner.leave_turn()
+        self.counting = False
+
+    def renew(self) -> None:
+        """The iterator begins another epoch, with the workers that it has."""
+        self._last_ns = time.perf_counter_ns()
+        self._tuner.renewed(self)
+
+
+def _is_short(loader: Any, setting: Setting) -> bool:
+    """Whether an epoch is over before anything could be compared within it."""
+    try:
+        return len(loader) < _SHORT_EPOCH * max(4, setting.in_flight)
+    except TypeError:
+        return False
+
+
+def _bytes_of(batch: Any) -> int:
+    """Bytes of a batch's tensors, in containers as collate functions make them."""
+    storage = getattr(batch, "nbytes", None)
+    if isinstance(storage, int):
+        return storage
+    if isinstance(batch, Mapping):
+        return sum(map(_bytes_of, batch.values()))
+    if isinstance(batch, list | tuple):
+        return sum(map(_bytes_of, batch))
+    return sys.getsizeof(batch)

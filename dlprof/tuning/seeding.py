@@ -1,0 +1,102 @@
+"""One random stream a batch: the same augmentations whichever worker makes it, or none."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from dlprof.internals import set_create_fetcher
+
+_MOST = 2**32  # numpy's seeds
+
+
+class SeedingInit:
+    """A ``worker_init_fn`` that calls the user's, and has the worker seed each batch.
+
+    Args:
+        init: The user's; ``None`` for none.
+    """
+
+    def __init__(self, init: Callable[[int], object] | None) -> None:
+        self._init = init
+
+    def __call__(self, worker_id: int) -> None:
+        """Called in each worker, before it makes its fetcher."""
+        if self._init is not None:
+            self._init(worker_id)
+
+        def create(*given: Any, **options: Any) -> SeededFetcher:
+            return SeededFetcher(before(*given, **options))
+
+        before = set_create_fetcher(create)
+
+
+class SeededFetcher:
+    """A fetcher of torch's that is sent a seed with the indices of each batch.
+
+    Args:
+        fetcher: Torch's.
+        keep: Whether the random numbers of this process go on afterwards as if nothing had been
+            drawn: in the main process they are the training's.
+    """
+
+    def __init__(self, fetcher: Any, *, keep: bool = False) -> None:
+        self._dlprof_fetcher, self._dlprof_keep = fetcher, keep
+
+    def fetch(self, seeded: tuple[int, Any]) -> Any:
+        """Fetch a batch by a random stream of its own."""
+        seed, indices = seeded
+        with _kept_streams() if self._dlprof_keep else contextlib.nullcontext():
+            _seed_all(seed)
+            return self._dlprof_fetcher.fetch(indices)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dlprof_fetcher, name)
+
+
+def main_fetcher(fetcher: Any) -> SeededFetcher:
+    """The fetcher of a loader without workers, by which the training's stream is left alone."""
+    return SeededFetcher(fetcher, keep=True)
+
+
+def streams() -> tuple[Any, ...]:
+    """The state of this process's random numbers: Python's, torch's, and numpy's if it is there."""
+    numpy = _numpy()
+    state = () if numpy is None else numpy.random.get_state()
+    flat = tuple(part if isinstance(part, (int, float, str)) else part.tobytes() for part in state)
+    return random.getstate(), bytes(torch.get_rng_state().numpy().data), flat
+
+
+def _seed_all(seed: int) -> None:
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)  # no accelerator's: that is the training's
+    numpy = _numpy()
+    if numpy is not None:
+        numpy.random.seed(seed % _MOST)
+
+
+@contextlib.contextmanager
+def _kept_streams() -> Iterator[None]:
+    numpy = _numpy()
+    python, of_torch = random.getstate(), torch.get_rng_state()
+    of_numpy = None if numpy is None else numpy.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(of_torch)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)
+
+
+def _numpy() -> Any:
+    """Numpy's module; ``None`` where it isn't installed. Torch loads it in each worker, too."""
+    try:
+        return importlib.import_module("numpy")
+    except ImportError:
+        return None

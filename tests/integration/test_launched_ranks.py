@@ -1,0 +1,203 @@
+"""Ranks that load at once: real processes, each with its share, and what becomes of a lost one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dlprof.engine.ranks import launched
+from dlprof.errors import TargetError
+from dlprof.records import Config, Trial
+from dlprof.store import read_run
+from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.trial.runner import TrialRunner
+from dlprof.trial.state import TrialLimits
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
+
+TARGETS = Path(__file__).parent / "rank_targets.py"
+LIMITS = TrialLimits(wall_s=90.0, stall_s=60.0, usable_cores=2.0)
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+
+
+@contextlib.contextmanager
+def ranks(place: Path, target: str, count: int = 2, **arguments: str) -> Iterator[TrialRunner]:
+    """A bench of several ranks with their targets built; afterwards no process may be left."""
+    before = set(psutil.Process().children(recursive=True))
+    request = BuildRequest(target=f"{TARGETS}:{target}", arguments=arguments)
+    runner = TrialRunner(
+        request, directory=place, seats=launched(count, os.environ), first_probe_s=60.0
+    )
+    with contextlib.closing(runner):
+        runner.build(LIMITS)
+        yield runner
+    assert not set(psutil.Process().children(recursive=True)) - before
+
+
+def trial(runner: TrialRunner, workers: int = 0, **request: object) -> Trial:
+    config = Config(num_workers=workers).canonical()
+    asked = TrialRequest(config=config, trial_s=0.3, **request)  # type: ignore[arg-type] # by name
+    return runner.run(asked, trial_id="t0001", repetition=0)
+
+
+def test_the_slowest_rank_is_the_trials_rate(tmp_path: Path) -> None:
+    with ranks(tmp_path, "straggling") as runner:
+        free, in_step = trial(runner), trial(runner, step_barrier=True)
+        alone = runner.explain(
+            TrialRequest(config=Config(), trial_s=0.3), trial_id="t0003", repetition=0, ranks=1
+        )[0]
+
+    assert free.failure is None
+    assert [each.rank for each in free.ranks] == [0, 1]
+    fast, slow = (each.samples_per_s for each in free.ranks)
+    assert fast is not None
+    assert slow is not None
+    assert fast.value > 1.5 * slow.value
+    assert free.samples_per_s == slow
+    assert free.together_samples_per_s == slow.times(2)
+    assert free.ranks[0].barrier_fraction == 0.0
+
+    assert in_step.failure is None
+    one, other = (each.samples_per_s for each in in_step.ranks)
+    assert one is not None
+    assert other is not None
+    assert 0.8 < one.value / other.value < 1.25
+    waited = [each.barrier_fraction or 0.0 for each in in_step.ranks]
+    assert waited[0] > 0.3 > waited[1]
+
+    assert alone.failure is None
+    assert alone.ranks == ()
+    assert alone.samples_per_s is not None
+    assert alone.samples_per_s.value > 1.5 * slow.value
+
+
+def test_each_rank_loads_its_share(tmp_path: Path) -> None:
+    place = tmp_path / "noted"
+    place.mkdir()
+    with ranks(tmp_path, "noted", folder=str(place)) as runner:
+        found = trial(runner)
+
+    assert found.failure is None
+    assert [each.epoch_batches for each in found.ranks] == [25, 25]
+    first, second = (set((place / f"rank{rank}").read_text().split()) for rank in (0, 1))
+    assert first
+    assert second
+    assert not first & second
+
+
+@pytest.mark.parametrize(("target", "word"), [("killed", "SIGKILL"), ("stopped", "is stopped")])
+def test_a_lost_rank_is_named_and_the_next_trial_works(
+    tmp_path: Path, target: str, word: str
+) -> None:
+    with ranks(tmp_path, target) as runner:
+        lost, next_one = trial(runner), trial(runner, workers=1)
+
+    assert lost.failure is not None
+    assert lost.failure.message.startswith("Rank 1 of 2 on ")
+    assert word in lost.failure.message
+    assert lost.wall_s < LIMITS.stall_s / 2  # not by the clock that hangs are judged by
+    assert next_one.failure is None
+    assert len(next_one.ranks) == 2
+
+
+def test_a_stopped_rank_is_told_from_those_that_wait_for_it(tmp_path: Path) -> None:
+    with ranks(tmp_path, "stopped") as runner:
+        lost = trial(runner, step_barrier=True)
+
+    assert lost.failure is not None
+    assert lost.failure.message.startswith("Rank 1 of 2 on ")
+
+
+def test_a_target_may_ask_torch_for_its_rank(tmp_path: Path) -> None:
+    with ranks(tmp_path, "asking") as runner:
+        found = trial(runner, workers=1)
+
+    assert found.failure is None
+    assert [each.epoch_batches for each in found.ranks] == [512, 512]
+
+
+def test_uneven_shares_are_named_and_hang_nothing(tmp_path: Path) -> None:
+    with ranks(tmp_path, "uneven") as runner:
+        found = trial(runner, step_barrier=True)
+
+    assert found.failure is None
+    assert any("20 batches on one rank and 10 on another" in each for each in found.warnings)
+
+
+def test_ranks_with_different_datasets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="Ranks differ: dataset is"), ranks(tmp_path, "other"):
+        pass
+
+
+SWEEP = (
+    *("-m", "dlprof", "sweep", f"{TARGETS}:even", "--num-workers", "0,1", "--prefetch-factor", "2"),
+    *("--persistent-workers", "off", "--trial-time", "0.1s", "--repeats", "1", "--budget", "60s"),
+    *("-o", "ranks.dlprof.jsonl"),
+)
+
+
+def sweep(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=place,
+        env={**ENVIRONMENT, "DLPROF_CACHE_DIR": str(place / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+
+
+def test_a_sweep_launches_ranks_and_shows_how_they_scale(tmp_path: Path) -> None:
+    done = sweep(tmp_path, *SWEEP, "--launch-ranks", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    run = read_run(tmp_path / "ranks.dlprof.jsonl")
+
+    assert run.header.launched == 2
+    assert {len(each.ranks) for each in run.completed} == {2}
+    assert [each["ranks"] for each in document["scaling"]][:2] == [1, 2]
+    over_one = document["scaling"][1]["over_one"]["value"]
+    assert 1.4 < over_one < 2.6  # what waits doubles
+    assert document["recommendation"]["constraints"]["ranks"] == 2
+    assert "at once" not in document["recommendation"]["confidence_reason"]
+
+    shown = sweep(tmp_path, "-m", "dlprof", "recommend", "ranks.dlprof.jsonl", "-v")
+    assert "2 at once give" in shown.stdout
+    asked = sweep(tmp_path, "-m", "dlprof", "recommend", "ranks.dlprof.jsonl", "--ranks", "4")
+    assert "2 ranks were measured, not 4 at once" in " ".join(asked.stdout.split())
+
+
+def test_a_profile_explains_the_slowest_rank(tmp_path: Path) -> None:
+    done = sweep(
+        tmp_path,
+        *("-m", "dlprof", "profile", f"{TARGETS}:straggling", "--num-workers", "1"),
+        *("--launch-ranks", "2", "--trial-time", "0.2s", "--budget", "10s"),
+        *("-o", "ranks.dlprof.jsonl"),
+    )
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "ranks.dlprof.jsonl")
+
+    fetch = [stage for each in run.explanations if (stage := each.stage("fetch"))]
+    assert fetch
+    assert all(each.mean_s > 4 * 0.005 for each in fetch)  # four samples of 6 ms, not of 2
+    assert "the slowest (rank 1)" in " ".join(done.stdout.split())
+
+
+def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = sweep(tmp_path, *torchrun, *SWEEP)
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "ranks.dlprof.jsonl")
+
+    assert run.header.launched == 2
+    assert {len(each.ranks) for each in run.completed} == {2}
+    assert done.stdout.count("Recommended") == 1

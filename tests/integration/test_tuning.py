@@ -1,0 +1,503 @@
+"""A loader that tunes itself gives what it gives without: batches, random numbers, faults."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+import dlprof
+from dlprof import internals
+from dlprof.integrations import callbacks
+from dlprof.tuning import loader as tuned
+from dlprof.tuning.control import Ask, Control, Setting, Window
+from dlprof.tuning.loader import Tuning
+
+LENGTH = 96
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Each sample is its number and three random ones."""
+
+    def __init__(self, length: int = LENGTH, *, draws: bool = True) -> None:
+        self.length, self.draws = length, draws
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if not self.draws:
+            return torch.tensor([float(index)])
+        drawn = [random.random(), float(torch.rand(())), float(np.random.rand())]  # noqa: NPY002
+        return torch.tensor([float(index), *drawn], dtype=torch.float64)
+
+
+class Streams(IterableDataset[int]):
+    """Shares its samples out among workers, unevenly."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        number, count = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(number, LENGTH - 20 * number, count))
+
+
+class Scripted(Control):
+    """Has another setting in every window, whatever it sees."""
+
+    settings: tuple[Setting, ...] = tuple(
+        Setting(*each) for each in [(3, 2), (1, 1), (2, 4), (4, 1), (1, 3), (4, 4), (2, 1)]
+    )
+
+    def begin(self) -> Ask:
+        self._following = itertools.cycle(self.settings)
+        return Ask(self.kept, 0, 2, 0.0)
+
+    def look(self, window: Window) -> Ask:
+        self.batches += window.batches
+        following = next(self._following)
+        if not self._changes_workers:
+            following = Setting(self.kept.workers, following.ahead)
+        return Ask(following, 1, 2, 0.0)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "Control", Scripted)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+
+
+@pytest.fixture(autouse=True)
+def no_orphan() -> Iterator[None]:
+    before = set(multiprocessing.active_children())
+    yield
+    gc.collect()
+    until = time.monotonic() + 20
+    while set(multiprocessing.active_children()) - before and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not set(multiprocessing.active_children()) - before
+
+
+def loader(dataset: Any = None, **options: Any) -> DataLoader[Any]:
+    options = {"batch_size": 4, "num_workers": 2, **options}
+    if dataset is None:
+        options.setdefault("generator", torch.Generator().manual_seed(5))
+        options.setdefault("shuffle", True)
+    return DataLoader(Numbers() if dataset is None else dataset, **options)
+
+
+def numbers(batches: Any) -> list[list[float]]:
+    return [batch[:, 0].tolist() for batch in batches]
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "persistent": {"persistent_workers": True},
+    "P=1": {"num_workers": 1, "prefetch_factor": 1},
+    "batch_sampler": {"batch_sampler": [[3, 1], [2], [7, 8, 9], [0]] * 9, "batch_size": 1},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_samples_come_in_the_same_order(scripted: None, mode: str) -> None:
+    options = MODES[mode]
+    if "batch_sampler" in options:
+        options = {**options, "shuffle": False}
+    plain, changing = loader(**options), dlprof.tune(loader(**options), max_workers=4)
+    for _ in range(3 if options.get("persistent_workers") else 2):
+        assert numbers(changing) == numbers(plain)
+    assert changing.num_workers == plain.num_workers
+
+
+def test_without_order_no_sample_is_lost_or_doubled(scripted: None) -> None:
+    changing = dlprof.tune(loader(in_order=False), max_workers=4)
+    came = [number for batch in numbers(changing) for number in batch]
+    assert sorted(came) == [float(each) for each in range(LENGTH)]
+
+
+def test_workers_are_started_and_parked_while_an_epoch_goes_on(scripted: None) -> None:
+    changing = dlprof.tune(loader(Numbers(400)), max_workers=4)
+    batches = iter(changing)
+    for _ in range(40):
+        next(batches)
+    assert internals.started_workers(batches) == 4
+    pids = {each.pid for each in internals.workers_of(batches)}
+    assert len(pids) == 4
+    del batches
+    gc.collect()
+    assert not pids & {each.pid for each in multiprocessing.active_children()}
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_each_start_method_starts_more_workers(scripted: None, method: str) -> None:
+    options = {"multiprocessing_context": method}
+    assert numbers(dlprof.tune(loader(**options), max_workers=4)) == numbers(loader(**options))
+
+
+def test_the_depth_of_an_iterable_changes_and_its_order_does_not(scripted: None) -> None:
+    for count in (1, 2, 3):
+        options: dict[str, Any] = {"batch_size": 3, "num_workers": count}
+        options["persistent_workers"] = count > 1
+        plain = DataLoader(Streams(), **options)
+        changing = dlprof.tune(DataLoader(Streams(), **options))
+        for _ in range(2):
+            came = [batch.tolist() for batch in changing]
+            assert came == [batch.tolist() for batch in plain]
+
+
+def test_the_workers_of_an_iterable_change_between_epochs_if_asked(scripted: None) -> None:
+    changing = dlprof.tune(DataLoader(Streams(), batch_size=3, num_workers=2), max_workers=3)
+    seen = []
+    for _ in range(3):
+        batches = iter(changing)
+        seen.append(internals.started_workers(batches))
+        assert sum(len(batch) for batch in batches) > 0
+        assert internals.started_workers(batches) == seen[-1]
+    assert len(set(seen)) > 1
+
+
+def augmented(**options: Any) -> list[list[list[list[float]]]]:
+    torch.manual_seed(11)
+    made = loader(**{k: v for k, v in options.items() if k != "max_workers"})
+    kept = dlprof.tune(made, reseed="batch", max_workers=options.get("max_workers", 4))
+    return [[batch.tolist() for batch in kept] for _ in range(2)]
+
+
+def test_reseeded_batches_are_the_same_at_any_number_of_workers(
+    scripted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = augmented(num_workers=1, max_workers=4)
+    assert once == augmented(num_workers=3, max_workers=4)
+    monkeypatch.setenv("DLPROF_TUNE", "off")
+    assert once == augmented(num_workers=2)
+    assert once == augmented(num_workers=0)
+    first, second = once
+    assert [batch[0][1:] for batch in first] != [batch[0][1:] for batch in second]
+    drawn = [number for batch in first for sample in batch for number in sample[1:]]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_kept_workers_draw_others_in_each_epoch(scripted: None) -> None:
+    first, second = augmented(num_workers=2, persistent_workers=True)
+    assert {each[1] for batch in first for each in batch}.isdisjoint(
+        each[1] for batch in second for each in batch
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("reseed", [None, "batch"])
+def test_the_trainings_random_numbers_are_left_alone(
+    scripted: None, workers: int, reseed: Any
+) -> None:
+    def drawn(made: Any) -> tuple[float, float]:
+        torch.manual_seed(3)
+        random.seed(3)
+        for _ in made:
+            pass
+        return random.random(), float(torch.rand(()))
+
+    options: dict[str, Any] = {"num_workers": workers, "shuffle": True}
+    plain = drawn(loader(Numbers(draws=False), **options))
+    changing: Any = dlprof.tune(loader(Numbers(), **options), reseed=reseed, max_workers=4)
+    if workers or reseed:  # else the dataset draws from them, as it does without
+        assert drawn(changing) == plain
+    else:
+        assert drawn(changing) == drawn(loader(Numbers(), **options))
+        assert "draws from the training's own random numbers" in changing.tuning.off
+
+
+class Failing(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 41:
+            raise KeyError("no such picture")
+        return torch.tensor([float(index)])
+
+
+def test_an_exception_in_a_worker_comes_where_it_comes_without(scripted: None) -> None:
+    def taken(made: Any) -> tuple[list[Any], str]:
+        batches: list[Any] = []
+        with pytest.raises(KeyError) as caught:
+            batches.extend(batch.tolist() for batch in made)
+        return batches, str(caught.value)[:60]
+
+    options: dict[str, Any] = {"num_workers": 1, "batch_size": 4}
+    plain = taken(DataLoader(Failing(), **options))
+    came = taken(dlprof.tune(DataLoader(Failing(), **options), max_workers=4))
+    assert came[0] == plain[0]
+    assert came[1] == plain[1]
+    assert "KeyError" in came[1]
+
+
+class Deadly(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 61:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor([float(index)])
+
+
+def test_a_worker_that_is_killed_ends_the_epoch_as_without(scripted: None) -> None:
+    batches = iter(dlprof.tune(DataLoader(Deadly(), batch_size=4, num_workers=1), max_workers=4))
+    came: list[float] = []
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        came.extend(number for batch in batches for number in batch[:, 0].tolist())
+    assert came == [float(each) for each in range(len(came))]
+    assert len(came) <= 60
+    del batches
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_ctrl_c_while_workers_are_started_leaves_none_behind(
+    scripted: None, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """It is put off until the worker is known to the iterator, which then ends it."""
+    queue = torch.multiprocessing.Queue
+    started = itertools.count()
+
+    def interrupting(*given: Any, **options: Any) -> Any:
+        if next(started) == 1 + at:
+            signal.raise_signal(signal.SIGINT)
+        return queue(*given, **options)
+
+    changing = dlprof.tune(loader(Numbers(400)), max_workers=4)
+    batches = iter(changing)
+    monkeypatch.setattr(torch.multiprocessing, "Queue", interrupting)
+    with contextlib.suppress(KeyboardInterrupt):
+        for _ in range(40):
+            next(batches)
+    monkeypatch.undo()
+    pids = {each.pid for each in multiprocessing.active_children()}
+    assert pids == {each.pid for each in internals.workers_of(batches)}
+    del batches
+
+
+def test_loops_that_stop_early_nest_and_pair_are_as_without(scripted: None) -> None:
+    changing, plain = dlprof.tune(loader(), max_workers=4), loader()
+    for made in (changing, plain):  # both draw their shuffles from a generator of their own
+        next(iter(made))
+    assert numbers(itertools.islice(iter(changing), 7)) == numbers(itertools.islice(iter(plain), 7))
+    pairs = list(zip(changing, changing, strict=True))
+    expected = list(zip(plain, plain, strict=True))
+    for side in (0, 1):
+        assert numbers(pair[side] for pair in pairs) == numbers(pair[side] for pair in expected)
+
+
+def test_a_tuned_loader_is_still_the_users_and_copies_are_plain() -> None:
+    made = loader()
+    assert dlprof.tune(made) is made
+    assert dlprof.tune(made) is made  # once is enough
+    assert isinstance(made, DataLoader)
+    assert type(made).__qualname__ == "DataLoader"
+    assert len(made) == LENGTH // 4
+    assert isinstance(made.tuning, Tuning)  # type: ignore[attr-defined] # it has one now
+    plain, again = (
+        pickle.loads(pickle.dumps(each))  # noqa: S301 - our own
+        for each in (loader(Numbers()), dlprof.tune(loader(Numbers())))
+    )
+    assert type(again) is DataLoader
+    assert vars(again).keys() == vars(plain).keys()
+    remade = type(made)(Numbers(), batch_size=4)  # as Lightning does
+    assert len(numbers(remade)) == LENGTH // 4
+
+
+class Resumable(DataLoader[Any]):
+    def state_dict(self) -> dict[str, int]:
+        return {"batches": 3}
+
+
+def test_a_loader_whose_state_is_saved_is_frozen_before(scripted: None) -> None:
+    changing: Any = dlprof.tune(Resumable(Numbers(400), batch_size=4, num_workers=2), max_workers=4)
+    batches = iter(changing)
+    for _ in range(20):
+        next(batches)
+    assert changing.state_dict() == {"batches": 3}
+    assert changing.tuning.off == "its state was saved"
+    started = internals.started_workers(batches)
+    rest = numbers(batches)
+    assert rest[0] == [80.0, 81.0, 82.0, 83.0]
+    assert len(rest) == 80
+    assert internals.started_workers(batches) == started
+
+
+class OwnIterators(DataLoader[Any]):
+    def _get_iterator(self) -> Any:
+        return super()._get_iterator()
+
+
+def _reason(made: Any, caplog: pytest.LogCaptureFixture, **options: Any) -> str:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="dlprof.tune"):
+        assert dlprof.tune(made, **options) is made
+    (record,) = caplog.records
+    return record.getMessage()
+
+
+def test_a_loader_that_can_not_be_tuned_says_why_and_loads(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "a list is no DataLoader" in _reason([1, 2], caplog)
+    own = OwnIterators(Numbers(), batch_size=4)
+    assert "OwnIterators makes iterators of its own" in _reason(own, caplog)
+    assert len(numbers(own)) == LENGTH // 4
+    kept = loader(persistent_workers=True)
+    next(iter(kept))
+    assert "its workers run already" in _reason(kept, caplog)
+    assert "num_workers=0" in _reason(loader(num_workers=0), caplog)
+    few = loader()
+    assert "max_workers=1 allows nothing" in _reason(few, caplog, max_workers=1)
+    assert len(numbers(few)) == LENGTH // 4
+    assert "enabled=False" in _reason(loader(), caplog, enabled=False)
+    monkeypatch.setenv("DLPROF_TUNE", "off")
+    assert "DLPROF_TUNE=off" in _reason(loader(), caplog)
+    monkeypatch.delenv("DLPROF_TUNE")
+    monkeypatch.delattr(torch.utils.data._utils.signal_handling, "_set_worker_pids")
+    moved = loader()
+    assert f"torch {torch.__version__} has no torch.utils" in _reason(moved, caplog)
+    assert moved.tuning.off  # type: ignore[attr-defined] # it has one now
+
+
+def test_a_fault_of_its_own_turns_it_off_and_the_epoch_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(Scripted):
+        def look(self, window: Window) -> Ask:
+            raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(tuned, "Control", Broken)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing: Any = dlprof.tune(loader())
+    assert numbers(changing) == numbers(loader())
+    assert changing.tuning.off == "a fault of dlprof's own: ZeroDivisionError: a bug"
+
+
+def test_nothing_is_started_that_the_budget_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Wanting(Scripted):
+        settings = (Setting(4, 2),)
+        refusals: ClassVar[list[str]] = []
+
+        def look(self, window: Window) -> Ask:
+            self.refusals.extend([window.refused] if window.refused else [])
+            return Ask(self.kept if window.refused else Setting(4, 2), 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Wanting)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing = dlprof.tune(loader(), max_ram=1_000_000)
+    batches = iter(changing)
+    assert numbers(batches) == numbers(loader())
+    assert internals.started_workers(batches) == 2
+    assert "above max_ram" in Wanting.refusals[0]
+
+
+def test_the_answer_serves_the_next_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Certain(Scripted):
+        def look(self, window: Window) -> Ask:
+            self.kept, self.resting = Setting(3, 4), True
+            return Ask(self.kept, 0, 2, 0.0)
+
+    file = tmp_path / "dlprof.toml"
+    with monkeypatch.context() as patched:
+        patched.setattr(tuned, "Control", Certain)
+        patched.setattr(tuned, "_SHORT_EPOCH", 0)
+        first: Any = dlprof.tune(loader(), max_workers=4, state=file)
+        list(first)
+    assert first.tuning.kwargs == {"num_workers": 3, "prefetch_factor": 4}
+    second = dlprof.tune(loader(), max_workers=4, state=file)
+    assert internals.started_workers(iter(second)) == 3
+    name = f"tune:{__name__}.Numbers"
+    assert dlprof.kwargs_for(file, target=name) == {"num_workers": 3, "prefetch_factor": 4}
+
+
+def test_what_was_tried_is_a_table(scripted: None) -> None:
+    made: Any = dlprof.tune(loader())
+    assert str(made.tuning) == (
+        "dlprof.tune: 0 changes tried, 0 kept; now num_workers=2, prefetch_factor=2"
+    )
+    assert "<pre>" in made.tuning._repr_html_()
+
+
+class Waiting(Dataset[int]):
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.004)
+        return index
+
+
+def test_a_real_loader_that_waits_gets_more_workers() -> None:
+    made: Any = dlprof.tune(DataLoader(Waiting(), batch_size=2, num_workers=1), max_workers=8)
+    until = time.monotonic() + 60
+    for count, batch in enumerate(made):
+        assert batch.tolist() == [2 * count, 2 * count + 1]
+        time.sleep(0.002)
+        if made.tuning.kwargs["num_workers"] > 1 or time.monotonic() > until:
+            break
+    first = made.tuning.changes[0]
+    assert first.kept
+    assert first.speedup.low > 1
+    assert "kept" in str(made.tuning)
+
+
+def test_callbacks_tune_if_asked() -> None:
+    waits = callbacks._DataWait(tune=True)
+    made: Any = loader()
+    assert waits.watch(made, 10) is made
+    assert isinstance(made.tuning, Tuning)
+    assert numbers(made) == numbers(loader())
+    waits.undo()
+    assert isinstance(made.tuning, Tuning)
+
+
+def test_what_accelerate_prepares_is_tuned(scripted: None) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    prepared = accelerate.Accelerator(cpu=True).prepare_data_loader(loader(shuffle=False))
+    assert dlprof.tune(prepared, max_workers=4) is prepared
+    assert numbers(prepared) == numbers(loader(shuffle=False))
+    assert prepared.tuning.off == ""
+
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader
+
+if __name__ == "__main__":
+    for batch in DataLoader(torch.arange(64), batch_size=4, num_workers=1):
+        print(batch.tolist())
+"""
+
+
+def test_an_unmodified_script_is_tuned(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    plain, tuning = (
+        subprocess.run(
+            [sys.executable, *words, "train.py"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+        for words in ([], ["-m", "dlprof", "run", "--tune", "--json", "seen.json"])
+    )
+    assert tuning.stdout == plain.stdout
+    notes = json.loads((tmp_path / "seen.json").read_text())["script"]["notes"]
+    assert [note for note in notes if note.startswith("dlprof.tune: ")]
+    assert "Tuning" in tuning.stderr

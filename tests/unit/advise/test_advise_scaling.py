@@ -1,0 +1,143 @@
+"""What ranks that loaded at once are said to give, and what is recommended for them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from builders import around, blocks, config, run, trial
+
+from dlprof.advise.candidates import stored_limits
+from dlprof.advise.recommend import recommend
+from dlprof.advise.scaling import rank_speeds, scales
+from dlprof.advise.situation import Situation
+from dlprof.records import Constraints, RankFigures, Trial, Usage
+from dlprof.report.sweep import recommendation_report
+from dlprof.report.terminal import plain_text
+
+SETTINGS = {"launch_ranks": [2], "ranks": 2}
+PICK = config(2)
+
+
+def figures(*rates: float) -> tuple[RankFigures, ...]:
+    return tuple(
+        RankFigures(
+            rank=rank,
+            host="box",
+            samples_per_s=around(rate),
+            batches_per_s=around(rate / 32),
+            startup_s=0.1 * (rank + 1),
+        )
+        for rank, rate in enumerate(rates)
+    )
+
+
+def scaled(count: int, rate: float, **usage: float) -> Trial:
+    """A trial of so many equal ranks for the sake of scaling."""
+    return trial(
+        PICK,
+        rate,
+        purpose="scaling",
+        ranks=figures(*[rate] * count) if count > 1 else (),
+        usage=Usage(**usage),  # type: ignore[arg-type] # fields by name
+    )
+
+
+def test_the_slowest_rank_is_counted_over_the_trials_of_the_pick() -> None:
+    trials = [
+        trial(PICK, 90.0, ranks=figures(100.0, 90.0)),
+        trial(PICK, 80.0, ranks=figures(100.0, 80.0), repetition=1),
+        trial(config(0), 10.0, ranks=figures(10.0, 20.0)),
+    ]
+    one, two = rank_speeds(run(trials, settings=SETTINGS), PICK)
+    assert (one.samples_per_s.value, one.slowest, one.trials) == (100.0, 0, 2)
+    assert (two.samples_per_s.value, two.slowest, two.startup_s) == (85.0, 2, 0.2)
+
+
+def test_one_loader_has_no_ranks() -> None:
+    assert rank_speeds(run(blocks({PICK: (100.0,)})), PICK) == ()
+    assert scales(run(blocks({PICK: (100.0,)}))) == ()
+
+
+def test_all_together_are_compared_with_one_by_itself() -> None:
+    trials = [scaled(n, rate) for n, rate in ((1, 100.0), (2, 95.0), (4, 90.0))]
+    found = scales(run(trials, settings={"launch_ranks": [1, 2, 4]}))
+    assert [each.together_samples_per_s.value for each in found] == [100.0, 190.0, 360.0]
+    assert [each.over_one and round(each.over_one.value, 2) for each in found] == [1.0, 1.9, 3.6]
+    assert [each.limit for each in found] == ["", "", ""]
+
+
+def test_as_many_workers_in_all_are_held_against_the_same_rank() -> None:
+    wide = dataclasses.replace(scaled(1, 150.0), config=config(4))
+    found = scales(run([scaled(1, 100.0), scaled(2, 95.0), wide], settings=SETTINGS))
+    assert [(each.ranks, each.num_workers) for each in found] == [(1, 2), (2, 2), (1, 4)]
+    assert [each.over_one and round(each.over_one.value, 2) for each in found] == [1.0, 1.9, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("more", "limit"),
+    [
+        ({"own_cpu_cores": 0.98, "available_cpu_cores": 1.0}, "cores"),
+        (
+            {"run_queue_wait_fraction": 0.5, "own_cpu_cores": 0.5, "available_cpu_cores": 1.0},
+            "cores",
+        ),
+        (
+            {"io_pressure_fraction": 0.6, "own_cpu_cores": 0.1, "available_cpu_cores": 1.0},
+            "storage",
+        ),
+        ({"own_cpu_cores": 0.4, "available_cpu_cores": 1.0}, "memory bandwidth"),
+        ({"own_cpu_cores": 0.2, "available_cpu_cores": 1.0}, "not seen"),
+    ],
+)
+def test_what_more_ranks_run_out_of(more: dict[str, float], limit: str) -> None:
+    one = scaled(1, 100.0, own_cpu_cores=0.4, available_cpu_cores=2.0)
+    found = scales(run([one, scaled(2, 50.0, **more)], settings=SETTINGS))
+    assert found[0].limit == ""
+    assert found[1].limit.startswith(limit)
+
+
+def measured(**settings: Any) -> Any:
+    rates = {config(0): (50.0, 51.0), PICK: (100.0, 101.0)}
+    trials = [
+        each_with_ranks
+        for each in blocks(rates)
+        if each.samples_per_s is not None
+        for rate in [each.samples_per_s.value]
+        for each_with_ranks in [trial(each.config, rate, ranks=figures(rate * 1.1, rate))]
+    ]
+    return run(trials, settings={**SETTINGS, **settings})
+
+
+def test_what_was_measured_at_once_is_no_extrapolation() -> None:
+    made = measured()
+    asked = stored_limits(made.header.settings)
+    here = Situation.of(made, asked)
+    assert here.as_measured
+    assert not here.other_ranks
+    assert Situation.of(made, Constraints(ranks=8)).other_ranks
+    assert Situation.of(made, Constraints(ranks=1)).other_ranks
+
+    advice = recommend(made, asked)
+    assert advice.config == PICK
+    assert advice.basis == "measured"
+    assert "at once" not in advice.confidence_reason
+    assert recommend(made, Constraints(ranks=8)).confidence_reason == (
+        "2 ranks were measured, not 8 at once"
+    )
+
+
+def test_each_rank_has_had_its_share_of_the_epoch() -> None:
+    """A launched rank counts the batches of its share; others divide all of them."""
+    made = measured()
+    assert Situation.of(made, Constraints(ranks=2)).epoch_batches(PICK) == 1000
+    assert Situation.of(made, Constraints(ranks=4)).epoch_batches(PICK) == 500
+
+
+def test_the_screen_says_what_all_give_and_which_is_the_slowest() -> None:
+    made = measured()
+    found = recommendation_report(made, recommend(made, Constraints(ranks=2)))
+    text = plain_text(found, width=100, verbose=True)
+    assert "2 at once give 201 samples/s" in " ".join(text.split())
+    assert "the slowest (rank 1)" in " ".join(text.split())

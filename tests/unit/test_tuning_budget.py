@@ -1,0 +1,100 @@
+"""What a loader may take, and whose turn it is among ranks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlprof.tuning import budget
+from dlprof.tuning.budget import Budget, Node
+from dlprof.tuning.control import Setting
+
+MEBI = 1 << 20
+
+
+class Ranks:
+    """Two ranks on one machine, in this process; both are alive."""
+
+    def __init__(self, path: Path, patched: pytest.MonkeyPatch) -> None:
+        self._patched, self.now_s = patched, 1000.0
+        self._pids = (os.getpid(), os.getppid())
+        self._nodes = [Node(path, lambda: self.now_s) for _ in self._pids]
+
+    def __call__(self, rank: int) -> Node:
+        self._patched.setattr(os, "getpid", lambda: self._pids[rank])
+        return self._nodes[rank]
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    return Ranks(tmp_path / "node.json", monkeypatch)
+
+
+def test_one_rank_tries_at_a_time_and_the_slowest_first(ranks: Ranks) -> None:
+    assert ranks(0).take_turn(2, 0.2)
+    assert ranks(0).take_turn(2, 0.2)
+    assert not ranks(1).take_turn(2, 0.5)
+    ranks(0).end_turn(4, 0.1)
+    assert not ranks(0).take_turn(4, 0.1)
+    assert ranks(1).take_turn(2, 0.5)
+    assert ranks(1).others() == 4
+    ranks(1).end_turn(6, 0.0)
+    assert ranks(0).others() == 6
+    assert ranks(0).take_turn(4, 0.1)
+
+
+def test_a_rank_that_says_nothing_any_more_keeps_none_waiting(ranks: Ranks) -> None:
+    assert ranks(1).take_turn(2, 0.9)
+    assert not ranks(0).take_turn(2, 0.2)
+    ranks(1).end_turn(2, 0.9)
+    assert not ranks(1).take_turn(2, 0.1)
+    ranks.now_s += 120
+    assert ranks(1).take_turn(2, 0.1)
+
+
+def test_what_a_rank_that_is_gone_has_said_is_forgotten(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks(1).end_turn(9, 0.0)
+    assert ranks(0).others() == 9
+    monkeypatch.setattr(budget, "_lives", lambda _: False)
+    assert ranks(0).others() == 0
+
+
+@pytest.mark.parametrize(("environ", "there"), [({}, False), ({"LOCAL_WORLD_SIZE": "1"}, False)])
+def test_a_single_process_has_no_node(environ: dict[str, str], there: bool) -> None:  # noqa: FBT001 - pytest passes it by name
+    assert (Node.of(environ) is not None) is there
+    assert Node.of({"LOCAL_WORLD_SIZE": "8", "MASTER_PORT": "29500"}) is not None
+
+
+def refusal(limits: Budget, after: Setting, batch_bytes: int = MEBI) -> str:
+    return limits.refusal(Setting(2, 2), after, pids=(), batch_bytes=batch_bytes)
+
+
+def test_memory_is_checked_before_a_change(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    info = "MemTotal: 1000000 kB\nMemAvailable: 300000 kB\n"
+    (tmp_path / "proc" / "meminfo").write_text(info)
+    few, many = Setting(3, 2), Setting(12, 2)
+    assert refusal(Budget(None, 1000 * MEBI, root=tmp_path), few) == ""
+    assert "above max_ram" in refusal(Budget(None, 100 * MEBI, root=tmp_path), few)
+    assert "free" in refusal(Budget(None, None, root=tmp_path), many)
+    assert "free" in refusal(Budget(None, None, root=tmp_path), few, 200 * MEBI)
+
+
+def test_shared_memory_is_checked_before_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small:
+        free_bytes = 64 * MEBI
+
+    monkeypatch.setattr(budget, "read_shared_memory", lambda _: Small)
+    assert refusal(Budget(None, None), Setting(3, 2)) == ""
+    assert "shared memory" in refusal(Budget(None, None), Setting(2, 16), 4 * MEBI)
+
+
+def test_the_ranks_of_a_machine_share_its_workers(ranks: Ranks) -> None:
+    ranks(1).end_turn(1_000_000, 0.0)
+    said: Any = refusal(Budget(None, None, ranks(0)), Setting(3, 2))
+    assert said.startswith("the ranks of this machine would have more than")

@@ -1,0 +1,61 @@
+"""How ranks meet: in one page of memory, without a process of their own."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dlprof.trial.company import Company
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pthread's barrier")
+
+
+def test_all_have_arrived_when_the_last_has(tmp_path: Path) -> None:
+    looks = Company.found(tmp_path, 3)
+    ranks = [Company(tmp_path, rank, 3) for rank in range(3)]
+    for each in ranks[:2]:
+        each.arrive()
+        assert each.answer() is None
+    assert [looks.passed(rank) for rank in range(3)] == [1, 1, 0]
+    ranks[2].arrive()
+    assert [each.answer() for each in ranks] == [False] * 3
+
+
+def test_one_that_wants_another_window_has_all_take_it(tmp_path: Path) -> None:
+    Company.found(tmp_path, 2)
+    one, two = (Company(tmp_path, rank, 2) for rank in range(2))
+    one.arrive()
+    two.arrive(again=True)
+    assert one.answer() is two.answer() is True
+    one.arrive()
+    assert one.answer() is None  # the next meeting is another
+    two.arrive()
+    assert one.answer() is two.answer() is False
+
+
+def test_with_a_barrier_all_see_the_last_come_at_the_same_step(tmp_path: Path) -> None:
+    """Or else one would wait at the barrier for another that has gone."""
+    Company.found(tmp_path, 2)
+    steps: dict[int, int] = {}
+
+    def load(rank: int) -> None:
+        company = Company(tmp_path, rank, 2, barrier=True)
+        company.begin(lambda _now_s: None, lambda: 0.0)
+        for _ in range(5 + 20 * rank):  # the other one is ready much later
+            company.step()
+        company.arrive()
+        taken = 5 + 20 * rank
+        while company.answer() is None:
+            company.step()
+            taken += 1
+        steps[rank] = taken
+
+    threads = [threading.Thread(target=load, args=[rank], daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert steps[0] == steps[1] == 26
