@@ -94,8 +94,8 @@ def build_target(
     )
     target = dataclasses.replace(built.target, arguments={**spec.parameters, **arguments})
     if spec.source == "dlio":
-        left_out = builtin.options_of(spec, arguments).workload().left_out
-        target = dataclasses.replace(target, notes=(*target.notes, *left_out))
+        notes = (*target.notes, *builtin.notes_of(spec, arguments))
+        target = dataclasses.replace(target, notes=notes)
     elif spec.kind == "builtin":
         target = dataclasses.replace(target, own_config=None)  # nobody chose those settings
     return dataclasses.replace(built, target=target)

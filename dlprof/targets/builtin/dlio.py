@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from dlprof.errors import FileError
 from dlprof.targets.builtin.options import DlioOptions
 from dlprof.targets.builtin.workload import ZIPPED, Workload
 
@@ -19,6 +20,10 @@ class Records(Dataset[torch.Tensor]):
 
     def __init__(self, workload: Workload) -> None:
         self.paths = [str(path) for path in workload.paths()]
+        if not self.paths:
+            raise FileError(
+                f"{workload.folder} holds no files of the workload", hint="Name its data."
+            )
         self.samples = workload.samples
         self.record_bytes = workload.record_bytes
         self.length = workload.files * workload.samples

@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import math
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,14 @@ class Workload:
     step: str
     left_out: tuple[str, ...]
 
+    def notes(self) -> tuple[str, ...]:
+        """What is left out, and of its files."""
+        there = len(self.paths())
+        if there >= self.files:
+            return self.left_out
+        note = f"{there} of its {self.files} files are there, and are read again for the others"
+        return (*self.left_out, note)
+
     def paths(self) -> list[Path]:
         """The files that are there, in the order of their names."""
         found = self.folder.rglob("*")
@@ -77,7 +86,7 @@ class Workload:
         Raises:
             FileError: They can't be written.
         """
-        if self.folder.is_dir() and self.paths():
+        if self.paths():
             return
         size = self.samples * self.record_bytes
         count = min(self.files, most_bytes // max(1, size))
@@ -86,14 +95,17 @@ class Workload:
                 f"One file of the workload takes {size:,} bytes, more than most={most_bytes:,}",
                 hint="Give a larger --arg most=SIZE, or a folder that has the data.",
             )
+        part = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for number in range(count):
-                name = f"img_{number:0{len(str(self.files))}}_of_{self.files}.{self.ending}"
-                part = self.folder / f"{name}.part"
-                self._write(part, size)
-                part.replace(self.folder / name)
-                progress("files of the workload", number + 1, count)
+            part.mkdir(parents=True)
+            try:
+                for number in range(count):
+                    name = f"img_{number:0{len(str(self.files))}}_of_{self.files}.{self.ending}"
+                    self._write(part / name, size)
+                    progress("files of the workload", number + 1, count)
+                part.replace(self.folder)  # whole, or not at all
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
         except OSError as error:
             raise FileError(
                 f"The data of the workload can't be made in {self.folder}: {error}",
@@ -140,8 +152,10 @@ def read_workload(file: str, data: str) -> Workload:
             f"The workload {quoted(file)} can't be read: {error}", hint="Name its YAML file."
         ) from None
     except (yaml.YAMLError, RecursionError) as error:
+        why = quoted(" ".join(str(error).split()))
         raise UsageError(
-            f"{quoted(file)} is no YAML: {quoted(str(error))}", hint="Correct the file."
+            f"{quoted(file)} is no YAML: {why}",
+            hint="Correct the file.",
         ) from None
     found = found.get("workload", found) if isinstance(found, dict) else {}
     given = {name: found.get(name) or {} for name in _TAKEN}
@@ -168,7 +182,8 @@ def _workload(
                 f"{name} in {quoted(file)} is {quoted(value)}, and not a number of {least} or more",
                 hint="Correct the file.",
             )
-        return round(value)
+        whole: int = round(value)
+        return whole
 
     ending = dataset.get("format", "tfrecord")
     if not isinstance(ending, str) or not ending.isidentifier():
@@ -207,7 +222,9 @@ def _workload(
 
 def _step(file: str, given: object, stdev: object) -> str:
     """What DLIO sleeps a batch, as ``--step-time`` takes it."""
-    values = dict(given) if isinstance(given, dict) else {} if given is None else {"mean": given}
+    values: dict[str, Any] = {} if given is None else {"mean": given}
+    if isinstance(given, dict):
+        values = dict(given)
     if stdev is not None:
         values["stdev"] = stdev
     kind = values.get("type", "normal")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ def test_data_is_made_within_its_bound_and_read(tmp_path: Path, ending: str) -> 
     assert built.target.own_config is not None
     assert built.target.own_config.num_workers == 3
     assert any("checkpoint" in note for note in built.target.notes)
+    assert any("3 of its 12 files are there" in note for note in built.target.notes)
 
 
 def test_samples_are_as_large_as_what_reaches_dlio_s_step(tmp_path: Path) -> None:
@@ -146,6 +148,34 @@ def test_samples_are_as_large_as_what_reaches_dlio_s_step(tmp_path: Path) -> Non
     options.make_files(_silent)
     batches = list(make_loader(options, seed=1))
     assert [tuple(batch.shape) for batch in batches] == [(2, 500)] * 6
+
+
+def test_a_full_disk_leaves_no_part_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Workload._write
+
+    def full(workload: Workload, path: Path, size: int) -> None:
+        if "img_02" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        whole(workload, path, size)
+
+    monkeypatch.setattr(Workload, "_write", full)
+    with pytest.raises(FileError, match="No space left on device"):
+        prepare(parse_target(f"dlio:{_written(tmp_path)},data={tmp_path}/x"), _silent)
+    assert not list((tmp_path / "x").iterdir())
+
+
+def test_a_folder_with_other_files_is_refused_and_kept(tmp_path: Path) -> None:
+    other = tmp_path / "x" / "train" / "mine.txt"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    spec = parse_target(f"dlio:{_written(tmp_path)},data={tmp_path}/x")
+    with pytest.raises(FileError, match="can't be made"):
+        prepare(spec, _silent)
+    with pytest.raises(FileError, match="holds no files"):
+        build_target(spec)
+    assert list(other.parent.iterdir()) == [other]
 
 
 def test_data_that_does_not_fit_its_bound_is_not_made(tmp_path: Path) -> None:
