@@ -462,8 +462,9 @@ def as_stated(settings: SweepSettings) -> SweepSettings:
     """
     if settings.step_s is not None or settings.step_callable is not None:
         return settings
-    spec = parse_target(settings.target) if settings.target.startswith("dlio:") else None
-    options = None if spec is None else options_of(spec, settings.arguments)
+    if settings.target.partition(":")[0] != "dlio":
+        return settings
+    options = options_of(parse_target(settings.target), settings.arguments)
     step = options.workload().step if isinstance(options, DlioOptions) else ""
     return dataclasses.replace(settings, step_s=parse_step(step)) if step else settings
 

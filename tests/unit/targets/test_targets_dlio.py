@@ -111,6 +111,8 @@ def test_the_step_is_the_computation_of_the_file(
     assert settings.step_s == pytest.approx(step_s)
     assert spread_of(settings.step_s).startswith(spread)
     assert bool(spread_of(settings.step_s)) == bool(spread)
+    apart = {"file": target.removeprefix("dlio:"), "data": str(tmp_path)}
+    assert as_stated(SweepSettings(target="dlio", arguments=apart)).step_s == settings.step_s
     named = SweepSettings(target=target, step_s=0.5)
     assert as_stated(named) == named
 
