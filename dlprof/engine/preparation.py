@@ -50,12 +50,13 @@ from dlprof.search.space import (
 )
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.targets.builtin import prepare
+from dlprof.targets.builtin.options import DlioOptions, options_of
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.launch import Seat
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
-from dlprof.units import counted
+from dlprof.units import counted, parse_step
 from dlprof.version import __version__
 
 
@@ -451,6 +452,21 @@ def opened_runner(
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")
             yield runner
+
+
+def as_stated(settings: SweepSettings) -> SweepSettings:
+    """The settings, with the step of the workload's own file where the user names none.
+
+    Raises:
+        DlprofError: The file can't be read.
+    """
+    if settings.step_s is not None or settings.step_callable is not None:
+        return settings
+    if settings.target.partition(":")[0] != "dlio":
+        return settings
+    options = options_of(parse_target(settings.target), settings.arguments)
+    step = options.workload().step if isinstance(options, DlioOptions) else ""
+    return dataclasses.replace(settings, step_s=parse_step(step)) if step else settings
 
 
 def _build_request(settings: SweepSettings, pickled: bytes | None, directory: Path) -> BuildRequest:

@@ -15,6 +15,7 @@ from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import (
     Outlook,
     SweepListener,
+    as_stated,
     copy_settings,
     explanation_of,
     look_at_one,
@@ -154,6 +155,7 @@ def run_profile(
         DlprofError: Nothing could be measured, or an input can't be used.
     """
     deadline = Deadline.since(began_s, settings.budget_s)
+    settings = as_stated(settings)
     check_output(output, force=force)
     check_folder(output.parent)
     settings, seats = seated(settings, seats)

@@ -112,7 +112,8 @@ def plan_of(header: RunHeader) -> Plan:
 def _names_code(settings: SweepSettings, name: str) -> bool:
     """Whether a setting makes a sweep run code that is not dlprof's own."""
     if name == "target":
-        return settings.target.partition(":")[0] not in BUILTINS
+        name = settings.target.partition(":")[0]
+        return name not in BUILTINS or name == "dlio"  # which may make files where it says
     if name == "arguments":
         return bool(settings.arguments) and _names_code(settings, "target")
     return settings.step_callable is not None

@@ -13,6 +13,7 @@ from dlprof.engine.deadline import Deadline
 from dlprof.engine.foretelling import calibrated, foretold, levers_of
 from dlprof.engine.preparation import (
     SweepListener,
+    as_stated,
     copy_settings,
     explanation_of,
     look_at,
@@ -432,6 +433,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         before = read_run(output)
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
+        settings = as_stated(settings)
         check_output(output, force=force)
         check_folder(output.parent)
         refuse_budget(settings)

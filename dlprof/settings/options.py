@@ -97,7 +97,7 @@ OPTIONS = (
         "target",
         kinds.target(),
         "package.module:attr, path/to/file.py:attr, or a built-in dataset: images (the "
-        "default), voc, shards, text, synthetic.",
+        "default), voc, shards, text, synthetic, dlio:FILE.yaml.",
     ),
     _data(
         "arg",

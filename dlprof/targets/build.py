@@ -93,7 +93,10 @@ def build_target(
         share=share,
     )
     target = dataclasses.replace(built.target, arguments={**spec.parameters, **arguments})
-    if spec.kind == "builtin":
+    if spec.source == "dlio":
+        notes = (*target.notes, *builtin.notes_of(spec, arguments))
+        target = dataclasses.replace(target, notes=notes)
+    elif spec.kind == "builtin":
         target = dataclasses.replace(target, own_config=None)  # nobody chose those settings
     return dataclasses.replace(built, target=target)
 

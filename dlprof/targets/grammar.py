@@ -10,7 +10,7 @@ from typing import Literal
 
 from dlprof.errors import UsageError
 
-BUILTINS = ("images", "voc", "shards", "text", "synthetic")
+BUILTINS = ("images", "voc", "shards", "text", "synthetic", "dlio")
 """Names of the built-in workloads; a module of the same name is reached through its file."""
 
 _FORMS = "Use package.module:name, path/to/file.py:name, or one of " + ", ".join(BUILTINS) + "."
@@ -52,6 +52,8 @@ def parse_target(text: str) -> TargetSpec:
         raise UsageError(f"The target {text!r} holds a null character.", hint=_FORMS)
     name, _, rest = text.partition(":")
     if name in BUILTINS:
+        if name == "dlio" and rest and "=" not in rest.partition(",")[0]:
+            rest = f"file={rest}"
         return TargetSpec(
             text=text, kind="builtin", source=name, parameters=_parse_parameters(text, name, rest)
         )

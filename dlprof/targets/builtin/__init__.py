@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dlprof.targets.builtin.options import options_of
+from dlprof.targets.builtin.options import DlioOptions, options_of
 from dlprof.targets.grammar import TargetSpec
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ def prepare(
         return
     options = options_of(spec, arguments or {})
     options.make_files(progress)
+
+
+def notes_of(spec: TargetSpec, arguments: Mapping[str, str]) -> tuple[str, ...]:
+    """What is unlike what the file of a workload asks for, one sentence each."""
+    options = options_of(spec, arguments)
+    return options.workload().notes() if isinstance(options, DlioOptions) else ()
 
 
 def make_loader(spec: TargetSpec, arguments: Mapping[str, str], *, seed: int) -> DataLoader[Any]:

@@ -10,7 +10,9 @@ from typing import Any
 
 from dlprof.errors import UsageError
 from dlprof.targets.builtin import files
+from dlprof.targets.builtin.workload import Workload, read_workload
 from dlprof.targets.grammar import TargetSpec
+from dlprof.units import parse_bytes
 
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True}
 _SWITCH |= {"false": False, "no": False, "off": False, "0": False}
@@ -55,6 +57,13 @@ def _tail(text: str) -> tuple[float, float]:
     if not (0 <= tail[0] <= 1 and 1 <= tail[1] <= 10_000):
         raise ValueError
     return tail
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except UsageError:
+        raise ValueError from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +179,41 @@ class TextOptions:
         files.text_directory(self.lines, self.words, progress)
 
 
-Options = SyntheticOptions | ImagesOptions | VocOptions | ShardsOptions | TextOptions
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DlioOptions:
+    """``dlio``: a workload of DLIO or MLPerf Storage: ``dlio:unet3d_h100.yaml``.
+
+    Attributes:
+        file: Its YAML file.
+        data: The folder of its data; by default the ``data_folder`` of the file. Where that holds
+            no training files, they are made.
+        most: Bytes of data that may be made. Of a larger set only the first files are, and they are
+            read again until an epoch is as long as the whole set's.
+    """
+
+    file: str = _parameter("", str, "a path")
+    data: str = _parameter("", str, "a path")
+    most: int = _parameter(1 << 30, _size, "a size such as 4GiB")
+
+    def workload(self) -> Workload:
+        """What its file asks for."""
+        if not self.file:
+            raise UsageError("dlio names no workload", hint="Write dlio:FILE.yaml.")
+        return read_workload(self.file, self.data)
+
+    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+        """Make the data, unless it is there."""
+        self.workload().make(self.most, progress)
+
+
+Options = SyntheticOptions | ImagesOptions | VocOptions | ShardsOptions | TextOptions | DlioOptions
 _OPTIONS: Mapping[str, type[Options]] = {
     "synthetic": SyntheticOptions,
     "images": ImagesOptions,
     "voc": VocOptions,
     "shards": ShardsOptions,
     "text": TextOptions,
+    "dlio": DlioOptions,
 }
 
 
