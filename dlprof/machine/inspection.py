@@ -72,7 +72,7 @@ def inspect_machine(
         swap_used_bytes=system.swap_used_bytes,
         shm_bytes=None if shm is None else shm.size_bytes,
         shm_available_bytes=None if shm is None else shm.free_bytes,
-        open_files_limit=_open_files_limit(),
+        open_files_limit=open_files_limit(),
         numa_nodes=len(node_cpus(root)) or None,  # there are also nodes of memory alone
         gpus=cards,
         fingerprint=fingerprint(
@@ -111,7 +111,7 @@ def _physical_cores(root: Path) -> int | None:
     return len(groups) or (portable.physical_core_count() if root == _HERE else None)
 
 
-def _open_files_limit() -> int | None:
+def open_files_limit() -> int | None:
     """The soft limit of file descriptors; ``None`` for no limit, and on Windows."""
     try:
         resource = importlib.import_module("resource")

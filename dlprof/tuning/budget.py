@@ -1,4 +1,4 @@
-"""What a loader may take: workers, memory and shared memory, beside other ranks."""
+"""What a loader may take: workers, memory, shared memory and files, beside other ranks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import Any
 
 from dlprof.files import lock, unlock
 from dlprof.machine.cgroups import cpu_quota, read_cgroups
-from dlprof.machine.files import read_text
+from dlprof.machine.files import list_names, read_text
+from dlprof.machine.inspection import open_files_limit
 from dlprof.machine.memory import available_memory, read_shared_memory
 from dlprof.machine.portable import allowed_cpu_count
 from dlprof.machine.procfs import parse_pss
+from dlprof.records import Config
 from dlprof.tuning.control import Setting
 from dlprof.units import format_bytes
 
@@ -49,7 +51,13 @@ class Budget:
         self.most_workers = self.of_node if max_workers is None else max_workers
 
     def refusal(
-        self, before: Setting, after: Setting, *, pids: Sequence[int], batch_bytes: int
+        self,
+        before: Setting,
+        after: Setting,
+        *,
+        pids: Sequence[int],
+        batch_bytes: int,
+        batch_tensors: int = 0,
     ) -> str:
         """Why a larger setting isn't allowed; empty if it is.
 
@@ -58,7 +66,12 @@ class Budget:
             after: Asked for.
             pids: The running workers.
             batch_bytes: One batch.
+            batch_tensors: Those in it that are shared by a file descriptor each.
         """
+        files = _files(after, batch_tensors)
+        more_files, free_files = files - _files(before, batch_tensors), self._free_files()
+        if free_files is not None and more_files > _SPARE * free_files:
+            return f"it would open {more_files} more files of {free_files} that are allowed"
         if self.node is not None and self.node.others() + after.workers > self.of_node:
             return f"the ranks of this machine would have more than {self.of_node} workers"
         worker_bytes = max(
@@ -84,6 +97,18 @@ class Budget:
 
     def _read(self, path: str) -> str:
         return read_text(self._root / path) or ""
+
+    def _free_files(self) -> int | None:
+        """Files that this process may still open; ``None`` where that isn't known."""
+        limit = open_files_limit()
+        opened = list_names(self._root / "proc" / "self" / "fd")
+        return None if limit is None or not opened else max(0, limit - len(opened))
+
+
+def _files(setting: Setting, batch_tensors: int) -> int:
+    """Files that main has open with full queues."""
+    config = Config(num_workers=setting.workers, prefetch_factor=setting.ahead or None)
+    return config.open_files(batch_tensors)
 
 
 def usable_cores() -> int:

@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -230,7 +230,8 @@ class _Tuner:
         self._draws = _DRAWS if not mine.workers and not self.reseeds else 0
         self._control = Control(
             start,
-            max(budget.most_workers, start.workers),
+            # A worker_init_fn may know no more workers than those that it was written for.
+            max(budget.most_workers if asked or not loader.worker_init_fn else 0, start.workers),
             live=self._steers and start.workers > 0 and not self._whole_epochs,
             changes_workers=changes_workers,
             by_wait=budget.node is not None,
@@ -239,7 +240,7 @@ class _Tuner:
         self.tuning = Tuning(self._control)
         self._ask = self._control.begin()
         self._said = self._written = 0
-        self._batch_bytes = 0
+        self._batch_bytes = self._batch_tensors = 0
         self._tap: Callable[[], _Tap | None] = lambda: None
         self._context: Any = torch.multiprocessing
 
@@ -292,14 +293,18 @@ class _Tuner:
         previous = self._tap()
         if previous is not None:
             previous.over = True  # with two iterators at once, the newest is tuned
-        setting = self._affordable()
+        try:
+            setting = self._affordable()
+        except Exception as error:  # noqa: BLE001 - whatever fails here must not end a training
+            self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
+            setting = mine
         tap = _Tap(self, setting, watching=self._draws > 0)
         try:
             iterator = self._tapped(loader, setting, tap)
-        except OSError as error:
-            if setting == mine:
+        except Exception as error:
+            if setting == mine:  # as without tuning
                 raise
-            self.turn_off(f"{setting} could not be started: {error.strerror}")
+            self.turn_off(f"{setting} could not be started: {error}")
             iterator = self._tapped(loader, mine, tap)
         if setting.workers and (why := internals.unsteerable(iterator)):
             self.turn_off(why)
@@ -313,13 +318,20 @@ class _Tuner:
         if self.tuning.off or not self._has_turn(self._ask.setting):
             return self._control.kept
         while self._ask.setting.in_flight > self._control.kept.in_flight:
-            why = self._budget.refusal(
-                self._control.kept, self._ask.setting, pids=(), batch_bytes=self._batch_bytes
-            )
+            why = self._refusal(self._control.kept, self._ask.setting, pids=())
             if not why:
                 break
             self._ask = self._control.look(Window(self._ask.setting, 0, 0.0, 0.0, refused=why))
         return self._ask.setting
+
+    def _refusal(self, before: Setting, after: Setting, *, pids: Sequence[int]) -> str:
+        return self._budget.refusal(
+            before,
+            after,
+            pids=pids,
+            batch_bytes=self._batch_bytes,
+            batch_tensors=self._batch_tensors,
+        )
 
     def _tapped(self, loader: Any, setting: Setting, tap: _Tap) -> Any:
         with self._as_set(loader, setting):
@@ -335,13 +347,15 @@ class _Tuner:
         if self.reseeds and setting.workers:
             given["worker_init_fn"] = SeedingInit(loader.worker_init_fn)
         before = {name: getattr(loader, name) for name in given}
+        given = {name: value for name, value in given.items() if value is not before[name]}
         try:
             for name, value in given.items():
                 setattr(loader, name, value)
             yield
         finally:
-            for name, value in before.items():
-                setattr(loader, name, value)
+            for name in given:
+                if getattr(loader, name) is not before[name]:
+                    setattr(loader, name, before[name])
 
     def seen(self, tap: _Tap, iterator: Any, batch: Any) -> None:
         """A window is full, or it is time to begin one: what comes next."""
@@ -361,6 +375,9 @@ class _Tuner:
             return
         if not self._batch_bytes and batch is not None:
             self._batch_bytes = max(1, _bytes_of(batch))
+            strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+            by_file = strategy == "file_descriptor"
+            self._batch_tensors = _tensors_of(batch) if by_file else 0
         ask = self._control.look(tap.window()) if tap.counting else self._ask
         while self._can_steer(iterator, tap.setting, ask.setting):
             if not self._has_turn(ask.setting):
@@ -398,7 +415,7 @@ class _Tuner:
         started = internals.started_workers(iterator)
         if after.workers > before.workers or after.in_flight > before.in_flight:
             pids = [each.pid for each in internals.workers_of(iterator)]
-            why = self._budget.refusal(before, after, pids=pids, batch_bytes=self._batch_bytes)
+            why = self._refusal(before, after, pids=pids)
             if why:
                 return why
         try:
@@ -609,6 +626,14 @@ def _is_short(loader: Any, setting: Setting) -> bool:
         return len(loader) < _SHORT_EPOCH * max(4, setting.in_flight)
     except (TypeError, NotImplementedError):
         return False
+
+
+def _tensors_of(batch: Any) -> int:
+    """Tensors in containers as collate functions make them."""
+    if isinstance(batch, torch.Tensor):
+        return 1
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    return sum(map(_tensors_of, parts)) if isinstance(batch, Mapping | list | tuple) else 0
 
 
 def _bytes_of(batch: Any) -> int:

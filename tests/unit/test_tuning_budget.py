@@ -98,3 +98,11 @@ def test_the_ranks_of_a_machine_share_its_workers(ranks: Ranks) -> None:
     ranks(1).end_turn(1_000_000, 0.0)
     said: Any = refusal(Budget(None, None, ranks(0)), Setting(3, 2))
     assert said.startswith("the ranks of this machine would have more than")
+
+
+def test_more_files_than_may_be_open_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "open_files_limit", lambda: 512)
+    more, fewer = Setting(8, 16), Setting(2, 2)
+    given: dict[str, Any] = {"pids": (), "batch_bytes": 0}
+    assert "more files" in Budget(None, None).refusal(fewer, more, batch_tensors=20, **given)
+    assert not Budget(None, None).refusal(fewer, more, batch_tensors=1, **given)
