@@ -1,7 +1,7 @@
 """``dlio``: what the YAML file of a DLIO or MLPerf Storage workload asks for. No torch.
 
-Formats that numpy doesn't read are read as the plain bytes of a record, which costs the storage the
-same and the host less than a decoder: that is said.
+Formats other than npz are read as the plain bytes of a record, which costs the storage the same and
+the host less than a decoder: that is said.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dlprof.units import parse_step, quoted
 
 ZIPPED = "npz"
 _BLOCK = 1 << 20
-_READ_AS_THEY_ARE = ("jpeg", "png", "hdf5", "csv", "tfrecord", "indexed_binary", "npy")
 _TAKEN = {
     "dataset": (
         *("data_folder", "format", "num_files_train", "num_samples_per_file"),
@@ -257,7 +256,7 @@ def _left_out(found: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     if unlike:
         said.append(f"of the workload's file these are left out: {', '.join(sorted(unlike))}")
     ending = given["dataset"].get("format", "tfrecord")
-    if ending in _READ_AS_THEY_ARE or (ending == ZIPPED and _installed("numpy") is None):
+    if ending != ZIPPED or _installed("numpy") is None:
         said.append(f"{ending} is read as plain bytes, without what decoding it would cost")
     if given["reader"].get("data_loader", "pytorch") != "pytorch":
         said.append(f"its loader is {given['reader']['data_loader']}: a DataLoader is in its place")
