@@ -30,7 +30,7 @@ from dlprof.store import RunWriter
 from dlprof.trial.protocol import Message, TrialRequest
 
 _REPEAT = 0.03
-"""How far a run on emulated cores repeats (FIELD section 5); stands for a trial's own interval."""
+"""How far a run on emulated cores repeats ; stands for a trial's own interval."""
 
 _LEAST_BATCHES = 10
 

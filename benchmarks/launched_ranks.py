@@ -92,7 +92,7 @@ def open_bench(target: str, ranks: int) -> Iterator[TrialRunner]:
             TrialRunner(
                 BuildRequest(target=target, shuffle=True),
                 directory=Path(directory),
-                seats=launched(ranks, os.environ),
+                local_ranks=launched(ranks, os.environ),
             )
         ) as bench,
     ):

@@ -30,7 +30,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 DLPROF, LOADTUNE, GRID = "dlprof sweep", "loadtune", "exhaustive grid"
 DEFAULT = Config()
 _WHOLE_GRID = 257
-"""Cells of a whole machine's grid: FIELD section 5. Of 1 s each, if starting one took no time."""
+"""Cells of a whole machine's grid, of 1 s each, if starting one took no time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ def levers(run: Run, pick: Config) -> Iterator[Reason]:
             yield Reason(claim=claim, evidence={"trials": ids, "ratio": dataclasses.asdict(ratio)})
 
 
-def foretold(run: Run, choice: Choice) -> Iterator[Reason]:
+def as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
     """How much was predicted and how much measured, where a model chose what to measure."""
     prediction = run.prediction
     if prediction is None or not choice.situation.as_measured:

@@ -19,12 +19,12 @@ from dlprof.advise.candidates import (
 from dlprof.advise.choice import Choice, certify, choose, is_better, judge, unmeasured
 from dlprof.advise.reasons import (
     CAVEATS,
+    as_predicted,
     assumed,
     conditions,
     explain,
     failed_or_skipped,
     failures,
-    foretold,
     levers,
     neighbours,
     unchecked,
@@ -227,7 +227,7 @@ def _reasons(
     yield from explain(choice)
     if measured:
         yield from levers(run, pick.config)
-        yield from foretold(run, choice)
+        yield from as_predicted(run, choice)
     else:
         yield from _unordered(run, choice)
         yield from assumed(choice, cases)
@@ -434,9 +434,9 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
         said = "The samples in this target's batches can't be counted, so no rates can be compared"
         hint = "Have it yield tensors, or lists with one entry for each sample."
     elif not failed and any(trial.purpose == "explain" for trial in run.trials):
-        foretells = ", or give this run file to dlprof predict" if is_calibrated(run) else ""
+        also = ", or give this run file to dlprof predict" if is_calibrated(run) else ""
         said = "The run holds only traced trials, whose rates are not compared"
-        hint = f"Go on with dlprof sweep --resume{foretells}."
+        hint = f"Go on with dlprof sweep --resume{also}."
     elif run.trials:
         count = len(run.trials)
         said = "The run's only trial gave no rate"

@@ -31,7 +31,7 @@ from dlprof.machine.procfs import (
     parse_schedstat,
     parse_statm,
 )
-from dlprof.machine.threads import Kept, Thread, gil_of
+from dlprof.machine.threads import ProcFile, Thread, gil_of
 from dlprof.machine.waits import Wait
 
 SHARE = 0.004
@@ -188,7 +188,7 @@ class Watcher:
         self._pin: Thread | None = None
         self._not_pins: set[str] = set()
         self._parents = f"{self._proc}/{training.parent}/task"
-        self._children: dict[str, Kept] = {}
+        self._children: dict[str, ProcFile] = {}
         self._find_parents()
         self._workers: dict[int, _Process] = {}
         self._listed: str | None = None
@@ -319,7 +319,7 @@ class Watcher:
         for name in self._children.keys() - found:
             self._children.pop(name).close()
         for name in found - self._children.keys():
-            kept = Kept(f"{self._parents}/{name}/children")
+            kept = ProcFile(f"{self._parents}/{name}/children")
             if name == str(self._training.parent) or kept.read():
                 self._children[name] = kept
             else:

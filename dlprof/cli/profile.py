@@ -51,12 +51,12 @@ def profile(
     """
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
-    from dlprof.engine.ranks import gathered
+    from dlprof.engine.ranks import gather_ranks
 
     settings = for_one(*resolve(asked.given, config))
     path = run_path(output, settings.target)
-    with gathered(os.environ, sys.argv[1:]) as seats:
-        if seats is None:  # the first rank of this machine has measured this one
+    with gather_ranks(os.environ, sys.argv[1:]) as local_ranks:
+        if local_ranks is None:  # the first rank of this machine has measured this one
             return
         with listening(asked) as listener:
             run = run_profile(
@@ -65,7 +65,7 @@ def profile(
                 listener=listener,
                 force=force,
                 began_s=BEGAN_S.get(),
-                seats=seats,
+                local_ranks=local_ranks,
             )
     show(asked, run, path)
 

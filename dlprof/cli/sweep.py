@@ -14,8 +14,8 @@ from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
 
 if TYPE_CHECKING:
-    from dlprof.engine.ranks import Seat
     from dlprof.settings import SweepSettings
+    from dlprof.trial.launch import LocalRank
 
 
 @options.command(
@@ -62,18 +62,18 @@ def sweep(
         streams.write_result(settings_as_toml(settings, origins))
         return
     path = run_path(output, settings.target, resume=resume)
-    from dlprof.engine.ranks import gathered
+    from dlprof.engine.ranks import gather_ranks
 
-    with gathered(os.environ, sys.argv[1:]) as seats:
-        if seats is not None:  # else the first rank of this machine has measured this one
-            _measure(asked, settings, path, seats, resume=resume, force=force)
+    with gather_ranks(os.environ, sys.argv[1:]) as local_ranks:
+        if local_ranks is not None:  # else the first rank of this machine has measured this one
+            _measure(asked, settings, path, local_ranks, resume=resume, force=force)
 
 
 def _measure(
     asked: options.Asked,
     settings: SweepSettings,
     path: Path,
-    seats: tuple[Seat, ...],
+    local_ranks: tuple[LocalRank, ...],
     *,
     resume: bool,
     force: bool,
@@ -95,7 +95,7 @@ def _measure(
             # What a resumed run can't silently ignore.
             given=frozenset(by_key()[key].field for key in asked.given),
             began_s=BEGAN_S.get(),
-            seats=seats,
+            local_ranks=local_ranks,
         )
     # The file by the name that the user knows it by; the engine has made it absolute.
     asked.show(

@@ -50,7 +50,7 @@ def top(
 
 
 def _live(board: Board, seconds: float) -> None:
-    """Show the list anew until Ctrl-C, which is how a live list ends."""
+    """Show the list again until Ctrl-C, which is how a live list ends."""
     from rich.console import Console
     from rich.live import Live
 

@@ -20,7 +20,7 @@ FORKED_WORKER_BYTES = 11_000_000
 """Least memory of a forked worker of its own: 11 to 45 MB were measured with torch 2.13."""
 
 SPAWNED_WORKER_BYTES = 100_000_000
-"""The same for spawn and forkserver, where each worker imports torch anew: 155 MB were measured,
+"""The same for spawn and forkserver, where each worker imports torch again: 155 MB were measured,
 and smaller builds of torch are about."""
 
 _BY_COPY = ("spawn", "forkserver")

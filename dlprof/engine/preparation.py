@@ -52,7 +52,7 @@ from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.builtin.options import DlioOptions, options_of
 from dlprof.targets.grammar import parse_target
-from dlprof.trial.launch import Seat
+from dlprof.trial.launch import LocalRank
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -182,7 +182,7 @@ def look_at_one(
 def _probed(
     runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
 ) -> tuple[Target, str | None, Message]:
-    """The target as built and probed, torch's name of the device, and all that the probe told."""
+    """The target as built and probed, torch's name of the device, and all that the probe found."""
     built = runner.build(_limits(settings, machine))
     _refuse_small(built, settings)
     probe = runner.probe(
@@ -214,7 +214,7 @@ def _probed(
 
 
 def _asked(preflight: Preflight, space: Space, runner: TrialRunner) -> Preflight:
-    """Asks a process once whether workers can be started anew, where some would be."""
+    """Asks a process once whether workers can be started again, where some would be."""
     copied = next(filter(preflight.starts_by_copy, space.configs), None)
     if copied is None:
         return preflight
@@ -346,23 +346,23 @@ def new_header(
 _Told = TypeVar("_Told", DatasetWeight, Explanation, Timeline)
 
 
-def explanation_of(told: Mapping[str, object], trial: Trial) -> Explanation | None:
-    """Where a trial's time went; ``None`` if it told nothing, or nothing that makes sense."""
-    found = _record(Explanation, told.get("explanation"), trial.id)
+def explanation_of(message: Mapping[str, object], trial: Trial) -> Explanation | None:
+    """Where a trial's time went; ``None`` if it sent nothing, or nothing that makes sense."""
+    found = _record(Explanation, message.get("explanation"), trial.id)
     if found is None or "fetch_threads_cpu_s" in found.unavailable:  # there is no GIL
         return found
     used = trial.usage
     return found.with_gil(used.worker_waits if trial.config.num_workers else used.main_waits)
 
 
-def timeline_of(told: Mapping[str, object], trial_id: str) -> Timeline | None:
+def timeline_of(message: Mapping[str, object], trial_id: str) -> Timeline | None:
     """When what happened in a trial; ``None`` as in ``explanation_of``."""
-    return _record(Timeline, told.get("timeline"), trial_id)
+    return _record(Timeline, message.get("timeline"), trial_id)
 
 
-def weight_of(told: Mapping[str, object]) -> DatasetWeight | None:
+def weight_of(message: Mapping[str, object]) -> DatasetWeight | None:
     """What a dataset weighs; ``None`` as in ``explanation_of``."""
-    return _read(DatasetWeight, told.get("weight"))
+    return _read(DatasetWeight, message.get("weight"))
 
 
 def sensible(found: Calibration) -> Calibration | None:
@@ -430,7 +430,7 @@ def opened_runner(
     listener: SweepListener,
     *,
     pickled: bytes | None = None,
-    seats: Sequence[Seat] = (),
+    local_ranks: Sequence[LocalRank] = (),
 ) -> Iterator[TrialRunner]:
     """A runner for the target that the settings name, closed at the end.
 
@@ -438,7 +438,7 @@ def opened_runner(
         settings: What to load.
         listener: Told while data of a built-in is made.
         pickled: A live object to load instead (Python API).
-        seats: Of the ranks that load at once; none for one loader by itself.
+        local_ranks: Those that load at once; none for one loader by itself.
 
     Raises:
         DlprofError: The target's name can't be read, or its data can't be made.
@@ -448,7 +448,9 @@ def opened_runner(
         prepare(spec, listener.preparing, arguments=settings.arguments)
     with work_directory() as directory:
         request = _build_request(settings, pickled, directory)
-        runner = TrialRunner(request, directory=directory, pulse=listener.pulse, seats=seats)
+        runner = TrialRunner(
+            request, directory=directory, pulse=listener.pulse, local_ranks=local_ranks
+        )
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")
             yield runner

@@ -27,7 +27,7 @@ from dlprof.engine.preparation import (
     trial_cost,
     weight_of,
 )
-from dlprof.engine.ranks import seated
+from dlprof.engine.ranks import resolve_ranks
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
@@ -47,7 +47,7 @@ from dlprof.records import (
 )
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
-from dlprof.trial.launch import Seat
+from dlprof.trial.launch import LocalRank
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.units import format_duration, spread_of, with_hint
@@ -134,7 +134,7 @@ def run_profile(
     force: bool = False,
     pickled: bytes | None = None,
     began_s: float | None = None,
-    seats: tuple[Seat, ...] = (),
+    local_ranks: tuple[LocalRank, ...] = (),
 ) -> Run:
     """Explain the one configuration that the settings name.
 
@@ -146,7 +146,7 @@ def run_profile(
         pickled: A live object to load instead of ``settings.target`` (Python API).
         began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
             now.
-        seats: Of the ranks that a launcher has started; the slowest is explained.
+        local_ranks: Those that a launcher has started; the slowest is explained.
 
     Returns:
         The run as it stands in the file; ``diagnosis`` holds what was found.
@@ -158,8 +158,8 @@ def run_profile(
     settings = as_stated(settings)
     check_output(output, force=force)
     check_folder(output.parent)
-    settings, seats = seated(settings, seats)
-    with opened_runner(settings, listener, pickled=pickled, seats=seats) as runner:
+    settings, local_ranks = resolve_ranks(settings, local_ranks)
+    with opened_runner(settings, listener, pickled=pickled, local_ranks=local_ranks) as runner:
         machine = inspect_machine()
         outlook = look_at_one(runner, settings, machine, deadline)
         config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, runner)
@@ -280,7 +280,7 @@ class _Profile:
             experiment.config, experiment.repetition, elapsed_s, max(budget_s, elapsed_s)
         )
         wall_s = max(cut_s, least_s)
-        trial, told = self.runner.explain(
+        trial, message = self.runner.explain(
             self._request(experiment),
             trial_id=self._next_id(),
             repetition=experiment.repetition,
@@ -289,7 +289,7 @@ class _Profile:
         cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
         if cut and self.observations and trial.outcome == "timed_out":
             return False
-        self._keep(experiment, trial, told)
+        self._keep(experiment, trial, message)
         self.listener.trial_ended(self.observations[-1].trial)
         return True
 
@@ -300,14 +300,14 @@ class _Profile:
             return
         weighing_s = min(_WEIGHING_S, limit_s - built_s)
         try:
-            told = self.runner.weigh(
+            message = self.runner.weigh(
                 self.config, limit_s=weighing_s, left_s=limit_s + 1.0, starts=starts
             )
         except DlprofError as error:
             if self.weight is None:
                 self.weight = DatasetWeight(unavailable={"attributes": error.message})
             return
-        self.weight = weight_of(told)
+        self.weight = weight_of(message)
 
     def _weigh_starts(self) -> None:
         """Start one worker by each method, where the dataset's weight or the method matters."""
@@ -339,11 +339,11 @@ class _Profile:
     def _next_id(self) -> str:
         return f"t{len(self.observations) + 1:04d}"
 
-    def _keep(self, experiment: Experiment, trial: Trial, told: Message) -> None:
-        """Append a trial and what it told to the file, and remember them even if it is full."""
+    def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:
+        """Append a trial and what it sent to the file, and remember them even if it is full."""
         trial = dataclasses.replace(trial, purpose=_purpose(experiment))
-        explanation = explanation_of(told, trial)
-        timeline = timeline_of(told, trial.id) if experiment.role == "present" else None
+        explanation = explanation_of(message, trial)
+        timeline = timeline_of(message, trial.id) if experiment.role == "present" else None
         fault = self.writer.try_append(trial, explanation, timeline)
         if timeline is not None:
             self.timelines.append(timeline)
@@ -397,7 +397,7 @@ class _Profile:
         return Foresight.at_step(calibration, evidence.step_s)
 
     def _calibration(self, evidence: Evidence) -> Calibration | None:
-        """What batches cost; ``None`` where no trial told."""
+        """What batches cost; ``None`` where no trial shows it."""
         found = fit(
             evidence.explanations(),
             evidence.trials("present", "calibration"),

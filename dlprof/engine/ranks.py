@@ -21,11 +21,9 @@ from dlprof.errors import UsageError
 from dlprof.machine.cgroups import read_cgroups
 from dlprof.machine.memory import available_memory
 from dlprof.settings import SweepSettings
-from dlprof.trial.launch import Seat
+from dlprof.trial.launch import LocalRank
 from dlprof.units import counted, format_bytes
 from dlprof.version import __version__
-
-__all__ = ["Place", "Seat", "gathered", "launched", "seated", "with_ranks"]
 
 _BUILDER_BYTES = 200 << 20
 """What a process with torch and a small dataset takes at least."""
@@ -44,7 +42,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LaunchedRank:
     """Which process of a job this is.
 
     Attributes:
@@ -62,23 +60,25 @@ class Place:
     job: str
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Place | None:
+    def of(cls, environ: Mapping[str, str]) -> LaunchedRank | None:
         """As the launcher tells it; ``None`` for a process by itself.
 
         Raises:
             UsageError: What it tells is not all that is needed, or there are several machines.
         """
-        told = {name: _told(environ, name) for name in _NAMES}
-        world = told["WORLD_SIZE"]
+        said = {name: _number(environ, name) for name in _NAMES}
+        world = said["WORLD_SIZE"]
         if world is None or world <= 1:
             return None
+        if sys.platform != "linux":
+            raise UsageError(f"WORLD_SIZE={world}: ranks are measured on Linux only", hint=_ALONE)
         for name in ("RANK", "LOCAL_WORLD_SIZE"):
-            if told[name] is None:  # never guessed: the world's size is not the machine's
+            if said[name] is None:  # never guessed: the world's size is not the machine's
                 raise UsageError(
                     f"WORLD_SIZE={world} says that this is one of {world} ranks, and no {name}",
                     hint=f"Start it by torchrun, srun or mpirun. {_ALONE}",
                 )
-        rank, local_size = told["RANK"] or 0, told["LOCAL_WORLD_SIZE"] or 1
+        rank, local_size = said["RANK"] or 0, said["LOCAL_WORLD_SIZE"] or 1
         if local_size < world:
             raise UsageError(
                 f"{local_size} of {world} ranks are on this machine, and dlprof measures the ranks "
@@ -100,18 +100,18 @@ class Place:
             "PMIX_NAMESPACE",
         )
         job = ":".join([*(environ.get(name, "") for name in names), str(os.getuid())])
-        local_rank = rank if told["LOCAL_RANK"] is None else told["LOCAL_RANK"]
-        said = {name: str(value) for name, value in told.items()} | {"LOCAL_RANK": str(local_rank)}
+        local_rank = rank if said["LOCAL_RANK"] is None else said["LOCAL_RANK"]
+        named = {name: str(value) for name, value in said.items()}
         return cls(
             rank=rank,
             local_rank=local_rank,
             local_size=local_size,
-            environ={**environ, **said},
+            environ={**environ, **named, "LOCAL_RANK": str(local_rank)},
             job=hashlib.sha256(job.encode()).hexdigest()[:24],
         )
 
 
-def _told(environ: Mapping[str, str], name: str) -> int | None:
+def _number(environ: Mapping[str, str], name: str) -> int | None:
     """A number by torch's name, else by that of another launcher; ``4(x2)`` is 4 on each node."""
     for each in (name, *_NAMES[name]):
         text = environ.get(each, "").partition("(")[0]
@@ -121,8 +121,10 @@ def _told(environ: Mapping[str, str], name: str) -> int | None:
 
 
 @contextlib.contextmanager
-def gathered(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[tuple[Seat, ...] | None]:
-    """The seats of the ranks that a launcher started on this machine; none for a process alone.
+def gather_ranks(
+    environ: Mapping[str, str], words: Sequence[str]
+) -> Iterator[tuple[LocalRank, ...] | None]:
+    """The ranks that a launcher started on this machine; none for a process alone.
 
     Yields ``None`` in all processes but the first, once that one has ended.
 
@@ -133,14 +135,14 @@ def gathered(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[tuple
     Raises:
         UsageError: The ranks can't meet, or were started with different arguments.
     """
-    place = Place.of(environ)
-    if place is None:
+    me = LaunchedRank.of(environ)
+    if me is None:
         yield ()
         return
     said = {"words": [*words], "directory": str(Path.cwd()), "dlprof": __version__}
-    name = f"\0dlprof-{place.job}"
-    if place.local_rank:
-        _follow(place, name, said)
+    name = f"\0dlprof-{me.job}"
+    if me.local_rank:
+        _follow(me, name, said)
         yield None
         return
     with socket.socket(socket.AF_UNIX) as door, contextlib.ExitStack() as links:
@@ -151,21 +153,23 @@ def gathered(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[tuple
                 "Another sweep of this job runs on this machine",
                 hint="Wait for it, or end it: both would disturb each other.",
             ) from None
-        door.listen(place.local_size)
-        own = _seat(place.environ, place.local_rank, os.sched_getaffinity(0))
-        _refuse_one_core(environ, own, place.local_size)
-        seats = {0: own, **_others(door, place, said, links)}
-        cpus = frozenset[int]().union(*(seat.cpus for seat in seats.values()))
+        door.listen(me.local_size)
+        own = _local_rank(me.environ, me.local_rank, os.sched_getaffinity(0))
+        _refuse_one_core(environ, own, me.local_size)
+        local_ranks = {0: own, **_others(door, me, said, links)}
+        cpus = frozenset[int]().union(*(local_rank.cpus for local_rank in local_ranks.values()))
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)  # what is measured is all that the ranks may use
-        yield _with_rendezvous(tuple(seats[rank] for rank in sorted(seats)))
+        yield _with_rendezvous(tuple(local_ranks[rank] for rank in sorted(local_ranks)))
 
 
-def _seat(environ: Mapping[str, str], rank: int, cpus: set[int] | frozenset[int]) -> Seat:
-    return Seat(rank=rank, environ=environ, cpus=frozenset(cpus))
+def _local_rank(
+    environ: Mapping[str, str], rank: int, cpus: set[int] | frozenset[int]
+) -> LocalRank:
+    return LocalRank(rank=rank, environ=environ, cpus=frozenset(cpus))
 
 
-def _refuse_one_core(environ: Mapping[str, str], own: Seat, ranks: int) -> None:
+def _refuse_one_core(environ: Mapping[str, str], own: LocalRank, ranks: int) -> None:
     """Refuse what srun makes of a job that names its cores to sbatch alone."""
     by_srun = "SLURM_PROCID" in environ and "SLURM_CPUS_PER_TASK" not in environ
     if by_srun and len(own.cpus) == 1 and (os.cpu_count() or 1) > ranks:
@@ -176,61 +180,61 @@ def _refuse_one_core(environ: Mapping[str, str], own: Seat, ranks: int) -> None:
         )
 
 
-def _follow(place: Place, name: str, said: Mapping[str, object]) -> None:
+def _follow(me: LaunchedRank, name: str, said: Mapping[str, object]) -> None:
     """Hand this rank over to the first of its machine, and wait until that has ended."""
     with socket.socket(socket.AF_UNIX) as link:
         ends_s = time.monotonic() + _PATIENCE_S
         while link.connect_ex(name):
             if time.monotonic() > ends_s:
                 raise UsageError(
-                    f"Rank {place.rank} found no first rank of its machine within "
-                    f"{_PATIENCE_S:.0f} s",
+                    f"Rank {me.rank} found no first rank of its machine within {_PATIENCE_S:.0f} s",
                     hint="See what the rank with LOCAL_RANK=0 says.",
                 )
             time.sleep(_PAUSE_S)
-        told = {
+        sent = {
             **said,
-            "rank": place.local_rank,
-            "environ": dict(place.environ),
+            "rank": me.local_rank,
+            "environ": dict(me.environ),
             "cpus": sorted(os.sched_getaffinity(0)),
         }
-        link.sendall(json.dumps(told).encode() + b"\n")
+        link.sendall(json.dumps(sent).encode() + b"\n")
         with contextlib.suppress(OSError):
             while link.recv(4096):
                 pass
 
 
 def _others(
-    door: socket.socket, place: Place, said: Mapping[str, object], links: contextlib.ExitStack
-) -> dict[int, Seat]:
-    """The seats of the other ranks of this machine, by rank; their links stay open."""
-    found: dict[int, Seat] = {}
+    door: socket.socket, me: LaunchedRank, said: Mapping[str, object], links: contextlib.ExitStack
+) -> dict[int, LocalRank]:
+    """The other ranks of this machine, by their numbers; their links stay open."""
+    found: dict[int, LocalRank] = {}
     ends_s = time.monotonic() + _PATIENCE_S
-    while len(found) < place.local_size - 1:
+    while len(found) < me.local_size - 1:
         door.settimeout(max(0.001, ends_s - time.monotonic()))
         try:
             link = links.enter_context(door.accept()[0])
             link.settimeout(max(0.001, ends_s - time.monotonic()))
-            told = json.loads(link.makefile("rb").readline())
+            heard = json.loads(link.makefile("rb").readline())
         except (OSError, ValueError):
-            missing = sorted({*range(1, place.local_size)} - {*found})
+            missing = sorted({*range(1, me.local_size)} - {*found})
             raise UsageError(
-                f"Rank {missing[0]} of {place.local_size} did not come within {_PATIENCE_S:.0f} s",
+                f"Rank {missing[0]} of {me.local_size} did not come within {_PATIENCE_S:.0f} s",
                 hint="Start all ranks of the machine with the same command, by one launcher.",
             ) from None
-        rank = int(told["rank"])
+        rank = int(heard["rank"])
         for what, mine in said.items():
-            if told[what] != mine:
+            if heard[what] != mine:
                 raise UsageError(
-                    f"Ranks differ: {what} is {mine!r} on rank 0 and {told[what]!r} on rank {rank}",
+                    f"Ranks differ: {what} is {mine!r} on rank 0 "
+                    f"and {heard[what]!r} on rank {rank}",
                     hint="Start all ranks with the same command, by one launcher.",
                 )
-        found[rank] = _seat(told["environ"], rank, frozenset(told["cpus"]))
+        found[rank] = _local_rank(heard["environ"], rank, frozenset(heard["cpus"]))
     return found
 
 
-def launched(count: int, environ: Mapping[str, str]) -> tuple[Seat, ...]:
-    """Seats for ranks of this machine, with the environment that torchrun gives.
+def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:
+    """Ranks of this machine, with the environment that torchrun gives.
 
     Raises:
         UsageError: They can't be launched here, or memory doesn't hold them.
@@ -249,8 +253,8 @@ def launched(count: int, environ: Mapping[str, str]) -> tuple[Seat, ...]:
         )
     size = str(count)
     threads = {"OMP_NUM_THREADS": "1"} if count > 1 else {}  # as torchrun does
-    seats = [
-        Seat(
+    local_ranks = [
+        LocalRank(
             rank=rank,
             environ={
                 **threads,
@@ -262,10 +266,10 @@ def launched(count: int, environ: Mapping[str, str]) -> tuple[Seat, ...]:
         )
         for rank in range(count)
     ]
-    return _with_rendezvous(tuple(seats))
+    return _with_rendezvous(tuple(local_ranks))
 
 
-def _with_rendezvous(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
+def _with_rendezvous(local_ranks: tuple[LocalRank, ...]) -> tuple[LocalRank, ...]:
     """The same ranks with a port of their own, where they can meet if the target has them do so.
 
     torchrun's own store serves the processes that it started, which only wait here.
@@ -273,25 +277,25 @@ def _with_rendezvous(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
-    return tuple(dataclasses.replace(each, environ={**each.environ, **own}) for each in seats)
+    return tuple(dataclasses.replace(each, environ={**each.environ, **own}) for each in local_ranks)
 
 
-def seated(
-    settings: SweepSettings, seats: tuple[Seat, ...]
-) -> tuple[SweepSettings, tuple[Seat, ...]]:
-    """The settings and the seats of what is measured; its ranks are launched where that is asked.
+def resolve_ranks(
+    settings: SweepSettings, local_ranks: tuple[LocalRank, ...]
+) -> tuple[SweepSettings, tuple[LocalRank, ...]]:
+    """The settings and ranks of what is measured; ranks are launched where that is asked.
 
     Args:
         settings: As asked for.
-        seats: Of the ranks that a launcher has started.
+        local_ranks: Those that a launcher has started.
 
     Raises:
         UsageError: They can't be launched, or others are to be.
     """
-    if not seats and settings.launch_ranks:
-        seats = launched(max(settings.launch_ranks), os.environ)
-    if seats:
-        return with_ranks(settings, seats), seats
+    if not local_ranks and settings.launch_ranks:
+        local_ranks = launched(max(settings.launch_ranks), os.environ)
+    if local_ranks:
+        return with_ranks(settings, local_ranks), local_ranks
     if settings.step_barrier:
         raise UsageError(
             "step_barrier is between ranks, and none are launched", hint="Give launch_ranks too."
@@ -299,16 +303,17 @@ def seated(
     return settings, ()
 
 
-def with_ranks(settings: SweepSettings, seats: Sequence[Seat]) -> SweepSettings:
+def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> SweepSettings:
     """The settings of a sweep over these ranks, whose limits all of them share.
 
     Raises:
         UsageError: Other ranks are to be launched than a launcher has started.
     """
-    asked = settings.launch_ranks or (len(seats),)
-    if max(asked) != len(seats):
+    asked = settings.launch_ranks or (len(local_ranks),)
+    if max(asked) != len(local_ranks):
         raise UsageError(
-            f"launch_ranks = {max(asked)}, and the launcher started {counted(len(seats), 'rank')}",
+            f"launch_ranks = {max(asked)}, and the launcher started "
+            f"{counted(len(local_ranks), 'rank')}",
             hint="Leave launch_ranks out, or give the smaller numbers to try beside.",
         )
-    return dataclasses.replace(settings, launch_ranks=asked, ranks=len(seats))
+    return dataclasses.replace(settings, launch_ranks=asked, ranks=len(local_ranks))

@@ -10,7 +10,7 @@ from typing import Literal
 from dlprof.advise.candidates import has_rate, stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.engine.deadline import Deadline
-from dlprof.engine.foretelling import calibrated, foretold, levers_of
+from dlprof.engine.predicting import calibrated, levers_of, sweep_prediction
 from dlprof.engine.preparation import (
     SweepListener,
     as_stated,
@@ -22,7 +22,7 @@ from dlprof.engine.preparation import (
     opened_runner,
     plan_sweep,
 )
-from dlprof.engine.ranks import seated
+from dlprof.engine.ranks import resolve_ranks
 from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError
@@ -50,7 +50,7 @@ from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
-from dlprof.trial.launch import Seat
+from dlprof.trial.launch import LocalRank
 from dlprof.trial.load import made_load
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runner import TrialRunner
@@ -93,7 +93,7 @@ class Sweep:
     raw: Run = dataclasses.field(init=False)
     """What was measured as it was: later trials may show that the data was right after all."""
     mute: set[str] = dataclasses.field(default_factory=set)
-    """Traced trials of this session that told nothing, and would not if they were run again."""
+    """Traced trials of this session that showed nothing, and would not if they were run again."""
 
     def __post_init__(self, before: Run | None) -> None:
         """Go on from what an earlier session has measured."""
@@ -152,7 +152,7 @@ class Sweep:
         A run that goes on keeps to its plan, whatever can't work by now.
         """
         known = {*self.plan.configs, *(trial.config for trial in self.trials)}
-        told: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for config, failure in self.faults.items():
             if config in known:
                 continue
@@ -165,8 +165,8 @@ class Sweep:
                 started_at=now(),
             )
             self._keep(trial)
-            told[failure.message] = told.get(failure.message, 0) + 1
-        for message, count in told.items():
+            counts[failure.message] = counts.get(failure.message, 0) + 1
+        for message, count in counts.items():
             self.listener.message(f"skipped ({counted(count, 'configuration')}): {message}")
 
     def _next_id(self) -> str:
@@ -178,11 +178,11 @@ class Sweep:
         What it shows of all others' data is known from then on.
         """
         fault = self.writer.try_append(trial, explanation)
-        told = () if explanation is None else (explanation,)
+        fresh = () if explanation is None else (explanation,)
         self.raw = dataclasses.replace(
             self.raw,
             trials=(*self.raw.trials, trial),
-            explanations=(*self.raw.explanations, *told),
+            explanations=(*self.raw.explanations, *fresh),
             calibration=self.calibration,
             prediction=self.prediction,
         )
@@ -218,7 +218,7 @@ class Sweep:
             run = self._so_far()
             pick = recommend(run, stored_limits(run.header.settings)).config
         except DlprofError:
-            return  # which is told when the sweep ends
+            return  # which is said when the sweep ends
         found = levers_of(self._so_far(), pick)
         while (proposal := next_lever(self.plan, self.trials, found, pick)) is not None:
             if 2 * proposal.expected_s > self.deadline.left_s or not self._try(proposal, "lever"):
@@ -248,7 +248,7 @@ class Sweep:
             run = self._so_far()
             pick = recommend(run, stored_limits(run.header.settings)).config
         except DlprofError:
-            return  # which is told when the sweep ends
+            return  # which is said when the sweep ends
         most = self._counts[-1]
         each = [(count, pick) for count in self._counts]
         if pick.num_workers:  # and as many workers in all as all ranks have
@@ -286,17 +286,17 @@ class Sweep:
                 self.writer.append(self.calibration)
 
     def _explained(self) -> list[Trial]:
-        """Traced trials that need not be run again: what told nothing is, in another session.
+        """Traced trials that need not be run again: what showed nothing is, in another session.
 
         There, the explanation may have been lost between the trial's record and its own.
         """
-        told = {*self.mute, *(each.trial_id for each in self.explanations)}
+        known = {*self.mute, *(each.trial_id for each in self.explanations)}
         explained = (trial for trial in self.trials if trial.purpose == "explain")
-        return [trial for trial in explained if trial.failure is not None or trial.id in told]
+        return [trial for trial in explained if trial.failure is not None or trial.id in known]
 
     def _foretell(self) -> None:
         """Predict all configurations, if the calibration tells enough."""
-        prediction = foretold(self._so_far())
+        prediction = sweep_prediction(self._so_far())
         if prediction is not None:
             self._predicted(prediction)
 
@@ -344,7 +344,7 @@ class Sweep:
         self.listener.trial_started(
             proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
         )
-        trial, told = self.runner.explain(
+        trial, message = self.runner.explain(
             self._request(proposal, explain=purpose == "explain"),
             trial_id=self._next_id(),
             repetition=proposal.repetition,
@@ -355,7 +355,7 @@ class Sweep:
         if cut and self.trials and trial.outcome == "timed_out":
             return False
         trial = dataclasses.replace(trial, purpose=purpose)
-        explanation = explanation_of(told, trial)
+        explanation = explanation_of(message, trial)
         self._keep(trial, explanation)
         if explanation is None and purpose == "explain":
             self.mute.add(trial.id)
@@ -404,7 +404,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     given: Collection[str] = (),
     pickled: bytes | None = None,
     began_s: float | None = None,
-    seats: tuple[Seat, ...] = (),
+    local_ranks: tuple[LocalRank, ...] = (),
 ) -> Run:
     """Measure what the settings ask for and recommend from it.
 
@@ -418,7 +418,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         pickled: A live object to load instead of ``settings.target`` (Python API).
         began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
             now.
-        seats: Of the ranks that a launcher has started; ``settings.launch_ranks`` launches others.
+        local_ranks: Those that a launcher has started; ``settings.launch_ranks`` launches others.
 
     Returns:
         The run as it stands in the file. ``end.reason`` is ``interrupted`` after Ctrl-C.
@@ -437,9 +437,9 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         check_output(output, force=force)
         check_folder(output.parent)
         refuse_budget(settings)
-    settings, seats = seated(settings, seats)
+    settings, local_ranks = resolve_ranks(settings, local_ranks)
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
-    with opened_runner(settings, listener, pickled=pickled, seats=seats) as runner:
+    with opened_runner(settings, listener, pickled=pickled, local_ranks=local_ranks) as runner:
         machine = inspect_machine()
         outlook = look_at(runner, settings, machine, deadline)
         if before is None:

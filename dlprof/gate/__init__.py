@@ -9,7 +9,7 @@ A check goes round in one loop, which measures nothing by itself::
     check = make_check([checked_target(target, plan, history)], base=..., change=...)
 
 Pure: quads of blocks in, verdicts out. The same quads always give the same verdict, and the
-document of a check holds them, so that anybody can compute it anew.
+document of a check holds them, so that anybody can compute it again.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class _Lightning:
         self._log(trainer)
 
     def on_train_epoch_end(self, trainer: Any, *_rest: Any) -> None:
-        """Log the rest of the epoch; loaders may be made anew for the next."""
+        """Log the rest of the epoch; loaders may be made again for the next."""
         self._place = 0
         self._waits.flush()
         self._log(trainer)

@@ -151,9 +151,9 @@ class Watched(Generic[_Batch]):
         delattr(self._dlprof_loader, attribute)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy starts its figures anew, as they are of this process and of its loops."""
-        anew = functools.partial(watch, name=self._dlprof_name, **self._dlprof_log)
-        return anew, (self._dlprof_loader,)
+        """A copy starts its figures again, as they are of this process and of its loops."""
+        again = functools.partial(watch, name=self._dlprof_name, **self._dlprof_log)
+        return again, (self._dlprof_loader,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Watched[_Batch]:
         """The loader is copied; the logger, which may belong to something large, is shared."""

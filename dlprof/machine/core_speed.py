@@ -74,7 +74,7 @@ class SpeedProbe:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """The window begins, or begins anew."""
+        """The window begins, or begins again."""
         self.stop()
         if self.unavailable == ELSEWHERE:  # which was said of another window
             self.unavailable = TOO_SHORT

@@ -98,7 +98,7 @@ def _count_affinity(
     mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)
     if not mask:
         return None
-    # Where a container numbers its CPUs anew (LXC), the mask still has the host's numbers.
+    # Where a container numbers its CPUs again (LXC), the mask still has the host's numbers.
     return len(mask & online) or len(mask)
 
 

@@ -26,7 +26,7 @@ def gil_of(folder: str) -> tuple[range, ...]:
     return python_data(read_text(f"{folder}/maps") or "")
 
 
-class Kept:
+class ProcFile:
     """A file of ``/proc`` that is kept open and read again and again."""
 
     def __init__(self, path: str) -> None:
@@ -62,8 +62,8 @@ class Thread:
 
     def __init__(self, folder: str, machine: str, gil: Sequence[range] = ()) -> None:
         self._machine, self._gil = machine, gil
-        self._syscall, self._channel = Kept(f"{folder}/syscall"), Kept(f"{folder}/wchan")
-        self._stat = Kept(f"{folder}/stat")
+        self._syscall, self._channel = ProcFile(f"{folder}/syscall"), ProcFile(f"{folder}/wchan")
+        self._stat = ProcFile(f"{folder}/stat")
         self.unreadable = self._syscall.read() is None
 
     def look(self) -> Wait | None:

@@ -187,7 +187,7 @@ def startup_s(calibration: Calibration, config: Config) -> float | None:
 def turnover_s(calibration: Calibration, config: Config) -> float | None:
     """Seconds from an epoch's last batch to the first of the next.
 
-    Workers that don't persist start anew: that takes at least as long as starting them. Those that
+    Workers that don't persist start again: that takes at least as long as starting them. Those that
     do have their first batch to load, which is all that is known where no such end was timed.
     """
     known = calibration.turnover_s

@@ -71,7 +71,7 @@ def _answer(
         rate, unit = measured.batches_per_s, "batches/s"
     said = "" if rate is None else f": {rate_text(rate, unit)}"
     yield "Profiled", f"{diagnosis.config.text}{said}"
-    yield from ranks_facts(run, diagnosis.config)
+    yield from ranks_facts(run, diagnosis.config, None if row is None else row.rate)
     wait = None if measured is None else measured.wait_fraction
     wait = wait if row is None else row.wait_fraction
     if diagnosis.findings or (traced is not None and traced.hooked):

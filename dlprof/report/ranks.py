@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlprof.advise.scaling import rank_speeds, scales
-from dlprof.records import Config, Run
+from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.labels import gain_text, interval_text, percent_text, value_text
 from dlprof.units import MISSING, format_duration, format_rate
 
 
-def ranks_facts(run: Run, pick: Config) -> Iterator[tuple[str, doc.Words]]:
-    """All ranks together and the slowest, in a line."""
+def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple[str, doc.Words]]:
+    """All ranks together and the slowest, in a line.
+
+    Args:
+        run: Of launched ranks.
+        pick: Their configuration.
+        rate: The one rate of that, which is the slowest rank's.
+    """
     speeds = rank_speeds(run, pick)
-    if not speeds:
+    if not speeds or rate is None:
         return
     slowest = min(speeds, key=lambda each: each.samples_per_s.value)
-    each = slowest.samples_per_s.value
-    text = f"{len(speeds)} at once give {format_rate(len(speeds) * each)} samples/s, "
-    text += f"{format_rate(each)} each at the pace of the slowest (rank {slowest.rank})"
+    text = f"{len(speeds)} at once give {format_rate(len(speeds) * rate.value)} samples/s, "
+    text += f"{format_rate(rate.value)} each at the pace of the slowest (rank {slowest.rank})"
     found = next((s for s in scales(run) if s.ranks == len(speeds) and s.over_one), None)
     if found is not None and found.over_one is not None:
         text += f"; {gain_text(found.over_one, 'one rank')}"
@@ -44,7 +49,7 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
             ),
             doc.Column("slowest in", [f"{each.slowest} of {each.trials}" for each in speeds]),
         )
-        yield from doc.section(f"Ranks with {pick.text}", _table(columns))
+        yield from doc.section(f"Ranks with {pick.text}, in trials", _table(columns))
     found = scales(run)
     if len(found) > 1:
         of_counts = (

@@ -127,7 +127,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         here = f"from the costs of batches on {measured}, not measured"
         yield "Predicted", there if advice.extrapolated and named is not None else here
     yield "Speed-up", _speed_up(run, advice)
-    yield from ranks_facts(run, pick)
+    yield from ranks_facts(run, pick, advice.expected.samples_per_s)
     if advice.expected.wait_fraction is not None:
         yield "Data wait", _wait(advice)
     least = advice.least_loss

@@ -107,7 +107,7 @@ class GridSearch:
             seen = (belief.blocks[each.key] for each in self._members(trials, 1))
             due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
         left_s = math.inf if remaining_s is None else remaining_s
-        room = Budget.of(trials, self.plan, left_s, due)
+        room = SweepBudget.of(trials, self.plan, left_s, due)
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
         reason: StopReason = "complete"
@@ -141,7 +141,7 @@ class GridSearch:
     ) -> list[Config]:
         """What the next block holds: the choice, and what may be better, by how much it may.
 
-        Judged anew for each block: one that was dropped comes back if later blocks speak for it.
+        Judged again for each block: one that was dropped comes back if later blocks speak for it.
 
         Args:
             earlier: Trials of the blocks before it.
@@ -172,7 +172,7 @@ class GridSearch:
         gaps = {c: gap(c, pick) for c in others}
         short = shortfall(gaps.values())
         # What narrows that most for its time is what would most likely go beyond it.
-        costs = Budget.of(earlier, self.plan)
+        costs = SweepBudget.of(earlier, self.plan)
         worth = {c: gaps[c].chance(short) / max(costs.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=worth.__getitem__, reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
@@ -230,7 +230,7 @@ class GridSearch:
         return believe(seen, expected) if seen else None
 
     def _next(
-        self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Budget
+        self, todo: Sequence[Config], sure: Collection[Config], block: int, room: SweepBudget
     ) -> Proposal:
         """The next of the block: in the block's own order as far as there is surely time for it.
 
@@ -260,7 +260,7 @@ _SURE = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class SweepBudget:
     """What trials cost, as far as is known by now, and what of a budget that leaves room for.
 
     Attributes:
@@ -280,7 +280,7 @@ class Budget:
     @classmethod
     def of(
         cls, trials: Sequence[Trial], plan: Plan, left_s: float = math.inf, due: int = 0
-    ) -> Budget:
+    ) -> SweepBudget:
         """What the trials so far have shown."""
         known_s: dict[Config, float] = {}
         for trial in trials:

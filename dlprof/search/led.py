@@ -150,7 +150,7 @@ def race_plan(plan: Plan, race: Sequence[Config]) -> Plan:
     )
 
 
-def foretell(
+def predict_sweep(
     calibration: Calibration,
     cells: Sequence[Config],
     conditions: Conditions,

@@ -195,7 +195,7 @@ def typical(values: Iterable[float | None]) -> float | None:
 def turnovers(trials: Iterable[Trial]) -> dict[Config, float]:
     """Seconds from an epoch to the next, by ``Config.turnover_group``: the median of its trials.
 
-    Workers that don't persist start anew at each epoch: where no turnover was timed, starting
+    Workers that don't persist start again at each epoch: where no turnover was timed, starting
     them stands for it.
     """
     timed: dict[Config, list[float]] = {}

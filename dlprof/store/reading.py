@@ -159,7 +159,7 @@ def _collect(path: Path, lines: _Lines) -> RunContent:
             continue
         record: Any = _record(path, last, record_type, version)
         if isinstance(record, WatchedLoader):
-            watched[record.name] = record  # written anew whenever more was seen
+            watched[record.name] = record  # written again whenever more was seen
         elif kind in several:
             several[kind].append(record)
         else:

@@ -38,7 +38,7 @@ class Tally:
             calls[place] += 1
 
     def take(self) -> list[int]:
-        """Calls and nanoseconds since the last time, step by step, and start anew."""
+        """Calls and nanoseconds since the last time, step by step, and start again."""
         taken = [each for pair in zip(self.calls, self.ns, strict=True) for each in pair]
         self.calls[:] = itertools.repeat(0, len(self.calls))
         self.ns[:] = itertools.repeat(0, len(self.ns))

@@ -1,6 +1,6 @@
 """Times what torch's fetcher asks of a dataset and of a collate function.
 
-Only the fetcher's own attributes are replaced: they are torch's, made anew in each worker and for
+Only the fetcher's own attributes are replaced: they are torch's, made again in each worker and for
 each iterator. The user's code sees its own dataset, as ``self`` and in ``get_worker_info()``.
 """
 

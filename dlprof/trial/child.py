@@ -23,7 +23,6 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
-from dlprof.trial.company import Company
 from dlprof.trial.consumer import Consumer, make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.explaining import Explainer, take_rested
@@ -38,6 +37,7 @@ from dlprof.trial.protocol import (
     TrialRequest,
     describe_error,
 )
+from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
 
@@ -230,10 +230,10 @@ def _measure(
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
     seen = BatchChecks(built.target, request.config, count, core_of(loader))
     computes = request.step_callable is not None or copies is not None
-    ranks: Company | None = None
+    ranks: RankGroup | None = None
     if request.ranks > 1:
         place = Path(request.temporary)
-        ranks = Company(place, request.rank, request.ranks, barrier=request.step_barrier)
+        ranks = RankGroup(place, request.rank, request.ranks, barrier=request.step_barrier)
         consume = _then(consume, ranks.step)
         ranks.begin(session.beat, _clock)
     explainer = Explainer(loader, session.window, computes=computes) if request.explain else None

@@ -267,7 +267,7 @@ def _not_alike(error: BaseException, text: str) -> bool:
 
 
 def _passed_on(error: BaseException) -> tuple[str, str] | None:
-    """The name of a worker's exception and torch's message of it, where torch raises it anew.
+    """The name of a worker's exception and torch's message of it, where torch raises it again.
 
     Torch fails at some, such as exception groups, and others can't be read: what it was about to
     raise tells more than what came out.

@@ -67,7 +67,7 @@ class GpuSampler:
         self._give(self._window.look_before)
 
     def start(self) -> None:
-        """The window begins, or begins anew: samples so far were of another one."""
+        """The window begins, or begins again: samples so far were of another one."""
         if self._window.restart():
             return
         self._give(self._window.collect)

@@ -23,7 +23,7 @@ _HAND_OVER = 3
 which it is asked for, the piece itself, and one for whatever it looks up meanwhile."""
 
 _LIMIT = "Max open files"
-_COMPANY = "/dlprof/trial/company.py"
+_RANK_GROUP = "/dlprof/trial/rank_group.py"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +263,7 @@ def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill
 def _awaits_ranks(standstill: Standstill) -> bool:
     """Whether a process of it waits at the barrier of a step."""
     found = (frame for stacks in standstill.stacks.values() for stack in stacks for frame in stack)
-    return any(frame.file.endswith(_COMPANY) for frame in found)
+    return any(frame.file.endswith(_RANK_GROUP) for frame in found)
 
 
 def _tree(pid: int) -> list[int]:

@@ -88,7 +88,7 @@ LAUNCHER = "launcher"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class LocalRank:
     """Where one of several ranks runs.
 
     Attributes:
@@ -181,12 +181,12 @@ class ForkLauncher:
     Args:
         inbox: Where events go.
         directory: For logs; the caller removes it.
-        seat: Of one of several ranks; ``None`` for a loader by itself.
+        local_rank: Of one of several ranks; ``None`` for a loader by itself.
     """
 
-    def __init__(self, inbox: Inbox, directory: Path, seat: Seat | None = None) -> None:
+    def __init__(self, inbox: Inbox, directory: Path, local_rank: LocalRank | None = None) -> None:
         self._inbox = inbox
-        number = "" if seat is None else str(seat.rank)
+        number = "" if local_rank is None else str(local_rank.rank)
         self.source = LAUNCHER + number
         self._file = open_log(directory / f"fork_server{number}.log")
         self._process = ModuleProcess(
@@ -195,14 +195,14 @@ class ForkLauncher:
             inbox=inbox,
             source=self.source,
             log=self._file,
-            env=None if seat is None else seat.environ,
+            env=None if local_rank is None else local_rank.environ,
             over_socket=True,
         )
         self._count = 0
         self._stuck = False
-        if seat is not None and seat.cpus:
+        if local_rank is not None and local_rank.cpus:
             with contextlib.suppress(OSError):  # it has died, of which the inbox tells
-                os.sched_setaffinity(self._process.pid, seat.cpus)
+                os.sched_setaffinity(self._process.pid, local_rank.cpus)
 
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
         """Build the target in the fork server."""

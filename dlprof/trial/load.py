@@ -35,7 +35,7 @@ _COPIED, _MOST_COPIERS, _COPIER_BYTES_PER_S = 256 * _MIB, 16, 4e9
 _READ, _AT_ONCE = 256 * _MIB, _MIB
 _READY_S, _TOLD_S = 60.0, 3.0
 _REACHED = 0.9
-"""Share of what was asked for below which people are told."""
+"""Share of what was asked for below which the user is warned."""
 
 
 @contextlib.contextmanager
@@ -66,14 +66,14 @@ def made_load(
     try:
         process.order("load", **asked, folder=str(folder), limit_s=limit_s)
         answer = process.answer(_READY_S)
-        told = None if answer is None else answer.message
-        if told is None:
+        heard = None if answer is None else answer.message
+        if heard is None:
             raise NothingMeasuredError(
                 "The load of --make-load did not start", hint="Ask for less, or leave it out."
             )
-        if told["event"] == "failed":
+        if heard["event"] == "failed":
             raise FileError(
-                f"The load of --make-load can't be made: {told['message']}",
+                f"The load of --make-load can't be made: {heard['message']}",
                 hint="Leave reads out, or keep the run file where there is room for 256 MiB.",
             )
         yield
@@ -132,10 +132,10 @@ class _Load:
     def _start(self, name: str, count: int, run: Callable[[Callable[[float], None]], None]) -> None:
         """Start threads that do the same; each says with its argument how much it has made."""
         for index in range(count):
-            told = self._made[name]
+            amounts = self._made[name]
 
-            def made(much: float, told: dict[int, float] = told, index: int = index) -> None:
-                told[index] = much
+            def made(much: float, amounts: dict[int, float] = amounts, index: int = index) -> None:
+                amounts[index] = much
 
             threading.Thread(target=run, args=(made,), daemon=True).start()
 

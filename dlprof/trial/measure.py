@@ -66,7 +66,7 @@ class Gate(Protocol):
 
 
 class Ranks(Protocol):
-    """The ranks that load at once; see ``dlprof.trial.company.Company``."""
+    """The ranks that load at once; see ``dlprof.trial.rank_group.RankGroup``."""
 
     waited_s: float
 

@@ -18,7 +18,7 @@ from dlprof.trial.launch import (
     Built,
     ForkLauncher,
     Launcher,
-    Seat,
+    LocalRank,
     make_launcher,
 )
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
@@ -57,7 +57,7 @@ class TrialRunner:
         pulse: Called with what the machine is doing, a few times a second.
         first_probe_s: How long the first probe may take before a fork is taken for broken.
         clock: Monotonic seconds.
-        seats: Of the ranks that load at once; none for one loader by itself.
+        local_ranks: Those that load at once; none for one loader by itself.
 
     Attributes:
         fork_safe: Whether trials are forked from the process that built the target.
@@ -73,9 +73,9 @@ class TrialRunner:
         pulse: Callable[[Usage], object] = lambda _usage: None,
         first_probe_s: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
-        seats: Sequence[Seat] = (),
+        local_ranks: Sequence[LocalRank] = (),
     ) -> None:
-        self._seats = seats
+        self._local_ranks = local_ranks
         self.fork_safe = True
         self.notes: tuple[str, ...] = ()
         self.versions: dict[str, str] = {}
@@ -342,13 +342,16 @@ class TrialRunner:
 
     def _made(self, *, forking: bool = False) -> list[Launcher]:
         """New launchers: one for each rank."""
-        if not self._seats:
+        if not self._local_ranks:
             make = ForkLauncher if forking else make_launcher
             return [make(self._inbox, self._directory)]
-        return [ForkLauncher(self._inbox, self._directory, seat) for seat in self._seats]
+        return [
+            ForkLauncher(self._inbox, self._directory, local_rank)
+            for local_rank in self._local_ranks
+        ]
 
     def _clear(self) -> None:
-        """End what there is and begin anew; the old inbox still hears how the old one ended."""
+        """End what there is and begin again; the old inbox still hears how the old one ended."""
         self.close()
         self._inbox = Inbox()
         self._watcher = ObserverProcess(self._inbox)

@@ -199,7 +199,7 @@ class SideProcess:
             )
         free = dataclasses.replace(
             request, cores=()
-        )  # what it learns of its threads it learns anew
+        )  # what it learns of its threads it learns again
         answer = self._ask("block", self._build_s, request=dataclasses.asdict(free))
         if not isinstance(answer, Failure):
             return None

@@ -96,14 +96,14 @@ class TrialState:
         deadline_s: When it is ended, whatever it does.
         workers: How many it has.
         traced: Whether its batches are.
-        pid: Its first process, once it has told.
+        pid: Its first process, once it is known.
         result: What it measured.
         failure: What went wrong.
         usage: What the observer saw of it.
         samples: What it used over time; the last is of the last half second.
         status: Exit status of its first process; ``None`` while it runs.
         awaiting_usage_since: Since when it holds still for the observer; ``None`` if it doesn't.
-        killed: Whether it has been told to end.
+        killed: Whether it was ordered to end.
         asked_s: Silence after which it is asked next where its workers stand.
         stopped_s: For how long the supervisor itself was stopped meanwhile.
     """
@@ -261,12 +261,12 @@ def together(trials: Sequence[Trial], results: Sequence[Message | None]) -> tupl
 
     Args:
         trials: Of each rank by itself, all with the usage of all.
-        results: What each told.
+        results: What each sent.
     """
     slow = min(range(len(trials)), key=lambda each: _pace(trials[each]))
     if len(trials) == 1:
         return trials[0], 0
-    told = [result or {} for result in results]
+    sent = [result or {} for result in results]
     ranks = tuple(
         RankFigures(
             rank=rank,
@@ -278,7 +278,7 @@ def together(trials: Sequence[Trial], results: Sequence[Message | None]) -> tupl
             barrier_fraction=result["measured"].get("barrier_fraction"),
             epoch_batches=result.get("epoch_batches"),
         )
-        for rank, (trial, result) in enumerate(zip(trials, told, strict=True))
+        for rank, (trial, result) in enumerate(zip(trials, sent, strict=True))
     )
     usage, turnovers = trials[slow].usage, [trial.epoch_turnover_s for trial in trials]
     epochs = [each.epoch_batches for each in ranks if each.epoch_batches is not None]

@@ -20,12 +20,12 @@ from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.records import Failure, Trial, Usage
 from dlprof.records.codec import from_json
 from dlprof.trial import failures
-from dlprof.trial.company import Company
 from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started, resource_limits
 from dlprof.trial.hangs import find_hang
 from dlprof.trial.launch import Handle, Launcher
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runtime import Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.trial.state import (
     TrialLimits,
@@ -44,7 +44,7 @@ _QUIT_S = 2.0
 
 
 class ObserverProcess:
-    """Passes orders to an observer process, starting it anew if it has died.
+    """Passes orders to an observer process, starting it again if it has died.
 
     Args:
         inbox: Where its answers go, under ``source``.
@@ -269,12 +269,12 @@ class Supervisor:
                 place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
                 names = ["output.log", *(f"output{rank}.log" for rank in range(1, count))]
                 logs = [TrialLog(files.enter_context(open_log(place / name))) for name in names]
-            company = Company.found(place, count) if count > 1 else None
+            group = RankGroup.create(place, count) if count > 1 else None
             watches = SharedMemoryWatch(), ManagerWatch()
             try:
                 request = dataclasses.replace(request, temporary=str(place))
                 ranks: list[_Rank] = []
-                lost = self._follow(ranks, logs, request, company)
+                lost = self._follow(ranks, logs, request, group)
                 for rank in ranks:
                     rank.printed = rank.log.text()
                 return ranks, lost
@@ -301,7 +301,7 @@ class Supervisor:
         ranks: list[_Rank],
         logs: Sequence[TrialLog],
         request: TrialRequest,
-        company: Company | None,
+        group: RankGroup | None,
     ) -> _Rank | None:
         """Start all ranks and listen until the last has ended; one that fails ends all others."""
         lost: _Rank | None = None
@@ -317,8 +317,8 @@ class Supervisor:
                 # Whoever came least far is looked at first: the others may wait for it.
                 order = (
                     ranks
-                    if company is None
-                    else sorted(ranks, key=lambda each: company.passed(each.number))
+                    if group is None
+                    else sorted(ranks, key=lambda each: group.passed(each.number))
                 )
                 for rank in order:
                     self._check(rank, ranks)

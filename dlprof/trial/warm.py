@@ -193,7 +193,7 @@ class Warm:
         return memory
 
     def start(self, request: BlockRequest) -> Message:
-        """Start the loader anew, as it is set, and turn an epoch; fields of a ``Block``."""
+        """Start the loader again, as it is set, and turn an epoch; fields of a ``Block``."""
         from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
         self._placement.release(self._workers())

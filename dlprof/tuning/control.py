@@ -20,7 +20,7 @@ WORTH = 0.02
 """A share of the time that waits for data, below which nothing is tried to shorten it."""
 
 DEEPEST = 16
-"""``prefetch_factor``, at most: in-order delivery gains little beyond (FIELD.md, section 1)."""
+"""``prefetch_factor``, at most: in-order delivery gains little beyond."""
 
 _CALIBRATION = 3  # windows
 _WINDOW_S, _REST_S = 0.25, 1.0

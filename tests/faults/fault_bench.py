@@ -32,7 +32,7 @@ STALL_S = 7.0
 """The same where a fault never does; forked workers are there long before."""
 
 STALL_ANEW_S = 20.0
-"""The same where workers import torch anew, beside what the bench adds for that."""
+"""The same where workers import torch again, beside what the bench adds for that."""
 
 _LONG_S = 10.0
 """Of a trial that is to fail: however slow the machine, it gets there; then it ends at once."""

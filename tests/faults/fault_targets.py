@@ -264,7 +264,7 @@ ODD: dict[str, Callable[[int], object]] = {
 
 
 class Switch:
-    """Which fault is on; read anew in each process.
+    """Which fault is on; read again in each process.
 
     Args:
         path: A file that holds its name.

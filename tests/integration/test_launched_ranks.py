@@ -34,7 +34,7 @@ def ranks(place: Path, target: str, count: int = 2, **arguments: str) -> Iterato
     before = set(psutil.Process().children(recursive=True))
     request = BuildRequest(target=f"{TARGETS}:{target}", arguments=arguments)
     runner = TrialRunner(
-        request, directory=place, seats=launched(count, os.environ), first_probe_s=60.0
+        request, directory=place, local_ranks=launched(count, os.environ), first_probe_s=60.0
     )
     with contextlib.closing(runner):
         runner.build(LIMITS)

@@ -444,6 +444,42 @@ def test_nothing_is_started_that_the_budget_refuses(
     assert "above max_ram" in Wanting.refusals[0]
 
 
+class Stubborn(DataLoader[Any]):
+    """Lets nobody change how many batches it prefetches."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "prefetch_factor" and name in vars(self):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+def test_a_loader_that_refuses_a_setting_loads_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Early(Scripted):
+        def begin(self) -> Ask:
+            return Ask(Setting(3, 4), 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Early)
+    changing: Any = dlprof.tune(Stubborn(Numbers(), batch_size=4, num_workers=2))
+    assert numbers(changing) == numbers(loader(Numbers()))
+    assert "could not be started" in changing.tuning.off
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 2), ({"max_workers": 4}, 4)])
+def test_a_worker_init_fn_meets_no_worker_that_it_may_not_know(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], most: int
+) -> None:
+    ceilings = []
+
+    class Capped(Scripted):
+        def begin(self) -> Ask:
+            ceilings.append(self._most)
+            return super().begin()
+
+    monkeypatch.setattr(tuned, "Control", Capped)
+    dlprof.tune(loader(worker_init_fn=print), **options)
+    assert ceilings == [most]
+
+
 def test_the_answer_serves_the_next_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Certain(Scripted):
         def look(self, window: Window) -> Ask:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 
 class Numbers(Dataset[torch.Tensor]):
-    """Pickled by spawned workers, which import this very script anew for it."""
+    """Pickled by spawned workers, which import this very script again for it."""
 
     def __init__(self, length: int) -> None:
         self.length = length

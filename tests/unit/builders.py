@@ -142,7 +142,7 @@ def around(value: float, spread: float = 0.01) -> Estimate:
 
 
 def run(trials: Iterable[Trial], **rest: Any) -> Run:
-    """A run of the given trials, ids given anew in their order."""
+    """A run of the given trials, ids given again in their order."""
     return Run(path="run.dlprof.jsonl", header=header(**rest), trials=numbered(trials))
 
 

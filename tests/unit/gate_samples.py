@@ -53,7 +53,7 @@ FOLDER = Path(__file__).parents[1] / "data" / "gate"
 
 
 def check_golden(name: str, text: str) -> None:
-    """Compare a text with the recorded one; ``DLPROF_UPDATE_GOLDEN=1`` records it anew."""
+    """Compare a text with the recorded one; ``DLPROF_UPDATE_GOLDEN=1`` records it again."""
     path = FOLDER / name
     if os.environ.get("DLPROF_UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import predictions, speeds_of
 from dlprof.advise.summary import summarize
-from dlprof.engine.foretelling import foretold
+from dlprof.engine.predicting import sweep_prediction
 from dlprof.errors import UsageError
 from dlprof.machine.profiles import MachineProfile, save_profile
 from dlprof.records import Config, Constraints, Estimate, Failure, Run
@@ -46,7 +46,7 @@ KEPT = config(4, persistent_workers=True)
 def run() -> Run:
     cells = [config(w, p) for w in (1, 2, 4, 8) for p in (2, 4)]
     made = calibrated(trials=blocks(RATES), plan=plan(RATES, cells=(config(0), *cells, *RATES)))
-    made = dataclasses.replace(made, prediction=foretold(made))
+    made = dataclasses.replace(made, prediction=sweep_prediction(made))
     assert made.prediction is not None
     return dataclasses.replace(made, recommendation=recommend(made))
 
@@ -339,7 +339,7 @@ def test_what_was_predicted_before_epochs_were_seen_is_told_over_them_too() -> N
     endless = target(kind="iterable", length=None, batches_per_epoch=None)
     cells = [config(w, p) for w in (2, 4, 8) for p in (2, 4)]
     made = calibrated(target=endless, plan=plan(RATES, cells=(config(0), *cells)))
-    made = dataclasses.replace(made, prediction=foretold(made))
+    made = dataclasses.replace(made, prediction=sweep_prediction(made))
     assert made.prediction is not None
     assert not made.prediction.epoch_log_rates
     seen = blocks({config(8): [1240, 1250]}, epoch_samples=3200, epoch_turnover_s=0.5)

@@ -132,7 +132,7 @@ def test_a_model_that_contradicts_the_run_is_not() -> None:
 
 
 def test_rates_over_whole_epochs_are_held_against_such() -> None:
-    """Twenty batches take 0.44 s, and starting workers anew half as long."""
+    """Twenty batches take 0.44 s, and starting workers again half as long."""
     of = target(batches_per_epoch=20, length=640)
     steady, whole = (
         predicted(calibrated(target=of, trials=[trial(config(2), rate, whole_epochs=over)]))

@@ -233,12 +233,7 @@ def _gil(view: View) -> Claim | None:
         return None
     if gil_s < max(costs.making.io_s - gil_s, at.LARGE_SHARE * costs.making.cpu_s):
         return None
-    more = more_workers(view)
-    gain = None if more is None else gain_of(view, more)
-    pays = more is not None and gain is not None and gain.value >= at.WORTH_TRYING
-    fix = "Keep other Python threads from computing in the process that fetches."
-    if pays and more is not None:
-        fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
+    more, gain, fix = _against_threads(view)
     free = dataclasses.replace(
         costs, fetch=dataclasses.replace(costs.fetch, io_s=max(0.0, costs.fetch.io_s - gil_s))
     )
@@ -251,9 +246,20 @@ def _gil(view: View) -> Claim | None:
         "fetch_waiting_s fetch_cpu_s",
         {"gil_s": gil_s, "share": share},
         fix,
-        config=more if pays else None,
-        gain=gain if pays else predicted_gain(view, costs=free),
+        config=more,
+        gain=gain or predicted_gain(view, costs=free),
     )
+
+
+def _against_threads(view: View) -> tuple[Config | None, Gain | None, str]:
+    """More workers and what they bring, where that pays, and what to do about other threads."""
+    fix = "Keep other Python threads from computing in the process that fetches."
+    more = more_workers(view)
+    gain = None if more is None else gain_of(view, more)
+    if more is None or gain is None or gain.value < at.WORTH_TRYING:
+        return None, None, fix
+    fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
+    return more, gain, fix
 
 
 def startup(view: View) -> Claim | None:
@@ -539,12 +545,7 @@ def _blocked(view: View, costs: Costs) -> Claim | None:
     share, least = _share(costs, making.io_s), max(making.cpu_s, at.LARGE_SHARE * making.io_s)
     if share < at.LARGE_SHARE or making.io_s < least or making.io_s - gil_s >= least:
         return None
-    more = more_workers(view)
-    gain = None if more is None else gain_of(view, more)
-    pays = more is not None and gain is not None and gain.value >= at.WORTH_TRYING
-    fix = "Keep other Python threads from computing in the process that fetches."
-    if pays and more is not None:
-        fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
+    more, gain, fix = _against_threads(view)
     return Claim(
         "__getitem__ is blocked (I/O, lock or GIL)",
         f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
@@ -554,8 +555,8 @@ def _blocked(view: View, costs: Costs) -> Claim | None:
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s",
         {"share": share, "gil_at_most_s": gil_s},
         fix,
-        config=more if pays else None,
-        gain=gain if pays else None,
+        config=more,
+        gain=gain,
     )
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dlprof.engine import ranks
-from dlprof.engine.ranks import Place, gathered, launched, with_ranks
+from dlprof.engine.ranks import LaunchedRank, gather_ranks, launched, with_ranks
 from dlprof.errors import UsageError
 from dlprof.settings import SweepSettings
 
@@ -25,9 +25,9 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="ranks are launched o
 
 @pytest.mark.parametrize("environ", [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"RANK": "3"}])
 def test_a_process_by_itself_is_no_rank(environ: dict[str, str]) -> None:
-    assert Place.of(environ) is None
-    with gathered(environ, []) as seats:
-        assert seats == ()
+    assert LaunchedRank.of(environ) is None
+    with gather_ranks(environ, []) as local_ranks:
+        assert local_ranks == ()
 
 
 @linux
@@ -42,10 +42,10 @@ def test_a_process_by_itself_is_no_rank(environ: dict[str, str]) -> None:
     ],
 )
 def test_launchers_tell_the_rank(environ: dict[str, str]) -> None:
-    place = Place.of(environ)
-    assert place is not None
-    assert (place.rank, place.local_rank, place.local_size) == (1, 1, 2)
-    assert {name: place.environ[name] for name in ("RANK", "WORLD_SIZE")} == {
+    own = LaunchedRank.of(environ)
+    assert own is not None
+    assert (own.rank, own.local_rank, own.local_size) == (1, 1, 2)
+    assert {name: own.environ[name] for name in ("RANK", "WORLD_SIZE")} == {
         "RANK": "1",
         "WORLD_SIZE": "2",
     }
@@ -63,18 +63,18 @@ def test_launchers_tell_the_rank(environ: dict[str, str]) -> None:
 def test_what_a_launcher_leaves_out_is_not_guessed(missing: str, said: str) -> None:
     environ = {name: value for name, value in TORCHRUN.items() if name != missing}
     with pytest.raises(UsageError, match=said):
-        Place.of(environ)
+        LaunchedRank.of(environ)
 
 
 def test_ranks_of_other_machines_are_refused() -> None:
     with pytest.raises(UsageError, match="2 of 4 ranks are on this machine"):
-        Place.of({**TORCHRUN, "WORLD_SIZE": "4"})
+        LaunchedRank.of({**TORCHRUN, "WORLD_SIZE": "4"})
 
 
 @linux
 def test_a_rank_whose_first_never_comes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_PATIENCE_S", 0.0)
-    with pytest.raises(UsageError, match="found no first rank"), gathered(TORCHRUN, []):
+    with pytest.raises(UsageError, match="found no first rank"), gather_ranks(TORCHRUN, []):
         pass
 
 
@@ -82,19 +82,22 @@ def test_a_rank_whose_first_never_comes_says_so(monkeypatch: pytest.MonkeyPatch)
 def test_a_first_rank_whose_others_never_come_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_PATIENCE_S", 0.0)
     first = {**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": str(os.getpid())}
-    with pytest.raises(UsageError, match="Rank 1 of 2 did not come"), gathered(first, []):
+    with pytest.raises(UsageError, match="Rank 1 of 2 did not come"), gather_ranks(first, []):
         pass
 
 
 @linux
 def test_launched_ranks_find_what_torchrun_gives() -> None:
-    seats = launched(2, {"HOME": "/home/me"})
-    assert [seat.environ["RANK"] for seat in seats] == ["0", "1"]
-    for seat in seats:
-        assert seat.environ["LOCAL_WORLD_SIZE"] == seat.environ["WORLD_SIZE"] == "2"
-        assert seat.environ["OMP_NUM_THREADS"] == "1"
-        assert (seat.environ["HOME"], seat.environ["MASTER_ADDR"]) == ("/home/me", "127.0.0.1")
-    assert len({seat.environ["MASTER_PORT"] for seat in seats}) == 1
+    local_ranks = launched(2, {"HOME": "/home/me"})
+    assert [local_rank.environ["RANK"] for local_rank in local_ranks] == ["0", "1"]
+    for local_rank in local_ranks:
+        assert local_rank.environ["LOCAL_WORLD_SIZE"] == local_rank.environ["WORLD_SIZE"] == "2"
+        assert local_rank.environ["OMP_NUM_THREADS"] == "1"
+        assert (local_rank.environ["HOME"], local_rank.environ["MASTER_ADDR"]) == (
+            "/home/me",
+            "127.0.0.1",
+        )
+    assert len({local_rank.environ["MASTER_PORT"] for local_rank in local_ranks}) == 1
     assert launched(2, {"OMP_NUM_THREADS": "4"})[0].environ["OMP_NUM_THREADS"] == "4"
 
 
@@ -108,9 +111,9 @@ def test_more_ranks_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatc
 
 @linux
 def test_the_settings_hold_for_all_ranks_that_a_launcher_started() -> None:
-    seats = launched(2, {})
-    assert with_ranks(SweepSettings(), seats).launch_ranks == (2,)
-    both = with_ranks(SweepSettings(launch_ranks=(1, 2)), seats)
+    local_ranks = launched(2, {})
+    assert with_ranks(SweepSettings(), local_ranks).launch_ranks == (2,)
+    both = with_ranks(SweepSettings(launch_ranks=(1, 2)), local_ranks)
     assert (both.launch_ranks, both.ranks) == ((1, 2), 2)
     with pytest.raises(UsageError, match="the launcher started 2 ranks"):
-        with_ranks(SweepSettings(launch_ranks=(4,)), seats)
+        with_ranks(SweepSettings(launch_ranks=(4,)), local_ranks)

@@ -260,11 +260,11 @@ def test_the_first_batch_of_an_epoch_is_waited_for_once() -> None:
 def test_workers_that_stay_load_a_first_batch_where_no_turn_was_timed() -> None:
     calibration = constant(io=500 * MS, turnover_s={"default": 0.6})
     stays = prediction(calibration, fed(8, persistent_workers=True), epoch_batches=100)
-    anew = prediction(calibration, fed(8), epoch_batches=100)
+    again = prediction(calibration, fed(8), epoch_batches=100)
     assert stays.turnover_s == pytest.approx(0.5)
     assert stays.epoch_batches_per_s is not None
-    assert anew.epoch_batches_per_s is not None
-    assert stays.epoch_batches_per_s < 1.02 * anew.epoch_batches_per_s
+    assert again.epoch_batches_per_s is not None
+    assert stays.epoch_batches_per_s < 1.02 * again.epoch_batches_per_s
 
 
 def over_epochs(calibration: Calibration, config: Config, batches: int) -> float:

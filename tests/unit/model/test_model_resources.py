@@ -61,7 +61,7 @@ def test_each_further_worker_takes_its_time_to_start() -> None:
     assert needs(KNOWN, Config(num_workers=5)).startup_s == pytest.approx(0.09)
     spawned = needs(KNOWN, Config(num_workers=5, start_method="spawn"))
     assert spawned.startup_s == pytest.approx(3.0)
-    assert spawned.turnover_s == pytest.approx(3.0)  # all start anew at each epoch
+    assert spawned.turnover_s == pytest.approx(3.0)  # all start again at each epoch
 
 
 def test_workers_that_persist_turn_over_at_once() -> None:

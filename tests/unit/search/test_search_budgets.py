@@ -9,7 +9,7 @@ from builders import config, plan, trial
 from virtual_sweeps import Loader, Sweep, steady, sweep
 
 from dlprof.records import Config, TrialCost
-from dlprof.search.grid import Budget
+from dlprof.search.grid import SweepBudget
 from dlprof.search.space import by_importance
 
 COMPUTING = Loader(batch_s=0.1, cpu_s=0.1)
@@ -113,7 +113,7 @@ def test_two_configurations_are_compared_before_any_is_repeated() -> None:
 
 def test_room_is_kept_for_as_many_repeats_as_there_are_rivals() -> None:
     grid = [config(w) for w in range(12)]
-    whole = Budget.of([], plan(grid))
+    whole = SweepBudget.of([], plan(grid))
     tried, untried, left_s = grid[:9], grid[9:], 3.2 * whole.typical_s
     clear = replace(whole, left_s=left_s, due=1)
     assert clear.for_new(untried, tried) == [config(9)]
@@ -140,11 +140,11 @@ def test_batches_that_cost_nothing_leave_the_window_and_the_overhead() -> None:
 
 def test_what_trials_took_corrects_what_all_of_them_are_expected_to_take() -> None:
     grid = plan([config(w) for w in (0, 1, 2)])
-    costs = Budget.of([trial(config(0), wall_s=2.8), trial(config(1), wall_s=4.2)], grid)
+    costs = SweepBudget.of([trial(config(0), wall_s=2.8), trial(config(1), wall_s=4.2)], grid)
     assert costs.factor == pytest.approx(2.5)
     assert _rounded(costs, config(0), config(1), config(2)) == [2.8, 4.2, 3.5]
     assert costs.typical_s == pytest.approx(3.5)
 
 
-def _rounded(costs: Budget, *configs: Config) -> list[float]:
+def _rounded(costs: SweepBudget, *configs: Config) -> list[float]:
     return [round(costs.expected_s(each), 6) for each in configs]

@@ -20,10 +20,10 @@ from dlprof.records.codec import from_json, to_json
 from dlprof.search.grid import GridSearch, Proposal, Stop
 from dlprof.search.led import (
     calibration_configs,
-    foretell,
     has_room,
     next_calibration,
     next_lever,
+    predict_sweep,
     race_plan,
     race_trial_s,
     wants_model,
@@ -159,34 +159,34 @@ def test_the_windows_of_a_race_are_as_long_as_its_repeats_leave_room_for(
 
 
 def test_more_workers_than_cores_where_batches_wait() -> None:
-    found = foretell(WAITS, NET, Conditions(cores=2.0))
+    found = predict_sweep(WAITS, NET, Conditions(cores=2.0))
     assert found.pick.num_workers == 16
     assert {each.num_workers for each in found.race} == {0, 8, 16}
     assert found.log_sd == pytest.approx(RELATIVE_ERROR)
 
 
 def test_no_more_workers_than_cores_where_batches_compute() -> None:
-    found = foretell(COMPUTES, NET, Conditions(cores=2.0))
+    found = predict_sweep(COMPUTES, NET, Conditions(cores=2.0))
     assert found.pick == config(2)
     assert {each.num_workers for each in found.race} == {0, 1, 2, 4}
 
 
 def test_a_choice_is_never_alone_in_its_race_where_fewer_workers_are_named() -> None:
     named = [config(workers, prefetch) for workers in (3, 4) for prefetch in (2, 4)]
-    found = foretell(WAITS, named, Conditions(cores=2.0))
+    found = predict_sweep(WAITS, named, Conditions(cores=2.0))
     assert found.pick == config(4)
     assert found.race == (config(3), config(4))
 
 
 def test_no_workers_where_handing_over_costs_more_than_loading() -> None:
     tiny = calibration(cpu=1e-5, put=1e-3, receive=1e-3)
-    found = foretell(tiny, NET, Conditions(cores=2.0))
+    found = predict_sweep(tiny, NET, Conditions(cores=2.0))
     assert found.pick == config(0)
     assert len(found.race) > 1  # what would prove it wrong
 
 
 def test_the_pick_is_the_cheapest_within_three_percent_of_the_best() -> None:
-    found = foretell(WAITS, NET, Conditions(cores=2.0, epoch_batches=1000))
+    found = predict_sweep(WAITS, NET, Conditions(cores=2.0, epoch_batches=1000))
     speeds = {cell.config: cell.speed for cell in found.cells}
     assert max(speeds.values()) == 1.0
     cheaper = [each for each in NET if each.cost_key < found.pick.cost_key]
@@ -195,43 +195,43 @@ def test_the_pick_is_the_cheapest_within_three_percent_of_the_best() -> None:
 
 def test_nothing_to_predict_is_said() -> None:
     with pytest.raises(ValueError, match="nothing to predict"):
-        foretell(WAITS, [], Conditions(cores=2.0))
+        predict_sweep(WAITS, [], Conditions(cores=2.0))
 
 
 def test_workers_are_kept_where_epochs_are_short() -> None:
-    short = foretell(COMPUTES, NET, Conditions(cores=2.0, epoch_batches=20))
+    short = predict_sweep(COMPUTES, NET, Conditions(cores=2.0, epoch_batches=20))
     assert short.pick.persistent_workers
-    long = foretell(COMPUTES, NET, Conditions(cores=2.0, epoch_batches=1_000_000))
+    long = predict_sweep(COMPUTES, NET, Conditions(cores=2.0, epoch_batches=1_000_000))
     assert not long.pick.persistent_workers
 
 
 def test_rates_over_epochs_are_predicted_beside_steady_ones() -> None:
-    short = foretell(COMPUTES, NET, Conditions(cores=8.0, epoch_batches=20))
+    short = predict_sweep(COMPUTES, NET, Conditions(cores=8.0, epoch_batches=20))
     cells = {cell.config: cell for cell in short.cells}
     turned, kept = cells[config(8)], cells[config(8, persistent_workers=True)]
     assert turned.samples_per_s == kept.samples_per_s
     assert turned.epoch_samples_per_s is not None
     assert kept.epoch_samples_per_s is not None
     assert turned.epoch_samples_per_s < kept.epoch_samples_per_s <= kept.samples_per_s.value
-    endless = foretell(COMPUTES, NET, Conditions(cores=8.0))
+    endless = predict_sweep(COMPUTES, NET, Conditions(cores=8.0))
     assert {cell.epoch_samples_per_s for cell in endless.cells} == {None}
 
 
 def test_the_present_settings_are_always_measured() -> None:
     present = config(5, 8)
-    found = foretell(COMPUTES, NET, Conditions(cores=2.0), present=present)
+    found = predict_sweep(COMPUTES, NET, Conditions(cores=2.0), present=present)
     assert present in found.race
 
 
 def test_doubts_about_the_calibration_make_predictions_worth_less() -> None:
     doubtful = dataclasses.replace(COMPUTES, doubts=("too busy", "too short"))
-    assert foretell(doubtful, NET, Conditions(cores=2.0)).log_sd > 2 * RELATIVE_ERROR
+    assert predict_sweep(doubtful, NET, Conditions(cores=2.0)).log_sd > 2 * RELATIVE_ERROR
 
 
 def test_batches_that_cost_nothing_predict_nothing() -> None:
     nothing = calibration(cpu=0.0)
     with pytest.raises(ValueError, match="no time"):
-        foretell(nothing, NET, Conditions(cores=2.0))
+        predict_sweep(nothing, NET, Conditions(cores=2.0))
 
 
 def raced(
@@ -378,7 +378,7 @@ def test_where_pinning_is_compared_it_is_calibrated_too() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_was_foretold_as_the_best_is_measured_first(seed: int) -> None:
-    found = foretell(COMPUTES, NET, Conditions(cores=8.0))
+    found = predict_sweep(COMPUTES, NET, Conditions(cores=8.0))
     raced = race_plan(led(), found.race)
     expected = ExpectedRates.of(found)
     first = GridSearch(plan=raced, seed=seed, expected=expected).propose([], remaining_s=60.0)
@@ -388,7 +388,7 @@ def test_what_was_foretold_as_the_best_is_measured_first(seed: int) -> None:
 
 
 def test_predictions_of_earlier_runs_by_the_simulation_still_load() -> None:
-    found = foretell(tailed(io=0.01), [Config(), fed(2)], Conditions(cores=4.0))
+    found = predict_sweep(tailed(io=0.01), [Config(), fed(2)], Conditions(cores=4.0))
     assert found.method == "maxplus"
     earlier = to_json(found) | {"method": "simulation"}
     assert from_json(SweepPrediction, earlier).method == "simulation"

@@ -272,8 +272,8 @@ def passed_on(error: Exception) -> Exception:
         wrapped = wrapper(where="in DataLoader worker process 0")
     try:
         wrapped.reraise()
-    except Exception as anew:  # noqa: BLE001 - torch makes it anew, mostly of the same type
-        return anew
+    except Exception as again:  # noqa: BLE001 - torch makes it again, mostly of the same type
+        return again
     raise AssertionError("nothing was raised")
 
 

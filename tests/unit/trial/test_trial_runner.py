@@ -169,7 +169,7 @@ def test_a_target_that_hangs_keeps_the_budget(
 
 
 def test_a_second_attempt_has_what_is_left(make: Make) -> None:
-    """Building anew is part of it, and so are both in what the trial has cost."""
+    """Building again is part of it, and so are both in what the trial has cost."""
     bench, world = make(dies(6.0), (2.0, None), builds=[WELL, (3.0, None)])
     bench.build(LIMITS)
     trial = run(bench)

@@ -7,7 +7,7 @@ import dataclasses
 from builders import config, header, machine, plan
 from predicted_runs import calibration
 
-from dlprof.engine.foretelling import foretold
+from dlprof.engine.predicting import sweep_prediction
 from dlprof.records import Run
 
 CELLS = tuple(config(workers) for workers in (0, 1, 2, 4, 8, 16, 32))
@@ -20,7 +20,7 @@ def most(**settings: object) -> int:
         machine=machine(2), plan=plan(CELLS, search="model", cells=CELLS), settings=settings
     )
     run = Run(path="run.dlprof.jsonl", header=made)
-    found = foretold(dataclasses.replace(run, calibration=WAITS))
+    found = sweep_prediction(dataclasses.replace(run, calibration=WAITS))
     assert found is not None
     return max(cell.config.num_workers for cell in found.cells)
 

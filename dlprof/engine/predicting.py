@@ -1,4 +1,4 @@
-"""From a sweep's traced trials to its calibration, and from that to what the model foretells."""
+"""From a sweep's traced trials to its calibration, and from that to what the model predicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlprof.engine.preparation import sensible
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, needs
 from dlprof.records import Calibration, Config, Integrity, Run, SweepPrediction
-from dlprof.search.led import foretell, levers
+from dlprof.search.led import levers, predict_sweep
 from dlprof.search.space import still_useful
 
 _START_SHARE = 1 / 30
@@ -39,7 +39,7 @@ def calibrated(run: Run) -> Calibration | None:
     return sensible(found) if found.is_usable else None
 
 
-def foretold(run: Run) -> SweepPrediction | None:
+def sweep_prediction(run: Run) -> SweepPrediction | None:
     """What the model says of all configurations that a run's plan names.
 
     For the machine as busy as it was during the calibration.
@@ -57,7 +57,7 @@ def foretold(run: Run) -> SweepPrediction | None:
     try:
         conditions = Situation.of(run).conditions
         cells = _worth_predicting(run, calibration, plan.cells, conditions)
-        found = foretell(calibration, cells, conditions, present=plan.present)
+        found = predict_sweep(calibration, cells, conditions, present=plan.present)
     except (UsageError, ValueError):
         return None
     if plan.present is None or plan.present not in plan.configs or plan.present in plan.cells:

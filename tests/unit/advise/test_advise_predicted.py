@@ -27,7 +27,7 @@ NONE, TWO, FOUR = config(0), config(2), config(4)
 COMPUTING = Usage(own_cpu_cores=8.0, available_cpu_cores=8.0)
 
 
-def foretold(rates: dict[Config, float], **rest: object) -> SweepPrediction:
+def predicted(rates: dict[Config, float], **rest: object) -> SweepPrediction:
     best = max(rates.values())
     cells = tuple(
         PredictedCell(config=each, samples_per_s=around(rate, 0.1), speed=rate / best)
@@ -47,7 +47,7 @@ def claims(found: Run) -> str:
 
 def test_how_much_was_foretold_and_how_much_seen_is_told() -> None:
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
-    text = claims(led(trials, foretold({NONE: 100.0, TWO: 190.0, FOUR: 192.0})))
+    text = claims(led(trials, predicted({NONE: 100.0, TWO: 190.0, FOUR: 192.0})))
     assert "3 configurations predicted, and 2 measured" in text
 
 
@@ -58,13 +58,13 @@ def test_noise_does_not_change_the_choice_that_the_model_made() -> None:
         for each, rate in rates.items()
     ]
     assert recommend(run(noisy)).config == NONE
-    assert recommend(led(noisy, foretold({NONE: 100.0, TWO: 190.0}))).config == TWO
+    assert recommend(led(noisy, predicted({NONE: 100.0, TWO: 190.0}))).config == TWO
 
 
 def test_the_rate_that_is_told_is_the_one_that_was_measured() -> None:
     trials = blocks({NONE: [100.0, 101.0], TWO: [150.0, 151.0]}, usage=WAITING)
     plain = recommend(run(trials))
-    by_model = recommend(led(trials, foretold({NONE: 100.0, TWO: 160.0})))
+    by_model = recommend(led(trials, predicted({NONE: 100.0, TWO: 160.0})))
     rates = [each.expected.samples_per_s.value for each in (plain, by_model)]
     assert rates == pytest.approx([150.5, 150.5], rel=0.005)
 
@@ -73,7 +73,7 @@ def test_the_rate_that_is_told_is_the_one_that_was_measured() -> None:
 def test_trials_that_agree_outweigh_a_prediction_that_is_far_off(usage: Usage) -> None:
     eight = config(8)
     trials = blocks({NONE: [720.0] * 4, eight: [700.0] * 4}, usage=usage)
-    answer = recommend(led(trials, foretold({NONE: 720.0, eight: 5800.0}, pick=eight)))
+    answer = recommend(led(trials, predicted({NONE: 720.0, eight: 5800.0}, pick=eight)))
     assert answer.config == NONE
     other = next(each for each in answer.alternatives if each.config == eight)
     assert other.expected.samples_per_s.value == pytest.approx(700, rel=0.1)
@@ -81,7 +81,7 @@ def test_trials_that_agree_outweigh_a_prediction_that_is_far_off(usage: Usage) -
 
 def test_predictions_that_are_surely_wrong_promise_nothing_of_the_rest() -> None:
     wrong = {NONE: [100.0, 101.0, 99.0, 100.0], TWO: [100.0, 100.0, 101.0, 99.0]}
-    prediction = foretold({NONE: 100.0, TWO: 200.0, config(8): 170.0})
+    prediction = predicted({NONE: 100.0, TWO: 200.0, config(8): 170.0})
     answer = recommend(led(blocks(wrong, usage=WAITING), prediction))
     assert answer.config == NONE
     assert answer.certificate is not None
@@ -93,8 +93,8 @@ def test_what_was_not_measured_is_of_the_certificate_too() -> None:
     found, alone = (
         recommend(each).certificate
         for each in (
-            led(trials, foretold({NONE: 100.0, TWO: 190.0, FOUR: 192.0})),
-            led(trials, foretold({NONE: 100.0, TWO: 190.0})),
+            led(trials, predicted({NONE: 100.0, TWO: 190.0, FOUR: 192.0})),
+            led(trials, predicted({NONE: 100.0, TWO: 190.0})),
         )
     )
     assert found is not None
@@ -111,7 +111,7 @@ def test_whatever_a_file_says_was_foretold_leads_to_an_answer(
     log_sd: float, rates: tuple[float, float]
 ) -> None:
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
-    prediction = foretold({NONE: 1.0, TWO: 2.0}, log_sd=log_sd)
+    prediction = predicted({NONE: 1.0, TWO: 2.0}, log_sd=log_sd)
     cells = tuple(
         dataclasses.replace(cell, samples_per_s=around(rate, 0.1))
         for cell, rate in zip(prediction.cells, rates, strict=True)
@@ -124,7 +124,7 @@ def test_whatever_a_file_says_was_foretold_leads_to_an_answer(
 def test_rules_that_were_not_measured_are_told_as_predicted() -> None:
     eight = config(8)
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
-    found = recommend(led(trials, foretold({NONE: 100.0, TWO: 190.0, eight: 170.0})))
+    found = recommend(led(trials, predicted({NONE: 100.0, TWO: 190.0, eight: 170.0})))
     by_cores = next(rule for rule in found.rules_of_thumb if rule.config == eight)
     assert by_cores.predicted
     assert math.isclose(by_cores.expected_samples_per_s or 0.0, 170.0, rel_tol=0.05)
@@ -132,7 +132,7 @@ def test_rules_that_were_not_measured_are_told_as_predicted() -> None:
 
 def test_rules_that_failed_are_not_told_as_predicted() -> None:
     eight = config(8)
-    prediction = foretold({NONE: 100.0, TWO: 200.0, eight: 170.0})
+    prediction = predicted({NONE: 100.0, TWO: 200.0, eight: 170.0})
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
     found = recommend(led([*trials, failed(eight)], prediction))
     by_cores = next(rule for rule in found.rules_of_thumb if rule.config == eight)
@@ -144,7 +144,7 @@ def test_a_lever_that_gained_is_a_reason_and_no_recommendation() -> None:
     unordered = config(2, in_order=False)
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
     tried = blocks({TWO: [200.0, 199.0], unordered: [390.0, 402.0]}, purpose="lever")
-    found = led([*trials, *tried], foretold({NONE: 100.0, TWO: 190.0}))
+    found = led([*trials, *tried], predicted({NONE: 100.0, TWO: 190.0}))
     assert recommend(found).config == TWO
     assert "in_order=False is 1.98x as fast (95% CI " in claims(found)
     assert "can't be repeated" in claims(found)
@@ -154,7 +154,7 @@ def test_a_lever_that_gained_nothing_is_not_told() -> None:
     unordered = config(2, in_order=False)
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
     tried = blocks({TWO: [200.0, 199.0], unordered: [201.0, 200.0]}, purpose="lever")
-    found = led([*trials, *tried], foretold({NONE: 100.0, TWO: 190.0}))
+    found = led([*trials, *tried], predicted({NONE: 100.0, TWO: 190.0}))
     assert "in_order" not in claims(found)
 
 
@@ -164,7 +164,9 @@ def test_a_pick_that_levers_were_tried_with_is_no_lever_itself() -> None:
     first = blocks({TWO: [200.0, 199.0], config(2, in_order=False): [201.0, 200.0]})
     second = blocks({FOUR: [395.0, 399.0], config(4, in_order=False): [400.0, 398.0]})
     tried = [dataclasses.replace(each, purpose="lever") for each in [*first, *second]]
-    prediction = foretold({NONE: 100.0, TWO: 190.0, FOUR: 380.0}, race=(NONE, TWO, FOUR), pick=FOUR)
+    prediction = predicted(
+        {NONE: 100.0, TWO: 190.0, FOUR: 380.0}, race=(NONE, TWO, FOUR), pick=FOUR
+    )
     answer = recommend(led([*trials, *tried], prediction), Constraints(max_workers=2))
     assert answer.config == TWO
     assert not any("num_workers=4 is" in reason.claim for reason in answer.reasons)
@@ -184,7 +186,7 @@ def test_a_limit_below_what_was_raced_is_answered_by_what_was_foretold(
 ) -> None:
     rates = {NONE: 720.0, TWO: 1450.0, FOUR: 2900.0, config(8): 5800.0}
     raced = {NONE: [720.0] * 4, config(8): [seen] * 4}
-    prediction = foretold(rates, race=tuple(raced), pick=config(8), cores=8.0)
+    prediction = predicted(rates, race=tuple(raced), pick=config(8), cores=8.0)
     found = dataclasses.replace(
         led(blocks(raced), prediction), calibration=calibrated().calibration
     )
@@ -197,7 +199,7 @@ def test_what_failed_is_not_foretold_in_its_place() -> None:
     six, twelve, most = config(6), config(12), config(24)
     rates = {NONE: 720.0, six: 4300.0, twelve: 5800.0, config(14): 5810.0, most: 5900.0}
     raced = {NONE: [720.0] * 3, six: [4300.0] * 3, most: [5900.0] * 3}
-    prediction = foretold(rates, race=(NONE, six, twelve, most), pick=most, cores=8.0)
+    prediction = predicted(rates, race=(NONE, six, twelve, most), pick=most, cores=8.0)
     found = dataclasses.replace(
         led([*blocks(raced), failed(twelve)], prediction),
         calibration=calibrated().calibration,
@@ -209,7 +211,7 @@ def test_what_failed_is_not_foretold_in_its_place() -> None:
 def test_settings_that_were_only_foretold_are_never_told_with_high_confidence() -> None:
     rates = {NONE: 720.0, FOUR: 2900.0, config(8): 5800.0}
     raced = {NONE: [720.0] * 4, config(8): [5800.0] * 4}
-    prediction = foretold(rates, race=tuple(raced), pick=config(8), cores=8.0)
+    prediction = predicted(rates, race=tuple(raced), pick=config(8), cores=8.0)
     found = dataclasses.replace(
         led(blocks(raced), prediction), calibration=calibrated().calibration
     )
@@ -233,7 +235,7 @@ BELIED = {NONE: [305.0, 300.0], config(14): [4090.0, 4030.0], config(32): [3450.
 )
 def test_a_forecast_that_every_trial_belies_picks_nothing(trials: list[Trial]) -> None:
     few, many = config(14), config(32)
-    found = led(trials, foretold({NONE: 307.0, few: 4040.0, many: 8620.0}, pick=many))
+    found = led(trials, predicted({NONE: 307.0, few: 4040.0, many: 8620.0}, pick=many))
     assert recommend(found).config == few
 
 
@@ -242,12 +244,12 @@ TINY = calibration(cpu=1e-4, put=0.0005, receive=0.001)
 
 
 def test_a_budget_that_ended_before_the_best_was_measured_leaves_it_to_the_model() -> None:
-    prediction = foretold({NONE: 320_000.0, TWO: 32_000.0}, race=(NONE, TWO), pick=NONE)
+    prediction = predicted({NONE: 320_000.0, TWO: 32_000.0}, race=(NONE, TWO), pick=NONE)
     cut_short = calibrated(TINY, blocks({TWO: [31_000.0]}))
     end = RunEnd(ended_at="", reason="budget", cost_s=Cost(measured=1.0, overhead=1.0, total=2.0))
     answer = recommend(dataclasses.replace(cut_short, prediction=prediction, end=end))
     assert (answer.config, answer.basis) == (NONE, "predicted")
-    least = Constraints(max_ram_bytes=550 << 20)  # less than the model foretells without workers
+    least = Constraints(max_ram_bytes=550 << 20)  # less than the model predicts without workers
     tight = dataclasses.replace(TINY, main_bytes=600e6)
     held = dataclasses.replace(cut_short, prediction=prediction, end=end, calibration=tight)
     answer = recommend(held, least)

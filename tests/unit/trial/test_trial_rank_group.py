@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.trial.company import Company
+from dlprof.trial.rank_group import RankGroup
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pthread's barrier")
 
 
 def test_all_have_arrived_when_the_last_has(tmp_path: Path) -> None:
-    looks = Company.found(tmp_path, 3)
-    ranks = [Company(tmp_path, rank, 3) for rank in range(3)]
+    looks = RankGroup.create(tmp_path, 3)
+    ranks = [RankGroup(tmp_path, rank, 3) for rank in range(3)]
     for each in ranks[:2]:
         each.arrive()
         assert each.answer() is None
@@ -25,8 +25,8 @@ def test_all_have_arrived_when_the_last_has(tmp_path: Path) -> None:
 
 
 def test_one_that_wants_another_window_has_all_take_it(tmp_path: Path) -> None:
-    Company.found(tmp_path, 2)
-    one, two = (Company(tmp_path, rank, 2) for rank in range(2))
+    RankGroup.create(tmp_path, 2)
+    one, two = (RankGroup(tmp_path, rank, 2) for rank in range(2))
     one.arrive()
     two.arrive(again=True)
     assert one.answer() is two.answer() is True
@@ -38,11 +38,11 @@ def test_one_that_wants_another_window_has_all_take_it(tmp_path: Path) -> None:
 
 def test_with_a_barrier_all_see_the_last_come_at_the_same_step(tmp_path: Path) -> None:
     """Or else one would wait at the barrier for another that has gone."""
-    Company.found(tmp_path, 2)
+    RankGroup.create(tmp_path, 2)
     steps: dict[int, int] = {}
 
     def load(rank: int) -> None:
-        company = Company(tmp_path, rank, 2, barrier=True)
+        company = RankGroup(tmp_path, rank, 2, barrier=True)
         company.begin(lambda _now_s: None, lambda: 0.0)
         for _ in range(5 + 20 * rank):  # the other one is ready much later
             company.step()

@@ -25,11 +25,11 @@ _SHARED = 1  # PTHREAD_PROCESS_SHARED
 _POLL_S = 0.001
 
 
-class Company:
+class RankGroup:
     """One rank among those of its trial, or with ``rank=-1`` the supervisor, which only looks.
 
     Args:
-        place: The trial's directory, where ``found`` has made the page.
+        place: The trial's directory, where ``create`` has made the page.
         rank: Whose this is; it is numbered from 0 among those of the trial.
         ranks: How many there are.
         barrier: Whether all of them pass each step together, as under DDP.
@@ -49,7 +49,7 @@ class Company:
         self.waited_s = 0.0
 
     @classmethod
-    def found(cls, place: Path, ranks: int) -> Company:
+    def create(cls, place: Path, ranks: int) -> RankGroup:
         """Make the page, in an empty directory."""
         size = _BARRIER_BYTES + _MARK_BYTES * _MEETINGS * ranks
         (place / _NAME).write_bytes(bytes(size))
