@@ -14,8 +14,8 @@ from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
 
 if TYPE_CHECKING:
+    from dlprof.engine.ranks import LocalRank
     from dlprof.settings import SweepSettings
-    from dlprof.trial.launch import LocalRank
 
 
 @options.command(
