@@ -208,7 +208,8 @@ def test_torchrun_starts_it_once_for_each_rank(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
         "assert sys.argv == ['train.py', '--lr', '3']\n"
-        "print('rank', os.environ['RANK'], os.environ['OMP_NUM_THREADS'], flush=True)\n"
+        # One write: unbuffered, print makes one of each argument, and ranks come in between.
+        "print(f\"rank {os.environ['RANK']} {os.environ['OMP_NUM_THREADS']}\\n\", end='')\n"
     )
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = ["-m", "dlprof", "run", "-o", "run.dlprof.jsonl", "train.py", "--lr", "3"]
