@@ -281,8 +281,8 @@ def together(trials: Sequence[Trial], results: Sequence[Message | None]) -> tupl
         for rank, (trial, result) in enumerate(zip(trials, sent, strict=True))
     )
     usage, turnovers = trials[slow].usage, [trial.epoch_turnover_s for trial in trials]
-    epochs = [each.epoch_batches for each in ranks if each.epoch_batches is not None]
-    uneven = [_UNEVEN.format(most=max(epochs), least=min(epochs))] if len({*epochs}) > 1 else []
+    epochs, apart = _epochs(trials, ranks)
+    uneven = [_UNEVEN.format(most=max(epochs), least=min(epochs))] if apart else []
     warnings = [warning for trial in trials for warning in trial.warnings]
     return dataclasses.replace(
         trials[slow],
@@ -293,6 +293,24 @@ def together(trials: Sequence[Trial], results: Sequence[Message | None]) -> tupl
         warnings=tuple(dict.fromkeys([*warnings, *uneven])),
         ranks=ranks,
     ), slow
+
+
+def _epochs(trials: Sequence[Trial], ranks: Sequence[RankFigures]) -> tuple[list[int], bool]:
+    """Batches of an epoch of each rank, and whether they surely differ.
+
+    As a length promises them, else as whole epochs had them: there each worker may have ended with
+    a batch that was not full.
+    """
+    known = [each.epoch_batches for each in ranks if each.epoch_batches is not None]
+    if known:
+        return known, len({*known}) > 1
+    seen = [
+        math.ceil(trial.epoch_samples / trial.samples_per_batch)
+        for trial in trials
+        if trial.epoch_samples and trial.samples_per_batch
+    ]
+    sure = len(seen) == len(trials)
+    return seen, sure and max(seen) - min(seen) > max(1, trials[0].config.num_workers)
 
 
 def _pace(trial: Trial) -> float:

@@ -34,11 +34,11 @@ NUMBERS = ("0", "1")
 
 def result(rate: float, epoch_batches: int = 10) -> Message:
     """What a rank of that many batches a second tells, of four samples each."""
-    told = copy.deepcopy({**RESULT, "measured": {**MEASURED, "barrier_fraction": 0.0}})
-    told["measured"]["batches_per_s"] = {"value": rate, "low": rate, "high": rate}
-    told["measured"]["samples_per_s"] = {"value": 4 * rate, "low": 4 * rate, "high": 4 * rate}
-    told["measured"]["startup_s"] = 1 / rate
-    return {**told, "epoch_batches": epoch_batches}
+    sent = copy.deepcopy({**RESULT, "measured": {**MEASURED, "barrier_fraction": 0.0}})
+    sent["measured"]["batches_per_s"] = {"value": rate, "low": rate, "high": rate}
+    sent["measured"]["samples_per_s"] = {"value": 4 * rate, "low": 4 * rate, "high": 4 * rate}
+    sent["measured"]["startup_s"] = 1 / rate
+    return {**sent, "epoch_batches": epoch_batches}
 
 
 def born(number: str) -> Received:
@@ -105,6 +105,19 @@ def test_uneven_epochs_are_named(tmp_path: Path) -> None:
     assert any("10 batches on one rank and 9 on another" in each for each in trial.warnings)
 
 
+@pytest.mark.parametrize(("samples", "named"), [((400, 40), True), ((400, 396), False)])
+def test_uneven_epochs_without_a_length_are_named_as_they_were_seen(
+    tmp_path: Path, samples: tuple[int, int], named: bool  # noqa: FBT001
+) -> None:
+    ends = []
+    for number, count in zip(NUMBERS, samples, strict=True):
+        sent = {**result(10.0), "epoch_batches": None}
+        sent["measured"]["epoch_samples"] = count
+        ends += [Received(TRIAL + number, sent), exited(0, number)]
+    trial, _, _ = supervised(tmp_path, until_filled(), ends)
+    assert any("batches on one rank" in each for each in trial.warnings) is named
+
+
 def test_a_rank_that_dies_ends_the_trial_and_is_named(tmp_path: Path) -> None:
     trial, launchers, _ = supervised(tmp_path, [[born("0")], [born("1"), exited(-9, "1")]])
 
@@ -116,8 +129,8 @@ def test_a_rank_that_dies_ends_the_trial_and_is_named(tmp_path: Path) -> None:
 
 def test_what_a_rank_says_of_its_own_end_is_the_trials_failure(tmp_path: Path) -> None:
     failure = {"kind": "worker_exception", "message": "ValueError", "hint": "fix it"}
-    told = [born("1"), from_trial("failed", "1", failure=failure), exited(0, "1")]
-    trial, launchers, _ = supervised(tmp_path, [[born("0")], told])
+    sent = [born("1"), from_trial("failed", "1", failure=failure), exited(0, "1")]
+    trial, launchers, _ = supervised(tmp_path, [[born("0")], sent])
 
     assert trial.failure is not None
     assert trial.failure.kind == "worker_exception"
