@@ -342,8 +342,8 @@ def _cases(run: Run, choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLo
     if len(cases) < 2 or not near:
         return tuple(cases), None
     config = min(near, key=lambda each: each.cost_key)
-    told = {name: min(1.0, each[config]) for name, each in speeds.items()}
-    return tuple(cases), LeastLoss(config=config, speeds=told)
+    kept = {name: min(1.0, each[config]) for name, each in speeds.items()}
+    return tuple(cases), LeastLoss(config=config, speeds=kept)
 
 
 def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:

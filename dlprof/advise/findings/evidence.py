@@ -683,8 +683,8 @@ class View:
     @property
     def lock_share(self) -> float:
         """Share of their busy time in which workers were seen in a lock that processes share."""
-        told = None if self.explained is None else self.explained.trial_id
-        traced = (trial for trial in self.evidence.trials() if trial.id == told)
+        traced_id = None if self.explained is None else self.explained.trial_id
+        traced = (trial for trial in self.evidence.trials() if trial.id == traced_id)
         waits = next((trial.usage.worker_waits for trial in traced), {})
         return waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
 
