@@ -155,7 +155,8 @@ def test_the_dispatcher_that_iterates_a_loader_is_seen(monkeypatch: pytest.Monke
         def iterated(self) -> int:
             return ranks_served(sys._getframe())
 
-    assert DataLoaderDispatcher().iterated() == 1  # nobody has accelerate
+    monkeypatch.delitem(sys.modules, "accelerate.data_loader", raising=False)
+    assert DataLoaderDispatcher().iterated() == 1  # nobody has loaded accelerate
     monkeypatch.setitem(sys.modules, "accelerate.data_loader", types.ModuleType("x"))
     assert DataLoaderDispatcher().iterated() == 4
     assert ranks_served(sys._getframe()) == 1
