@@ -112,14 +112,14 @@ def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> Loade
 
 def ranks_served(frame: FrameType | None) -> int:
     """How many ranks get the batches of an iterator that is being made; 1 where it is one."""
-    if "accelerate.data_loader" not in sys.modules:
-        return 1
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
-        own: Any = frame.f_locals.get("self")
-        if type(own).__name__ == "DataLoaderDispatcher" and _is_a(own, "DataLoaderDispatcher"):
-            return int(own.state.num_processes)
+        # f_locals of a frame that runs on would keep what the user has in it by now alive.
+        if frame.f_globals.get("__name__") == "accelerate.data_loader":
+            own: Any = frame.f_locals.get("self")
+            if _is_a(own, "DataLoaderDispatcher"):
+                return int(own.state.num_processes)
         frame = frame.f_back
     return 1
 

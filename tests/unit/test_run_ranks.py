@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 import types
+import weakref
 from pathlib import Path
+from typing import Any
 
 import builders
 import pytest
@@ -147,16 +149,30 @@ def test_a_rank_that_runs_on_or_is_of_an_earlier_job_is_left_out(
 # Frames
 
 
-def test_the_dispatcher_that_iterates_a_loader_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    class DataLoaderDispatcher:
-        __module__ = "accelerate.data_loader"
-        state = types.SimpleNamespace(num_processes=4)
+DISPATCHER = """
+class DataLoaderDispatcher:
+    state = SimpleNamespace(num_processes=4)
 
-        def iterated(self) -> int:
-            return ranks_served(sys._getframe())
+    def iterated(self):
+        return look()
+"""
 
-    monkeypatch.delitem(sys.modules, "accelerate.data_loader", raising=False)
-    assert DataLoaderDispatcher().iterated() == 1  # nobody has loaded accelerate
-    monkeypatch.setitem(sys.modules, "accelerate.data_loader", types.ModuleType("x"))
-    assert DataLoaderDispatcher().iterated() == 4
-    assert ranks_served(sys._getframe()) == 1
+
+def test_the_dispatcher_that_iterates_a_loader_is_seen() -> None:
+    def look() -> int:
+        return ranks_served(sys._getframe())
+
+    at_home = {"SimpleNamespace": types.SimpleNamespace, "look": look}
+    for module, ranks in (("accelerate.data_loader", 4), ("elsewhere", 1)):
+        there: dict[str, Any] = {"__name__": module, **at_home}
+        exec(DISPATCHER, there)  # noqa: S102 - a module of that name, as frames show it
+        assert there["DataLoaderDispatcher"]().iterated() == ranks
+    assert look() == 1
+
+
+def test_what_a_running_frame_lets_go_of_is_not_kept() -> None:
+    data: set[int] = set()
+    ranks_served(sys._getframe())
+    gone = weakref.ref(data)
+    del data
+    assert gone() is None
