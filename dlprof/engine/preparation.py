@@ -52,7 +52,7 @@ from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.builtin.options import DlioOptions, options_of
 from dlprof.targets.grammar import parse_target
-from dlprof.trial.launch import LocalRank
+from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -183,7 +183,7 @@ def _probed(
     runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
 ) -> tuple[Target, str | None, Message]:
     """The target as built and probed, torch's name of the device, and all that the probe found."""
-    built = runner.build(_limits(settings, machine))
+    built = runner.build(limits_of(settings, machine))
     _refuse_small(built, settings)
     probe = runner.probe(
         TrialRequest(
@@ -248,7 +248,7 @@ def _device(asked: str, found: str | None) -> str | None:
     return found
 
 
-def _limits(settings: SweepSettings, machine: Machine) -> TrialLimits:
+def limits_of(settings: SweepSettings, machine: Machine) -> TrialLimits:
     """When a trial is ended: before the machine runs out of memory, for one."""
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     memory = min((size for size in sizes if size is not None), default=0)
@@ -430,7 +430,7 @@ def opened_runner(
     listener: SweepListener,
     *,
     pickled: bytes | None = None,
-    local_ranks: Sequence[LocalRank] = (),
+    ranks: Ranks | None = None,
 ) -> Iterator[TrialRunner]:
     """A runner for the target that the settings name, closed at the end.
 
@@ -438,7 +438,7 @@ def opened_runner(
         settings: What to load.
         listener: Told while data of a built-in is made.
         pickled: A live object to load instead (Python API).
-        local_ranks: Those that load at once; none for one loader by itself.
+        ranks: Those that load at once.
 
     Raises:
         DlprofError: The target's name can't be read, or its data can't be made.
@@ -448,8 +448,13 @@ def opened_runner(
         prepare(spec, listener.preparing, arguments=settings.arguments)
     with work_directory() as directory:
         request = _build_request(settings, pickled, directory)
+        ranks = ranks or Ranks()
         runner = TrialRunner(
-            request, directory=directory, pulse=listener.pulse, local_ranks=local_ranks
+            request,
+            directory=directory,
+            pulse=listener.pulse,
+            local_ranks=ranks.local,
+            nodes=ranks.nodes,
         )
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pthread's
 
 
 def test_all_have_arrived_when_the_last_has(tmp_path: Path) -> None:
-    looks = RankGroup.create(tmp_path, 3)
+    looks = RankGroup.create(tmp_path, 3, 3)
     ranks = [RankGroup(tmp_path, rank, 3) for rank in range(3)]
     for each in ranks[:2]:
         each.arrive()
@@ -25,7 +25,7 @@ def test_all_have_arrived_when_the_last_has(tmp_path: Path) -> None:
 
 
 def test_one_that_wants_another_window_has_all_take_it(tmp_path: Path) -> None:
-    RankGroup.create(tmp_path, 2)
+    RankGroup.create(tmp_path, 2, 2)
     one, two = (RankGroup(tmp_path, rank, 2) for rank in range(2))
     one.arrive()
     two.arrive(again=True)
@@ -38,7 +38,7 @@ def test_one_that_wants_another_window_has_all_take_it(tmp_path: Path) -> None:
 
 def test_with_a_barrier_all_see_the_last_come_at_the_same_step(tmp_path: Path) -> None:
     """Or else one would wait at the barrier for another that has gone."""
-    RankGroup.create(tmp_path, 2)
+    RankGroup.create(tmp_path, 2, 2)
     steps: dict[int, int] = {}
 
     def load(rank: int) -> None:
