@@ -14,7 +14,7 @@ from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
 
 if TYPE_CHECKING:
-    from dlprof.trial.nodes import Ranks
+    from dlprof.engine.ranks import Ranks
     from dlprof.settings import SweepSettings
 
 
