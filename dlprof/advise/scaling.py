@@ -65,11 +65,13 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
         if trial.config == config
         and trial.purpose in {"measure", "scaling"}
         and _measured(trial)
-        and len(trial.ranks) == run.header.launched > 1
+        and len(trial.ranks) > 1
     ]
+    count = max((len(trial.ranks) for trial in trials), default=0)  # on all nodes
+    trials = [trial for trial in trials if len(trial.ranks) == count]
     slowest = [_slowest(trial) for trial in trials]
     found = []
-    for rank in range(run.header.launched if trials else 0):
+    for rank in range(count):
         seen = [trial.ranks[rank] for trial in trials]
         rates = [each.samples_per_s for each in seen if each.samples_per_s is not None]
         if rates:

@@ -60,11 +60,21 @@ from dlprof.units import counted, parse_step
 from dlprof.version import __version__
 
 
-class SweepListener(Protocol):
-    """Told what a sweep does, as it does it."""
+class RunnerListener(Protocol):
+    """Told what is done so that trials can be run, and what the machine does in them."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
+
+    def pulse(self, usage: Usage) -> None:
+        """What the machine did in the last half second."""
+
+    def message(self, text: str) -> None:
+        """Something that the user should know."""
+
+
+class SweepListener(RunnerListener, Protocol):
+    """Told what a sweep does, as it does it."""
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """What will be measured is known."""
@@ -79,12 +89,6 @@ class SweepListener(Protocol):
 
     def trial_ended(self, trial: Trial) -> None:
         """A trial is in the run file."""
-
-    def pulse(self, usage: Usage) -> None:
-        """What the machine did in the last half second."""
-
-    def message(self, text: str) -> None:
-        """Something that the user should know."""
 
     def ended(self, run: Run) -> None:
         """The sweep is over."""
@@ -427,7 +431,7 @@ def _on_the_cpu(settings: SweepSettings) -> CopySettings:
 @contextlib.contextmanager
 def opened_runner(
     settings: SweepSettings,
-    listener: SweepListener,
+    listener: RunnerListener,
     *,
     pickled: bytes | None = None,
     ranks: Ranks | None = None,
@@ -448,14 +452,7 @@ def opened_runner(
         prepare(spec, listener.preparing, arguments=settings.arguments)
     with work_directory() as directory:
         request = _build_request(settings, pickled, directory)
-        ranks = ranks or Ranks()
-        runner = TrialRunner(
-            request,
-            directory=directory,
-            pulse=listener.pulse,
-            local_ranks=ranks.local,
-            nodes=ranks.nodes,
-        )
+        runner = TrialRunner(request, directory=directory, pulse=listener.pulse, together=ranks)
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")
             yield runner

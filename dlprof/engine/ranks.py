@@ -20,11 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from dlprof.engine.preparation import SweepListener, as_stated, limits_of, opened_runner
+from dlprof.engine.preparation import as_stated, limits_of, opened_runner
 from dlprof.errors import UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
 from dlprof.machine.memory import available_memory
+from dlprof.records import Usage
 from dlprof.records.codec import from_json, to_json
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.launch import LocalRank
@@ -300,8 +301,17 @@ def _serve(
             nodes.serve({"build": build, "probe": probe, "explain": explain})
 
 
-class _Silent(SweepListener):
+class _Silent:
     """Nobody is told of what a node does by order."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Nothing."""
+
+    def pulse(self, usage: Usage) -> None:
+        """Nothing."""
+
+    def message(self, text: str) -> None:
+        """Nothing."""
 
 
 def _knocked(

@@ -19,10 +19,9 @@ from dlprof.trial.launch import (
     Built,
     ForkLauncher,
     Launcher,
-    LocalRank,
     make_launcher,
 )
-from dlprof.trial.nodes import Link, Nodes
+from dlprof.trial.nodes import Link, Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
 from dlprof.trial.runtime import Inbox
 from dlprof.trial.state import TrialLimits, failed, of_rank, together
@@ -59,8 +58,7 @@ class TrialRunner:
         pulse: Called with what the machine is doing, a few times a second.
         first_probe_s: How long the first probe may take before a fork is taken for broken.
         clock: Monotonic seconds.
-        local_ranks: Those that load at once; none for one loader by itself.
-        nodes: The others, where there are some: they build, probe and measure with this one.
+        together: All that load at once; other nodes build, probe and measure with this one.
 
     Attributes:
         ranks: How many load at once, on all nodes.
@@ -77,12 +75,11 @@ class TrialRunner:
         pulse: Callable[[Usage], object] = lambda _usage: None,
         first_probe_s: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
-        local_ranks: Sequence[LocalRank] = (),
-        nodes: Nodes | None = None,
+        together: Ranks | None = None,
     ) -> None:
-        self._local_ranks = local_ranks
-        self._nodes = nodes or Nodes()
-        self._numbers = [rank.rank for rank in local_ranks] or [0]
+        self._together = together or Ranks()
+        self._nodes = self._together.nodes
+        self._numbers = [rank.rank for rank in self._together.local] or [0]
         self.ranks = self._nodes.ranks or len(self._numbers)
         self.fork_safe = True
         self.notes: tuple[str, ...] = ()
@@ -335,8 +332,7 @@ class TrialRunner:
             directory=self._directory,
             limits=dataclasses.replace(limits, left_s=left_s),
             pulse=self._pulse,
-            numbers=self._numbers,
-            nodes=self._nodes,
+            together=self._together,
         )
 
     def _persist(self, attempt: Callable[[float], _Outcome], limit_s: float) -> _Outcome:
@@ -387,12 +383,12 @@ class TrialRunner:
 
     def _made(self, *, forking: bool = False) -> list[Launcher]:
         """New launchers: one for each rank."""
-        if not self._local_ranks:
+        if not self._together.local:
             make = ForkLauncher if forking else make_launcher
             return [make(self._inbox, self._directory)]
         return [
             ForkLauncher(self._inbox, self._directory, local_rank)
-            for local_rank in self._local_ranks
+            for local_rank in self._together.local
         ]
 
     def _clear(self) -> None:

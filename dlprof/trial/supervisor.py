@@ -23,7 +23,7 @@ from dlprof.trial import failures
 from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started, resource_limits
 from dlprof.trial.hangs import find_hang
 from dlprof.trial.launch import Handle, Launcher
-from dlprof.trial.nodes import RELAY_S, Nodes
+from dlprof.trial.nodes import RELAY_S, Ranks
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
@@ -157,8 +157,7 @@ class Supervisor:
 
     Args:
         launchers: Start them: one for each rank of this node, the first of them also alone.
-        numbers: Those of the ranks.
-        nodes: The others, with which a trial is run together.
+        together: All that load at once, also on other nodes.
         watcher: Observes them.
         inbox: Where both put what they have to say.
         directory: For the trials' logs and temporary files; the caller removes it.
@@ -177,12 +176,12 @@ class Supervisor:
         limits: TrialLimits,
         pulse: Callable[[Usage], object] = lambda _usage: None,
         clock: Callable[[], float] = time.monotonic,
-        numbers: Sequence[int] = (),
-        nodes: Nodes | None = None,
+        together: Ranks | None = None,
     ) -> None:
+        together = together or Ranks()
         self._launchers = launchers
-        self._numbers = numbers or range(len(launchers))
-        self._nodes = nodes or Nodes()
+        self._numbers = [rank.rank for rank in together.local] or range(len(launchers))
+        self._nodes = together.nodes
         self._elsewhere: Failure | None = None  # of another node, for which the trial ends here too
         self._watcher = watcher
         self._inbox = inbox
@@ -292,7 +291,7 @@ class Supervisor:
                 lost = self._follow(ranks, logs, request, group)
                 for rank in ranks:
                     rank.printed = rank.log.text()
-                return ranks, ranks[0] if self._elsewhere is not None else lost
+                return ranks, lost
             finally:
                 for watch in watches:
                     watch.clear()
@@ -334,34 +333,41 @@ class Supervisor:
                 event = self._next_event(ranks, look_s)
                 if event is not None:
                     self._take(event, ranks)
-                # Whoever came least far is looked at first: the others may wait for it.
-                order = (
-                    ranks
-                    if group is None
-                    else sorted(ranks, key=lambda each: group.passed(each.number))
-                )
+                order = _least_far_first(ranks, group)
                 for rank in order:
                     self._check(rank, ranks, alone=group is None)
                 if lost is None and self._elsewhere is None:
                     lost = next((rank for rank in order if rank.state.lost()), None)
-                    if with_others and lost is None:
-                        self._elsewhere = self._nodes.exchange(group)
-                    elif with_others and lost is not None:
-                        lost.printed = lost.log.text()
-                        self._nodes.lose(self._failure_of(lost, request.ranks))
-                for rank in ranks if lost is not None or self._elsewhere is not None else ():
-                    if rank is not lost and rank.state.running() and not rank.state.killed:
-                        rank.state.failure = rank.state.failure or _BESIDE
-                        self._end(rank)
+                    if with_others:
+                        self._exchange(lost, group, request)
+                if lost is not None or self._elsewhere is not None:
+                    self._end_beside(lost, ranks)
         finally:
-            for rank in ranks:
-                if rank.state.running():  # it is interrupted
-                    rank.launcher.kill()
-            self._await_end(ranks)
-            self._watcher.order("unwatch")
-            for rank in ranks:
-                rank.handle.channel.close_writing()
-        return lost
+            self._leave(ranks)
+        return lost if self._elsewhere is None else ranks[0]
+
+    def _leave(self, ranks: Sequence[_Rank]) -> None:
+        for rank in ranks:
+            if rank.state.running():  # it is interrupted
+                rank.launcher.kill()
+        self._await_end(ranks)
+        self._watcher.order("unwatch")
+        for rank in ranks:
+            rank.handle.channel.close_writing()
+
+    def _exchange(self, lost: _Rank | None, group: RankGroup | None, request: TrialRequest) -> None:
+        """Tell other nodes how it goes here, and hear how it goes there."""
+        if lost is None:
+            self._elsewhere = self._nodes.exchange(group)
+        else:
+            lost.printed = lost.log.text()
+            self._nodes.lose(self._failure_of(lost, request.ranks))
+
+    def _end_beside(self, lost: _Rank | None, ranks: Sequence[_Rank]) -> None:
+        for rank in ranks:
+            if rank is not lost and rank.state.running() and not rank.state.killed:
+                rank.state.failure = rank.state.failure or _BESIDE
+                self._end(rank)
 
     def _next_event(self, ranks: Sequence[_Rank], look_s: float) -> Received | None:
         """What is said next, if anything is until the next look."""
@@ -506,6 +512,11 @@ class Supervisor:
             if rank.state.awaiting_usage_since is not None:
                 rank.state.awaiting_usage_since = None
                 rank.handle.channel.send({"go": True})
+
+
+def _least_far_first(ranks: list[_Rank], group: RankGroup | None) -> list[_Rank]:
+    """The order in which ranks are looked at: the others may wait for who came least far."""
+    return ranks if group is None else sorted(ranks, key=lambda each: group.passed(each.number))
 
 
 def _all_filled_since(ranks: Sequence[_Rank]) -> float | None:

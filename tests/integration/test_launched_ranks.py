@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlprof.engine.ranks import launched
+from dlprof.engine.ranks import Ranks, launched
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
 from dlprof.store import read_run
@@ -34,7 +34,10 @@ def ranks(place: Path, target: str, count: int = 2, **arguments: str) -> Iterato
     before = set(psutil.Process().children(recursive=True))
     request = BuildRequest(target=f"{TARGETS}:{target}", arguments=arguments)
     runner = TrialRunner(
-        request, directory=place, local_ranks=launched(count, os.environ), first_probe_s=60.0
+        request,
+        directory=place,
+        together=Ranks(local=launched(count, os.environ)),
+        first_probe_s=60.0,
     )
     with contextlib.closing(runner):
         runner.build(LIMITS)
