@@ -340,7 +340,8 @@ def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:
                 with contextlib.suppress(ConnectionRefusedError):
                     found = knock("127.0.0.1", among, HELLO)
             follower.open(*found[:2])
-            Nodes(2, [follower], leads=False).serve({"add": lambda one: {"sum": one + 1}})
+            with contextlib.closing(Nodes(2, [follower], leads=False)) as nodes:
+                nodes.serve({"add": lambda one: {"sum": one + 1}})
 
         follows = threading.Thread(target=follow)
         follows.start()
