@@ -33,8 +33,18 @@ def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple
 
 
 def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
-    """Each rank, and each number of ranks."""
+    """Each rank, each node where there are several, and each number of ranks."""
     speeds = rank_speeds(run, pick)
+    if len(hosts := dict.fromkeys(each.host for each in speeds)) > 1:
+        there = {host: [each for each in speeds if each.host == host] for host in hosts}
+        rates = {host: [s.samples_per_s.value for s in each] for host, each in there.items()}
+        of_nodes = (
+            doc.Column("node", list(hosts), left=True),
+            doc.Column("ranks", [", ".join(str(s.rank) for s in each) for each in there.values()]),
+            doc.Column("samples/s", [format_rate(sum(each)) for each in rates.values()]),
+            doc.Column("slowest rank", [format_rate(min(each)) for each in rates.values()]),
+        )
+        yield from doc.section(f"Nodes with {pick.text}", _table(of_nodes))
     if speeds:
         rates = [each.samples_per_s for each in speeds]
         columns = (
