@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import has_rate
 from dlprof.advise.speeds import product
-from dlprof.records import Config, Estimate, Run, Trial
+from dlprof.records import Config, Estimate, RankFigures, Run, Trial
 from dlprof.records.record import record
 from dlprof.stats import typical
 
@@ -25,6 +25,7 @@ class RankSpeed:
         barrier_fraction: Share of its time in which it waited for slower ranks, mean.
         slowest: In how many of the trials it was the slowest.
         trials: Of how many.
+        cause: What it is slower by than the others, where it is; empty where that is not seen.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class RankSpeed:
     barrier_fraction: float | None
     slowest: int
     trials: int
+    cause: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -84,9 +86,57 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
                     barrier_fraction=typical(each.barrier_fraction for each in seen),
                     slowest=slowest.count(rank),
                     trials=len(trials),
+                    cause=_mode(slow_for(trial, rank) for trial in trials),
                 )
             )
     return tuple(found)
+
+
+OTHER_JOB, CORES, SHARD, STORAGE = (
+    "another job on its cores",
+    "its cores",
+    "its shard: a sample takes more CPU time",
+    "its storage",
+)
+
+
+def slow_for(trial: Trial, rank: int) -> str:
+    """What a rank is slower by than most others; empty for one that isn't, or doesn't show it.
+
+    By where the time goes that its samples take longer: CPU time, waiting for a core, or neither.
+    """
+    mine, times = trial.ranks[rank], [_times(each, trial.config) for each in trial.ranks]
+    known = [each for each in times if each is not None]
+    slow = times[rank]
+    if slow is None or len(known) < 2:
+        return ""
+    usual = [statistics.median_low(sorted(part)) for part in zip(*known, strict=True)]
+    took_s, cpu_s, delayed_s = (of - usually for of, usually in zip(slow, usual, strict=True))
+    if took_s < at.SLOWER_RANK * usual[0]:
+        return ""
+    parts = {CORES: delayed_s, SHARD: cpu_s, STORAGE: took_s - cpu_s - delayed_s}
+    found = max(parts, key=lambda part: parts[part])
+    if found == CORES and (mine.other_cpu_cores or 0.0) > at.OTHERS:
+        return OTHER_JOB
+    return "" if found == STORAGE and not mine.read_bytes_per_s else found
+
+
+def _times(figures: RankFigures, config: Config) -> tuple[float, float, float] | None:
+    """Seconds that a sample takes its loaders, those on a core and those waiting for one."""
+    rate, own, delayed = (
+        figures.samples_per_s,
+        figures.own_cpu_cores,
+        figures.run_queue_wait_fraction,
+    )
+    if rate is None or not rate.value or own is None or delayed is None or delayed >= 1:
+        return None
+    alone_s = (1 - (figures.barrier_fraction or 0.0)) / rate.value  # waiting for others left out
+    cpu_s = own / rate.value
+    return max(1, config.num_workers) * alone_s, cpu_s, cpu_s * delayed / (1 - delayed)
+
+
+def _mode(found: Iterable[str]) -> str:
+    return statistics.mode(sorted(each for each in found if each) or [""])
 
 
 def scales(run: Run) -> tuple[Scale, ...]:

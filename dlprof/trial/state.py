@@ -256,15 +256,18 @@ _UNEVEN = (
 )
 
 
-def of_one(trial: Trial, result: Message, rank: int, here: int) -> Trial:
+def of_one(trial: Trial, state: TrialState, rank: int, place: int, here: int) -> Trial:
     """The record of one of several ranks.
 
     Args:
         trial: With the usage of all ranks of this node.
-        result: What it sent.
+        state: What is known of it.
         rank: Its number.
-        here: How many ranks this node has.
+        place: Its place among the ranks of this node.
+        here: How many those are.
     """
+    result = state.result or {}
+    used = (state.usage or {}).get("ranks") or [{}] * here
     figures = RankFigures(
         rank=rank,
         host=socket.gethostname(),
@@ -274,6 +277,7 @@ def of_one(trial: Trial, result: Message, rank: int, here: int) -> Trial:
         wait_fraction=trial.wait_fraction,
         barrier_fraction=result["measured"].get("barrier_fraction"),
         epoch_batches=result.get("epoch_batches"),
+        **used[place],
     )
     return dataclasses.replace(trial, ranks=(figures,), usage=_share(trial.usage, here))
 

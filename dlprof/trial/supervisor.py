@@ -240,8 +240,10 @@ class Supervisor:
             each = [completed(blank, rank.state, request, self._limits) for rank in ranks]
             sent = [rank.state.result or {} for rank in ranks]
             if request.ranks > 1:
-                known = zip(each, sent, ranks, strict=True)
-                each = [of_one(trial, result, r.number, len(ranks)) for trial, result, r in known]
+                each = [
+                    of_one(trial, rank.state, rank.number, place, len(ranks))
+                    for place, (trial, rank) in enumerate(zip(each, ranks, strict=True))
+                ]
             trial, slowest = together(each)
             return trial, {name: sent[slowest][name] for name in _TOLD if name in sent[slowest]}
         failure = self._failure_of(lost, request.ranks)
