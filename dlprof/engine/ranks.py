@@ -251,7 +251,7 @@ def _serve(
     settings: SweepSettings,
 ) -> None:
     """Do what the node of rank 0 orders with the ranks of this one, until it lets it go."""
-    address, ports = cast(tuple[str, range], me.leader)
+    address, ports = cast(tuple[str, Sequence[int]], me.leader)
     host, numbers = socket.gethostname(), [rank.rank for rank in local]
     hello = {"job": me.job, "host": host, "ranks": numbers, "said": dict(said)}
     leader = Link(address, [0])
@@ -275,20 +275,25 @@ def _serve(
             )
         time.sleep(_PAUSE_S)
     leader.open(*found[:2])
+    ports = [found[0].getpeername()[1]]  # by which it comes back
     local = _with_rendezvous(local, address, found[2]["welcome"])
     settings = with_ranks(as_stated(settings), local)
     with contextlib.closing(Nodes(me.world, [leader], leads=False, reach=reach)) as nodes:
         ranks = Ranks(local=local, nodes=nodes)
         with opened_runner(settings, _Silent(), ranks=ranks) as runner:
 
-            def build() -> Message:
+            def build(request: Message) -> Message:
+                for name in ("target", "arguments", "shuffle", "seed"):
+                    _refuse({name: request[name]}, {name: getattr(settings, name)}, hello)
                 target = runner.build(limits_of(settings, inspect_machine()))
                 return {"target": to_json(target), "versions": runner.versions}
 
             def own(request: Message) -> TrialRequest:
-                """As it was ordered; but what code is run, this node's own command says."""
+                """As it was ordered, where it runs no other code than this node's command says."""
                 asked = from_json(TrialRequest, request)
-                return dataclasses.replace(asked, step_callable=settings.step_callable)
+                mine, theirs = settings.step_callable, asked.step_callable
+                _refuse({"step_callable": theirs}, {"step_callable": mine}, hello)
+                return asked
 
             def probe(request: Message) -> Message:
                 runner.probe(own(request))
@@ -315,7 +320,7 @@ class _Silent:
 
 
 def _knocked(
-    address: str, ports: range, hello: Message
+    address: str, ports: Sequence[int], hello: Message
 ) -> tuple[socket.socket, Channel, Message] | None:
     with contextlib.suppress(ConnectionRefusedError):  # rank 0 has not come so far
         return knock(address, ports, hello)

@@ -311,9 +311,13 @@ class Door:
         self, ports: range, job: str, welcome: Message, refuse: Callable[[Message], object]
     ) -> None:
         self._job, self._welcome, self._refuse = job, welcome, refuse
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
         for port in ports:
             with contextlib.suppress(OSError):
-                self._listener = socket.create_server(("", port))
+                self._listener = socket.create_server(
+                    ("", port), family=family, dualstack_ipv6=both
+                )
                 return
         raise UsageError(
             f"Ports {ports[0]} to {ports[-1]} are all taken, by which the nodes would meet",

@@ -107,7 +107,7 @@ class TrialRunner:
         Raises:
             DlprofError: It can't be built; says which part is wrong.
         """
-        self._nodes.order("build", self.ranks)
+        self._nodes.order("build", self.ranks, request=dataclasses.asdict(self._request))
         target = self._build_here(limits)
         for link, answer in self._nodes.answers(limits.wall_s):
             theirs = _there(link, answer)
