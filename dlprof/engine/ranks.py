@@ -251,32 +251,23 @@ def _serve(
     settings: SweepSettings,
 ) -> None:
     """Do what the node of rank 0 orders with the ranks of this one, until it lets it go."""
-    address, ports = cast(tuple[str, Sequence[int]], me.leader)
     host, numbers = socket.gethostname(), [rank.rank for rank in local]
     hello = {"job": me.job, "host": host, "ranks": numbers, "said": dict(said)}
-    leader = Link(address, [0])
+    connection, channel, answer = _first_reach(me, hello)
+    there = connection.getpeername()
+    leader = Link(there[0], [0])
+    leader.open(connection, channel)
 
     def reach() -> bool:
         try:
-            found = knock(address, ports, hello)
+            found = knock(there[0], [there[1]], hello)
         except ConnectionRefusedError:
             return False
         if found is not None:
             leader.open(*found[:2])
         return True
 
-    ends_s = time.monotonic() + _PATIENCE_S
-    while (found := _knocked(address, ports, hello)) is None:
-        if time.monotonic() > ends_s:
-            raise UsageError(
-                f"Rank {me.rank} reached no rank 0 at {address}, ports {ports[0]} to {ports[-1]}, "
-                f"within {_PATIENCE_S:.0f} s",
-                hint="See what rank 0 says, and let the nodes reach each other by these ports.",
-            )
-        time.sleep(_PAUSE_S)
-    leader.open(*found[:2])
-    ports = [found[0].getpeername()[1]]  # by which it comes back
-    local = _with_rendezvous(local, address, found[2]["welcome"])
+    local = _with_rendezvous(local, cast(tuple[str, range], me.leader)[0], answer["welcome"])
     settings = with_ranks(as_stated(settings), local)
     with contextlib.closing(Nodes(me.world, [leader], leads=False, reach=reach)) as nodes:
         ranks = Ranks(local=local, nodes=nodes)
@@ -319,12 +310,24 @@ class _Silent:
         """Nothing."""
 
 
-def _knocked(
-    address: str, ports: Sequence[int], hello: Message
-) -> tuple[socket.socket, Channel, Message] | None:
-    with contextlib.suppress(ConnectionRefusedError):  # rank 0 has not come so far
-        return knock(address, ports, hello)
-    return None
+def _first_reach(me: LaunchedRank, hello: Message) -> tuple[socket.socket, Channel, Message]:
+    """Come to the node that leads, which may come later.
+
+    Raises:
+        UsageError: It can't be reached.
+    """
+    address, ports = cast(tuple[str, range], me.leader)
+    ends_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < ends_s:
+        with contextlib.suppress(ConnectionRefusedError):
+            if (found := knock(address, ports, hello)) is not None:
+                return found
+        time.sleep(_PAUSE_S)
+    raise UsageError(
+        f"Rank {me.rank} reached no rank 0 at {address}, ports {ports[0]} to {ports[-1]}, within "
+        f"{_PATIENCE_S:.0f} s",
+        hint="See what rank 0 says, and let the nodes reach each other by these ports.",
+    )
 
 
 def _local_rank(environ: Mapping[str, str], cpus: set[int] | frozenset[int]) -> LocalRank:
