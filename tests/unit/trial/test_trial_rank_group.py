@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from pathlib import Path
@@ -59,3 +60,25 @@ def test_with_a_barrier_all_see_the_last_come_at_the_same_step(tmp_path: Path) -
     for thread in threads:
         thread.join(60.0)
     assert steps[0] == steps[1] == 26
+
+
+def test_marks_are_passed_on_between_nodes(tmp_path: Path) -> None:
+    places = tmp_path / "one", tmp_path / "two"
+    for place in places:
+        place.mkdir()
+    one, two = (RankGroup.create(place, 2, 1) for place in places)
+    ranks = [RankGroup(place, rank, 2) for rank, place in enumerate(places)]
+
+    ranks[0].arrive()
+    assert ranks[0].answer() is None
+    two.take(json.loads(json.dumps(one.fresh())))
+    assert one.fresh() == []
+    assert (two.passed(0), two.passed(1)) == (1, 0)
+    ranks[1].arrive(again=True)
+    assert ranks[1].answer() is True
+    assert ranks[0].answer() is None
+    one.take(two.fresh())
+    assert ranks[0].answer() is True
+    two.take(one.fresh())  # what it has said itself: no news
+    assert two.fresh() == []
+    two.take(None)
