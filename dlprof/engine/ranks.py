@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dlprof.engine.preparation import as_stated, limits_of, opened_runner
-from dlprof.errors import UsageError
+from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
 from dlprof.machine.memory import available_memory
@@ -30,7 +30,8 @@ from dlprof.records.codec import from_json, to_json
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.launch import LocalRank
 from dlprof.trial.nodes import Door, Link, Nodes, Ranks, knock
-from dlprof.trial.protocol import Channel, Message, TrialRequest
+from dlprof.trial.protocol import Channel, Message, Orders, TrialRequest
+from dlprof.trial.runner import TrialRunner
 from dlprof.units import counted, format_bytes
 from dlprof.version import __version__
 
@@ -270,31 +271,40 @@ def _serve(
     local = _with_rendezvous(local, cast(tuple[str, range], me.leader)[0], answer["welcome"])
     settings = with_ranks(as_stated(settings), local)
     with contextlib.closing(Nodes(me.world, [leader], leads=False, reach=reach)) as nodes:
-        ranks = Ranks(local=local, nodes=nodes)
-        with opened_runner(settings, _Silent(), ranks=ranks) as runner:
+        try:
+            with opened_runner(
+                settings, _Silent(), ranks=Ranks(local=local, nodes=nodes)
+            ) as runner:
+                nodes.serve(_orders(runner, settings, hello))
+        except DlprofError as error:
+            nodes.fail(error)
+            raise
 
-            def build(request: Message) -> Message:
-                for name in ("target", "arguments", "shuffle", "seed"):
-                    _refuse({name: request[name]}, {name: getattr(settings, name)}, hello)
-                target = runner.build(limits_of(settings, inspect_machine()))
-                return {"target": to_json(target), "versions": runner.versions}
 
-            def own(request: Message) -> TrialRequest:
-                """As it was ordered, where it runs no other code than this node's command says."""
-                asked = from_json(TrialRequest, request)
-                mine, theirs = settings.step_callable, asked.step_callable
-                _refuse({"step_callable": theirs}, {"step_callable": mine}, hello)
-                return asked
+def _orders(runner: TrialRunner, settings: SweepSettings, hello: Message) -> Orders:
+    """What a node does when it is told, where its own command says the same."""
 
-            def probe(request: Message) -> Message:
-                runner.probe(own(request))
-                return {}
+    def build(request: Message) -> Message:
+        for name in ("target", "arguments", "shuffle", "seed"):
+            _refuse({name: request[name]}, {name: getattr(settings, name)}, hello)
+        target = runner.build(limits_of(settings, inspect_machine()))
+        return {"target": to_json(target), "versions": runner.versions}
 
-            def explain(request: Message, **details: Any) -> Message:
-                trial, told = runner.explain(own(request), **details)
-                return {"trial": to_json(trial), "told": told}
+    def own(request: Message) -> TrialRequest:
+        asked = from_json(TrialRequest, request)
+        mine, theirs = settings.step_callable, asked.step_callable
+        _refuse({"step_callable": theirs}, {"step_callable": mine}, hello)
+        return asked
 
-            nodes.serve({"build": build, "probe": probe, "explain": explain})
+    def probe(request: Message) -> Message:
+        runner.probe(own(request))
+        return {}
+
+    def explain(request: Message, **details: Any) -> Message:
+        trial, told = runner.explain(own(request), **details)
+        return {"trial": to_json(trial), "told": told}
+
+    return {"build": build, "probe": probe, "explain": explain}
 
 
 class _Silent:

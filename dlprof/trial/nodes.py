@@ -210,7 +210,7 @@ class Nodes:
         while time.monotonic() < ends_s:
             with contextlib.suppress(queue.Empty):
                 message = link.mail.get(timeout=RELAY_S)
-                if message.get("number") == self._number:
+                if message.get("number") in (self._number, None):
                     return message
                 continue
             if self._is_lost(link):
@@ -268,6 +268,11 @@ class Nodes:
             except DlprofError as error:
                 answer = {"error": describe_error(error)}
             leader.send({"event": "answer", "number": number, **answer})
+
+    def fail(self, error: DlprofError) -> None:
+        """Say why this node can do nothing more, whatever is ordered."""
+        for link in self.links:
+            link.send({"event": "answer", "error": describe_error(error)})
 
     def _return(self, leader: Link) -> None:
         ends_s = time.monotonic() + 2 * _RETURN_S
