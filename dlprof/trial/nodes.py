@@ -35,6 +35,7 @@ _MOST_MISSED = 5
 
 _HELLO_S = 3.0
 _RETURN_S = 30.0  # for a node that was lost to come back
+_LEAVE_S = 2.0
 _SPARE_S = 30.0  # for answers, beyond what the order itself may take
 _GONE = "See whether {host} and the network to it are well; --resume goes on with a sweep."
 
@@ -158,11 +159,14 @@ class Nodes:
                 link.beat()
 
     def close(self) -> None:
-        """Let the others go."""
+        """Let the others go: they hang up, unless they are busy."""
         self._closed.set()
+        ends_s = time.monotonic() + _LEAVE_S
+        for link in self.links if self.leads else ():
+            link.send({"order": "leave"})
         for link in self.links:
-            if self.leads:
-                link.send({"order": "leave"})
+            while self.leads and link.is_open and time.monotonic() < ends_s:
+                time.sleep(RELAY_S)
             link.close()
 
     def order(self, name: str, below: int, **details: Any) -> None:
