@@ -281,10 +281,12 @@ def test_a_taken_port_is_left_out_and_none_at_all_is_said() -> None:
     with contextlib.ExitStack() as taken:
         taken.enter_context(socket.create_server(("", among[0])))
         door = Door(among, "mine", {"welcome": 1}, lambda _hello: None)
-        threading.Thread(target=door.gather, args=[[1], 10.0], daemon=True).start()
+        gathers = threading.Thread(target=door.gather, args=[[1], 10.0])
+        gathers.start()
         found = knock("127.0.0.1", among[1:], HELLO)
         assert found is not None
         assert found[2] == {"welcome": 1}
+        gathers.join()
         found[0].close()
         door.close()
         for port in among[1:]:
