@@ -87,7 +87,11 @@ class TwoNodes:
                     subprocess.Popen(
                         [*inside, *named, *torchrun],
                         cwd=self.place,
-                        env={**ENVIRONMENT, "DLPROF_CACHE_DIR": str(self.place / "cache")},
+                        env={
+                            **ENVIRONMENT,
+                            "DLPROF_CACHE_DIR": str(self.place / "cache"),
+                            "GLOO_SOCKET_IFNAME": "wire",  # no name of a host is known here
+                        },
                         stdin=subprocess.DEVNULL,
                         stdout=said,
                         stderr=subprocess.STDOUT,
