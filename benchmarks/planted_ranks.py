@@ -27,7 +27,13 @@ from dlprof.trial.state import TrialLimits
 GOAL = 0.95
 _LIMITS = TrialLimits(wall_s=120.0, stall_s=60.0, usable_cores=os.cpu_count() or 1)
 _BURNERS = 3
-_BURN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+_BURN = """
+import contextlib, os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+    file.write("-10")  # so that they are felt on a machine that is busy anyway
+while True: pass
+"""
 
 TARGET = """
 import os
@@ -41,6 +47,7 @@ RANK, SIZE = int(os.environ["RANK"]), 4 << 20
 class Planted(Dataset):
     def __init__(self, folder, spin_ms, sleep_ms):
         self.spin_s, self.sleep_s, self.path = float(spin_ms) / 1e3, float(sleep_ms) / 1e3, ""
+        self.nice = 0
         if folder:
             self.path = f"{folder}/rank{RANK}"
             with open(self.path, "wb") as file:
@@ -51,6 +58,11 @@ class Planted(Dataset):
         return 65536
 
     def __getitem__(self, index):
+        if self.nice:  # of the rank's session: the kernel shares cores out among sessions first
+            with open("/proc/self/autogroup", "w") as file:
+                file.write(str(self.nice))
+            os.nice(self.nice)
+            self.nice = 0
         if self.path:
             with open(self.path, "rb", buffering=0) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -67,8 +79,8 @@ def planted(slow, cause, disk, memory):
     if cause == "storage":
         dataset = Planted(disk if mine else memory, 1, 0)
     elif cause == "cores":
-        os.nice(10 if mine else 0)
         dataset = Planted("", 2, 0)
+        dataset.nice = 10 if mine else 0
     else:
         dataset = Planted("", 8 if mine and cause == "shard" else 2, 2)
     return DataLoader(dataset, batch_size=4)

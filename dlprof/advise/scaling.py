@@ -104,6 +104,7 @@ def slow_for(trial: Trial, rank: int) -> str:
     """What a rank is slower by than most others; empty for one that isn't, or doesn't show it.
 
     By where the time goes that its samples take longer: CPU time, waiting for a core, or neither.
+    On a busy machine more CPU time brings more waiting, which counts with it.
     """
     mine, times = trial.ranks[rank], [_times(each, trial.config) for each in trial.ranks]
     known = [each for each in times if each is not None]
@@ -111,9 +112,11 @@ def slow_for(trial: Trial, rank: int) -> str:
     if slow is None or len(known) < 2:
         return ""
     usual = [statistics.median_low(sorted(part)) for part in zip(*known, strict=True)]
-    took_s, cpu_s, delayed_s = (of - usually for of, usually in zip(slow, usual, strict=True))
+    took_s = slow[0] - usual[0]
     if took_s < at.SLOWER_RANK * usual[0]:
         return ""
+    delay = usual[2] / usual[1] if usual[1] else 0.0  # of a second on a core
+    cpu_s, delayed_s = (slow[1] - usual[1]) * (1 + delay), slow[2] - slow[1] * delay
     parts = {CORES: delayed_s, SHARD: cpu_s, STORAGE: took_s - cpu_s - delayed_s}
     found = max(parts, key=lambda part: parts[part])
     if found == CORES and (mine.other_cpu_cores or 0.0) > at.OTHERS:

@@ -78,6 +78,7 @@ AS_FAST = RankFigures(
     [
         (75.0, {}, ""),  # about as fast
         (40.0, {"own_cpu_cores": 0.8}, SHARD),
+        (20.0, {"own_cpu_cores": 0.8, "run_queue_wait_fraction": 0.05}, SHARD),
         (40.0, {"own_cpu_cores": 0.4, "run_queue_wait_fraction": 0.5}, CORES),
         (
             40.0,
