@@ -106,7 +106,7 @@ def slow_for(trial: Trial, rank: int) -> str:
     By where the time goes that its samples take longer: CPU time, waiting for a core, or neither.
     On a busy machine more CPU time brings more waiting, which counts with it.
     """
-    mine, times = trial.ranks[rank], [_times(each, trial.config) for each in trial.ranks]
+    times = [_times(each, trial.config) for each in trial.ranks]
     known = [each for each in times if each is not None]
     slow = times[rank]
     if slow is None or len(known) < 2:
@@ -119,9 +119,10 @@ def slow_for(trial: Trial, rank: int) -> str:
     cpu_s, delayed_s = (slow[1] - usual[1]) * (1 + delay), slow[2] - slow[1] * delay
     parts = {CORES: delayed_s, SHARD: cpu_s, STORAGE: took_s - cpu_s - delayed_s}
     found = max(parts, key=lambda part: parts[part])
-    if found == CORES and (mine.other_cpu_cores or 0.0) > at.OTHERS:
-        return OTHER_JOB
-    return "" if found == STORAGE and not mine.read_bytes_per_s else found
+    others = [each.other_cpu_cores or 0.0 for each in trial.ranks]
+    if found == CORES and others[rank] > statistics.median_low(others) + at.OTHERS:
+        return OTHER_JOB  # and not one that all ranks share their cores with
+    return "" if found == STORAGE and not trial.ranks[rank].read_bytes_per_s else found
 
 
 def _times(figures: RankFigures, config: Config) -> tuple[float, float, float] | None:
