@@ -374,3 +374,7 @@ COSTS_MORE = 1.15
 
 SLOWER_RANK = 0.15
 """Share of the time that a sample takes on most ranks by which one must take longer for a cause."""
+
+FETCHES = 10.0
+"""Times the bytes of a sample from storage that most ranks fetch, from which a rank's data is not in
+memory as theirs is."""

@@ -247,10 +247,17 @@ class TestTwoNodes:
         nodes.start("even", *LONGER)
         nodes.until_trials(1)
         nodes.first_process(1).kill()
-        nodes.end()
-        run = nodes.run()
+        nodes.agents[1].wait(PATIENCE_S)
+        ends_s = time.monotonic() + PATIENCE_S
+        while (run := nodes.run()).end is None:
+            assert time.monotonic() < ends_s, nodes.said(0)
+            time.sleep(0.2)
+        while [each for each in nodes.left() if each.pid != nodes.agents[0].pid]:
+            assert time.monotonic() < ends_s, nodes.left()
+            time.sleep(0.2)
+        nodes.agents[0].terminate()  # torchrun waits minutes for that of the other node
+        nodes.agents[0].wait(PATIENCE_S)
 
-        assert run.end is not None
         assert run.end.reason == "failed"
         assert run.completed
         assert "Node two with ranks 2 and 3 was lost" in " ".join(nodes.said(0).split())

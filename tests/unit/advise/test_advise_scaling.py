@@ -86,6 +86,7 @@ AS_FAST = RankFigures(
             OTHER_JOB,
         ),
         (40.0, {"own_cpu_cores": 0.4, "read_bytes_per_s": 1e6}, STORAGE),
+        (40.0, {"own_cpu_cores": 0.8, "read_bytes_per_s": 1e6}, STORAGE),  # others don't read
         (40.0, {"own_cpu_cores": 0.4}, ""),  # it waits, and doesn't read
         (40.0, {"own_cpu_cores": None}, ""),
         (80.0, {"own_cpu_cores": 0.8, "barrier_fraction": 0.0}, SHARD),  # the others wait for it
