@@ -376,5 +376,5 @@ SLOWER_RANK = 0.15
 """Share of the time that a sample takes on most ranks by which one must take longer for a cause."""
 
 FETCHES = 10.0
-"""Times the bytes of a sample from storage that most ranks fetch, from which a rank's data is not in
-memory as theirs is."""
+"""Times the bytes of a sample that most ranks fetch from storage. One that fetches more than that
+has its data not in memory, as they have theirs."""
