@@ -113,7 +113,7 @@ def slow_for(trial: Trial, rank: int) -> str:
         return ""
     usual = [statistics.median_low(sorted(part)) for part in zip(*known, strict=True)]
     took_s = slow[0] - usual[0]
-    if took_s < at.SLOWER_RANK * usual[0]:
+    if took_s < at.SLOWER_RANK * usual[0] or not _surely_slower(trial.ranks, rank):
         return ""
     delay = usual[2] / usual[1] if usual[1] else 0.0  # of a second on a core
     cpu_s, delayed_s = (slow[1] - usual[1]) * (1 + delay), slow[2] - slow[1] * delay
@@ -126,6 +126,20 @@ def slow_for(trial: Trial, rank: int) -> str:
     if found == CORES and others[rank] > statistics.median_low(others) + at.OTHERS:
         return OTHER_JOB  # and not one that all ranks share their cores with
     return "" if found == STORAGE and not trial.ranks[rank].read_bytes_per_s else found
+
+
+def _surely_slower(ranks: Sequence[RankFigures], rank: int) -> bool:
+    """Whether the interval of its pace lies below that of most others."""
+    paces = [
+        each.samples_per_s.times(1 / max(1e-9, 1 - (each.barrier_fraction or 0.0)))
+        for each in ranks
+        if each.samples_per_s is not None
+    ]
+    if len(paces) < len(ranks):
+        return False
+    mine = paces.pop(rank)
+    usual = sorted(paces, key=lambda each: each.value)[len(paces) // 2]
+    return mine.high is None or usual.low is None or mine.high < usual.low
 
 
 def _times(figures: RankFigures, config: Config) -> tuple[float, float, float] | None:
