@@ -255,7 +255,7 @@ class TestTwoNodes:
         while [each for each in nodes.left() if each.pid != nodes.agents[0].pid]:
             assert time.monotonic() < ends_s, nodes.left()
             time.sleep(0.2)
-        nodes.agents[0].terminate()  # torchrun waits minutes for that of the other node
+        nodes.agents[0].kill()  # torchrun waits minutes for that of the other node
         nodes.agents[0].wait(PATIENCE_S)
 
         assert run.end.reason == "failed"
