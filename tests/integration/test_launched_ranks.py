@@ -191,7 +191,7 @@ def test_a_profile_explains_the_slowest_rank(tmp_path: Path) -> None:
     done = sweep(
         tmp_path,
         *("-m", "dlprof", "profile", f"{TARGETS}:straggling", "--num-workers", "1"),
-        *("--launch-ranks", "2", "--trial-time", "0.2s", "--budget", "10s"),
+        *("--launch-ranks", "2", "--trial-time", "0.2s", "--budget", "25s"),
         *("-o", "ranks.dlprof.jsonl"),
     )
     assert done.returncode == 0, done.stderr
