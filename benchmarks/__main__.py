@@ -34,6 +34,7 @@ NAMES = (
     *(
         "planted",
         "planted_beside",
+        "planted_ranks",
         "strangers",
         "heavy",
         "shard_faults",

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common import DLPROF, Report, Table, parser, publish, surroundings
-from kill_victims import PARTS, kill_one, wait_until_gone
+from kill_victims import PARTS, STOPPED, kill_one, wait_until_gone
 
 from dlprof.errors import DlprofError
 from dlprof.store import read_run
@@ -55,6 +56,8 @@ VARIANTS: Mapping[str, Sequence[str]] = {
         *("--start-method", "forkserver"),
     ),
 }
+RANKS_SWEEPS = 50
+_BOTH_SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 TURNS = ("fork", "fork", "fork", "fork", "spawn", "fork", "fork", "fork", "fork", "forkserver")
 """Sweeps with spawn and forkserver take five times as long."""
 
@@ -119,6 +122,7 @@ class Place:
     """Where one sweep runs: its run file, its log and a directory for its temporary files."""
 
     folder: Path
+    ranks: int = 1
 
     @property
     def run_file(self) -> Path:
@@ -144,6 +148,7 @@ class Place:
                 [
                     *(*DLPROF, "sweep", f"{self.folder.parent / 'target.py'}:data"),
                     *(*VARIANTS[variant], *FLAGS, *more, "-q", "-o", str(self.run_file)),
+                    *(("--launch-ranks", str(self.ranks)) if self.ranks > 1 else ()),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -159,12 +164,16 @@ class Place:
         return content[: content.rfind(b"\n") + 1]
 
     def trials(self) -> tuple[tuple[str, int], ...]:
-        """Configuration and repetition of each trial, sorted; none if there is no run."""
+        """Configuration and repetition of each trial, sorted; none if there is no run.
+
+        Those by fewer ranks follow from what is recommended, which chance may change.
+        """
         try:
             run = read_run(self.run_file)
         except DlprofError:
             return ()
-        return tuple(sorted((trial.config.key, trial.repetition) for trial in run.trials))
+        tried = [trial for trial in run.trials if trial.purpose != "scaling"]
+        return tuple(sorted((trial.config.key, trial.repetition) for trial in tried))
 
 
 def undisturbed(place: Place, variant: str) -> Undisturbed:
@@ -202,7 +211,8 @@ def disturb(place: Place, variant: str, usual: Undisturbed, chance: random.Rando
             process.wait(wait_s)
         except subprocess.TimeoutExpired:
             seen = place.records()
-            part = kill_one(process.pid, place.marker, chance)
+            signals = _BOTH_SIGNALS if place.ranks > 1 else _BOTH_SIGNALS[:1]
+            part = kill_one(process.pid, place.marker, chance, signals)
         else:  # quicker than usual: once more, from the start
             place.run_file.unlink()
             began_s, process, wait_s = time.monotonic(), place.start(variant), wait_s / 2
@@ -242,25 +252,30 @@ def shared_memory() -> set[str]:
     return {each.name for each in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
 
 
-def report_on(results: Sequence[Killed], seed: int) -> Report:
+def report_on(results: Sequence[Killed], seed: int, ranks: int) -> Report:
     """The table of what became of the sweeps, by the part that was killed."""
     columns = (
         *("killed", "sweeps", "went on", "resumed", "begun anew", "same trials"),
         *("trials lost", "orphans", "files leaked", "last process gone after, s"),
     )
-    parts = [part for part in PARTS if any(each.part == part for each in results)]
+    goal, names = SWEEPS, [f"{part}{how}" for part in PARTS for how in ("", STOPPED)]
+    parts = [part for part in names if any(each.part == part for each in results)]
     rows = [_row(part, [each for each in results if each.part == part]) for part in parts]
     starts = collections.Counter(each.variant for each in results)
+    suffix, at_once, how = "", "", "SIGKILL"
+    if ranks > 1:
+        goal, suffix, at_once = RANKS_SWEEPS, "_ranks", f" of {ranks} ranks at once"
+        how = "SIGKILL or SIGSTOP (of the sweep's first process for 5 s)"
     return Report(
-        name="kill_campaign",
-        title="Any process of a sweep may be killed at any moment",
-        goal=f"of {SWEEPS} sweeps: no finished trial lost, no process left after "
+        name=f"kill_campaign{suffix}",
+        title=f"Any process of a sweep{at_once} may be killed at any moment",
+        goal=f"of {goal} sweeps: no finished trial lost, no process left after "
         f"{ORPHAN_PATIENCE_S:g} s, no file leaked, all brought to the same trials in the end",
-        passed=len(results) >= SWEEPS and all(each.good for each in results),
+        passed=len(results) >= goal and all(each.good for each in results),
         tables=[Table("", columns, [*rows, _row("all", results)])],
         notes=[
             (
-                "SIGKILL to one process, of a part drawn from those that lived at a random moment; "
+                f"{how} to one process, of a part drawn from those that lived at a random moment; "
                 f"seed {seed}. Workers started by "
                 f"{', '.join(f'{name} ({count})' for name, count in starts.items())}."
             ),
@@ -299,23 +314,26 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--sweeps", type=int, help=f"how many (default {SWEEPS})")
     arguments.add_argument("--first", type=int, default=0, help="number of the first (default 0)")
+    arguments.add_argument("--launch-ranks", type=int, default=1, help="how many load at once")
     arguments.add_argument("--seed", type=int, default=0, help="of the kills (default 0)")
     given = arguments.parse_args()
-    count = given.sweeps or (QUICK_SWEEPS if given.quick else SWEEPS)
+    ranks: int = given.launch_ranks
+    turns, usually = (TURNS, SWEEPS) if ranks == 1 else (TURNS[:1], RANKS_SWEEPS)
+    count = given.sweeps or (QUICK_SWEEPS if given.quick else usually)
     before = surroundings()
     results: list[Killed] = []
     with tempfile.TemporaryDirectory(prefix="kill-") as name:
         folder = Path(name)
         (folder / "target.py").write_text(TARGET)
-        usual = {each: undisturbed(Place(folder / each), each) for each in VARIANTS}
+        usual = {each: undisturbed(Place(folder / each, ranks), each) for each in {*turns}}
         for number in range(given.first, given.first + count):
-            variant, chance = TURNS[number % len(TURNS)], random.Random(f"{given.seed}-{number}")
-            place = Place(folder / f"{number:03d}")
+            variant, chance = turns[number % len(turns)], random.Random(f"{given.seed}-{number}")
+            place = Place(folder / f"{number:03d}", ranks)
             results.append(disturb(place, variant, usual[variant], chance))
             print(f"{number} of {count}: {results[-1]}", file=sys.stderr, flush=True)
             if not results[-1].good:
                 print((place.folder / "log.txt").read_text(), file=sys.stderr, flush=True)
-    publish(report_on(results, given.seed), before, quick=given.quick)
+    publish(report_on(results, given.seed, ranks), before, quick=given.quick)
 
 
 if __name__ == "__main__":

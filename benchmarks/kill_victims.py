@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,11 @@ PARTS = (
     "forkserver",
     "resource tracker",
 )
+STOPPED = ", stopped"
+"""Behind a part that was stopped, and not killed."""
+
 _PAUSE_S = 0.02
+_STOPPED_S = 5.0  # a supervisor, which nobody else can let go on
 
 
 def members(marker: str, proc: Path = Path("/proc")) -> dict[int, psutil.Process]:
@@ -72,16 +77,27 @@ def by_part(supervisor: int, found: Mapping[int, psutil.Process]) -> dict[str, l
     return parts
 
 
-def kill_one(supervisor: int, marker: str, chance: random.Random) -> str | None:
-    """SIGKILL a random process of a random part; its part, or ``None`` if there is none left."""
+def kill_one(
+    supervisor: int,
+    marker: str,
+    chance: random.Random,
+    signals: Sequence[signal.Signals] = (signal.SIGKILL,),
+) -> str | None:
+    """A signal to a random process of a random part; its part, or ``None`` if none is left."""
     found = members(marker)
     parts = by_part(supervisor, found)
     while parts:
         part = chance.choice(sorted(parts))
         victim = found[chance.choice(parts.pop(part))]
         with contextlib.suppress(psutil.NoSuchProcess):
-            victim.kill()  # psutil makes sure that the id has not been used again
-            return part
+            number = chance.choice(signals)
+            victim.send_signal(number)  # psutil makes sure that the id has not been used again
+            if number == signal.SIGKILL:
+                return part
+            if part == "supervisor":
+                time.sleep(_STOPPED_S)
+                victim.resume()
+            return part + STOPPED
     return None
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common import Report, Table, median_interval, parser, publish, spread, surroundings
 
-from dlprof.engine.ranks import launched
+from dlprof.engine.ranks import Ranks, launched
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Trial
 from dlprof.targets.builtin import prepare
@@ -92,7 +92,7 @@ def open_bench(target: str, ranks: int) -> Iterator[TrialRunner]:
             TrialRunner(
                 BuildRequest(target=target, shuffle=True),
                 directory=Path(directory),
-                local_ranks=launched(ranks, os.environ),
+                together=Ranks(local=launched(ranks, os.environ)),
             )
         ) as bench,
     ):

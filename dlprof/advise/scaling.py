@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import has_rate
 from dlprof.advise.speeds import product
-from dlprof.records import Config, Estimate, Run, Trial
+from dlprof.records import Config, Estimate, RankFigures, Run, Trial
 from dlprof.records.record import record
 from dlprof.stats import typical
 
@@ -25,6 +25,7 @@ class RankSpeed:
         barrier_fraction: Share of its time in which it waited for slower ranks, mean.
         slowest: In how many of the trials it was the slowest.
         trials: Of how many.
+        cause: What it is slower by than the others, where it is; empty where that is not seen.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class RankSpeed:
     barrier_fraction: float | None
     slowest: int
     trials: int
+    cause: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -65,11 +67,13 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
         if trial.config == config
         and trial.purpose in {"measure", "scaling"}
         and _measured(trial)
-        and len(trial.ranks) == run.header.launched > 1
+        and len(trial.ranks) > 1
     ]
+    count = max((len(trial.ranks) for trial in trials), default=0)  # on all nodes
+    trials = [trial for trial in trials if len(trial.ranks) == count]
     slowest = [_slowest(trial) for trial in trials]
     found = []
-    for rank in range(run.header.launched if trials else 0):
+    for rank in range(count):
         seen = [trial.ranks[rank] for trial in trials]
         rates = [each.samples_per_s for each in seen if each.samples_per_s is not None]
         if rates:
@@ -82,9 +86,85 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
                     barrier_fraction=typical(each.barrier_fraction for each in seen),
                     slowest=slowest.count(rank),
                     trials=len(trials),
+                    cause=_mode(slow_for(trial, rank) for trial in trials),
                 )
             )
     return tuple(found)
+
+
+OTHER_JOB, CORES, SHARD, STORAGE = (
+    "another job on its cores",
+    "its cores",
+    "its shard: a sample takes more CPU time",
+    "its storage",
+)
+
+
+def slow_for(trial: Trial, rank: int) -> str:
+    """What a rank is slower by than most others; empty for one that isn't, or doesn't show it.
+
+    By where the time goes that its samples take longer: CPU time, waiting for a core, or neither.
+    On a busy machine more CPU time brings more waiting, which counts with it.
+    """
+    times = [_times(each, trial.config) for each in trial.ranks]
+    known = [each for each in times if each is not None]
+    slow = times[rank]
+    if slow is None or len(known) < 2:
+        return ""
+    usual = [statistics.median_low(sorted(part)) for part in zip(*known, strict=True)]
+    took_s = slow[0] - usual[0]
+    if took_s < at.SLOWER_RANK * usual[0] or not _surely_slower(trial.ranks, rank):
+        return ""
+    delay = usual[2] / usual[1] if usual[1] else 0.0  # of a second on a core
+    cpu_s, delayed_s = (slow[1] - usual[1]) * (1 + delay), slow[2] - slow[1] * delay
+    reads = [_bytes_per_sample(each) for each in trial.ranks]
+    if reads[rank] > at.FETCHES * statistics.median_low(reads):  # which costs CPU time, too
+        cpu_s = 0.0
+    parts = {CORES: delayed_s, SHARD: cpu_s, STORAGE: took_s - cpu_s - delayed_s}
+    found = max(parts, key=lambda part: parts[part])
+    others = [each.other_cpu_cores or 0.0 for each in trial.ranks]
+    if found == CORES and others[rank] > statistics.median_low(others) + at.OTHERS:
+        return OTHER_JOB  # and not one that all ranks share their cores with
+    return "" if found == STORAGE and not trial.ranks[rank].read_bytes_per_s else found
+
+
+def _surely_slower(ranks: Sequence[RankFigures], rank: int) -> bool:
+    """Whether the interval of its pace lies below that of most others."""
+    paces = [
+        each.samples_per_s.times(1 / max(1e-9, 1 - (each.barrier_fraction or 0.0)))
+        for each in ranks
+        if each.samples_per_s is not None
+    ]
+    if len(paces) < len(ranks):
+        return False
+    mine = paces.pop(rank)
+    usual = sorted(paces, key=lambda each: each.value)[len(paces) // 2]
+    return mine.high is None or usual.low is None or mine.high < usual.low
+
+
+def _times(figures: RankFigures, config: Config) -> tuple[float, float, float] | None:
+    """Seconds that a sample takes its loaders, those on a core and those waiting for one."""
+    rate, own, delayed = (
+        figures.samples_per_s,
+        figures.own_cpu_cores,
+        figures.run_queue_wait_fraction,
+    )
+    if rate is None or not rate.value or own is None or delayed is None or delayed >= 1:
+        return None
+    alone_s = (1 - (figures.barrier_fraction or 0.0)) / rate.value  # waiting for others left out
+    cpu_s = own / rate.value
+    return max(1, config.num_workers) * alone_s, cpu_s, cpu_s * delayed / (1 - delayed)
+
+
+def _bytes_per_sample(figures: RankFigures) -> float:
+    rate = figures.samples_per_s
+    return (
+        (figures.read_bytes_per_s or 0.0) / rate.value if rate is not None and rate.value else 0.0
+    )
+
+
+def _mode(found: Iterable[str]) -> str:
+    return statistics.mode(sorted(each for each in found if each) or [""])
 
 
 def scales(run: Run) -> tuple[Scale, ...]:

@@ -371,3 +371,10 @@ SCALES = 0.8
 
 COSTS_MORE = 1.15
 """CPU time of a sample with more ranks over that with fewer, from which cores give less each."""
+
+SLOWER_RANK = 0.15
+"""Share of the time that a sample takes on most ranks by which one must take longer for a cause."""
+
+FETCHES = 10.0
+"""Times the bytes of a sample that most ranks fetch from storage. One that fetches more than that
+has its data not in memory, as they have theirs."""

@@ -55,8 +55,8 @@ def profile(
 
     settings = for_one(*resolve(asked.given, config))
     path = run_path(output, settings.target)
-    with gather_ranks(os.environ, sys.argv[1:]) as local_ranks:
-        if local_ranks is None:  # the first rank of this machine has measured this one
+    with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
+        if ranks is None:  # the first rank of all has measured this one
             return
         with listening(asked) as listener:
             run = run_profile(
@@ -65,7 +65,7 @@ def profile(
                 listener=listener,
                 force=force,
                 began_s=BEGAN_S.get(),
-                local_ranks=local_ranks,
+                ranks=ranks,
             )
     show(asked, run, path)
 

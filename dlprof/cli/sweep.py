@@ -14,7 +14,7 @@ from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
 
 if TYPE_CHECKING:
-    from dlprof.engine.ranks import LocalRank
+    from dlprof.engine.ranks import Ranks
     from dlprof.settings import SweepSettings
 
 
@@ -64,16 +64,16 @@ def sweep(
     path = run_path(output, settings.target, resume=resume)
     from dlprof.engine.ranks import gather_ranks
 
-    with gather_ranks(os.environ, sys.argv[1:]) as local_ranks:
-        if local_ranks is not None:  # else the first rank of this machine has measured this one
-            _measure(asked, settings, path, local_ranks, resume=resume, force=force)
+    with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
+        if ranks is not None:  # else the first rank of all has measured this one
+            _measure(asked, settings, path, ranks, resume=resume, force=force)
 
 
 def _measure(
     asked: options.Asked,
     settings: SweepSettings,
     path: Path,
-    local_ranks: tuple[LocalRank, ...],
+    ranks: Ranks,
     *,
     resume: bool,
     force: bool,
@@ -95,7 +95,7 @@ def _measure(
             # What a resumed run can't silently ignore.
             given=frozenset(by_key()[key].field for key in asked.given),
             began_s=BEGAN_S.get(),
-            local_ranks=local_ranks,
+            ranks=ranks,
         )
     # The file by the name that the user knows it by; the engine has made it absolute.
     asked.show(

@@ -52,7 +52,7 @@ from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.builtin.options import DlioOptions, options_of
 from dlprof.targets.grammar import parse_target
-from dlprof.trial.launch import LocalRank
+from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -60,11 +60,21 @@ from dlprof.units import counted, parse_step
 from dlprof.version import __version__
 
 
-class SweepListener(Protocol):
-    """Told what a sweep does, as it does it."""
+class RunnerListener(Protocol):
+    """Told what is done so that trials can be run, and what the machine does in them."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
+
+    def pulse(self, usage: Usage) -> None:
+        """What the machine did in the last half second."""
+
+    def message(self, text: str) -> None:
+        """Something that the user should know."""
+
+
+class SweepListener(RunnerListener, Protocol):
+    """Told what a sweep does, as it does it."""
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """What will be measured is known."""
@@ -79,12 +89,6 @@ class SweepListener(Protocol):
 
     def trial_ended(self, trial: Trial) -> None:
         """A trial is in the run file."""
-
-    def pulse(self, usage: Usage) -> None:
-        """What the machine did in the last half second."""
-
-    def message(self, text: str) -> None:
-        """Something that the user should know."""
 
     def ended(self, run: Run) -> None:
         """The sweep is over."""
@@ -183,7 +187,7 @@ def _probed(
     runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
 ) -> tuple[Target, str | None, Message]:
     """The target as built and probed, torch's name of the device, and all that the probe found."""
-    built = runner.build(_limits(settings, machine))
+    built = runner.build(limits_of(settings, machine))
     _refuse_small(built, settings)
     probe = runner.probe(
         TrialRequest(
@@ -248,7 +252,7 @@ def _device(asked: str, found: str | None) -> str | None:
     return found
 
 
-def _limits(settings: SweepSettings, machine: Machine) -> TrialLimits:
+def limits_of(settings: SweepSettings, machine: Machine) -> TrialLimits:
     """When a trial is ended: before the machine runs out of memory, for one."""
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     memory = min((size for size in sizes if size is not None), default=0)
@@ -427,10 +431,10 @@ def _on_the_cpu(settings: SweepSettings) -> CopySettings:
 @contextlib.contextmanager
 def opened_runner(
     settings: SweepSettings,
-    listener: SweepListener,
+    listener: RunnerListener,
     *,
     pickled: bytes | None = None,
-    local_ranks: Sequence[LocalRank] = (),
+    ranks: Ranks | None = None,
 ) -> Iterator[TrialRunner]:
     """A runner for the target that the settings name, closed at the end.
 
@@ -438,7 +442,7 @@ def opened_runner(
         settings: What to load.
         listener: Told while data of a built-in is made.
         pickled: A live object to load instead (Python API).
-        local_ranks: Those that load at once; none for one loader by itself.
+        ranks: Those that load at once.
 
     Raises:
         DlprofError: The target's name can't be read, or its data can't be made.
@@ -448,9 +452,7 @@ def opened_runner(
         prepare(spec, listener.preparing, arguments=settings.arguments)
     with work_directory() as directory:
         request = _build_request(settings, pickled, directory)
-        runner = TrialRunner(
-            request, directory=directory, pulse=listener.pulse, local_ranks=local_ranks
-        )
+        runner = TrialRunner(request, directory=directory, pulse=listener.pulse, together=ranks)
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")
             yield runner

@@ -47,7 +47,7 @@ from dlprof.records import (
 )
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
-from dlprof.trial.launch import LocalRank
+from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.units import format_duration, spread_of, with_hint
@@ -134,7 +134,7 @@ def run_profile(
     force: bool = False,
     pickled: bytes | None = None,
     began_s: float | None = None,
-    local_ranks: tuple[LocalRank, ...] = (),
+    ranks: Ranks | None = None,
 ) -> Run:
     """Explain the one configuration that the settings name.
 
@@ -146,7 +146,7 @@ def run_profile(
         pickled: A live object to load instead of ``settings.target`` (Python API).
         began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
             now.
-        local_ranks: Those that a launcher has started; the slowest is explained.
+        ranks: Those that a launcher has started; the slowest is explained.
 
     Returns:
         The run as it stands in the file; ``diagnosis`` holds what was found.
@@ -158,8 +158,8 @@ def run_profile(
     settings = as_stated(settings)
     check_output(output, force=force)
     check_folder(output.parent)
-    settings, local_ranks = resolve_ranks(settings, local_ranks)
-    with opened_runner(settings, listener, pickled=pickled, local_ranks=local_ranks) as runner:
+    settings, ranks = resolve_ranks(settings, ranks or Ranks())
+    with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
         outlook = look_at_one(runner, settings, machine, deadline)
         config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, runner)

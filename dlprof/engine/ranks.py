@@ -1,7 +1,8 @@
 """The ranks of a sweep: launched here, or by torchrun, srun or mpirun, which dlprof then measures.
 
-Under a launcher the first rank of the machine sweeps. The others hand it their environment and
-their cores, by which it runs their loaders, and wait until it has ended.
+Under a launcher the ranks of a machine hand its first one their environment and their cores, by
+which it runs their loaders, and wait until it has ended. Of several machines, or nodes, the one of
+rank 0 sweeps, and the others' first ranks do what it orders (``dlprof.trial.nodes``).
 """
 
 from __future__ import annotations
@@ -11,27 +12,45 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
-from dlprof.errors import UsageError
+from dlprof.engine.preparation import as_stated, limits_of, opened_runner
+from dlprof.errors import DlprofError, UsageError
+from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
 from dlprof.machine.memory import available_memory
-from dlprof.settings import SweepSettings
+from dlprof.records import Usage
+from dlprof.records.codec import from_json, to_json
+from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.launch import LocalRank
+from dlprof.trial.nodes import Door, Link, Nodes, Ranks, knock
+from dlprof.trial.protocol import Channel, Message, Orders, TrialRequest
+from dlprof.trial.runner import TrialRunner
 from dlprof.units import counted, format_bytes
 from dlprof.version import __version__
 
-__all__ = ["LaunchedRank", "LocalRank", "gather_ranks", "launched", "resolve_ranks", "with_ranks"]
+__all__ = [
+    "LaunchedRank",
+    "LocalRank",
+    "Ranks",
+    "gather_ranks",
+    "launched",
+    "resolve_ranks",
+    "with_ranks",
+]
 
 _BUILDER_BYTES = 200 << 20
 """What a process with torch and a small dataset takes at least."""
 
 _PATIENCE_S = 60.0  # for all ranks of a machine to come
 _PAUSE_S = 0.1
+_PORTS = 16  # tried one after another: torch's own rendezvous has the one before
 _ALONE = "For one loader alone, unset WORLD_SIZE; to launch ranks here, use --launch-ranks N."
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -49,24 +68,28 @@ class LaunchedRank:
 
     Attributes:
         rank: Over all machines.
+        world: How many there are on all machines.
         local_rank: Among those of this machine, from 0.
         local_size: How many of them share this machine.
         environ: What the rank's loader is to find in its environment.
-        job: What all ranks of this machine have in common, and no other job.
+        job: What all ranks have in common, and no other job.
+        leader: Where the machine of rank 0 is reached, and by which ports; empty for one machine.
     """
 
     rank: int
+    world: int
     local_rank: int
     local_size: int
     environ: Mapping[str, str]
     job: str
+    leader: tuple[str, range] | None = None
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> LaunchedRank | None:
         """As the launcher tells it; ``None`` for a process by itself.
 
         Raises:
-            UsageError: What it tells is not all that is needed, or there are several machines.
+            UsageError: What it tells is not all that is needed.
         """
         said = {name: _number(environ, name) for name in _NAMES}
         world = said["WORLD_SIZE"]
@@ -81,13 +104,6 @@ class LaunchedRank:
                     hint=f"Start it by torchrun, srun or mpirun. {_ALONE}",
                 )
         rank, local_size = said["RANK"] or 0, said["LOCAL_WORLD_SIZE"] or 1
-        if local_size < world:
-            raise UsageError(
-                f"{local_size} of {world} ranks are on this machine, and dlprof measures the ranks "
-                "of one machine",
-                hint=f"Launch those of one: torchrun --nproc-per-node={local_size} -m dlprof sweep "
-                "…; the others' machines are measured alike, each by itself.",
-            )
         by_torch = "WORLD_SIZE" in environ
         if by_torch and not (environ.get("MASTER_ADDR") and environ.get("MASTER_PORT")):
             raise UsageError(
@@ -106,11 +122,40 @@ class LaunchedRank:
         named = {name: str(value) for name, value in said.items()}
         return cls(
             rank=rank,
+            world=world,
             local_rank=local_rank,
             local_size=local_size,
             environ={**environ, **named, "LOCAL_RANK": str(local_rank)},
             job=hashlib.sha256(job.encode()).hexdigest()[:24],
+            leader=_leader(environ, world) if local_size < world else None,
         )
+
+
+def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
+    """Where the node of rank 0 is reached: at torch's address, beside the port of its rendezvous.
+
+    Of torch's own store only torch knows how to ask, and a second port would have to be told to
+    every node; the next ones to the first are known to all, and free of torch. srun names the
+    nodes, and the step's number makes the port.
+
+    Raises:
+        UsageError: The launcher doesn't say.
+    """
+    address, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+    listed = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
+    if not address and (first := re.match(r"([^,\[]+)(?:\[(\d+))?", listed)):
+        address = "".join(first.groups(""))
+    step = environ.get("SLURM_JOB_ID", "")
+    if not port.isdecimal() and step.isdecimal():
+        port = str(20_000 + int(step) % 10_000)
+    if not address or not port.isdecimal():
+        raise UsageError(
+            f"{world} ranks on several machines without MASTER_ADDR and MASTER_PORT: they can't "
+            "meet",
+            hint=f"Start them by torchrun or srun, or set both. {_ALONE}",
+        )
+    low = min(int(port) + 1, 65_536 - _PORTS)
+    return address, range(low, low + _PORTS)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
@@ -124,25 +169,34 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 @contextlib.contextmanager
 def gather_ranks(
-    environ: Mapping[str, str], words: Sequence[str]
-) -> Iterator[tuple[LocalRank, ...] | None]:
-    """The ranks that a launcher started on this machine; none for a process alone.
+    environ: Mapping[str, str], words: Sequence[str], settings: SweepSettings
+) -> Iterator[Ranks | None]:
+    """The ranks that a launcher started; none for a process alone.
 
-    Yields ``None`` in all processes but the first, once that one has ended.
+    Yields ``None`` in all processes but the first of all, once that one has ended.
 
     Args:
         environ: Environment variables.
         words: The command's arguments, which are to be the same for all.
+        settings: What follows from them, which is to be the same, too.
 
     Raises:
         UsageError: The ranks can't meet, or were started with different arguments.
     """
     me = LaunchedRank.of(environ)
     if me is None:
-        yield ()
+        yield Ranks()
         return
-    said = {"words": [*words], "directory": str(Path.cwd()), "dlprof": __version__}
-    name = f"\0dlprof-{me.job}"
+    if me.leader is not None and settings.step_barrier:
+        raise UsageError(
+            "step_barrier is between the ranks of one machine, and these are on several",
+            hint="Leave it out, or launch the ranks of one.",
+        )
+    alike = {"words": [*words], "dlprof": __version__, **settings_to_json(settings)}
+    said = {"directory": str(Path.cwd()), **json.loads(json.dumps(alike))}
+    # Two nodes may be on one machine, where somebody tries it.
+    node = environ.get("GROUP_RANK", environ.get("SLURM_NODEID", ""))
+    name = f"\0dlprof-{me.job}-{node}"
     if me.local_rank:
         _follow(me, name, said)
         yield None
@@ -156,19 +210,150 @@ def gather_ranks(
                 hint="Wait for it, or end it: both would disturb each other.",
             ) from None
         door.listen(me.local_size)
-        own = _local_rank(me.environ, me.local_rank, os.sched_getaffinity(0))
+        own = _local_rank(me.environ, os.sched_getaffinity(0))
         _refuse_one_core(environ, own, me.local_size)
         local_ranks = {0: own, **_others(door, me, said, links)}
         cpus = frozenset[int]().union(*(local_rank.cpus for local_rank in local_ranks.values()))
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)  # what is measured is all that the ranks may use
-        yield _with_rendezvous(tuple(local_ranks[rank] for rank in sorted(local_ranks)))
+        local = tuple(local_ranks[rank] for rank in sorted(local_ranks))
+        if me.leader is None:
+            yield Ranks(local=_with_rendezvous(local))
+            return
+        del said["directory"]
+        if me.rank:
+            _serve(me, local, said, settings)
+            yield None
+            return
+        with _leading(me, local, said) as ranks:
+            yield ranks
 
 
-def _local_rank(
-    environ: Mapping[str, str], rank: int, cpus: set[int] | frozenset[int]
-) -> LocalRank:
-    return LocalRank(rank=rank, environ=environ, cpus=frozenset(cpus))
+@contextlib.contextmanager
+def _leading(
+    me: LaunchedRank, local: tuple[LocalRank, ...], said: Mapping[str, object]
+) -> Iterator[Ranks]:
+    """The ranks of all nodes, of which this one leads."""
+    address, ports = cast(tuple[str, range], me.leader)
+    port = _free_port("")
+    with contextlib.closing(
+        Door(ports, me.job, {"welcome": port}, lambda hello: _refuse(said, hello["said"], hello))
+    ) as door:
+        others = {*range(me.world)} - {rank.rank for rank in local}
+        links = door.gather(others, _PATIENCE_S)
+        with contextlib.closing(Nodes(me.world, links)) as nodes:
+            yield Ranks(local=_with_rendezvous(local, address, port), nodes=nodes)
+
+
+def _serve(
+    me: LaunchedRank,
+    local: tuple[LocalRank, ...],
+    said: Mapping[str, object],
+    settings: SweepSettings,
+) -> None:
+    """Do what the node of rank 0 orders with the ranks of this one, until it lets it go."""
+    host, numbers = socket.gethostname(), [rank.rank for rank in local]
+    hello = {"job": me.job, "host": host, "ranks": numbers, "said": dict(said)}
+    connection, channel, answer = _first_reach(me, hello)
+    there = connection.getpeername()
+    leader = Link(there[0], [0])
+    leader.open(connection, channel)
+
+    def reach() -> bool:
+        try:
+            found = knock(there[0], [there[1]], hello)
+        except ConnectionRefusedError:
+            return False
+        if found is not None:
+            leader.open(*found[:2])
+        return True
+
+    local = _with_rendezvous(local, cast(tuple[str, range], me.leader)[0], answer["welcome"])
+    settings = with_ranks(as_stated(settings), local)
+    with contextlib.closing(Nodes(me.world, [leader], leads=False, reach=reach)) as nodes:
+        try:
+            with opened_runner(
+                settings, _Silent(), ranks=Ranks(local=local, nodes=nodes)
+            ) as runner:
+                nodes.serve(_orders(runner, settings, hello))
+        except DlprofError as error:
+            nodes.fail(error)
+            raise
+
+
+def _orders(runner: TrialRunner, settings: SweepSettings, hello: Message) -> Orders:
+    """What a node does when it is told, where its own command says the same."""
+
+    def build(request: Message) -> Message:
+        for name in ("target", "arguments", "shuffle", "seed"):
+            _refuse({name: request[name]}, {name: getattr(settings, name)}, hello)
+        target = runner.build(limits_of(settings, inspect_machine()))
+        return {"target": to_json(target), "versions": runner.versions}
+
+    def own(request: Message) -> TrialRequest:
+        asked = from_json(TrialRequest, request)
+        mine, theirs = settings.step_callable, asked.step_callable
+        _refuse({"step_callable": theirs}, {"step_callable": mine}, hello)
+        return asked
+
+    def probe(request: Message) -> Message:
+        runner.probe(own(request))
+        return {}
+
+    def explain(request: Message, **details: Any) -> Message:
+        trial, told = runner.explain(own(request), **details)
+        return {"trial": to_json(trial), "told": told}
+
+    return {"build": build, "probe": probe, "explain": explain}
+
+
+class _Silent:
+    """Nobody is told of what a node does by order."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Nothing."""
+
+    def pulse(self, usage: Usage) -> None:
+        """Nothing."""
+
+    def message(self, text: str) -> None:
+        """Nothing."""
+
+
+def _first_reach(me: LaunchedRank, hello: Message) -> tuple[socket.socket, Channel, Message]:
+    """Come to the node that leads, which may come later.
+
+    Raises:
+        UsageError: It can't be reached.
+    """
+    address, ports = cast(tuple[str, range], me.leader)
+    ends_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < ends_s:
+        with contextlib.suppress(ConnectionRefusedError):
+            if (found := knock(address, ports, hello)) is not None:
+                return found
+        time.sleep(_PAUSE_S)
+    raise UsageError(
+        f"Rank {me.rank} reached no rank 0 at {address}, ports {ports[0]} to {ports[-1]}, within "
+        f"{_PATIENCE_S:.0f} s",
+        hint="See what rank 0 says, and let the nodes reach each other by these ports.",
+    )
+
+
+def _local_rank(environ: Mapping[str, str], cpus: set[int] | frozenset[int]) -> LocalRank:
+    return LocalRank(rank=int(environ["RANK"]), environ=environ, cpus=frozenset(cpus))
+
+
+def _refuse(mine: Mapping[str, object], theirs: Mapping[str, object], heard: Message) -> None:
+    """Refuse a rank that was started otherwise."""
+    rank = heard.get("rank", heard.get("ranks", [0])[0])
+    for what, value in mine.items():
+        if theirs.get(what) != value:
+            raise UsageError(
+                f"Ranks differ: {what} is {value!r} on rank 0 "
+                f"and {theirs.get(what)!r} on rank {rank}",
+                hint="Start all ranks with the same command, by one launcher.",
+            )
 
 
 def _refuse_one_core(environ: Mapping[str, str], own: LocalRank, ranks: int) -> None:
@@ -194,7 +379,7 @@ def _follow(me: LaunchedRank, name: str, said: Mapping[str, object]) -> None:
                 )
             time.sleep(_PAUSE_S)
         sent = {
-            **said,
+            "said": said,
             "rank": me.local_rank,
             "environ": dict(me.environ),
             "cpus": sorted(os.sched_getaffinity(0)),
@@ -224,14 +409,8 @@ def _others(
                 hint="Start all ranks of the machine with the same command, by one launcher.",
             ) from None
         rank = int(heard["rank"])
-        for what, mine in said.items():
-            if heard[what] != mine:
-                raise UsageError(
-                    f"Ranks differ: {what} is {mine!r} on rank 0 "
-                    f"and {heard[what]!r} on rank {rank}",
-                    hint="Start all ranks with the same command, by one launcher.",
-                )
-        found[rank] = _local_rank(heard["environ"], rank, frozenset(heard["cpus"]))
+        _refuse(said, heard["said"], heard)
+        found[rank] = _local_rank(heard["environ"], frozenset(heard["cpus"]))
     return found
 
 
@@ -271,42 +450,50 @@ def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:
     return _with_rendezvous(tuple(local_ranks))
 
 
-def _with_rendezvous(local_ranks: tuple[LocalRank, ...]) -> tuple[LocalRank, ...]:
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _with_rendezvous(
+    local_ranks: tuple[LocalRank, ...], address: str = "127.0.0.1", port: int = 0
+) -> tuple[LocalRank, ...]:
     """The same ranks with a port of their own, where they can meet if the target has them do so.
 
     torchrun's own store serves the processes that it started, which only wait here.
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    own = {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port or _free_port(address)),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
     return tuple(dataclasses.replace(each, environ={**each.environ, **own}) for each in local_ranks)
 
 
-def resolve_ranks(
-    settings: SweepSettings, local_ranks: tuple[LocalRank, ...]
-) -> tuple[SweepSettings, tuple[LocalRank, ...]]:
+def resolve_ranks(settings: SweepSettings, ranks: Ranks) -> tuple[SweepSettings, Ranks]:
     """The settings and ranks of what is measured; ranks are launched where that is asked.
 
     Args:
         settings: As asked for.
-        local_ranks: Those that a launcher has started.
+        ranks: Those that a launcher has started.
 
     Raises:
         UsageError: They can't be launched, or others are to be.
     """
-    if not local_ranks and settings.launch_ranks:
-        local_ranks = launched(max(settings.launch_ranks), os.environ)
-    if local_ranks:
-        return with_ranks(settings, local_ranks), local_ranks
+    if not ranks.local and settings.launch_ranks:
+        ranks = Ranks(local=launched(max(settings.launch_ranks), os.environ))
+    if ranks.local:
+        return with_ranks(settings, ranks.local), ranks
     if settings.step_barrier:
         raise UsageError(
             "step_barrier is between ranks, and none are launched", hint="Give launch_ranks too."
         )
-    return settings, ()
+    return settings, ranks
 
 
 def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> SweepSettings:
-    """The settings of a sweep over these ranks, whose limits all of them share.
+    """The settings of a sweep over these ranks of a machine, whose limits all of them share.
 
     Raises:
         UsageError: Other ranks are to be launched than a launcher has started.

@@ -50,8 +50,8 @@ from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
-from dlprof.trial.launch import LocalRank
 from dlprof.trial.load import made_load
+from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.units import counted, spread_of, with_hint
@@ -226,8 +226,11 @@ class Sweep:
 
     @property
     def _counts(self) -> tuple[int, ...]:
-        """Ranks at which the recommended configuration is measured: alone, and as was asked."""
-        counts = {1, *(self.settings.launch_ranks or ())}
+        """Ranks at which the recommended configuration is measured: alone, and as was asked.
+
+        On several nodes these are of the first, and last those of all.
+        """
+        counts = {1, *(self.settings.launch_ranks or ()), self.runner.ranks}
         # A target that each trial builds may wait for all ranks there.
         return tuple(sorted(counts)) if len(counts) > 1 and self.runner.fork_safe else ()
 
@@ -249,10 +252,11 @@ class Sweep:
             pick = recommend(run, stored_limits(run.header.settings)).config
         except DlprofError:
             return  # which is said when the sweep ends
-        most = self._counts[-1]
+        most = max(self.settings.launch_ranks or (1,))
         each = [(count, pick) for count in self._counts]
         if pick.num_workers:  # and as many workers in all as all ranks have
-            shared = ((count, most * pick.num_workers // count) for count in self._counts[:-1])
+            fewer = [count for count in self._counts if count < most]
+            shared = ((count, most * pick.num_workers // count) for count in fewer)
             each += [(count, dataclasses.replace(pick, num_workers=n)) for count, n in shared]
         for block in range(SCALING_BLOCKS):
             for count, config in each if block % 2 == 0 else reversed(each):
@@ -404,7 +408,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     given: Collection[str] = (),
     pickled: bytes | None = None,
     began_s: float | None = None,
-    local_ranks: tuple[LocalRank, ...] = (),
+    ranks: Ranks | None = None,
 ) -> Run:
     """Measure what the settings ask for and recommend from it.
 
@@ -418,7 +422,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         pickled: A live object to load instead of ``settings.target`` (Python API).
         began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
             now.
-        local_ranks: Those that a launcher has started; ``settings.launch_ranks`` launches others.
+        ranks: Those that a launcher has started; ``settings.launch_ranks`` launches others.
 
     Returns:
         The run as it stands in the file. ``end.reason`` is ``interrupted`` after Ctrl-C.
@@ -437,9 +441,9 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         check_output(output, force=force)
         check_folder(output.parent)
         refuse_budget(settings)
-    settings, local_ranks = resolve_ranks(settings, local_ranks)
+    settings, ranks = resolve_ranks(settings, ranks or Ranks())
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
-    with opened_runner(settings, listener, pickled=pickled, local_ranks=local_ranks) as runner:
+    with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
         outlook = look_at(runner, settings, machine, deadline)
         if before is None:

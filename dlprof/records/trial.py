@@ -199,6 +199,12 @@ class RankFigures:
         barrier_fraction: Share of the window in which it waited at the barrier of a step for slower
             ranks; ``None`` without one.
         epoch_batches: Batches of its epoch, by its loader's own word.
+        own_cpu_cores: CPU seconds per second of its process tree; here and below ``None`` where the
+            observer doesn't say.
+        other_cpu_cores: Cores that it may use and other processes kept busy, those of other ranks
+            left out.
+        run_queue_wait_fraction: As in ``Usage``, of its process tree.
+        read_bytes_per_s: Bytes that it fetched from storage.
     """
 
     rank: int
@@ -209,6 +215,10 @@ class RankFigures:
     wait_fraction: float | None = None
     barrier_fraction: float | None = None
     epoch_batches: int | None = None
+    own_cpu_cores: float | None = None
+    other_cpu_cores: float | None = None
+    run_queue_wait_fraction: float | None = None
+    read_bytes_per_s: float | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,10 @@ def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple
         return
     slowest = min(speeds, key=lambda each: each.samples_per_s.value)
     text = f"{len(speeds)} at once give {format_rate(len(speeds) * rate.value)} samples/s, "
-    text += f"{format_rate(rate.value)} each at the pace of the slowest (rank {slowest.rank})"
+    cause = f", for {slowest.cause.partition(':')[0]}" if slowest.cause else ""
+    text += (
+        f"{format_rate(rate.value)} each at the pace of the slowest (rank {slowest.rank}{cause})"
+    )
     found = next((s for s in scales(run) if s.ranks == len(speeds) and s.over_one), None)
     if found is not None and found.over_one is not None:
         text += f"; {gain_text(found.over_one, 'one rank')}"
@@ -33,8 +36,18 @@ def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple
 
 
 def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
-    """Each rank, and each number of ranks."""
+    """Each rank, each node where there are several, and each number of ranks."""
     speeds = rank_speeds(run, pick)
+    if len(hosts := dict.fromkeys(each.host for each in speeds)) > 1:
+        there = {host: [each for each in speeds if each.host == host] for host in hosts}
+        each_s = {host: [s.samples_per_s.value for s in each] for host, each in there.items()}
+        of_nodes = (
+            doc.Column("node", list(hosts), left=True),
+            doc.Column("ranks", [", ".join(str(s.rank) for s in each) for each in there.values()]),
+            doc.Column("samples/s", [format_rate(sum(each)) for each in each_s.values()]),
+            doc.Column("slowest rank", [format_rate(min(each)) for each in each_s.values()]),
+        )
+        yield from doc.section(f"Nodes with {pick.text}", _table(of_nodes))
     if speeds:
         rates = [each.samples_per_s for each in speeds]
         columns = (
@@ -48,6 +61,7 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
                 note="share of the time in which it waited for slower ranks.",
             ),
             doc.Column("slowest in", [f"{each.slowest} of {each.trials}" for each in speeds]),
+            doc.Column("slow for", [each.cause for each in speeds], left=True),
         )
         yield from doc.section(f"Ranks with {pick.text}, in trials", _table(columns))
     found = scales(run)

@@ -9,6 +9,7 @@ Run as ``python -m dlprof.trial.observer``: orders on standard input, answers on
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import os
 import queue
@@ -24,6 +25,7 @@ from dlprof.machine.files import read_text
 from dlprof.machine.procfs import parse_process_stat
 from dlprof.machine.snapshot import Sampler, Snapshot, usage_between
 from dlprof.machine.threads import Thread, gil_of
+from dlprof.records import Usage
 from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.protocol import Channel, Message
 from dlprof.units import format_bytes
@@ -126,6 +128,52 @@ class Glances:
         }
 
 
+class EachRank:
+    """What one of several ranks uses in the window, by which a slow one shows why.
+
+    Args:
+        pid: Its first process.
+        root: Where ``/proc`` and ``/sys`` are found.
+
+    Attributes:
+        cpus: Which it may use; none where that is not known.
+        usage: Of the window.
+    """
+
+    def __init__(self, pid: int, root: Path) -> None:
+        self._sampler = Sampler(pid, root=root)
+        self._first: Snapshot | None = None
+        self.cpus = frozenset[int]()
+        with contextlib.suppress(OSError):
+            self.cpus = frozenset(os.sched_getaffinity(pid))
+        self.usage = Usage()
+
+    def start(self) -> None:
+        """The window begins."""
+        self._first = self._sampler.take()
+
+    def end(self) -> None:
+        """The window has ended."""
+        if self._first is not None:
+            self.usage, _ = usage_between(self._first, self._sampler.take())
+
+    def used(self, ranks: Collection[EachRank]) -> dict[str, float | None]:
+        """As in ``records.RankFigures``: of what others used, other ranks' part is left out."""
+        mine = self.usage
+        other = mine.other_cpu_cores
+        if other is not None:
+            beside = [rank for rank in ranks if rank is not self and rank.cpus]
+            for rank in beside:
+                shared = len(self.cpus & rank.cpus) / len(rank.cpus)
+                other -= shared * (rank.usage.own_cpu_cores or 0.0)
+        return {
+            "own_cpu_cores": mine.own_cpu_cores,
+            "other_cpu_cores": None if other is None else max(0.0, other),
+            "run_queue_wait_fraction": mine.run_queue_wait_fraction,
+            "read_bytes_per_s": mine.read_bytes_per_s,
+        }
+
+
 PULSE_S = 0.5
 """Seconds between samples of a running trial; more where a sample is dear (2 % of a core)."""
 
@@ -158,6 +206,7 @@ class Observer:
         self._last: Snapshot | None = None
         self._start: Snapshot | None = None
         self._end: Snapshot | None = None
+        self._each: tuple[EachRank, ...] = ()
         self._guard: MemoryGuard | None = None
         self._glances: Glances | None = None
         self._waits: dict[str, dict[str, float]] = {}
@@ -175,6 +224,8 @@ class Observer:
         verb = str(order.get("order"))
         if verb == "watch":
             self._sampler = Sampler(order["pid"], beside=order.get("beside", ()), root=self._root)
+            pids = [order["pid"], *order.get("beside", ())]
+            self._each = tuple(EachRank(pid, self._root) for pid in pids) if pids[1:] else ()
             self._guard = MemoryGuard(
                 self._sampler, order.get("memory_bytes"), order.get("reserve_bytes", 0)
             )
@@ -194,6 +245,8 @@ class Observer:
         if verb == "start":
             self._gpus.start()
             self._start = self._last = sampler.take()
+            for rank in self._each:
+                rank.start()
             self._speed.start()
             self._end_glances()  # a window may begin again
             if pid is not None:
@@ -202,6 +255,8 @@ class Observer:
         elif verb == "end":
             self._end_glances()
             self._end = sampler.take()
+            for rank in self._each:
+                rank.end()
             self._speed.stop()
             self._gpus.stop()
         elif verb == "memory":
@@ -245,9 +300,8 @@ class Observer:
             unavailable["core_speed"] = self._speed.unavailable
         else:
             unavailable.pop("core_speed", None)
-        self._send(
-            {"event": "usage", "usage": dataclasses.asdict(usage), "unavailable": unavailable}
-        )
+        answer = {"event": "usage", "usage": dataclasses.asdict(usage), "unavailable": unavailable}
+        self._send({**answer, "ranks": [rank.used(self._each) for rank in self._each]})
 
     def look(self) -> None:
         """Count who wants cores, hold the trial against its memory limits, and now and then tell.

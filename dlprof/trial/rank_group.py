@@ -1,5 +1,7 @@
 """What the ranks of one trial share: where each of them is, and the barrier of a step.
 
+Ranks of other nodes have their marks in it too: the supervisors pass them on.
+
 A page of memory, mapped by all: reading it costs a microsecond and no system call, so that a rank
 goes on loading while it waits for the others, and none is relieved of load before all are done.
 Linux only. Whoever waits for a rank that has died is ended by the supervisor.
@@ -31,7 +33,7 @@ class RankGroup:
     Args:
         place: The trial's directory, where ``create`` has made the page.
         rank: Whose this is; it is numbered from 0 among those of the trial.
-        ranks: How many there are.
+        ranks: How many there are, on all nodes.
         barrier: Whether all of them pass each step together, as under DDP.
 
     Attributes:
@@ -44,20 +46,21 @@ class RankGroup:
         self._marks = memoryview(self._page)[_BARRIER_BYTES:].cast("q")
         self._rank, self._ranks, self._barrier = rank, ranks, barrier
         self._meeting, self._steps = -1, 0
+        self._known = [0] * len(self._marks)
         self._threads = ctypes.CDLL(None)
         self._address = ctypes.byref(ctypes.c_char.from_buffer(self._page))
         self.waited_s = 0.0
 
     @classmethod
-    def create(cls, place: Path, ranks: int) -> RankGroup:
-        """Make the page, in an empty directory."""
+    def create(cls, place: Path, ranks: int, here: int) -> RankGroup:
+        """Make the page, in an empty directory, for ranks of which some are on this node."""
         size = _BARRIER_BYTES + _MARK_BYTES * _MEETINGS * ranks
         (place / _NAME).write_bytes(bytes(size))
         made = cls(place, -1, ranks)
         shared = ctypes.create_string_buffer(_BARRIER_BYTES)
         made._threads.pthread_barrierattr_init(shared)
         made._threads.pthread_barrierattr_setpshared(shared, _SHARED)
-        made._threads.pthread_barrier_init(made._address, shared, ranks)
+        made._threads.pthread_barrier_init(made._address, shared, here)
         return made
 
     def arrive(self, *, again: bool = False) -> None:
@@ -91,6 +94,18 @@ class RankGroup:
             self._threads.pthread_barrier_wait(self._address)
             self.waited_s += time.perf_counter() - began_s
         self._steps += 1
+
+    def fresh(self) -> list[tuple[int, int]]:
+        """Marks that are new since this was last asked, by their places."""
+        now = self._marks.tolist()
+        found = [(at, now[at]) for at in range(len(now)) if now[at] != self._known[at]]
+        self._known = now
+        return found
+
+    def take(self, marks: object) -> None:
+        """Marks of ranks on other nodes, as these had them fresh."""
+        for at, mark in marks if isinstance(marks, list) else ():
+            self._marks[at] = mark
 
     def passed(self, rank: int) -> int:
         """How many meetings a rank has come to."""

@@ -13,17 +13,18 @@ from typing import TypeVar
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.records import Config, Failure, Target, Trial, Usage
+from dlprof.records.codec import from_json
 from dlprof.trial.launch import (
     BuilderDiedError,
     Built,
     ForkLauncher,
     Launcher,
-    LocalRank,
     make_launcher,
 )
+from dlprof.trial.nodes import Link, Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
 from dlprof.trial.runtime import Inbox
-from dlprof.trial.state import TrialLimits, failed
+from dlprof.trial.state import TrialLimits, failed, of_rank, together
 from dlprof.trial.supervisor import (
     LauncherDiedError,
     ObserverProcess,
@@ -57,9 +58,10 @@ class TrialRunner:
         pulse: Called with what the machine is doing, a few times a second.
         first_probe_s: How long the first probe may take before a fork is taken for broken.
         clock: Monotonic seconds.
-        local_ranks: Those that load at once; none for one loader by itself.
+        together: All that load at once; other nodes build, probe and measure with this one.
 
     Attributes:
+        ranks: How many load at once, on all nodes.
         fork_safe: Whether trials are forked from the process that built the target.
         notes: What people should know of the way trials are started.
         versions: ``torch`` and ``python``, once built.
@@ -73,9 +75,12 @@ class TrialRunner:
         pulse: Callable[[Usage], object] = lambda _usage: None,
         first_probe_s: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
-        local_ranks: Sequence[LocalRank] = (),
+        together: Ranks | None = None,
     ) -> None:
-        self._local_ranks = local_ranks
+        self._together = together or Ranks()
+        self._nodes = self._together.nodes
+        self._numbers = [rank.rank for rank in self._together.local] or [0]
+        self.ranks = self._nodes.ranks or len(self._numbers)
         self.fork_safe = True
         self.notes: tuple[str, ...] = ()
         self.versions: dict[str, str] = {}
@@ -94,7 +99,7 @@ class TrialRunner:
         self._start_method: str | None = None  # where a configuration names none
 
     def build(self, limits: TrialLimits) -> Target:
-        """Build the target; once more, from a new process, if the first one dies of it.
+        """Build the target on all nodes; once more, from a new process, if the first dies of it.
 
         Args:
             limits: Of all trials. ``stall_s`` is for trivial batches; slow ones get longer.
@@ -102,6 +107,21 @@ class TrialRunner:
         Raises:
             DlprofError: It can't be built; says which part is wrong.
         """
+        self._nodes.order("build", self.ranks, request=dataclasses.asdict(self._request))
+        target = self._build_here(limits)
+        for link, answer in self._nodes.answers(limits.wall_s):
+            theirs = _there(link, answer)
+            for name, version in self.versions.items():
+                if theirs["versions"][name] != version:
+                    raise TargetError(
+                        f"Ranks differ: {name} is {version} on rank 0 and "
+                        f"{theirs['versions'][name]} on rank {link.ranks[0]}.",
+                        hint=f"Install the same on {link.host}.",
+                    )
+            target = _alike(target, from_json(Target, theirs["target"]), link.ranks[0])
+        return target
+
+    def _build_here(self, limits: TrialLimits) -> Target:
         self._limits = limits
         began_s = self._clock()
         try:
@@ -123,11 +143,12 @@ class TrialRunner:
     def _build(self, patience_s: float) -> Built:
         """Build the target in each rank's own process, all at once; returns the first one's."""
         first, others = self._launchers[0], self._others()
-        for rank, other in enumerate(others, 1):
+        numbers = self._numbers[1:]
+        for rank, other in zip(numbers, others, strict=True):
             other.begin_building(self._asked(rank))
         ends_s = self._clock() + patience_s
-        built = first.build(self._asked(0), patience_s)
-        for rank, other in enumerate(others, 1):
+        built = first.build(self._asked(self._numbers[0]), patience_s)
+        for rank, other in zip(numbers, others, strict=True):
             theirs = other.built(max(0.0, ends_s - self._clock()))
             built = dataclasses.replace(
                 built,
@@ -140,7 +161,7 @@ class TrialRunner:
         return [each for each in self._launchers[1:] if isinstance(each, ForkLauncher)]
 
     def _asked(self, rank: int) -> BuildRequest:
-        return dataclasses.replace(self._request, rank=rank, ranks=len(self._launchers))
+        return dataclasses.replace(self._request, rank=rank, ranks=self.ranks)
 
     def probe(self, request: TrialRequest, *, left_s: float = math.inf) -> Message:
         """Load two batches in a disposable process; see ``probing.probe``.
@@ -153,10 +174,13 @@ class TrialRunner:
             left_s: What is left of the budget, for both probes where the first one hangs.
         """
         until_s = self._clock() + left_s
-        request = dataclasses.replace(request, ranks=len(self._launchers))
+        request = dataclasses.replace(request, ranks=self.ranks)
+        self._nodes.order("probe", self.ranks, request=dataclasses.asdict(request))
         probe = self._persist(lambda _left_s: self._probe(request, until_s), self._limits.wall_s)
         self._batch_s = probe["batch_s"]
         self._start_method = self._start_method or probe["start_method"]
+        for link, answer in self._nodes.answers(self._limits.wall_s):
+            _there(link, answer)
         return probe
 
     def _probe(self, request: TrialRequest, until_s: float) -> Message:
@@ -179,7 +203,7 @@ class TrialRunner:
             Why they can't; ``None`` if they can, and also where that could not be told.
         """
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(config))
-        request = TrialRequest(config=config, ranks=len(self._launchers))
+        request = TrialRequest(config=config, ranks=self.ranks)
         try:
             answer = self._persist(
                 lambda left_s: self._supervisor(limits, left_s).probe(request), limits.wall_s
@@ -240,6 +264,9 @@ class TrialRunner:
             repetition: Of the record.
             wall_s: A tighter wall limit for this trial.
             ranks: How many ranks load; all for ``None``.
+
+        Raises:
+            NothingMeasuredError: Another node was lost before, and doesn't come back.
         """
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(request.config))
         if wall_s is not None:
@@ -247,7 +274,17 @@ class TrialRunner:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
         told: Message = {}
-        asked = dataclasses.replace(request, ranks=ranks or len(self._launchers))
+        asked = dataclasses.replace(request, ranks=ranks or self.ranks)
+        blank = Trial(id=trial_id, config=request.config, repetition=repetition, outcome="crashed")
+        self._nodes.order(
+            "explain",
+            asked.ranks,
+            request=dataclasses.asdict(asked),
+            trial_id=trial_id,
+            repetition=repetition,
+            wall_s=wall_s,
+            ranks=asked.ranks,
+        )
         try:
             trial, told = self._persist(
                 lambda left_s: self._supervisor(limits, left_s).run(
@@ -256,15 +293,18 @@ class TrialRunner:
                 limits.wall_s,
             )
         except DlprofError as error:
-            trial = failed(
-                Trial(id=trial_id, config=request.config, repetition=repetition, outcome="crashed"),
-                Failure(
-                    kind="start_failed",
-                    message=error.message,
-                    hint=error.hint,
-                    stderr_tail=error.traceback,
-                ),
+            failure = Failure(
+                kind="start_failed",
+                message=error.message,
+                hint=error.hint,
+                stderr_tail=error.traceback,
             )
+            if self._nodes.links:
+                whose = of_rank(failure, self._numbers[0], self.ranks)
+                failure = self._nodes.lose(whose)
+            trial = failed(blank, failure)
+        for link, answer in self._nodes.answers(limits.wall_s):
+            trial, told = _with(trial, told, link, answer, blank)
         trial = dataclasses.replace(trial, started_at=started_at, wall_s=self._clock() - began_s)
         return trial, told
 
@@ -292,6 +332,7 @@ class TrialRunner:
             directory=self._directory,
             limits=dataclasses.replace(limits, left_s=left_s),
             pulse=self._pulse,
+            together=self._together,
         )
 
     def _persist(self, attempt: Callable[[float], _Outcome], limit_s: float) -> _Outcome:
@@ -306,7 +347,7 @@ class TrialRunner:
                 can't be built any more.
         """
         deadline_s = self._clock() + limit_s
-        for last in (False, True):
+        for last in (True,) if self._nodes.links else (False, True):  # others would not be there
             self._stand_up(deadline_s - self._clock())
             try:
                 return attempt(deadline_s - self._clock())
@@ -336,18 +377,18 @@ class TrialRunner:
         self._preload(made)
 
     def _preload(self, launchers: Sequence[Launcher]) -> None:
-        for rank, launcher in enumerate(launchers):
+        for rank, launcher in zip(self._numbers, launchers, strict=True):
             if isinstance(launcher, ForkLauncher):
                 launcher.preload(self._asked(rank))
 
     def _made(self, *, forking: bool = False) -> list[Launcher]:
         """New launchers: one for each rank."""
-        if not self._local_ranks:
+        if not self._together.local:
             make = ForkLauncher if forking else make_launcher
             return [make(self._inbox, self._directory)]
         return [
             ForkLauncher(self._inbox, self._directory, local_rank)
-            for local_rank in self._local_ranks
+            for local_rank in self._together.local
         ]
 
     def _clear(self) -> None:
@@ -355,6 +396,33 @@ class TrialRunner:
         self.close()
         self._inbox = Inbox()
         self._watcher = ObserverProcess(self._inbox)
+
+
+def _there(link: Link, answer: Message | None) -> Message:
+    """What a node has answered.
+
+    Raises:
+        NothingMeasuredError: It was lost.
+    """
+    if answer is None:
+        failure = link.failure()
+        raise NothingMeasuredError(failure.message, hint=failure.hint)
+    return answer
+
+
+def _with(
+    trial: Trial, told: Message, link: Link, answer: Message | None, blank: Trial
+) -> tuple[Trial, Message]:
+    """A trial with what another node has measured in it; failed if it failed there."""
+    if trial.failure is not None:
+        return trial, {}
+    if answer is None:
+        return failed(blank, link.failure()), {}
+    theirs = from_json(Trial, answer["trial"])
+    if theirs.failure is not None:
+        return failed(blank, theirs.failure), {}
+    both, slowest = together([trial, theirs])
+    return both, answer["told"] if slowest else told
 
 
 def _alike(first: Target, other: Target, rank: int) -> Target:

@@ -256,39 +256,48 @@ _UNEVEN = (
 )
 
 
-def together(trials: Sequence[Trial], results: Sequence[Message | None]) -> tuple[Trial, int]:
-    """One record of all ranks, and the index of the slowest, whose rate it has.
+def of_one(trial: Trial, state: TrialState, rank: int, place: int, here: int) -> Trial:
+    """The record of one of several ranks.
 
     Args:
-        trials: Of each rank by itself, all with the usage of all.
-        results: What each sent.
+        trial: With the usage of all ranks of this node.
+        state: What is known of it.
+        rank: Its number.
+        place: Its place among the ranks of this node.
+        here: How many those are.
     """
+    result = state.result or {}
+    used = (state.usage or {}).get("ranks") or [{}] * here
+    figures = RankFigures(
+        rank=rank,
+        host=socket.gethostname(),
+        samples_per_s=trial.samples_per_s,
+        batches_per_s=trial.batches_per_s,
+        startup_s=trial.startup_s,
+        wait_fraction=trial.wait_fraction,
+        barrier_fraction=result["measured"].get("barrier_fraction"),
+        epoch_batches=result.get("epoch_batches"),
+        **used[place],
+    )
+    return dataclasses.replace(trial, ranks=(figures,), usage=_share(trial.usage, here))
+
+
+def together(trials: Sequence[Trial]) -> tuple[Trial, int]:
+    """One record of several ranks or nodes, and the index of the slowest, whose rate it has."""
     slow = min(range(len(trials)), key=lambda each: _pace(trials[each]))
     if len(trials) == 1:
         return trials[0], 0
-    sent = [result or {} for result in results]
-    ranks = tuple(
-        RankFigures(
-            rank=rank,
-            host=socket.gethostname(),
-            samples_per_s=trial.samples_per_s,
-            batches_per_s=trial.batches_per_s,
-            startup_s=trial.startup_s,
-            wait_fraction=trial.wait_fraction,
-            barrier_fraction=result["measured"].get("barrier_fraction"),
-            epoch_batches=result.get("epoch_batches"),
-        )
-        for rank, (trial, result) in enumerate(zip(trials, sent, strict=True))
-    )
-    usage, turnovers = trials[slow].usage, [trial.epoch_turnover_s for trial in trials]
+    ranks = tuple(sorted((r for trial in trials for r in trial.ranks), key=lambda r: r.rank))
+    turnovers = [trial.epoch_turnover_s for trial in trials]
     epochs, apart = _epochs(trials, ranks)
     uneven = [_UNEVEN.format(most=max(epochs), least=min(epochs))] if apart else []
-    warnings = [warning for trial in trials for warning in trial.warnings]
+    said = [warning for trial in trials for warning in trial.warnings]
+    sign = _UNEVEN.rpartition("}")[2]  # of one node's ranks, where it is said of all
+    warnings = [warning for warning in said if not (uneven and warning.endswith(sign))]
     return dataclasses.replace(
         trials[slow],
         startup_s=max((t.startup_s for t in trials if t.startup_s is not None), default=None),
         epoch_turnover_s=max((each for each in turnovers if each is not None), default=None),
-        usage=_share(usage, len(trials)),
         noisy=any(trial.noisy for trial in trials),
         warnings=tuple(dict.fromkeys([*warnings, *uneven])),
         ranks=ranks,

@@ -23,6 +23,7 @@ from dlprof.trial import failures
 from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started, resource_limits
 from dlprof.trial.hangs import find_hang
 from dlprof.trial.launch import Handle, Launcher
+from dlprof.trial.nodes import RELAY_S, Ranks
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
@@ -34,6 +35,7 @@ from dlprof.trial.state import (
     failed,
     failure_in,
     failure_of,
+    of_one,
     of_rank,
     timed_out,
     together,
@@ -134,7 +136,7 @@ class _Rank:
     """A loader of the running trial: the only one, or one of those that load at once.
 
     Attributes:
-        number: From 0.
+        number: From 0, over all nodes.
         launcher: Starts its process.
         handle: To talk to that.
         log: What it prints.
@@ -154,7 +156,8 @@ class Supervisor:
     """Runs trials, one at a time.
 
     Args:
-        launchers: Start them: one for each rank, the first of them also alone.
+        launchers: Start them: one for each rank of this node, the first of them also alone.
+        together: All that load at once, also on other nodes.
         watcher: Observes them.
         inbox: Where both put what they have to say.
         directory: For the trials' logs and temporary files; the caller removes it.
@@ -173,8 +176,13 @@ class Supervisor:
         limits: TrialLimits,
         pulse: Callable[[Usage], object] = lambda _usage: None,
         clock: Callable[[], float] = time.monotonic,
+        together: Ranks | None = None,
     ) -> None:
+        together = together or Ranks()
         self._launchers = launchers
+        self._numbers = [rank.rank for rank in together.local] or range(len(launchers))
+        self._nodes = together.nodes
+        self._elsewhere: Failure | None = None  # of another node, for which the trial ends here too
         self._watcher = watcher
         self._inbox = inbox
         self._directory = directory
@@ -198,7 +206,7 @@ class Supervisor:
         ranks, lost = self._undisturbed(dataclasses.replace(request, probe=True))
         result = ranks[0].state.result
         if lost is not None or result is None:
-            raise _no_batch(self._failure_of(lost or ranks[0], len(ranks)))
+            raise _no_batch(self._failure_of(lost or ranks[0], request.ranks))
         probe: Message = result["probe"]
         return probe
 
@@ -230,30 +238,37 @@ class Supervisor:
         )
         if lost is None:
             each = [completed(blank, rank.state, request, self._limits) for rank in ranks]
-            trial, slowest = together(each, [rank.state.result for rank in ranks])
-            result = ranks[slowest].state.result or {}
-            return trial, {name: result[name] for name in _TOLD if name in result}
-        failure = self._failure_of(lost, len(ranks))
+            sent = [rank.state.result or {} for rank in ranks]
+            if request.ranks > 1:
+                each = [
+                    of_one(trial, rank.state, rank.number, place, len(ranks))
+                    for place, (trial, rank) in enumerate(zip(each, ranks, strict=True))
+                ]
+            trial, slowest = together(each)
+            return trial, {name: sent[slowest][name] for name in _TOLD if name in sent[slowest]}
+        failure = self._failure_of(lost, request.ranks)
         if kills is not None and (oom_kills(read_cgroups()) or 0) > kills:
             failure = blame_memory(failure)
         return failed(blank, failure), {}
 
     def _failure_of(self, lost: _Rank, ranks: int) -> Failure:
+        if self._elsewhere is not None:
+            return self._elsewhere
         failure = failure_of(lost.state, self._limits, lost.printed)
         # The memory that the observer saw is that of all of them.
-        whole = ranks == 1 or failure.kind == "out_of_memory"
+        whole = ranks == 1 or (failure.kind == "out_of_memory" and not self._nodes.links)
         return failure if whole else of_rank(failure, lost.number, ranks)
 
     def _undisturbed(self, request: TrialRequest) -> tuple[list[_Rank], _Rank | None]:
         """Run a trial, and again if this process was stopped meanwhile, as by Ctrl-Z.
 
         The trial may have been stopped with it, so that its clock ran on without it; and what the
-        machine did in its window was not asked for in time.
+        machine did in its window was not asked for in time. With other nodes it is run once.
 
         Returns:
             All its ranks, and the one that it failed for.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(1 if self._nodes.links else _ATTEMPTS):
             ranks, lost = self._run(request)
             if not ranks[0].state.stopped_s:
                 break
@@ -261,15 +276,16 @@ class Supervisor:
 
     def _run(self, request: TrialRequest) -> tuple[list[_Rank], _Rank | None]:
         """Start a trial, listen to it until it has ended, and clear away what it left."""
-        count = request.ranks
+        count, self._elsewhere = request.ranks, None
+        here = max(1, sum(number < count for number in self._numbers))
         with contextlib.ExitStack() as files:
             with resource_limits("a trial"):
                 # A short name: the paths of multiprocessing's sockets in it are limited to 107
                 # bytes.
                 place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
-                names = ["output.log", *(f"output{rank}.log" for rank in range(1, count))]
+                names = ["output.log", *(f"output{rank}.log" for rank in range(1, here))]
                 logs = [TrialLog(files.enter_context(open_log(place / name))) for name in names]
-            group = RankGroup.create(place, count) if count > 1 else None
+            group = RankGroup.create(place, count, here) if count > 1 else None
             watches = SharedMemoryWatch(), ManagerWatch()
             try:
                 request = dataclasses.replace(request, temporary=str(place))
@@ -284,7 +300,7 @@ class Supervisor:
                 shutil.rmtree(place, ignore_errors=True)
 
     def _launch(self, ranks: list[_Rank], logs: Sequence[TrialLog], request: TrialRequest) -> None:
-        for number, (launcher, log) in enumerate(zip(self._launchers, logs, strict=False)):
+        for number, launcher, log in zip(self._numbers, self._launchers, logs, strict=False):
             now_s = self._clock()
             handle = launcher.launch(dataclasses.replace(request, rank=number), log.file)
             state = TrialState(
@@ -303,7 +319,11 @@ class Supervisor:
         request: TrialRequest,
         group: RankGroup | None,
     ) -> _Rank | None:
-        """Start all ranks and listen until the last has ended; one that fails ends all others."""
+        """Start all ranks and listen until the last has ended; one that fails ends all others.
+
+        Those of other nodes, too: what becomes of them is heard meanwhile.
+        """
+        with_others = bool(self._nodes.links) and not request.probe
         lost: _Rank | None = None
         try:
             self._launch(ranks, logs, request)
@@ -311,31 +331,45 @@ class Supervisor:
                 for rank in ranks:
                     rank.launcher.look()
                 writes = sum(rank.log.trim() for rank in ranks)  # each of them is looked at
-                event = self._next_event(ranks, _SHORT_LOOK_S if writes else _LOOK_S)
+                look_s = RELAY_S if with_others else _SHORT_LOOK_S if writes else _LOOK_S
+                event = self._next_event(ranks, look_s)
                 if event is not None:
                     self._take(event, ranks)
-                # Whoever came least far is looked at first: the others may wait for it.
-                order = (
-                    ranks
-                    if group is None
-                    else sorted(ranks, key=lambda each: group.passed(each.number))
-                )
+                order = _least_far_first(ranks, group)
                 for rank in order:
-                    self._check(rank, ranks)
-                lost = lost or next((rank for rank in order if rank.state.lost()), None)
-                for rank in ranks if lost is not None and len(ranks) > 1 else ():
-                    if rank is not lost and rank.state.running() and not rank.state.killed:
-                        rank.state.failure = rank.state.failure or _BESIDE
-                        self._end(rank)
+                    self._check(rank, ranks, alone=group is None)
+                if lost is None and self._elsewhere is None:
+                    lost = next((rank for rank in order if rank.state.lost()), None)
+                    if with_others:
+                        self._exchange(lost, group, request)
+                if lost is not None or self._elsewhere is not None:
+                    self._end_beside(lost, ranks)
         finally:
-            for rank in ranks:
-                if rank.state.running():  # it is interrupted
-                    rank.launcher.kill()
-            self._await_end(ranks)
-            self._watcher.order("unwatch")
-            for rank in ranks:
-                rank.handle.channel.close_writing()
-        return lost
+            self._leave(ranks)
+        return lost if self._elsewhere is None else ranks[0]
+
+    def _leave(self, ranks: Sequence[_Rank]) -> None:
+        for rank in ranks:
+            if rank.state.running():  # it is interrupted
+                rank.launcher.kill()
+        self._await_end(ranks)
+        self._watcher.order("unwatch")
+        for rank in ranks:
+            rank.handle.channel.close_writing()
+
+    def _exchange(self, lost: _Rank | None, group: RankGroup | None, request: TrialRequest) -> None:
+        """Tell other nodes how it goes here, and hear how it goes there."""
+        if lost is None:
+            self._elsewhere = self._nodes.exchange(group)
+        else:
+            lost.printed = lost.log.text()
+            self._nodes.lose(self._failure_of(lost, request.ranks))
+
+    def _end_beside(self, lost: _Rank | None, ranks: Sequence[_Rank]) -> None:
+        for rank in ranks:
+            if rank is not lost and rank.state.running() and not rank.state.killed:
+                rank.state.failure = rank.state.failure or _BESIDE
+                self._end(rank)
 
     def _next_event(self, ranks: Sequence[_Rank], look_s: float) -> Received | None:
         """What is said next, if anything is until the next look."""
@@ -360,8 +394,8 @@ class Supervisor:
                 if event is not None and event.source == rank.launcher.source:
                     rank.state.status = _FORCED
 
-    def _check(self, rank: _Rank, ranks: Sequence[_Rank]) -> None:
-        """Hold a rank against the limits of the trial."""
+    def _check(self, rank: _Rank, ranks: Sequence[_Rank], *, alone: bool) -> None:
+        """Hold a rank against the limits of the trial; ``alone`` where it is the only one."""
         now_s, state = self._clock(), rank.state
         since = _all_filled_since(ranks)
         if since is not None and now_s - since > _OBSERVER_PATIENCE_S:
@@ -371,7 +405,7 @@ class Supervisor:
         holds = state.awaiting_usage_since is not None and len(ranks) > 1
         if state.running() and not state.settled() and not holds:
             state.failure = find_hang(
-                state, rank.log, now_s, stall_s=self._limits.stall_s, alone=len(ranks) == 1
+                state, rank.log, now_s, stall_s=self._limits.stall_s, alone=alone
             )
             if state.failure is not None:
                 state.deadline_s = now_s
@@ -416,9 +450,9 @@ class Supervisor:
                         reserve_bytes=self._limits.reserve_bytes,
                     )
             # All ranks have the same window, to within a batch.
-            case "window_start" if rank.number == 0:
+            case "window_start" if rank is ranks[0]:
                 self._watcher.order("start", traced=state.pid if state.traced else None)
-            case "window_end" if rank.number == 0:
+            case "window_end" if rank is ranks[0]:
                 self._watcher.order("end")
             case "filled":
                 state.awaiting_usage_since = self._clock()
@@ -480,6 +514,11 @@ class Supervisor:
             if rank.state.awaiting_usage_since is not None:
                 rank.state.awaiting_usage_since = None
                 rank.handle.channel.send({"go": True})
+
+
+def _least_far_first(ranks: list[_Rank], group: RankGroup | None) -> list[_Rank]:
+    """The order in which ranks are looked at: the others may wait for who came least far."""
+    return ranks if group is None else sorted(ranks, key=lambda each: group.passed(each.number))
 
 
 def _all_filled_since(ranks: Sequence[_Rank]) -> float | None:

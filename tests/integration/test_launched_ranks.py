@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlprof.engine.ranks import launched
+from dlprof.engine.ranks import Ranks, launched
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
 from dlprof.store import read_run
@@ -34,7 +34,10 @@ def ranks(place: Path, target: str, count: int = 2, **arguments: str) -> Iterato
     before = set(psutil.Process().children(recursive=True))
     request = BuildRequest(target=f"{TARGETS}:{target}", arguments=arguments)
     runner = TrialRunner(
-        request, directory=place, local_ranks=launched(count, os.environ), first_probe_s=60.0
+        request,
+        directory=place,
+        together=Ranks(local=launched(count, os.environ)),
+        first_probe_s=60.0,
     )
     with contextlib.closing(runner):
         runner.build(LIMITS)
@@ -64,6 +67,7 @@ def test_the_slowest_rank_is_the_trials_rate(tmp_path: Path) -> None:
     assert free.samples_per_s == slow
     assert free.together_samples_per_s == slow.times(2)
     assert free.ranks[0].barrier_fraction == 0.0
+    assert {None} - {each.own_cpu_cores for each in free.ranks}  # each of them is observed
 
     assert in_step.failure is None
     one, other = (each.samples_per_s for each in in_step.ranks)
@@ -187,7 +191,7 @@ def test_a_profile_explains_the_slowest_rank(tmp_path: Path) -> None:
     done = sweep(
         tmp_path,
         *("-m", "dlprof", "profile", f"{TARGETS}:straggling", "--num-workers", "1"),
-        *("--launch-ranks", "2", "--trial-time", "0.2s", "--budget", "10s"),
+        *("--launch-ranks", "2", "--trial-time", "0.2s", "--budget", "25s"),
         *("-o", "ranks.dlprof.jsonl"),
     )
     assert done.returncode == 0, done.stderr

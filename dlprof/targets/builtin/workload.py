@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dlprof.errors import FileError, UsageError
-from dlprof.units import parse_step, quoted
+from dlprof.units import format_bytes, parse_step, quoted
 
 ZIPPED = "npz"
 _BLOCK = 1 << 20
@@ -82,8 +82,10 @@ class Workload:
     def make(self, most_bytes: int, progress: Callable[[str, int, int], None]) -> None:
         """Make its first files, within so many bytes, unless there are some.
 
+        How much is made, and where, is said before the first is. Half of what is free stays so.
+
         Raises:
-            FileError: They can't be written.
+            FileError: They can't be written, or there is no room for them.
         """
         if self.paths():
             return
@@ -94,14 +96,17 @@ class Workload:
                 f"One file of the workload takes {size:,} bytes, more than most={most_bytes:,}",
                 hint="Give a larger --arg most=SIZE, or a folder that has the data.",
             )
+        what = f"files of the workload in {self.folder} ({format_bytes(count * size)} in all)"
         part = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
         try:
+            self._refuse_full(count * size)
+            progress(what, 0, count)
             part.mkdir(parents=True)
             try:
                 for number in range(count):
                     name = f"img_{number:0{len(str(self.files))}}_of_{self.files}.{self.ending}"
                     self._write(part / name, size)
-                    progress("files of the workload", number + 1, count)
+                    progress(what, number + 1, count)
                 part.replace(self.folder)  # whole, or not at all
             finally:
                 shutil.rmtree(part, ignore_errors=True)
@@ -110,6 +115,16 @@ class Workload:
                 f"The data of the workload can't be made in {self.folder}: {error}",
                 hint="Name another folder with --arg data=FOLDER, or fewer bytes with --arg most=.",
             ) from None
+
+    def _refuse_full(self, size: int) -> None:
+        above = next(each for each in self.folder.absolute().parents if each.is_dir())
+        free = shutil.disk_usage(above).free
+        if 2 * size > free:
+            raise FileError(
+                f"The data of the workload takes {format_bytes(size)}, more than half of the "
+                f"{format_bytes(free)} that are free at {above}",
+                hint="Name another folder with --arg data=FOLDER, or fewer bytes with --arg most=.",
+            )
 
     def _write(self, path: Path, size: int) -> None:
         block = os.urandom(_BLOCK)

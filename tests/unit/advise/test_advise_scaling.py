@@ -10,7 +10,15 @@ from builders import around, blocks, config, run, trial
 
 from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
-from dlprof.advise.scaling import rank_speeds, scales
+from dlprof.advise.scaling import (
+    CORES,
+    OTHER_JOB,
+    SHARD,
+    STORAGE,
+    rank_speeds,
+    scales,
+    slow_for,
+)
 from dlprof.advise.situation import Situation
 from dlprof.records import Constraints, Estimate, RankFigures, Trial, Usage
 from dlprof.report.sweep import recommendation_report
@@ -53,6 +61,47 @@ def test_the_slowest_rank_is_counted_over_the_trials_of_the_pick() -> None:
     one, two = rank_speeds(run(trials, settings=SETTINGS), PICK)
     assert (one.samples_per_s.value, one.slowest, one.trials) == (100.0, 0, 2)
     assert (two.samples_per_s.value, two.slowest, two.startup_s) == (85.0, 2, 0.2)
+
+
+AS_FAST = RankFigures(
+    rank=0,
+    host="box",
+    samples_per_s=around(80.0),
+    own_cpu_cores=0.8,
+    other_cpu_cores=0.0,
+    run_queue_wait_fraction=0.05,
+)
+
+
+@pytest.mark.parametrize(
+    ("rate", "changes", "cause"),
+    [
+        (75.0, {}, ""),  # about as fast
+        (40.0, {"own_cpu_cores": 0.8}, SHARD),
+        (20.0, {"own_cpu_cores": 0.8, "run_queue_wait_fraction": 0.05}, SHARD),
+        (40.0, {"own_cpu_cores": 0.4, "run_queue_wait_fraction": 0.5}, CORES),
+        (
+            40.0,
+            {"own_cpu_cores": 0.4, "run_queue_wait_fraction": 0.5, "other_cpu_cores": 0.5},
+            OTHER_JOB,
+        ),
+        (40.0, {"own_cpu_cores": 0.4, "read_bytes_per_s": 1e6}, STORAGE),
+        (40.0, {"own_cpu_cores": 0.8, "read_bytes_per_s": 1e6}, STORAGE),  # others don't read
+        (40.0, {"own_cpu_cores": 0.4}, ""),  # it waits, and doesn't read
+        (40.0, {"own_cpu_cores": None}, ""),
+        (80.0, {"own_cpu_cores": 0.8, "barrier_fraction": 0.0}, SHARD),  # the others wait for it
+    ],
+)
+def test_a_slow_rank_says_what_it_is_slow_for(
+    rate: float, changes: dict[str, Any], cause: str
+) -> None:
+    slow = dataclasses.replace(AS_FAST, rank=2, samples_per_s=around(rate), **changes)
+    usual = AS_FAST
+    if "barrier_fraction" in changes:
+        usual = dataclasses.replace(AS_FAST, barrier_fraction=0.5, own_cpu_cores=0.4)
+    ranks = (usual, dataclasses.replace(usual, rank=1), slow)
+    found = trial(config(1), rate, ranks=ranks)
+    assert [slow_for(found, rank) for rank in range(3)] == ["", "", cause]
 
 
 def test_a_window_cut_short_says_nothing_of_ranks() -> None:

@@ -71,6 +71,7 @@ class PretendedBench:
     explains: bool = True
     calls: int = 0
     fork_safe: bool = True
+    ranks: int = 1
     weight: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     started: list[tuple[str, ...]] = dataclasses.field(default_factory=list)
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dlprof.engine import ranks
-from dlprof.engine.ranks import LaunchedRank, gather_ranks, launched, with_ranks
+from dlprof.engine.ranks import LaunchedRank, Ranks, gather_ranks, launched, with_ranks
 from dlprof.errors import UsageError
 from dlprof.settings import SweepSettings
 
@@ -26,8 +26,10 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="ranks are launched o
 @pytest.mark.parametrize("environ", [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"RANK": "3"}])
 def test_a_process_by_itself_is_no_rank(environ: dict[str, str]) -> None:
     assert LaunchedRank.of(environ) is None
-    with gather_ranks(environ, []) as local_ranks:
-        assert local_ranks == ()
+    with gather_ranks(environ, [], SweepSettings()) as ranks:
+        assert ranks is not None
+        assert ranks == Ranks(nodes=ranks.nodes)
+        assert not ranks.nodes.links
 
 
 @linux
@@ -66,15 +68,58 @@ def test_what_a_launcher_leaves_out_is_not_guessed(missing: str, said: str) -> N
         LaunchedRank.of(environ)
 
 
-def test_ranks_of_other_machines_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 of 4 ranks are on this machine"):
-        LaunchedRank.of({**TORCHRUN, "WORLD_SIZE": "4"})
+SRUN = {
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_JOB_ID": "1234567",
+}
+
+
+@linux
+@pytest.mark.parametrize(
+    ("environ", "address", "first"),
+    [
+        ({**TORCHRUN, "WORLD_SIZE": "4"}, "127.0.0.1", 29501),
+        ({**TORCHRUN, "WORLD_SIZE": "4", "MASTER_PORT": "65535"}, "127.0.0.1", 65520),
+        ({**SRUN, "SLURM_STEP_NODELIST": "gpu[03-04,7]"}, "gpu03", 24568),
+        ({**SRUN, "SLURM_STEP_NODELIST": "login,gpu7"}, "login", 24568),
+        ({**SRUN, "SLURM_STEP_NODELIST": "n1", "MASTER_ADDR": "10.0.0.1"}, "10.0.0.1", 24568),
+    ],
+)
+def test_nodes_meet_beside_the_rendezvous(
+    environ: dict[str, str], address: str, first: int
+) -> None:
+    found = LaunchedRank.of(environ)
+    assert found is not None
+    assert found.leader is not None
+    assert (found.leader[0], found.leader[1][0], len(found.leader[1])) == (address, first, 16)
+
+
+@linux
+def test_nodes_without_an_address_are_refused() -> None:
+    with pytest.raises(UsageError, match="4 ranks on several machines without MASTER_ADDR"):
+        LaunchedRank.of(SRUN)
+
+
+@linux
+def test_a_barrier_of_steps_is_within_one_machine() -> None:
+    environ, settings = {**TORCHRUN, "WORLD_SIZE": "4"}, SweepSettings(step_barrier=True)
+    with (
+        pytest.raises(UsageError, match="these are on several"),
+        gather_ranks(environ, [], settings),
+    ):
+        pass
 
 
 @linux
 def test_a_rank_whose_first_never_comes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_PATIENCE_S", 0.0)
-    with pytest.raises(UsageError, match="found no first rank"), gather_ranks(TORCHRUN, []):
+    with (
+        pytest.raises(UsageError, match="found no first rank"),
+        gather_ranks(TORCHRUN, [], SweepSettings()),
+    ):
         pass
 
 
@@ -82,7 +127,10 @@ def test_a_rank_whose_first_never_comes_says_so(monkeypatch: pytest.MonkeyPatch)
 def test_a_first_rank_whose_others_never_come_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_PATIENCE_S", 0.0)
     first = {**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": str(os.getpid())}
-    with pytest.raises(UsageError, match="Rank 1 of 2 did not come"), gather_ranks(first, []):
+    with (
+        pytest.raises(UsageError, match="Rank 1 of 2 did not come"),
+        gather_ranks(first, [], SweepSettings()),
+    ):
         pass
 
 

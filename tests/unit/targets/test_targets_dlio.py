@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,10 @@ def test_data_is_made_within_its_bound_and_read(tmp_path: Path, ending: str) -> 
     file = _written(tmp_path, dataset={"format": ending, "num_samples_per_file": 2})
     folder = tmp_path / "made"
     spec = parse_target(f"dlio:{file},data={folder},most=20000")
-    prepare(spec, _silent)
+    said: list[tuple[str, int, int, bool]] = []
+    prepare(spec, lambda *how_far: said.append((*how_far, folder.exists())))
+    what = f"files of the workload in {folder}/train (17.6 KiB in all)"
+    assert said[0] == (what, 0, 3, False)  # before the first of them
     paths = sorted((folder / "train").iterdir())
     assert [path.name for path in paths] == [f"img_{n:02}_of_12.{ending}" for n in range(3)]
     assert all(6000 <= path.stat().st_size <= 7000 for path in paths)
@@ -184,6 +188,16 @@ def test_data_that_does_not_fit_its_bound_is_not_made(tmp_path: Path) -> None:
     spec = parse_target(f"dlio:{_written(tmp_path)},data={tmp_path}/x,most=2000")
     with pytest.raises(FileError, match="more than most=2,000"):
         prepare(spec, _silent)
+    assert not (tmp_path / "x").exists()
+
+
+def test_data_that_would_fill_the_disk_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type(shutil.disk_usage(tmp_path))(100_000, 50_000, 50_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage)
+    with pytest.raises(FileError, match=r"more than half of the 48.8 KiB that are free"):
+        prepare(parse_target(f"dlio:{_written(tmp_path)},data={tmp_path}/x"), _silent)
     assert not (tmp_path / "x").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from pathlib import Path
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pthread's
 
 
 def test_all_have_arrived_when_the_last_has(tmp_path: Path) -> None:
-    looks = RankGroup.create(tmp_path, 3)
+    looks = RankGroup.create(tmp_path, 3, 3)
     ranks = [RankGroup(tmp_path, rank, 3) for rank in range(3)]
     for each in ranks[:2]:
         each.arrive()
@@ -25,7 +26,7 @@ def test_all_have_arrived_when_the_last_has(tmp_path: Path) -> None:
 
 
 def test_one_that_wants_another_window_has_all_take_it(tmp_path: Path) -> None:
-    RankGroup.create(tmp_path, 2)
+    RankGroup.create(tmp_path, 2, 2)
     one, two = (RankGroup(tmp_path, rank, 2) for rank in range(2))
     one.arrive()
     two.arrive(again=True)
@@ -38,7 +39,7 @@ def test_one_that_wants_another_window_has_all_take_it(tmp_path: Path) -> None:
 
 def test_with_a_barrier_all_see_the_last_come_at_the_same_step(tmp_path: Path) -> None:
     """Or else one would wait at the barrier for another that has gone."""
-    RankGroup.create(tmp_path, 2)
+    RankGroup.create(tmp_path, 2, 2)
     steps: dict[int, int] = {}
 
     def load(rank: int) -> None:
@@ -59,3 +60,25 @@ def test_with_a_barrier_all_see_the_last_come_at_the_same_step(tmp_path: Path) -
     for thread in threads:
         thread.join(60.0)
     assert steps[0] == steps[1] == 26
+
+
+def test_marks_are_passed_on_between_nodes(tmp_path: Path) -> None:
+    places = tmp_path / "one", tmp_path / "two"
+    for place in places:
+        place.mkdir()
+    one, two = (RankGroup.create(place, 2, 1) for place in places)
+    ranks = [RankGroup(place, rank, 2) for rank, place in enumerate(places)]
+
+    ranks[0].arrive()
+    assert ranks[0].answer() is None
+    two.take(json.loads(json.dumps(one.fresh())))
+    assert one.fresh() == []
+    assert (two.passed(0), two.passed(1)) == (1, 0)
+    ranks[1].arrive(again=True)
+    assert ranks[1].answer() is True
+    assert ranks[0].answer() is None
+    one.take(two.fresh())
+    assert ranks[0].answer() is True
+    two.take(one.fresh())  # what it has said itself: no news
+    assert two.fresh() == []
+    two.take(None)

@@ -1,0 +1,377 @@
+"""Ranks on two nodes: two agents of torchrun in two network namespaces, and what is lost there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dlprof.errors import UsageError
+from dlprof.records import Run, Trial
+from dlprof.store import read_run
+from dlprof.trial.nodes import Door, Link, Nodes, knock
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
+
+TARGETS = Path(__file__).parent / "rank_targets.py"
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+HOSTS = ("one", "two")
+PATIENCE_S = 150.0
+
+
+class TwoNodes:
+    """Two network namespaces with a wire between them, and the agents that run in them."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.run_file = place / "nodes.dlprof.jsonl"
+        self.names = [f"dlprof-{os.getpid()}-{host}" for host in HOSTS]
+        self.agents: list[subprocess.Popen[str]] = []
+
+    def lay(self) -> None:
+        """Make them, or skip the test."""
+        one, two = self.names
+        try:
+            for name in self.names:
+                ip("netns", "add", name)
+                ip("-n", name, "link", "set", "lo", "up")
+            ip(
+                "-n",
+                one,
+                "link",
+                "add",
+                "wire",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "wire",
+                "netns",
+                two,
+            )
+            for number, name in enumerate(self.names, 1):
+                ip("-n", name, "address", "add", f"10.77.0.{number}/24", "dev", "wire")
+                ip("-n", name, "link", "set", "wire", "up")
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no network namespaces can be made here: {error}")
+
+    def wire(self, state: str) -> None:
+        """Cut it (``down``), or not (``up``)."""
+        ip("-n", self.names[0], "link", "set", "wire", state)
+
+    def start(self, target: str, *options: str, ranks: int = 2, on_two: str = "1") -> None:
+        """A sweep on both, with a first trial's record as a sign that it measures."""
+        for node, (name, host) in enumerate(zip(self.names, HOSTS, strict=True)):
+            inside = ("ip", "netns", "exec", name, "unshare", "--uts")
+            named = ("sh", "-c", f'hostname {host} && exec "$@"', "sh")
+            torchrun = (
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2"),
+                *(f"--nproc-per-node={ranks}", f"--node-rank={node}", "--master-addr=10.77.0.1"),
+                *("--master-port=29500", "-m", "dlprof", "sweep", f"{TARGETS}:{target}"),
+                *("--prefetch-factor", "2", "--persistent-workers", "off", "--budget", "90s"),
+                *("--seed", on_two if node else "1", *options, "-o", str(self.run_file)),
+            )
+            with (self.place / f"{host}.txt").open("w") as said:
+                self.agents.append(
+                    subprocess.Popen(
+                        [*inside, *named, *torchrun],
+                        cwd=self.place,
+                        env={
+                            **ENVIRONMENT,
+                            "DLPROF_CACHE_DIR": str(self.place / "cache"),
+                            "GLOO_SOCKET_IFNAME": "wire",  # no name of a host is known here
+                        },
+                        stdin=subprocess.DEVNULL,
+                        stdout=said,
+                        stderr=subprocess.STDOUT,
+                        text=True,
+                    )
+                )
+
+    def until_trials(self, count: int) -> None:
+        """Wait until so many are in the run file."""
+        ends_s = time.monotonic() + PATIENCE_S
+        while not self.run_file.exists() or len(read_run(self.run_file).trials) < count:
+            assert time.monotonic() < ends_s, self.said(0)
+            time.sleep(0.1)
+
+    def first_process(self, node: int) -> psutil.Process:
+        """Which measures there with the ranks of that node."""
+        for child in psutil.Process(self.agents[node].pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if child.environ().get("LOCAL_RANK") == "0" and "sweep" in child.cmdline():
+                    return child
+        raise AssertionError(self.said(node))
+
+    def said(self, node: int) -> str:
+        """What was printed there."""
+        return (self.place / f"{HOSTS[node]}.txt").read_text()
+
+    def end(self) -> list[int]:
+        """How both agents end by themselves."""
+        return [agent.wait(PATIENCE_S) for agent in self.agents]
+
+    def run(self) -> Run:
+        """What was measured."""
+        return read_run(self.run_file)
+
+    def left(self) -> list[psutil.Process]:
+        """Processes of theirs that still run."""
+        sign = f"DLPROF_CACHE_DIR={self.place / 'cache'}".encode()
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if sign in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                    found.append(process)
+        return found
+
+    def clear(self) -> None:
+        """End and remove everything."""
+        for process in self.left():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        for name in self.names:
+            with contextlib.suppress(OSError, subprocess.CalledProcessError):
+                ip("netns", "del", name)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
+    """Two nodes; afterwards none of their processes may be left."""
+    made = TwoNodes(tmp_path)
+    try:
+        made.lay()
+        yield made
+        ends_s = time.monotonic() + 10.0
+        while made.left() and time.monotonic() < ends_s:
+            time.sleep(0.1)
+        assert made.left() == []
+    finally:
+        made.clear()
+
+
+netns = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"),
+        reason="network namespaces need root, ip and unshare",
+    ),
+]
+QUICK = ("--num-workers", "0,1", "--repeats", "1", "--trial-time", "0.2s")
+LONGER = ("--num-workers", "0,1", "--repeats", "2", "--trial-time", "2s")
+
+
+def failed(run: Run) -> list[Trial]:
+    return [trial for trial in run.trials if trial.failure is not None]
+
+
+class TestTwoNodes:
+    """A sweep under torchrun on both."""
+
+    pytestmark = netns
+
+    def test_all_ranks_are_in_one_run_file(self, nodes: TwoNodes) -> None:
+        nodes.start("asking", *QUICK)
+        assert nodes.end() == [0, 0], nodes.said(0) + nodes.said(1)
+        run = nodes.run()
+
+        assert run.header.launched == 2  # of a machine: its share is that of its own ranks
+        measured = [trial for trial in run.completed if trial.purpose == "measure"]
+        assert measured
+        for trial in measured:
+            assert [each.rank for each in trial.ranks] == [0, 1, 2, 3]
+            assert [each.host for each in trial.ranks] == ["one", "one", "two", "two"]
+            assert {each.epoch_batches for each in trial.ranks} == {256}  # each its share of all
+        assert nodes.said(0).count("Recommended") == 1
+        assert "4 at once give" in nodes.said(0)
+        assert "Recommended" not in nodes.said(1)
+
+    @pytest.mark.parametrize(("target", "word"), [("killed", "SIGKILL"), ("stopped", "is stopped")])
+    def test_a_lost_rank_is_named_with_its_host(
+        self, nodes: TwoNodes, target: str, word: str
+    ) -> None:
+        nodes.start(target, *QUICK, ranks=1)
+        assert nodes.end() == [0, 0], nodes.said(0) + nodes.said(1)
+        (lost,) = failed(nodes.run())
+
+        assert lost.failure is not None
+        assert lost.failure.message.startswith("Rank 1 of 2 on two: ")
+        assert word in lost.failure.message
+        assert lost.wall_s < 10
+        assert {len(trial.ranks) for trial in nodes.run().completed} >= {2}
+
+    @pytest.mark.parametrize("fault", ["cut", "stopped"])
+    def test_a_node_that_is_lost_to_a_trial_comes_back(self, nodes: TwoNodes, fault: str) -> None:
+        nodes.start("even", *LONGER)
+        nodes.until_trials(1)
+        time.sleep(1.0)  # the next trial runs
+        victim = nodes.first_process(1)
+        if fault == "cut":
+            nodes.wire("down")
+        else:
+            victim.send_signal(signal.SIGSTOP)
+        nodes.until_trials(2)
+        if fault == "cut":
+            nodes.wire("up")
+        else:
+            victim.send_signal(signal.SIGCONT)
+        assert nodes.end() == [0, 0], nodes.said(0) + nodes.said(1)
+        run = nodes.run()
+        (lost,) = failed(run)
+
+        assert lost.failure is not None
+        assert lost.failure.message.startswith("Node two with ranks 2 and 3 was lost")
+        assert lost.wall_s < 10
+        after = run.trials[run.trials.index(lost) + 1 :]
+        assert {len(trial.ranks) for trial in after if trial.purpose == "measure"} >= {4}
+        assert {len(trial.ranks) for trial in after if trial.purpose == "scaling"} == {0, 2, 4}
+        assert run.recommendation is not None
+
+    def test_what_was_measured_outlives_a_node(self, nodes: TwoNodes) -> None:
+        nodes.start("even", *LONGER)
+        nodes.until_trials(1)
+        nodes.first_process(1).kill()
+        nodes.agents[1].wait(PATIENCE_S)
+        ends_s = time.monotonic() + PATIENCE_S
+        while (run := nodes.run()).end is None:
+            assert time.monotonic() < ends_s, nodes.said(0)
+            time.sleep(0.2)
+        while [each for each in nodes.left() if each.pid != nodes.agents[0].pid]:
+            assert time.monotonic() < ends_s, nodes.left()
+            time.sleep(0.2)
+        nodes.agents[0].kill()  # torchrun waits minutes for that of the other node
+        nodes.agents[0].wait(PATIENCE_S)
+
+        assert run.end.reason == "failed"
+        assert run.completed
+        assert "Node two with ranks 2 and 3 was lost" in " ".join(nodes.said(0).split())
+
+    def test_ranks_with_other_settings_are_refused(self, nodes: TwoNodes) -> None:
+        nodes.start("even", *QUICK, on_two="2")
+        assert 0 not in nodes.end()
+        for node in (0, 1):
+            assert "Ranks differ: words is" in " ".join(nodes.said(node).split())
+        assert not nodes.run_file.exists()
+
+    def test_ranks_with_other_datasets_are_refused(self, nodes: TwoNodes) -> None:
+        nodes.start("other", *QUICK, ranks=1)
+        nodes.end()
+        assert "Ranks differ: dataset is" in " ".join(nodes.said(0).split())
+        assert not nodes.run_file.exists()
+
+
+def ports(count: int = 4) -> range:
+    """Some that are free, one after another."""
+    with socket.create_server(("", 0)) as free:
+        first = free.getsockname()[1] + 1
+    return range(first, first + count)
+
+
+HELLO = {"job": "mine", "host": "two", "ranks": [1], "said": {"words": []}}
+
+
+def test_a_taken_port_is_left_out_and_none_at_all_is_said() -> None:
+    among = ports()
+    with contextlib.ExitStack() as taken:
+        taken.enter_context(socket.create_server(("", among[0])))
+        door = Door(among, "mine", {"welcome": 1}, lambda _hello: None)
+        gathers = threading.Thread(target=door.gather, args=[[1], 10.0])
+        gathers.start()
+        found = knock("127.0.0.1", among[1:], HELLO)
+        assert found is not None
+        assert found[2] == {"welcome": 1}
+        gathers.join()
+        found[0].close()
+        door.close()
+        for port in among[1:]:
+            taken.enter_context(socket.create_server(("", port)))
+        with pytest.raises(UsageError, match="are all taken"):
+            Door(among, "mine", {"welcome": 1}, lambda _hello: None)
+
+
+def test_another_job_is_not_let_in_and_who_is_missing_is_named() -> None:
+    among = ports()
+    with contextlib.closing(Door(among, "other", {"welcome": 1}, lambda _hello: None)) as door:
+        knocks = threading.Thread(target=knock, args=["127.0.0.1", among, HELLO])
+        knocks.start()
+        with pytest.raises(UsageError, match=r"No node came with ranks 1 and 2 within 500 ms"):
+            door.gather([1, 2], 0.5)
+        knocks.join()
+
+
+def test_a_refused_node_hears_why() -> None:
+    among, heard = ports(), []
+
+    def refuse(_hello: object) -> None:
+        raise UsageError("Ranks differ")
+
+    def come() -> None:
+        try:
+            knock("127.0.0.1", among, HELLO)
+        except UsageError as error:
+            heard.append(error.message)
+
+    with contextlib.closing(Door(among, "mine", {"welcome": 1}, refuse)) as door:
+        comes = threading.Thread(target=come)
+        comes.start()
+        with pytest.raises(UsageError, match="Ranks differ"):
+            door.gather([1], 10.0)
+        comes.join()
+    assert heard == ["Ranks differ"]
+
+
+def test_nobody_at_the_door_is_told_from_silence() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        knock("127.0.0.1", ports(), HELLO)
+
+
+def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:
+    among = ports()
+    with contextlib.closing(Door(among, "mine", {"welcome": 1}, lambda _hello: None)) as door:
+        follower = Link("one", [0])
+
+        def follow() -> None:
+            found = None
+            while found is None:
+                with contextlib.suppress(ConnectionRefusedError):
+                    found = knock("127.0.0.1", among, HELLO)
+            follower.open(*found[:2])
+            with contextlib.closing(Nodes(2, [follower], leads=False)) as nodes:
+                nodes.serve({"add": lambda one: {"sum": one + 1}})
+
+        follows = threading.Thread(target=follow)
+        follows.start()
+        links = door.gather([1], 10.0)
+        with contextlib.closing(Nodes(2, links)) as leader:
+            leader.order("add", 2, one=1)
+            ((link, answer),) = leader.answers(10.0)
+            assert answer is not None
+            assert (link.ranks, answer["sum"]) == ((1,), 2)
+            assert leader.exchange(None) is None
+            leader.order("add", 1, one=1)  # which has none of that node's ranks
+            assert leader.answers(10.0) == []
+            leader.order("add", 2, one=1)
+            follower.close()
+            while links[0].is_open:
+                time.sleep(0.01)
+            failure = leader.exchange(None)
+            assert failure is not None
+            assert failure.message.startswith("Node two with rank 1 was lost")
+            follower.mail.put({"order": "leave"})
+        follows.join()
