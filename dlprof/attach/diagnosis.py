@@ -45,33 +45,16 @@ _BLOCKED: Final = (
     *("sleep", "disk", "network", "lock", "gil", "threads", "handover", "child", "other"),
 )
 _FEW_LOOKS = 50
-_FEWEST_BATCHES = 5
 
-_BATCH_READS, _TENSOR_READS = 2, 6
-"""Reads by which main takes a batch's message, and the descriptor of one of its tensors."""
-
-_RECEIVE_S, _TENSOR_S = 0.00015, 0.00015
-"""What receiving takes for a batch, and for each of its tensors (measured: 0.30 ms for one
-tensor, 14.6 for a hundred)."""
 
 _WAITS, _BURSTS, _IDLE = 0.15, 0.1, 0.25
 """Share of looks in which main waits, by order or a lock and by bursts, and of workers that idle,
 from which they count."""
 
-_OBJECT_BYTE_S, _COLLECTED = 2e-9, 10.0
-"""CPU for pickling a byte from which it is Python objects rather than an array's buffer, and how
-much longer making such objects again takes: in a process with torch the garbage collector runs
-beside it. Measured: 1.3 and 12 ms for 246 KB, 0.12 and 2.1 ms for 48 KB."""
 
 _HELD, _MOSTLY = 0.4, 0.5
 """Finished batches that main keeps while it waits for an earlier one, from which order counts."""
 
-_LOCKED = 0.3
-"""Share of the workers' time in locks that processes share, from which these are the cause."""
-
-_TURNS, _TURNING = 1, 0.3
-"""Times that the workers were started within the window, and share of the looks that found fewer
-workers than there are at most, from which starting them is the cause."""
 
 _BEFORE = ("memory.", "cpu.affinity", "cpu.quota", "cpu.threads", "cpu.oversubscribed")
 """Causes that come before what looks show: these end the training, or hold all of it back."""
@@ -79,7 +62,6 @@ _BEFORE = ("memory.", "cpu.affinity", "cpu.quota", "cpu.threads", "cpu.oversubsc
 _UNSEEN: Final = frozenset({"collate", "data.duplicated", "data.truncated", "workers.unfed"})
 """Causes that no look can show."""
 
-_ALWAYS = 0.98
 _HANGS = (
     "The loader hangs: the training waits, workers have nothing to do, and no batch is on its way. "
     "A worker could not send one: its batch can't be pickled, or shared memory is full. Its own "
@@ -97,7 +79,6 @@ _LEAST_GROWN, _FILLED_UP = 48 << 20, 112 << 20
 """Steady growth of each worker that counts: once memory has had the batches to fill up, and before
 that (both as in ``advise/thresholds.py``)."""
 
-_FULL = 0.9
 _LONGEST_MESSAGE = 16384
 _BLIND: Final[Mapping[FindingCode, str]] = {
     "fetch.cpu": "__getitem__ and collate_fn look alike",
@@ -306,7 +287,8 @@ def _tensors(seen: Seen) -> int | None:
     batches = seen.main.messages
     if not batches:
         return None
-    return max(0, round((seen.main.reads / batches - _BATCH_READS) / _TENSOR_READS)) or None
+    # Main takes a batch's message by 2 reads, and the descriptor of each of its tensors by 6.
+    return max(0, round((seen.main.reads / batches - 2) / 6)) or None
 
 
 def _diagnosed(
@@ -339,7 +321,7 @@ def _diagnosed(
 
 def _hangs(seen: Seen, shares: _Shares) -> bool:
     """Whether main waits, no worker has anything to do, and nothing is on its way."""
-    stuck = shares.wait >= _ALWAYS and shares.idle >= _ALWAYS and not seen.main.messages
+    stuck = shares.wait >= 0.98 and shares.idle >= 0.98 and not seen.main.messages
     return stuck and len(seen.looks) >= _FEW_LOOKS
 
 
@@ -496,12 +478,16 @@ def _receive_s(seen: Seen) -> float:
 
     By its tensors, or, where it is large, by what pickling it takes.
     """
-    by_tensors = _RECEIVE_S + _TENSOR_S * (_tensors(seen) or 0)
+    # Receiving takes 0.30 ms for a batch of one tensor, and 14.6 for one of a hundred (measured).
+    by_tensors = 0.00015 + 0.00015 * (_tensors(seen) or 0)
     if (_message_bytes(seen) or 0.0) <= _LONGEST_MESSAGE:
         return by_tensors
     pickled_s = sum(each.feeding_cpu_s for each in seen.workers)
     each_byte_s = pickled_s / max(1, sum(each.message_bytes for each in seen.workers))
-    times = _COLLECTED if each_byte_s >= _OBJECT_BYTE_S else 1.0
+    # From 2 ns of CPU for pickling a byte it is Python objects rather than an array's buffer.
+    # Making such objects again takes ten times as long: in a process with torch the garbage
+    # collector runs beside it. Measured: 1.3 and 12 ms for 246 KB, 0.12 and 2.1 ms for 48 KB.
+    times = 10.0 if each_byte_s >= 2e-9 else 1.0
     return max(by_tensors, times * pickled_s / max(1, seen.main.messages))
 
 
@@ -509,7 +495,7 @@ def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> I
     """Causes that the looks show by themselves, where no batch's own time has to be known."""
     making = statistics.fmean(each.share("lock") for each in seen.workers) if seen.workers else 0.0
     turning = _turning(seen)
-    if seen.started_workers >= _TURNS * max(1, len(seen.workers)) and turning >= _TURNING:
+    if seen.started_workers >= max(1, len(seen.workers)) and turning >= 0.3:
         yield _finding(
             "startup",
             "Starting workers costs more than it saves",
@@ -522,7 +508,7 @@ def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> I
                 dataloader_kwargs={"persistent_workers": True},
             ),
         )
-    elif making >= _LOCKED and shares.wait >= _WAITS:
+    elif making >= 0.3 and shares.wait >= _WAITS:
         yield _finding(
             "lock",
             "Workers wait for each other",
@@ -672,7 +658,7 @@ def _broken(
     if seen.oom_kills:
         message = "The kernel killed a process of it for memory."
         failure = Failure(kind="out_of_memory", message=message, hint="")
-    elif used >= _FULL or free < (seen.shared_tensor_bytes or 0.0):
+    elif used >= 0.9 or free < (seen.shared_tensor_bytes or 0.0):
         message = f"Shared memory was {percent(used)} full."
         failure = Failure(kind="shared_memory", message=message, hint="")
     trial = Trial(
@@ -706,7 +692,7 @@ def _certainty(
         return "high", looks
     if seen.ended:
         return "low", f"{looks}, until it ended"
-    if seen.workers and seen.main.messages < _FEWEST_BATCHES:
+    if seen.workers and seen.main.messages < 5:
         return "low", f"{looks} saw {seen.main.messages} batches: watch longer (--seconds 60)"
     if first is None or len(seen.looks) < _FEW_LOOKS or first.doubtful:
         reason = first.doubtful.rstrip(".") if first is not None else ""

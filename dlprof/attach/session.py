@@ -22,8 +22,6 @@ from dlprof.machine.portable import has_proc
 from dlprof.records import Machine
 
 _NS = 1_000_000_000
-_LOOKS_SHARE, _REFRESH_SHARE = 0.002, 0.0015
-"""Of one core, that looks at all trainings may take together, and finding and judging them."""
 
 _LONGEST_NS = 30 * _NS
 
@@ -153,12 +151,14 @@ class Board:
                 if not each.watcher.look():
                     self._forget(key)
                     continue
-                pauses.append(each.watcher.pause_s(_LOOKS_SHARE / len(self._watched)))
+                # Looks at all of them may take two thousandths of a core together.
+                pauses.append(each.watcher.pause_s(0.002 / len(self._watched)))
             self._sleep(max(0.0, min(pauses)))
         judged_ns = time.process_time_ns()
         found = [self._so_far(each) for each in self._watched.values()]
         cost_ns += time.process_time_ns() - judged_ns
-        self._pause_ns = int(cost_ns / _REFRESH_SHARE)
+        # Finding and judging them may take less.
+        self._pause_ns = int(cost_ns / 0.0015)
         return tuple(sorted(found, key=_waits, reverse=True))
 
     def close(self) -> None:

@@ -37,15 +37,7 @@ from dlprof.machine.waits import Wait
 SHARE = 0.004
 """Of one core, that looking may take: half a percent less what the figures at both ends take."""
 
-_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.025, 0.5
-_OFTEN_S, _SELDOM_S = 0.2, 1.0
-_MOST_LOOKS = 4000
-_FIONREAD = 0x541B
-_LONG_MESSAGE = 8192
-"""Mean bytes a write from which a message takes two of them: Python writes one of more than 16 KiB
-behind its length."""
 
-_FEWEST_SIZES = 5
 _TENSOR = "/shm/torch_"
 _NS = 1_000_000_000
 
@@ -194,7 +186,7 @@ class Watcher:
         self._listed: str | None = None
         self._started = 0
         self._pipes = _Pipes(self._proc, training.pid)
-        self._looks: collections.deque[Look] = collections.deque(maxlen=_MOST_LOOKS)
+        self._looks: collections.deque[Look] = collections.deque(maxlen=4000)
         self._seldom_ns = self._often_ns = 0
         self._shm_used: float | None = None
         self._tensor_bytes: float | None = None
@@ -212,10 +204,10 @@ class Watcher:
         """Look once; ``False`` where the training has ended."""
         now = self._clock()
         if now >= self._seldom_ns:
-            self._seldom_ns = now + int(_SELDOM_S * _NS)
+            self._seldom_ns = now + int(1.0 * _NS)
             self._look_around()
         elif now >= self._often_ns:
-            self._often_ns = now + int(_OFTEN_S * _NS)
+            self._often_ns = now + int(0.2 * _NS)
             self._sampler.look()
             self._weigh_shared()
             self._find_pin()
@@ -249,7 +241,7 @@ class Watcher:
 
     def pause_s(self, share: float = SHARE) -> float:
         """Seconds until the next look: uneven, and so long that looking stays cheap."""
-        mean = min(_MOST_PAUSE_S, max(_LEAST_PAUSE_S, self._look_ns / _NS / share))
+        mean = min(0.5, max(0.025, self._look_ns / _NS / share))
         return mean * random.uniform(0.5, 1.5)
 
     def usage(self) -> tuple[Snapshot, Snapshot]:
@@ -494,14 +486,15 @@ class _Process:
 
 def _steady(sizes: Sequence[int]) -> int:
     """Twice the growth in the half in which it is less; 0 of a few sizes."""
-    if len(sizes) < _FEWEST_SIZES:
+    if len(sizes) < 5:
         return 0
     middle = sizes[len(sizes) // 2]
     return max(0, 2 * min(middle - sizes[0], sizes[-1] - middle))
 
 
 def _messages(writes: int, chars: int) -> int:
-    return writes // 2 if chars / writes > _LONG_MESSAGE else writes
+    # Python writes a message of more than 16 KiB behind its length, in two writes.
+    return writes // 2 if chars / writes > 8192 else writes
 
 
 class _Pipes:
@@ -575,7 +568,7 @@ def _unread(file: int) -> int:
     import fcntl  # noqa: PLC0415 - not on Windows
 
     try:
-        count: int = struct.unpack("i", fcntl.ioctl(file, _FIONREAD, b"\0\0\0\0"))[0]
+        count: int = struct.unpack("i", fcntl.ioctl(file, 0x541B, b"\0\0\0\0"))[0]  # FIONREAD
     except OSError:
         return 0
     return count

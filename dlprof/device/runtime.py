@@ -300,7 +300,6 @@ def held_bytes(runtime: Runtime) -> int | None:
 
 
 _SCRATCH_BYTES = 64 << 20
-_ROUNDS = 8
 _WARM_UP_S = 0.25
 """A card that rests has low clocks, by up to a factor of ten, and raises them only under load."""
 
@@ -330,7 +329,7 @@ class Spinner:
         self._timed(1)  # loads the kernel
         until_s, best_s = time.perf_counter() + _WARM_UP_S, math.inf
         while best_s == math.inf or time.perf_counter() < until_s:
-            best_s = min(best_s, self._timed(_ROUNDS) / _ROUNDS)
+            best_s = min(best_s, self._timed(8) / 8)
         return best_s
 
     def _timed(self, count: int) -> float:

@@ -8,15 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.records import Config, Diagnosis, Estimate, Finding, Fix, WatchedLoader
 
-_FAR_LESS = 0.5
-"""Batches an epoch of a rank, over those of the rank that got most, up to which it lacks data."""
-
-_LEAST_BATCHES = 10
-"""An epoch, of the rank that got most: of fewer, how they fall between ranks says little."""
-
-_LEAST_WAIT = 0.05
-"""Share of its loop that the loader of all ranks is waited for, from which that is a cause."""
-
 _DISPATCH = """config = accelerate.DataLoaderConfiguration(dispatch_batches=False)
 accelerator = accelerate.Accelerator(dataloader_config=config)"""
 
@@ -54,8 +45,10 @@ def _unfed(
     made |= {rank: each for rank, seen in others.items() for each in seen if _same(each, loader)}
     batches = {rank: each.batches / max(1, each.epochs) for rank, each in sorted(made.items())}
     most = max(batches.values())
-    poor = [rank for rank, count in batches.items() if count <= _FAR_LESS * most]
-    if len(made) < 2 or most < _LEAST_BATCHES or not poor:  # a loader of rank 0 alone
+    # A rank with at most half of the batches of the one that got most lacks data.
+    poor = [rank for rank, count in batches.items() if count <= 0.5 * most]
+    # A loader of rank 0 alone has no others, and how a few batches fall between ranks says little.
+    if len(made) < 2 or most < 10 or not poor:
         return
     none = all(batches[rank] == 0 for rank in poor)
     named = f"{'Rank' if len(poor) == 1 else 'Ranks'} {', '.join(map(str, poor))}"
@@ -92,7 +85,7 @@ def _same(one: WatchedLoader, other: WatchedLoader) -> bool:
 def _dispatched(loader: WatchedLoader) -> Iterator[Finding]:
     """Rank 0 loads for all ranks, as accelerate does for iterable datasets unless told not to."""
     wait, ranks = loader.wait_fraction or 0.0, loader.loads_for
-    if ranks < 2 or wait < _LEAST_WAIT:  # what holds nobody up is no fault
+    if ranks < 2 or wait < 0.05:  # what holds nobody up is no fault
         return
     gain = 1 / (1 - wait + wait / ranks)
     text = (

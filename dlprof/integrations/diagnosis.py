@@ -40,13 +40,6 @@ from dlprof.records import (
 )
 from dlprof.units import counted
 
-_WORTH_TELLING = 0.05
-"""Share of the script's time that a loader and copies of its batches take, from which its causes
-are told: below it the report says that no loader holds the script up."""
-_TOO_FEW_BATCHES = 10
-_FEW_BATCHES = 30
-_MOST_UNTOLD = 3
-_FELT = 0.05
 _ROLE: Final = "present"
 _MAKE_ONCE = "make it once, before the first epoch, or its workers can't persist."
 
@@ -86,7 +79,8 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
         each.name: findings for each in loaders if (findings := _wrong_data(each, machine, target))
     }
     machine = _share_of(machine, local_ranks)
-    costly = [each for each in loaders if _cost_s(each) >= _WORTH_TELLING * wall_s and each.batches]
+    # Below this share of the script's time the report says that no loader holds the script up.
+    costly = [each for each in loaders if _cost_s(each) >= 0.05 * wall_s and each.batches]
     costly.sort(key=_cost_s, reverse=True)
     told = {each.trial_id: each for each in explanations}
     notes: list[str] = []
@@ -100,7 +94,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
             script = _script(loader, explanation, wall_s, start_method)
             evidence = dataclasses.replace(evidence, script=script)
             return _with_wrong(_diagnosed(evidence, loader, notes), wrong)
-        if missing and len(notes) < _MOST_UNTOLD:
+        if missing and len(notes) < 3:
             notes.append(f"Why {loader.name} is waited for is not known: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
     found = Diagnosis(config=config, findings=(), notes=tuple(notes))
@@ -197,17 +191,17 @@ def _missing(explanation: Explanation | None, refused: str) -> str:
     if explanation is None or not explanation.hooked:
         reasons = explanation.unavailable.values() if explanation is not None else ()
         return refused or next(iter(reasons), "its batches were not traced (--follow does that)")
-    if explanation.batches < _TOO_FEW_BATCHES:
+    if explanation.batches < 10:
         seen = explanation.batches
         batches = f"{seen} batch" if seen == 1 else f"{seen} batches"
-        return f"only {batches} could be traced, and {_TOO_FEW_BATCHES} are needed"
+        return f"only {batches} could be traced, and 10 are needed"
     return ""
 
 
 def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) -> Diagnosis:
     batches = sum(each.batches for each in evidence.explanations())
     told = [f"Diagnosis of {loader.name} from {batches} traced batches."]
-    if batches < _FEW_BATCHES:
+    if batches < 30:
         told.append("So few batches show little of their spread.")
     found = diagnose(evidence, [*notes, *told])
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
@@ -322,7 +316,7 @@ def _is_disturbed(explanation: Explanation, usage: Usage, cores: float) -> bool:
     """Whether others took cores that making batches waited for."""
     waited_s, made_s = sum(explanation.costs.run_queue_s), sum(explanation.costs.cpu_s)
     others = usage.other_cpu_cores or 0.0
-    return others > OTHERS * cores and waited_s > _FELT * (waited_s + made_s)
+    return others > OTHERS * cores and waited_s > 0.05 * (waited_s + made_s)
 
 
 def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:

@@ -18,8 +18,6 @@ BATCHES = 200
 FEW: Final = 60
 """Where steps are to be measured by themselves as well, which begins behind those that are."""
 
-_FILLINGS = 4
-_MOST_BATCHES = 2000
 SECONDS = 10.0
 """Followed at most of each loader, from its first batch."""
 
@@ -43,7 +41,7 @@ class Follower:
 
         self._name, self._config = name, config
         self._warm_up = config.batches_in_flight + config.num_workers
-        batches = min(_MOST_BATCHES, max(batches, _FILLINGS * self._warm_up))
+        batches = min(2000, max(batches, 4 * self._warm_up))
         self._tracer: Tracer = Tracer(
             capacity=batches, stop_after_batches=batches, stop_after_s=SECONDS
         )

@@ -39,32 +39,18 @@ LEAD: Final = 2
 """Steps with batches from memory that are left out of each round."""
 
 _LEAST_ROUNDS, _SURE_ROUNDS, _MOST_ROUNDS = 3, 8, 40
-_SURE = 0.015
-"""Half of an interval, as a share of the period, at which no further round is needed."""
 
-_MOST_REPLAYED = 400
 _LEAST_BLOCK, _MOST_BLOCK, _BLOCK_S = 8, 40, 0.05
 """Batches given again in a round, and how long they should take."""
 
-_EXTRA = 0.5
-"""Time for batches given again, as a share of the time for those of the loader's own, that is kept
-from the round on from which there is an answer."""
 
 _MOST_BYTES = 512 * 2**20
-_LEAST_KEPT = 4
 _LEVELS = 8
 """Looks at the queues from which it is known how many batches are ready as a rule."""
 
-_MOST_SETTLING = 20
-"""Fillings of the queues after which a round begins however many batches are ready."""
 
 _REST_S, _LONGEST_REST_S, _POLL_S = 1.0, 10.0, 0.002
-_LAST_PUT_S = 0.01
-"""What a worker may still take to send what is in its queue already."""
 
-_TRIES = 3
-_RARE = 5.0
-"""Steps that take so many times as long as usual do something else as well, as to save a model."""
 
 _Phase = Literal["settling", "live", "replaying"]
 
@@ -347,7 +333,8 @@ class LoopHeadroom:
         level = backlog.ready if self._workers else None
         if level is None:
             return True
-        long = self._since >= _MOST_SETTLING * max(1, self._in_flight)
+        # After so many fillings of the queues, a round begins however many batches are ready.
+        long = self._since >= 20 * max(1, self._in_flight)
         if self._usual is None or long:
             if len(self._levels) < _LEVELS:
                 return False
@@ -356,7 +343,8 @@ class LoopHeadroom:
 
     def _may_go_on(self) -> bool:
         own_ns = self._clock() - self._began_ns - self._extra_ns
-        return self._figures.count < _LEAST_ROUNDS or self._extra_ns <= _EXTRA * own_ns
+        # From the answer on, batches given again take at most half of the time of the loader's own.
+        return self._figures.count < _LEAST_ROUNDS or self._extra_ns <= 0.5 * own_ns
 
     def _settle(self) -> None:
         self._phase: _Phase = "settling"
@@ -385,7 +373,7 @@ class LoopHeadroom:
             return
         if not self._is_at_rest(backlog, live):
             self._unrested += 1
-            if self._unrested >= _TRIES:
+            if self._unrested >= 3:
                 self._refuse(f"its workers did not come to rest in {_LONGEST_REST_S:g} s")
             self._skip(self._clock())
             self._settle()
@@ -411,7 +399,8 @@ class LoopHeadroom:
             if self._clock() - began_ns > longest_s * NS:
                 return False
             self._all.sleep(_POLL_S)
-        self._all.sleep(_LAST_PUT_S)
+        # What a worker may still take to send what is in its queue already.
+        self._all.sleep(0.01)
         return True
 
     def _give_again(self) -> Any:
@@ -439,7 +428,7 @@ class LoopHeadroom:
         self._figures.add(self._live, [step for _, step in self._measured[LEAD:]])
         self._settle()
         figures = self._figures
-        if figures.replayed >= _MOST_REPLAYED or figures.count >= _MOST_ROUNDS or figures.sure:
+        if figures.replayed >= 400 or figures.count >= _MOST_ROUNDS or figures.sure:
             self._finish()
 
     # Batches that are kept.
@@ -478,7 +467,7 @@ class LoopHeadroom:
     def _shorten_block(self, size: int, block: int | None = None) -> None:
         """To as many batches as are kept, or to so many."""
         self._block = len(self._copies) - LEAD if block is None else block
-        if self._block < _LEAST_KEPT:
+        if self._block < 4:
             self._refuse(f"its batches of {format_bytes(size)} are too large to keep some")
 
     def _find_device(self) -> None:
@@ -592,7 +581,8 @@ class Rounds:
             return False
         periods, _, steps = self._means(usual_only=True)
         share = ratio_interval(steps, periods)
-        return share.high is not None and share.high - share.value <= _SURE
+        # A half-width of so much of the period needs no further round.
+        return share.high is not None and share.high - share.value <= 0.015
 
     def told(self, *, extra_steps: int, extra_s: float, overlaps: bool) -> Headroom:
         """The record.
@@ -628,8 +618,9 @@ class Rounds:
         """Each round's period, wait, and step with batches given again, in seconds."""
         most_live = most_again = math.inf
         if usual_only:
-            most_live = _RARE * statistics.median(step for each in self._live for _, step in each)
-            most_again = _RARE * statistics.median(step for each in self._again for step in each)
+            # Much longer steps do something else as well, such as to save a model.
+            most_live = 5.0 * statistics.median(step for each in self._live for _, step in each)
+            most_again = 5.0 * statistics.median(step for each in self._again for step in each)
         found: tuple[list[float], list[float], list[float]] = ([], [], [])
         for live, again in zip(self._live, self._again, strict=True):
             own = [each for each in live if each[1] <= most_live]

@@ -21,9 +21,6 @@ NS: Final = 1_000_000_000
 NEVER_NS: Final = 2**63
 MOST_PENDING: Final = 256
 """Batches after which a thread's entries are worked out."""
-_MOST_READINGS = 64
-_MOST_THREADS = 64
-_LAST_WORD_S = 1.0
 
 Clock = Callable[[], int]
 
@@ -243,7 +240,7 @@ class Ledger:
     def held(self) -> Iterator[None]:
         """Keep other threads from changing the figures."""
         # In a process forked while another thread held the lock, nobody would let it go.
-        held = self._lock.acquire(timeout=_LAST_WORD_S)
+        held = self._lock.acquire(timeout=1.0)
         try:
             yield
         finally:
@@ -273,7 +270,7 @@ class Ledger:
         self._readings = [each for each in self._readings if each.times]
         if reading not in self._readings:
             self._readings.append(reading)
-        for old in self._readings[:-_MOST_READINGS]:
+        for old in self._readings[:-64]:
             for thread, times in list(old.times.items()):
                 self._work_out(times, thread)
             old.times.clear()
@@ -291,7 +288,7 @@ class Ledger:
     def _count(self, batches: int, got_ns: int, thread: int) -> None:
         self.batches += batches
         self._last_ns = max(self._last_ns, got_ns)
-        if len(self._threads) < _MOST_THREADS:
+        if len(self._threads) < 64:
             self._threads.add(thread)
 
     def _fail(self, raised: type[BaseException]) -> None:

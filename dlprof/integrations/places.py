@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-_MOST_CALLERS = 8
-_MOST_FRAMES = 200
 _OWN = str(Path(__file__).parents[1]) + os.sep
 _RUNNER = str(Path(__file__).with_name("script.py"))
 _STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
@@ -52,11 +50,11 @@ def place_of(frame: FrameType | None) -> Place:
     own = [each for each in frames if not is_library(each[0])]
     if not own:
         own = [each for each in frames if not _is_torch(each[0])]
-    return Place(tuple(own[:_MOST_CALLERS]))
+    return Place(tuple(own[:8]))
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(_MOST_FRAMES):
+    for _ in range(200):
         if frame is None or frame.f_code.co_filename == _RUNNER:
             return  # further out is what started the script
         if not _is_machinery(frame.f_code.co_filename):

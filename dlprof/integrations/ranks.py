@@ -19,9 +19,6 @@ _PATIENCE_S, _PAUSE_S = 3.0, 0.25
 _TOGETHER = timedelta(minutes=2)
 """Between the starts of the ranks of one job on one machine, at most."""
 
-_ATTEMPTS = 7
-"""Attempts of a job that never share a name with another's of the next process number."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
@@ -124,7 +121,8 @@ def job_moment(
         return datetime.now().astimezone()
     told = environ.get("TORCHELASTIC_RESTART_COUNT", "")
     attempt = int(told) if told.isdecimal() else 0
-    apart = (_ATTEMPTS * parent + attempt) % 1_000_000
+    # Seven attempts of a job never share a name with another's of the next process number.
+    apart = (7 * parent + attempt) % 1_000_000
     return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
 
 

@@ -29,7 +29,6 @@ from dlprof.targets.adapters import call_at, call_of, ranks_served
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
 _MOST_LOADERS = 64
-_MOST_DATASETS = 4  # told apart among loaders that are alike in all else
 _OTHERS = "other loaders"
 _READING = "_dlprof_reading"
 _NOT_THE_USERS = (*LOADING_MODULES, "dlprof.")
@@ -300,7 +299,7 @@ class Recorder:
             if seen.is_over(dataset):
                 seen.dataset = _reference(dataset)
                 return seen
-        if len(group) >= _MOST_DATASETS:
+        if len(group) >= 4:  # told apart among loaders that are alike in all else
             return group[-1]
         if len(self._seen) >= _MOST_LOADERS:
             return self._other()

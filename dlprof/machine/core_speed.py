@@ -33,10 +33,6 @@ _MOST_CORES = 16
 to window."""
 
 
-_SLOW = 1.3
-"""A visit counts as slow if it took this many times as long as the quickest tenth: single visits of
-one state scatter by 7 to 10 %, states lie 1.8x apart."""
-
 UNPINNED = "threads can't be put on a core of their choice on this system"
 TOO_SHORT = "the window was too short to visit each core"
 ELSEWHERE = "it ran on more cores than can be visited in a window"
@@ -141,12 +137,14 @@ class SpeedProbe:
             return None
         visits = sorted(speed for seen in self._visits.values() for speed in seen)
         quick = visits[math.ceil(0.9 * len(visits)) - 1]
+        # A visit counts as slow if it took this many times as long as the quickest tenth: single
+        # visits of one state scatter by 7 to 10 %, states lie 1.8x apart.
         return CoreSpeeds(
             median=statistics.median(speeds),
             low=speeds[0],
             high=speeds[-1],
             unit=CoreSpeeds.unit_of(platform.python_version()),
-            slow_fraction=sum(speed * _SLOW < quick for speed in visits) / len(visits),
+            slow_fraction=sum(speed * 1.3 < quick for speed in visits) / len(visits),
         )
 
     def _visit(

@@ -28,7 +28,6 @@ State = Literal["ok", "warning", "problem"]
 
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
-_SOCKET_PATH = 108  # bytes of a socket's name, unix(7)
 _SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
 
@@ -340,7 +339,7 @@ def _temporary_files(facts: SystemFacts) -> Iterator[Check]:
     if place is None:
         advice = "Free room on the disk, or name another directory with TMPDIR."
         yield Check(name, "problem", "No directory for them can be written to.", advice)
-    elif len(os.fsencode(place)) + _SOCKET_NAME >= _SOCKET_PATH:
+    elif len(os.fsencode(place)) + _SOCKET_NAME >= 108:  # bytes of a socket's name, unix(7)
         text = f"The name of {place} is too long for the sockets of multiprocessing."
         yield Check(name, "problem", text, "Set TMPDIR to a shorter path.")
     else:

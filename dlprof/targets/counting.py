@@ -9,8 +9,6 @@ from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
 _MOST_CHANNELS = 4  # that two images of one sample have in common
-_FEWEST = 3  # samples that have to differ from each other before equal ones say anything
-_MOST_STAGES, _LONGEST_STAGE = 8, 64  # of a pipeline, and in a list: a longer one holds the data
 
 
 Digest = tuple[int, int]
@@ -204,7 +202,8 @@ def agreeing(streams: Sequence[Sequence[Digest]]) -> set[tuple[int, int]] | None
         Then samples are drawn with replacement or hardly differ, and equal ones say nothing.
     """
     sets = [{whole for whole, _ in stream} for stream in streams]  # some workers may idle
-    if min(len(each) or _FEWEST for each in sets) < _FEWEST or any(map(_repeats, streams)):
+    # Fewer samples have to differ from each other before equal ones say anything.
+    if min(len(each) or 3 for each in sets) < 3 or any(map(_repeats, streams)):
         return None
     # Share of a worker's samples that another gave too, from which they are duplicates
     return {
@@ -227,13 +226,13 @@ def is_resampled(dataset: object, depth: int = 0) -> bool:
     for kind in type(dataset).__mro__:
         if "resampl" in kind.__name__.lower() and kind.__module__.partition(".")[0] == "webdataset":
             return True
-    if depth > _MOST_STAGES:
+    if depth > 8:
         return False
     stages: Iterable[object] = getattr(dataset, "__dict__", {}).values()
     if type(dataset) in (list, tuple):  # no class of the user's, whose code would run
         stages = dataset  # type: ignore[assignment]
     held = (each for each in stages if _is_stage(each))
-    return any(is_resampled(each, depth + 1) for each in itertools.islice(held, _LONGEST_STAGE))
+    return any(is_resampled(each, depth + 1) for each in itertools.islice(held, 64))
 
 
 def _is_stage(found: object) -> bool:

@@ -39,10 +39,6 @@ from dlprof.targets.faults import one_line
 _FEW = 64
 """Entries up to which a list or dict is looked into one by one for what holds the most."""
 
-_DEEPEST = 8
-_MOST_LEAVES = 2_000
-_MOST_NAMED = 10
-_LEAST_NAMED_BYTES = 4096
 
 _AT_ONCE = 256
 """Entries that are pickled at once, at most: as one list, as torch would find them."""
@@ -50,12 +46,9 @@ _AT_ONCE = 256
 _SAMPLE_S, _SAMPLE_BYTES = 0.25, 8 << 20
 """Of one attribute; what has fewer is weighed as a whole."""
 
-_CHUNK_S = 0.02
 _SLOW_STATE_S = 0.02
 """Time in a ``__getstate__`` of the user's that counts by itself."""
 
-_LISTED = 200_000
-"""Entries of a dict or set that are looked at: listing more would copy their pages, too."""
 
 _OBJECTS = 20_000
 """Objects of an attribute that are counted, each with its size."""
@@ -66,11 +59,8 @@ _WHOLE = ("pandas", "polars", "pyarrow", "PIL")
 _PART = 1_000
 """Entries of a container within an attribute that stand for all of it."""
 
-_PAGE = 4096
 _FLAT_APART, _COPIED_SLICE = 1 << 20, 16 << 20
 """Bytes from which flat data is not pickled, and of which pickling shows what that takes."""
-_FLAT_FROM = 4096
-"""Bytes from which a text, or bytes, counts as flat but for its first page."""
 
 
 _now_s = time.perf_counter
@@ -120,7 +110,7 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
     gc.unfreeze()
     found = sorted(weigher.weights, key=_heaviness, reverse=True)
     return DatasetWeight(
-        attributes=tuple(each for each in found if _worth_naming(each))[:_MOST_NAMED],
+        attributes=tuple(each for each in found if _worth_naming(each))[:10],
         pickled_bytes=math.fsum(each.pickled_bytes for each in found),
         pickle_s=math.fsum(each.pickle_s for each in found),
         unpickle_s=math.fsum(each.unpickle_s for each in found),
@@ -143,7 +133,7 @@ def _heaviness(weight: AttributeWeight) -> tuple[float, float]:
 def _worth_naming(weight: AttributeWeight) -> bool:
     size = max(weight.pickled_bytes, weight.object_bytes, weight.flat_bytes)
     slow = weight.how == "at_least" or weight.pickle_s >= _SLOW_STATE_S
-    return size >= _LEAST_NAMED_BYTES or bool(weight.failure) or slow
+    return size >= 4096 or bool(weight.failure) or slow
 
 
 @contextlib.contextmanager
@@ -254,7 +244,7 @@ class _Weigher:
         self._pickler, self._unpickler = _Pickler(self._sink), None
 
     def _look(self, name: str, value: Any, depth: int) -> None:
-        if len(self.weights) >= _MOST_LEAVES or _now_s() > self.until_s:
+        if len(self.weights) >= 2_000 or _now_s() > self.until_s:
             self.unavailable["attributes"] = "weighing all of them takes too long"
             return
         if id(value) in self._seen:
@@ -264,7 +254,7 @@ class _Weigher:
         fault = ""
         inside: Sequence[tuple[str, Any]] | None = None
         self._last_s = _spent_s()
-        if depth < _DEEPEST:
+        if depth < 8:
             try:
                 inside, fault = _inside(value)
             except Exception as error:  # noqa: BLE001 - whatever the user's __getstate__ raises
@@ -361,7 +351,7 @@ class _Weigher:
             found = self._sent(taken, len(taken))
             done += len(taken)
             parts.append(found)
-            if found.pickle_s + found.unpickle_s < _CHUNK_S:
+            if found.pickle_s + found.unpickle_s < 0.02:
                 chunk = min(2 * chunk, _AT_ONCE)
             size = sum(each.pickled_bytes for each in parts)
             if size >= _SAMPLE_BYTES or _now_s() - began_s >= _SAMPLE_S:
@@ -461,7 +451,7 @@ def _size_of(value: Any) -> tuple[float, float]:
         size = sys.getsizeof(value)
     except Exception:  # noqa: BLE001 - a __sizeof__ of the user's
         return 64.0, 0.0
-    return float(min(size, _PAGE)), float(max(0, size - _PAGE))
+    return float(min(size, 4096)), float(max(0, size - 4096))  # a page
 
 
 def _joined(name: str, key: str) -> str:
@@ -506,7 +496,8 @@ def _entries(value: Any) -> tuple[int, _Entries | None]:
     if _is(value, dict | set | frozenset | collections.deque):
         count = len(value)
         source = dict.items(value) if _is(value, dict) else iter(value)
-        listed = [each for each, _ in zip(source, range(_LISTED), strict=False)]
+        # Listing more entries of a dict or set would copy their pages, too.
+        listed = [each for each, _ in zip(source, range(200_000), strict=False)]
         step = _stride(len(listed))
         return count, _Entries(len(listed), lambda place: listed[place * step % len(listed)])
     return 1, None
@@ -537,7 +528,7 @@ def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kin
         return int(value.nbytes())
     if _is(value, bytearray | array.array | memoryview | mmap.mmap):
         return memoryview(value).nbytes
-    if _is(value, bytes | str) and len(value) >= _FLAT_FROM:
+    if _is(value, bytes | str) and len(value) >= 4096:
         return len(value)
     module = kind.__module__.partition(".")[0]
     if module == "numpy" and hasattr(kind, "nbytes") and hasattr(kind, "strides"):

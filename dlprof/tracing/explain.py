@@ -26,7 +26,6 @@ from dlprof.tracing.trace import Made, Row, Trace
 from dlprof.tracing.workers import worker_costs
 
 _NS = 1e-9
-_SLOWEST = 10
 LEAST_RESTED = 3
 """Batches from resting workers that tell what receiving one takes."""
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
@@ -247,7 +246,7 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
     for each in batches:
         for name, took in each.slowest:
             slowest[name] = max(took, slowest.get(name, 0))
-    first = sorted(slowest.items(), key=lambda pair: -pair[1])[:_SLOWEST]
+    first = sorted(slowest.items(), key=lambda pair: -pair[1])[:10]
     max_s = max(each.worst_ns for each in batches) * _NS
     # The kept ones are rounded otherwise than the worst, which none of them exceeds.
     at = _weighed_quantile([min(value, max_s) for value, _ in weighed], ends)

@@ -26,14 +26,7 @@ from dlprof.tracing.trace import Facts, Made
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
 _KEPT = 64
 _PER_S = 1e9
-_FAR_SLOWER = 4.0
-_WORTH_A_LOOK_S = 200e-6
-_SLOWEST = 4
 _LONGEST_NAME = 60
-_LOOK_EVERY_NS = 100_000_000
-_LOOK_SHARE = 200
-"""Looking up memory may take one part in so many of a worker's time: the kernel goes through all of
-its pages for it, 4 ms of CPU where torch is loaded and little else."""
 
 
 class Stamper:
@@ -142,8 +135,8 @@ class Stamper:
         count, total_s, worst_s = len(took), ends[-1] - ends[0], max(took)
         keys = self._keys(count)
         places = [took.index(worst_s)]
-        if worst_s > _WORTH_A_LOOK_S and worst_s * count > _FAR_SLOWER * total_s:
-            places = sorted(range(count), key=took.__getitem__, reverse=True)[:_SLOWEST]
+        if worst_s > 200e-6 and worst_s * count > 4.0 * total_s:
+            places = sorted(range(count), key=took.__getitem__, reverse=True)[:4]
         kept = array("d", took if count <= _KEPT else took[:: -(-count // _KEPT)])
         slowest = tuple([(_name(keys[each]), round(took[each] * _PER_S)) for each in places])
         return count, round(total_s * _PER_S), round(worst_s * _PER_S), kept.tobytes(), slowest
@@ -167,7 +160,9 @@ class Stamper:
         self._facts = look_up()._replace(kept=kept(self._dataset))
         took_ns = cpu_ns() - began_ns
         self._left_cpu += took_ns  # it belongs to no batch
-        pause_ns = max(_LOOK_EVERY_NS, _LOOK_SHARE * took_ns)
+        # Looking up memory takes at most one part in 200 of a worker's time: the kernel goes
+        # through all of its pages for it, 4 ms of CPU where torch is loaded and little else.
+        pause_ns = max(100_000_000, 200 * took_ns)
         self._next_look_ns = now_ns() + pause_ns
 
     def let_go(self) -> None:

@@ -10,15 +10,6 @@ from dlprof.records.stages import WorkerCosts
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row
 
-_NS = 1e-9
-_FEWEST_READINGS = 4
-_MOST_GROWING = 5
-_APART = 4
-"""Batches between two looks at how many entries a container has, which are exact."""
-
-_WARM_UP = 4
-"""The first quarter of a worker's readings shows caches that fill, not growth."""
-
 
 def worker_costs(
     rows: Sequence[Row], window_s: float, *, seen: Sequence[Row] | None = None
@@ -49,7 +40,7 @@ def _by_worker(rows: Sequence[Row]) -> dict[int, list[Made]]:
 
 def _costs(worker: int, made: Sequence[Made], ever: Sequence[Made], window_s: float) -> WorkerCosts:
     facts = [each.facts for each in ever if each.facts is not None]
-    busy_s = sum(each.collated - each.picked for each in made) * _NS
+    busy_s = sum(each.collated - each.picked for each in made) * 1e-9
     return WorkerCosts(
         worker=worker,
         batches=len(made),
@@ -82,8 +73,9 @@ def _growth(made: Sequence[Made]) -> float | None:
             points = []
         if each.facts is not None and each.facts.private_bytes != MISSING:
             points.append((each.ordinal, each.facts.private_bytes))
-    points = points[len(points) // _WARM_UP :]
-    if len(points) < _FEWEST_READINGS:
+    # The first quarter of a worker's readings shows caches that fill, not growth.
+    points = points[len(points) // 4 :]
+    if len(points) < 4:
         return None
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)
@@ -106,7 +98,7 @@ def _growing(made: Sequence[Made]) -> dict[str, float]:
     grown = {
         name: sizes[name] * (ys[-1][1] - ys[0][1]) / (ys[-1][0] - ys[0][0])
         for name, ys in points.items()
-        if ys[-1][0] - ys[0][0] >= _APART and ys[-1][1] > ys[(len(ys) - 1) // 2][1]
+        if ys[-1][0] - ys[0][0] >= 4 and ys[-1][1] > ys[(len(ys) - 1) // 2][1]
     }
-    first = sorted(grown, key=grown.__getitem__, reverse=True)[:_MOST_GROWING]
+    first = sorted(grown, key=grown.__getitem__, reverse=True)[:5]
     return {name: grown[name] for name in first if grown[name] > 0}

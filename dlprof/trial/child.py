@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
     from dlprof.trial.copying import DeviceCopier
 
-_BEAT_S = 1.0
 _NO_GROUP = "process group has not been initialized"
 _MEETING = timedelta(minutes=1)
 """For all ranks to come to a process group."""
@@ -165,7 +164,7 @@ class Session:
     def beat(self, now_s: float) -> None:
         """Say that batches still come, about once a second."""
         if now_s >= self._next_beat_s:
-            self._next_beat_s = now_s + _BEAT_S
+            self._next_beat_s = now_s + 1.0
             self._channel.send({"event": "beat"})
 
     def window(self, edge: str, fill_s: float) -> None:

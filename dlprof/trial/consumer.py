@@ -16,8 +16,6 @@ from dlprof.units import parse_step
 Consumer = Callable[[Any], object]
 
 _NAPS, _LONGEST_NAP_S = 5, 1e-3
-_LATEST_S = 2.5e-4
-"""An idle core's timer slack and waking stay below this; what is more is a crowd's doing."""
 
 _SHORTEST_S = 1e-9
 
@@ -85,7 +83,8 @@ def lateness_s(
         began_s = clock()
         sleep(nap_s)
         found.append(clock() - began_s - nap_s)
-    return min(max(0.0, sorted(found)[1]), _LATEST_S)
+    # An idle core's timer slack and waking stay below this; what is more is a crowd's doing.
+    return min(max(0.0, sorted(found)[1]), 2.5e-4)
 
 
 def try_consumer(consume: Consumer, batch: Any, step_callable: str | None) -> None:

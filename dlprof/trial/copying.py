@@ -42,11 +42,6 @@ _TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fract
 _EVERY = 4
 """Every so many batches are timed, and ever fewer in a long window."""
 
-_MOST_SAMPLES = 512
-"""Devices have only so many events."""
-
-_RUN_AHEAD = 2
-"""Batches whose work may be on its way while the loop goes on, where nothing else waits for it."""
 
 Window = Callable[[str, float], object]
 """Told of the window's ends; see ``measure``."""
@@ -239,7 +234,8 @@ class DeviceCopier:
         """Make ready to time this batch, if it is one of those that are timed."""
         if self._count % self._every:
             return None
-        if len(self._samples) >= _MOST_SAMPLES:
+        # Devices have only so many events.
+        if len(self._samples) >= 512:
             self._samples, self._every = self._samples[::2], 2 * self._every
         tensors = [tensor for _, tensor in tensors_of(batch)]
         sample = _TimedCopy(
@@ -307,7 +303,9 @@ class DeviceCopier:
         done = self._runtime.event()
         done.record(self._runtime.current())
         self._under_way.append(done)
-        if len(self._under_way) > _RUN_AHEAD:
+        # Batches whose work may be on its way while the loop goes on, where nothing else waits for
+        # it.
+        if len(self._under_way) > 2:
             self._under_way.popleft().synchronize()
 
 

@@ -31,9 +31,6 @@ _TELLING = frozenset({"id", "num_workers", "dataset", "__dict__"})
 _DUPLICATED = f"workers yield the same samples: {DUPLICATED_SIGN}"
 """The warning of a trial whose workers did ask: shares may begin alike, which long epochs tell."""
 
-_WEIGHED = 2
-"""Batches before the window whose bytes are counted."""
-
 
 class BatchChecks:
     """What the batches before the window show of a loader's data.
@@ -78,7 +75,7 @@ class BatchChecks:
         Raises:
             WrongDataError: The workers give the same samples, and none asked for its share.
         """
-        if self._seen < _WEIGHED:
+        if self._seen < 2:
             self.weigh(batch)
         if self._compared is None:
             return

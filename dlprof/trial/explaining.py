@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from dlprof.trial.copying import DeviceCopier
     from dlprof.trial.measure import Loop
 
-_FILLED = 1.5
-"""The queues are taken to be full after so many times the time that loading as many takes."""
 
 _REBATCHED = (
     "{name} makes other batches of those of the DataLoader that it holds, "
     "so only the wait in next() is timed"
 )
 _MOST_RESTING_S = 0.5
-_ROUNDS = 3
 
 
 class Explainer:
@@ -115,10 +112,11 @@ def take_rested(loop: Loop, config: Config, rate: float) -> None:
     """
     from dlprof.tracing.explain import LEAST_RESTED  # noqa: PLC0415
 
-    filled_s = _FILLED * config.batches_in_flight / rate if rate > 0 else math.inf
+    # The queues are taken to be full after so many times the time that loading as many takes.
+    filled_s = 1.5 * config.batches_in_flight / rate if rate > 0 else math.inf
     if not config.num_workers or config.pin_memory or filled_s > _MOST_RESTING_S:
         return
-    rounds = min(_ROUNDS, math.floor(_MOST_RESTING_S / filled_s))
+    rounds = min(3, math.floor(_MOST_RESTING_S / filled_s))
     if rounds * config.num_workers < LEAST_RESTED:
         return
     with contextlib.suppress(Exception):  # the window was sound, whatever comes behind it

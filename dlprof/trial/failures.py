@@ -168,8 +168,6 @@ _REFUSED = re.compile(
 _SENDING = "/multiprocessing/"
 _STARTING = re.compile(r"/torch/|/(subprocess|threading)\.py$")
 _HANDING_OVER = ("multiprocessing/connection.py", "multiprocessing/reduction.py")
-_TAIL_LINES = 30
-_TAIL_BYTES = 8192
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -437,7 +435,7 @@ def outcome_of(failure: Failure) -> Outcome:
 
 def last_lines(text: str) -> str:
     """The end of a log, short enough to keep in a record."""
-    return "\n".join(text[-_TAIL_BYTES:].splitlines()[-_TAIL_LINES:])
+    return "\n".join(text[-8192:].splitlines()[-30:])
 
 
 _REMEDIES = {

@@ -40,18 +40,12 @@ if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
 
 _TRIAL_DESCRIPTORS = 2  # its channel, and the file for what it prints
-_LINGER_S = 1.0
 _GRACE_S = 1.0
-_PARTING_S = 0.3
 _POLL_S = 0.002
 _MAX_MESSAGE = 1 << 20
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 _THREADS = Path("/proc/self/task")
-_SHARED_OUT = 1 << 18
-"""Elements of an operation that torch shares out among threads: it does from 32,768 on."""
-_FORK_PATIENCE_S = 3.0
-"""For an operation of 0.1 ms; where it takes longer, each trial builds the target for itself."""
 
 
 class ForkServer:
@@ -91,7 +85,7 @@ class ForkServer:
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._reap()
-                self._finish_child(linger_s=_LINGER_S)
+                self._finish_child(linger_s=1.0)
             if link in ready and not self._answer():
                 self._end_child()
                 return
@@ -188,7 +182,7 @@ class ForkServer:
         """
         began_s = time.monotonic()
         while (orphans := children() - self._own) and time.monotonic() < began_s + _GRACE_S:
-            if time.monotonic() > began_s + _PARTING_S:
+            if time.monotonic() > began_s + 0.3:
                 for pid in orphans:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
@@ -353,10 +347,12 @@ def _computes_in_fork() -> bool:
     pid = os.fork()
     if pid == 0:
         try:
-            torch.zeros(_SHARED_OUT).add_(1)
+            # Torch shares an operation out among threads from 32,768 elements on.
+            torch.zeros(1 << 18).add_(1)
         finally:
             os._exit(0)
-    ends_s = time.monotonic() + _FORK_PATIENCE_S
+    # For an operation of 0.1 ms; where it takes longer, each trial builds the target for itself.
+    ends_s = time.monotonic() + 3.0
     while time.monotonic() < ends_s:
         if os.waitpid(pid, os.WNOHANG)[0]:
             return True

@@ -19,14 +19,10 @@ from dlprof.records import GpuInfo, GpuUsage
 PERIOD_S = 0.5
 """NVML averages over up to a second: asking more than five times a second adds nothing."""
 
-_SHARE = 0.02
-"""Most that asking may take of a core; where it takes more, it is asked less often."""
 
 _PATIENCE_S = 0.5
 """For the last sample of a window: a round takes 80 ms where links are probed."""
 
-_GIVE_UP_S = 2.0
-"""For what is ordered of a driver that still owes an answer; later, nothing more is asked of it."""
 
 _SILENT = "the GPUs' driver gave no answer in time: it may hang"
 _NOT_READY = "the GPUs' driver was not ready in time"
@@ -119,7 +115,9 @@ class _Order:
     def is_overdue(self) -> bool:
         """Whether it should have been carried out long ago; sampling, once its window is over."""
         due_s = max(self._given_s, self._window.stopped_s or self._given_s)
-        return not self.done.is_set() and self._clock() - due_s > _GIVE_UP_S
+        # For what is ordered of a driver that still owes an answer; later, nothing more is asked of
+        # it.
+        return not self.done.is_set() and self._clock() - due_s > 2.0
 
 
 def _serve(
@@ -181,7 +179,7 @@ class _Window:
         rest_s = self._period_s
         while not self.stop.wait(rest_s):
             cpu_s = self._sample(gpus, pcie=True)
-            rest_s = max(self._period_s, cpu_s / _SHARE)
+            rest_s = max(self._period_s, cpu_s / 0.02)
         if not self._samples:
             self._sample(gpus, pcie=False)
         self._ended_s = self._clock()

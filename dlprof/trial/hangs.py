@@ -18,10 +18,6 @@ from dlprof.trial.runtime import TrialLog
 from dlprof.trial.stacks import Frame, awaits_work, users_frame
 from dlprof.trial.state import TrialState
 
-_HAND_OVER = 3
-"""Descriptors that a process needs to hand over one piece of shared memory: the connection over
-which it is asked for, the piece itself, and one for whatever it looks up meanwhile."""
-
 _LIMIT = "Max open files"
 _RANK_GROUP = "/dlprof/trial/rank_group.py"
 
@@ -43,7 +39,9 @@ class OpenFiles:
     @property
     def scarce(self) -> bool:
         """Whether there is no room for what a hand-over takes."""
-        return self.limit - self.count < _HAND_OVER
+        # Descriptors that a process needs to hand over one piece of shared memory: the connection
+        # over which it is asked for, the piece itself, and one for whatever it looks up meanwhile.
+        return self.limit - self.count < 3
 
 
 def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
@@ -79,8 +77,6 @@ _FEEDER = re.compile(
 _NO_DESCRIPTORS = "[Errno 24]"
 """EMFILE, as Python names it in every language. A worker that can't accept a connection for want of
 descriptors tries for ever, and prints this each time."""
-
-_MOST_PLACES = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +154,7 @@ def judge(standstill: Standstill) -> Failure:
             for frame in map(users_frame, stacks)
             if frame is not None
         }
-    )[:_MOST_PLACES]
+    )[:5]
     # While the user's code runs in a worker, what was dropped may have been in a queue of its own.
     dropped = None if places else dropped_batch(standstill.log)
     return dropped or _stopped(standstill) or _shortage(standstill) or _stuck(standstill, places)
@@ -206,8 +202,6 @@ def _failure(kind: FailureKind, message: str, hint: str, standstill: Standstill)
 
 
 _SILENT_S = 1.0  # without a sign of progress before a trial's log is read
-_STOPPED_S = 3.0  # of one of several ranks, before it is looked whether a signal has stopped it
-_IDLE_CORES = 0.02
 
 
 def find_hang(
@@ -234,7 +228,7 @@ def find_hang(
     if silent_s <= max(_SILENT_S, state.asked_s):
         return None
     state.asked_s = silent_s + _SILENT_S
-    tree = [] if alone or silent_s <= _STOPPED_S or state.pid is None else _tree(state.pid)
+    tree = [] if alone or silent_s <= 3.0 or state.pid is None else _tree(state.pid)
     if stopped := [pid for pid in tree if is_stopped(pid)]:
         return _stopped(
             Standstill(waited_s=silent_s, log=log.text(), stacks={}, idle=None, stopped=stopped)
@@ -249,7 +243,7 @@ def find_hang(
 def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill:
     written = log.text()
     tree = [] if state.pid is None else _tree(state.pid)
-    idle = None if state.busy_cores is None else state.busy_cores < _IDLE_CORES
+    idle = None if state.busy_cores is None else state.busy_cores < 0.02
     return Standstill(
         waited_s=silent_s,
         log=written,

@@ -33,9 +33,6 @@ _COPIED, _MOST_COPIERS, _COPIER_BYTES_PER_S = 256 * _MIB, 16, 4e9
 """Memory that is copied to and fro, more than caches hold; threads that copy, and what each can."""
 
 _READ, _AT_ONCE = 256 * _MIB, _MIB
-_READY_S, _TOLD_S = 60.0, 3.0
-_REACHED = 0.9
-"""Share of what was asked for below which the user is warned."""
 
 
 @contextlib.contextmanager
@@ -65,7 +62,7 @@ def made_load(
     process = ModuleProcess(command, what="the load", inbox=Inbox(), source="load")
     try:
         process.order("load", **asked, folder=str(folder), limit_s=limit_s)
-        answer = process.answer(_READY_S)
+        answer = process.answer(60.0)
         heard = None if answer is None else answer.message
         if heard is None:
             raise NothingMeasuredError(
@@ -78,12 +75,12 @@ def made_load(
             )
         yield
         process.order("tell")
-        answer = process.answer(_TOLD_S)
+        answer = process.answer(3.0)
         made = {} if answer is None or answer.message is None else answer.message
         short = [
             f"{name} reached {made.get(name, 0.0) / value:.0%} of what was asked for"
             for name, value in asked.items()
-            if made.get(name, 0.0) < _REACHED * value
+            if made.get(name, 0.0) < 0.9 * value
         ]
         if short:
             say(f"the load of --make-load was smaller: {', '.join(short)}")

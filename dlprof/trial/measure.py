@@ -31,11 +31,7 @@ _PATIENCE = 3.0
 """The warm-up, and a window that gathers ``_MIN_ROUNDS``, may last this many windows each; so many
 windows at most are given to a loader that is still getting faster."""
 
-_FELT = 0.1
-"""Share of the time until a loader is steady that it must lose there to be worth a word."""
 
-_FILL_CAP_S = 0.25
-_STRETCH_S = 1.0
 _ONE_BATCH = -math.inf
 
 _Waits = list[float]
@@ -468,7 +464,7 @@ def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
     ends_s = began_s + plan.window_s
     while not _window_is_over(loop, plan, began_s):
         # In stretches of a second, between which the supervisor hears that batches still come.
-        if loop.run(min(loop.now.yields_s[-1] + _STRETCH_S, ends_s)):
+        if loop.run(min(loop.now.yields_s[-1] + 1.0, ends_s)):
             continue
         if loop.now.yields_s[-1] - began_s >= plan.window_s and len(loop.logs) > 1:
             return
@@ -569,7 +565,7 @@ def fill_s(rate: float, config: Config) -> float:
     """Seconds to wait for the queues to fill once nothing is consumed any more."""
     if config.num_workers == 0 or rate <= 0:
         return 0.0
-    return min(_FILL_CAP_S, 1.2 * config.queued_batches / rate)
+    return min(0.25, 1.2 * config.queued_batches / rate)
 
 
 def measure(
@@ -660,7 +656,8 @@ def _transient(
         return (), None
     took_s = log.yields_s[log.warm_up] - log.yields_s[0]
     transient_s = max(0.0, took_s - log.warm_up / rate.batches_per_s.value)
-    if log.warm_up <= plan.warm_up or transient_s < _FELT * took_s:
+    # Share of the time until a loader is steady that it must lose there to be worth a word.
+    if log.warm_up <= plan.warm_up or transient_s < 0.1 * took_s:
         return (), transient_s
     still = is_rising(steady_rounds(log.frozen(), plan.config))
     text = (

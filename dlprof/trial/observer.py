@@ -28,8 +28,6 @@ from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.protocol import Channel, Message
 from dlprof.units import format_bytes
 
-_FURTHER = 1.05
-
 
 class MemoryGuard:
     """Notices that a trial takes more memory than it may, before the kernel has to.
@@ -58,7 +56,7 @@ class MemoryGuard:
             )
         if self._memory_bytes is None or private is None:
             return ""
-        if private <= max(self._memory_bytes, _FURTHER * self._asked_at_bytes):
+        if private <= max(self._memory_bytes, 1.05 * self._asked_at_bytes):
             return ""
         # Pages shared since a fork count in every process; what they take in truth costs more
         # to ask, so it is asked again only when there is clearly more.

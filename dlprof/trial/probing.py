@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dlprof.targets.loader import EpochGate
 
 _NOTHING = object()
-_FILES = 8
 _clock = time.perf_counter
 
 
@@ -179,7 +178,7 @@ def _data_files(built: BuiltTarget) -> int:
 
     if built.parts is None:
         return 0
-    return sum(1 for _ in dataset_files(built.parts.dataset, limit=_FILES))
+    return sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
 
 
 def _sent(first: object, second: object) -> Parcel:
@@ -370,14 +369,8 @@ def _failure(error: BaseException, kind: FailureKind, message: str, hint: str) -
     return Failure(kind=kind, message=message, hint=hint, stderr_tail=user_traceback(error))
 
 
-_MOST_SENT_BYTES, _MOST_SENT_S = 256 << 20, 5.0
-"""What is sent to a worker to see how it starts; of more it is computed what that would take."""
-
 _NUMBERS: Any = [0]
 """The lightest dataset that there is."""
-
-_PIPE_BYTES_PER_S = 1e9
-"""A pipe between two processes, each of which copies what goes through it."""
 
 
 def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
@@ -434,7 +427,8 @@ def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerS
     if method not in _BY_COPY:
         return measure_start(loader, method)
     packing_s = weight.pickle_s + weight.unpickle_s
-    too_much = weight.pickled_bytes > _MOST_SENT_BYTES or packing_s > _MOST_SENT_S
+    # What is sent to a worker to see how it starts; of more it is computed what that would take.
+    too_much = weight.pickled_bytes > 256 << 20 or packing_s > 5.0
     if weight.how == "at_least" or any(each.failure for each in weight.attributes):
         raise ValueError("the dataset can't be pickled, or takes too long to")
     if not too_much:
@@ -452,7 +446,8 @@ def _without_dataset(method: str, weight: DatasetWeight) -> WorkerStart | None:
     start = measure_start(DataLoader(_NUMBERS, num_workers=1), method)
     if start is None:
         return None
-    piped_s = weight.pickled_bytes / _PIPE_BYTES_PER_S
+    # A pipe between two processes, each of which copies what goes through it.
+    piped_s = weight.pickled_bytes / 1e9
     more = {"create": weight.pickle_s, "unpickle": weight.unpickle_s + piped_s}
     phases = tuple(
         dataclasses.replace(

@@ -20,10 +20,6 @@ _BARRIER_BYTES = 64
 _MEETINGS = 16
 """More than a trial has: its start, the end of the warm-up, and at most four windows."""
 
-_MARK_BYTES = 8
-_SHARED = 1  # PTHREAD_PROCESS_SHARED
-_POLL_S = 0.001
-
 
 class RankGroup:
     """One rank among those of its trial, or with ``rank=-1`` the supervisor, which only looks.
@@ -51,12 +47,12 @@ class RankGroup:
     @classmethod
     def create(cls, place: Path, ranks: int) -> RankGroup:
         """Make the page, in an empty directory."""
-        size = _BARRIER_BYTES + _MARK_BYTES * _MEETINGS * ranks
+        size = _BARRIER_BYTES + 8 * _MEETINGS * ranks
         (place / _NAME).write_bytes(bytes(size))
         made = cls(place, -1, ranks)
         shared = ctypes.create_string_buffer(_BARRIER_BYTES)
         made._threads.pthread_barrierattr_init(shared)
-        made._threads.pthread_barrierattr_setpshared(shared, _SHARED)
+        made._threads.pthread_barrierattr_setpshared(shared, 1)  # PTHREAD_PROCESS_SHARED
         made._threads.pthread_barrier_init(made._address, shared, ranks)
         return made
 
@@ -82,7 +78,7 @@ class RankGroup:
         self.arrive()
         while self.answer() is None:
             beat(clock())
-            time.sleep(_POLL_S)
+            time.sleep(0.001)
 
     def step(self) -> None:
         """End a step: with a barrier, together with all others."""

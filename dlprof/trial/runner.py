@@ -32,10 +32,7 @@ from dlprof.trial.supervisor import (
 )
 
 _REBUILT = "each trial builds the target for itself, because {reason}"
-_SLOWEST_BATCH = 20.0  # batches may take so many times as long as the probe's
-_SPAWN_S = 4.0  # one interpreter that imports torch, on a busy core
 _LEAST_PROBE_S = 3.0  # for two batches, however little is left of a budget
-_JUDGING_S = 1.0
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 _UNEVEN = (
@@ -168,7 +165,7 @@ class TrialRunner:
                 return self._supervisor(dataclasses.replace(limits, wall_s=wall_s)).probe(request)
             self._build_in_each_trial(_HANGS)
         # A hang is judged by where it stands, for which its end leaves a moment.
-        stall_s = max(_LEAST_PROBE_S, until_s - self._clock() - _JUDGING_S)
+        stall_s = max(_LEAST_PROBE_S, until_s - self._clock() - 1.0)
         limits = dataclasses.replace(limits, stall_s=min(limits.stall_s, stall_s))
         return self._supervisor(limits).probe(request)
 
@@ -277,11 +274,13 @@ class TrialRunner:
 
     def _stall_s(self, config: Config) -> float:
         """How long a trial of a configuration may show no progress."""
-        slow_s = _SLOWEST_BATCH * self._batch_s
+        # Batches may take so many times as long as the probe's.
+        slow_s = 20.0 * self._batch_s
         if not self.fork_safe:
             slow_s += self._build_s
         if (config.start_method or self._start_method) in ("spawn", "forkserver"):
-            slow_s += _SPAWN_S * config.num_workers
+            # One interpreter that imports torch, on a busy core.
+            slow_s += 4.0 * config.num_workers
         return self._limits.stall_s + slow_s
 
     def _supervisor(self, limits: TrialLimits, left_s: float | None = None) -> Supervisor:

@@ -22,7 +22,6 @@ from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, TrialLog, open_l
 from dlprof.trial.temporary import SharedMemoryWatch
 from dlprof.units import format_duration
 
-_QUIT_S = 1.0
 _PATIENCE_S = 20.0
 _SIGNS = ("ModuleNotFoundError", "ImportError", "Unknown option")
 """What Python writes where it lacks something that the check itself needs."""
@@ -111,7 +110,7 @@ class SideProcess:
                 cwd=place.directory,
                 env=_environment(place),
             )
-            ending.callback(process.end, _QUIT_S)
+            ending.callback(process.end, 1.0)
             self._ending = ending.pop_all()
         process.order(
             "build",

@@ -23,10 +23,6 @@ STACKS_SIGNAL = getattr(signal, "SIGUSR1", None)
 """Asks a process of a trial to write down the stacks of its threads; ``None`` on Windows."""
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
-_STDERR = 2
-_WRITING_S = 0.3
-_POLL_S = 0.01
-_ALL_WRITING_S = 1.5  # a fault may cost no more than its limit and 3 s
 _LOADING = "/torch/utils/data/"
 _LOOPS = ("/dlprof/trial/measure.py", "/dlprof/trial/probing.py")
 _QUEUES = "multiprocessing/queues.py"
@@ -55,7 +51,7 @@ class Frame:
 def answer_with_stacks() -> None:
     """Have this process, and those forked from it, write their stacks when they are asked."""
     if STACKS_SIGNAL is not None:
-        faulthandler.register(STACKS_SIGNAL, file=_STDERR, all_threads=True)
+        faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)  # stderr
 
 
 def parse_stacks(text: str) -> list[list[Frame]]:
@@ -130,7 +126,8 @@ def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
         log: What they write to.
     """
     found: dict[int, list[list[Frame]]] = {}
-    ends_s = time.monotonic() + _ALL_WRITING_S
+    # A fault may cost no more than its limit and 3 s.
+    ends_s = time.monotonic() + 1.5
     for pid in _answering(pids):
         before = log.size()
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -144,10 +141,10 @@ def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
 
 def _await_writing(log: TrialLog, before: int) -> None:
     """Wait until a process has begun to write and pauses; not for long, if it doesn't begin."""
-    ends_s = time.monotonic() + _WRITING_S
+    ends_s = time.monotonic() + 0.3
     last, size = -1, before
     while (size == before or size != last) and time.monotonic() < ends_s:
-        time.sleep(_POLL_S)
+        time.sleep(0.01)
         last, size = size, log.size()
 
 

@@ -40,8 +40,6 @@ from dlprof.trial.state import (
 )
 from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
 
-_QUIT_S = 2.0
-
 
 class ObserverProcess:
     """Passes orders to an observer process, starting it again if it has died.
@@ -101,17 +99,11 @@ class ObserverProcess:
     def close(self) -> None:
         """End the observer."""
         if self._process is not None:
-            self._process.end(0.0 if self._silent else _QUIT_S)
+            self._process.end(0.0 if self._silent else 2.0)
             self._process = None
 
 
-_OBSERVER_PATIENCE_S = 3.0
 _END_PATIENCE_S = 2.0
-_KILL_PATIENCE_S = 4.0  # a launcher asks, then forces, then looks for what is left: a second each
-_LOOK_S = 0.25  # how often a trial is looked at that says nothing
-_SHORT_LOOK_S = 0.05  # the same while it writes a lot
-_LATE_S = 2.0  # a look that comes so late comes from a process that was stopped
-_ATTEMPTS = 3  # at a trial in which this process was not stopped
 _TARGETS_OWN = ("worker_exception", "worker_exit", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
 _RESULTS = frozenset({"measured", "probe"})
@@ -253,7 +245,7 @@ class Supervisor:
         Returns:
             All its ranks, and the one that it failed for.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(3):  # at a trial in which this process was not stopped
             ranks, lost = self._run(request)
             if not ranks[0].state.stopped_s:
                 break
@@ -311,7 +303,8 @@ class Supervisor:
                 for rank in ranks:
                     rank.launcher.look()
                 writes = sum(rank.log.trim() for rank in ranks)  # each of them is looked at
-                event = self._next_event(ranks, _SHORT_LOOK_S if writes else _LOOK_S)
+                # It is looked at more often while it writes a lot.
+                event = self._next_event(ranks, 0.05 if writes else 0.25)
                 if event is not None:
                     self._take(event, ranks)
                 # Whoever came least far is looked at first: the others may wait for it.
@@ -344,7 +337,8 @@ class Supervisor:
         patience_s = max(0.0, min(deadline_s - asked_at_s, look_s))
         event = self._inbox.get(patience_s)
         late_s = self._clock() - asked_at_s - patience_s
-        if late_s > _LATE_S:
+        # A look that comes so late comes from a process that was stopped
+        if late_s > 2.0:
             for rank in ranks:
                 rank.state.stand_still(late_s)
         return event
@@ -364,7 +358,7 @@ class Supervisor:
         """Hold a rank against the limits of the trial."""
         now_s, state = self._clock(), rank.state
         since = _all_filled_since(ranks)
-        if since is not None and now_s - since > _OBSERVER_PATIENCE_S:
+        if since is not None and now_s - since > 3.0:
             self._watcher.give_up()
             self._go_on(ranks)
         # One that holds still for the observer may wait for other ranks to do so.
@@ -391,7 +385,8 @@ class Supervisor:
                 end_group(state.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
             state.status = _FORCED
         state.killed = True
-        state.deadline_s = self._clock() + _KILL_PATIENCE_S
+        # A launcher asks, then forces, then looks for what is left: a second each
+        state.deadline_s = self._clock() + 4.0
 
     def _take(self, event: Received, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:

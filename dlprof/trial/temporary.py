@@ -22,12 +22,7 @@ from multiprocessing import process, resource_tracker
 from pathlib import Path
 from typing import Any
 
-_LONGEST_PATH = 107
-"""Of a Unix socket in bytes, on Linux; its structure holds one more, for the end."""
-
 _SOCKET = "/listener-12345678"
-_REMEMBERED = 64  # torch makes ten at a time
-_TRACKER_S, _POLL_S = 0.5, 0.005
 
 
 def keep_sockets_in(directory: str) -> bool:
@@ -40,7 +35,8 @@ def keep_sockets_in(directory: str) -> bool:
     Returns:
         Whether it is done; not where the path would be too long for a socket.
     """
-    if len(os.fsencode(directory + _SOCKET)) > _LONGEST_PATH:
+    # A Unix socket's path on Linux; its structure holds one byte more, for the end.
+    if len(os.fsencode(directory + _SOCKET)) > 107:
         return False
     process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing's only way to say where its sockets go
     return True
@@ -59,7 +55,8 @@ class RememberedNames:
 
     def __init__(self, names: Iterator[str]) -> None:
         self._names = names
-        self.given: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
+        # torch makes ten at a time.
+        self.given: collections.deque[str] = collections.deque(maxlen=64)
 
     def __iter__(self) -> Iterator[str]:
         """Itself."""
@@ -134,9 +131,9 @@ def end_tracker() -> None:
             return
         os.close(pipe)
         tracker._fd = tracker._pid = None  # noqa: SLF001 - so that it isn't asked any more
-        ends_s = time.monotonic() + _TRACKER_S
+        ends_s = time.monotonic() + 0.5
         while os.waitpid(pid, os.WNOHANG)[0] != pid and time.monotonic() < ends_s:
-            time.sleep(_POLL_S)
+            time.sleep(0.005)
 
 
 def _finalizers() -> list[weakref.finalize[..., Any]]:

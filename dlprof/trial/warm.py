@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 MOST_BATCHES = 4096
 """A block has no more, so that all its rows are kept."""
 
-_MOST_FILL_S = 1.0
-_FILL_FACTOR = 1.2
 
 _clock = time.perf_counter
 
@@ -183,8 +181,8 @@ class Warm:
         times = seen.times_s
         if len(times) > 1:
             period_s = (times[-1] - times[0]) / (len(times) - 1)
-            fill_s = _FILL_FACTOR * self._config.batches_in_flight * period_s
-            time.sleep(min(_MOST_FILL_S, fill_s))
+            fill_s = 1.2 * self._config.batches_in_flight * period_s
+            time.sleep(min(1.0, fill_s))
         self._tree.read()
         memory: Message = {"pss_peak_bytes": self._tree.pss_bytes()}
         shared = _shared_bytes()
@@ -366,7 +364,6 @@ def main() -> None:
 
 
 _NS = 1e-9
-_MOST_PARTS = 16
 
 
 def block_figures(
@@ -437,7 +434,7 @@ def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
         for name, took_ns in zip(names, chain[1::2], strict=True):
             key = f"fetch: {name}"
             found[key] = found.get(key, 0.0) + took_ns * own
-    return dict(itertools.islice(found.items(), _MOST_PARTS))
+    return dict(itertools.islice(found.items(), 16))
 
 
 def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:
@@ -449,11 +446,6 @@ def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:
 
 
 _PROC = Path("/proc")
-_THREADED = 1.15
-"""Cores that one process kept busy, from which it computes with several threads."""
-
-_CORE = 39
-"""Field of ``/proc/PID/stat`` that holds the core a thread was last on (proc_pid_stat(5))."""
 
 
 class Placement:
@@ -508,7 +500,7 @@ class Placement:
             took_s: How long it took.
         """
         for pid in [*workers, os.getpid()]:
-            if _spent_ns(pid) - self._spent_ns.get(pid, 0) > _THREADED * took_s * 1e9:
+            if _spent_ns(pid) - self._spent_ns.get(pid, 0) > 1.15 * took_s * 1e9:
                 self._is_free = True
 
     def release(self, workers: Sequence[int]) -> None:
@@ -527,7 +519,8 @@ def cores_of(pids: Sequence[int]) -> list[int]:
     try:
         stats = [(_PROC / str(pid) / "stat").read_text() for pid in pids]
         # The name before may hold anything, blanks and parentheses too; it is field 2.
-        return [int(stat.rpartition(")")[2].split()[_CORE - 3]) for stat in stats]
+        # The core that a thread was last on is field 39 of the file (proc_pid_stat(5)).
+        return [int(stat.rpartition(")")[2].split()[39 - 3]) for stat in stats]
     except (OSError, ValueError, IndexError):
         return []
 

@@ -17,11 +17,7 @@ _SENT_S, _SENT_LATER_S = 0.5, 2.0
 """Seconds that sending the dataset to all workers takes, from which it is worth a word: by the
 start method of now, and by the one that Python 3.14 takes."""
 
-_COPIED_SHARE = 0.05
-"""Share of the available memory that workers come to copy, likewise."""
 
-_MOST_OF_IT = 0.4
-"""Share of the start of the workers, from which sending the dataset comes before it."""
 _COUNTS = (1, 2, 4, 8, 16, 32, 64)
 _ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")
 
@@ -52,7 +48,8 @@ def heavy(view: View) -> Claim | None:
     sent_s, method = _sent_s(weight) * workers, _method(view)
     copied, now = workers * weight.object_bytes, method != "fork"
     room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
-    fills = room is not None and copied >= _COPIED_SHARE * room
+    # Or where workers come to copy a twentieth of the available memory.
+    fills = room is not None and copied >= 0.05 * room
     if sent_s < (_SENT_S if now else _SENT_LATER_S) and not (fills and not now):
         return None
     share = _share(view) if now else 0.0
@@ -101,7 +98,8 @@ def leads_start(view: View) -> bool:
     if weight is None or _method(view) == "fork" or not loader.starting_leads(view):
         return False
     sent_s = _sent_s(weight) * view.workers
-    return sent_s >= max(_SENT_S, _MOST_OF_IT * loader.turn(view)[0])
+    # Where sending the dataset is most of what starting the workers takes, it comes before that.
+    return sent_s >= max(_SENT_S, 0.4 * loader.turn(view)[0])
 
 
 def first_batches(view: View) -> Mapping[str, Mapping[str, float]]:

@@ -9,10 +9,6 @@ from dlprof.advise.wording import percent
 from dlprof.records import Estimate, Headroom
 from dlprof.units import format_duration
 
-_TAKEN = 0.9
-"""Share of the cores that workers and step want together, from which they take them from each
-other."""
-
 _APART = """# at the top of the script, before torch computes
 cores = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, cores[{workers}:])
@@ -34,7 +30,8 @@ def slowed(view: View) -> Claim | None:
         return None
     threads = script.step_threads or 1.0
     wanted = view.demand + threads + view.others
-    contended = wanted > _TAKEN * view.cores
+    # From so much of the cores on, workers and step take them from each other.
+    contended = wanted > 0.9 * view.cores
     pins = view.config.pin_memory and script.loader.copies is not None
     why = _why(view, threads, contended=contended, pins=pins)
     fix, code = _fix(view, threads, contended=contended, pins=pins)

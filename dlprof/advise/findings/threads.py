@@ -9,10 +9,6 @@ from dlprof.advise.findings.claims import Gain, predicted_gain
 from dlprof.advise.findings.evidence import Costs, View, Work
 from dlprof.advise.thresholds import PAYS
 
-_COUNTS = (2, 4, 8, 16, 32)
-_NEARLY = 0.95
-"""Share of the most that threads bring, from which fewer of them are as good."""
-
 CODE = """from concurrent.futures import ThreadPoolExecutor
 
 def __getitems__(self, indices):  # torch calls it with all indices of a batch
@@ -41,7 +37,7 @@ def fetch_in_threads(view: View, costs: Costs) -> Mapping[int, Gain]:
         return {}
     each = samples.count / max(1, view.explained.batches)
     gains: dict[int, Gain] = {}
-    for count in _COUNTS:
+    for count in (2, 4, 8, 16, 32):
         if count > each:
             break
         blocked_s = max(0.0, costs.fetch.own_s / count - costs.fetch.cpu_s)
@@ -57,4 +53,5 @@ def fewest(gains: Mapping[int, Gain]) -> int | None:
     most = max((gain.value for gain in gains.values()), default=0.0)
     if most < PAYS:
         return None
-    return next(count for count, gain in gains.items() if gain.value >= _NEARLY * most)
+    # The fewest threads that are as good as the best.
+    return next(count for count, gain in gains.items() if gain.value >= 0.95 * most)

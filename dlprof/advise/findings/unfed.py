@@ -9,12 +9,6 @@ from dlprof.advise.findings.evidence import View
 from dlprof.advise.thresholds import PAYS
 from dlprof.units import counted
 
-_ALMOST_NONE = 0.1
-"""Batches of a worker over those of the one that gave most, up to which it counts as starved."""
-
-_LEAST_BATCHES = 3
-"""Of each worker that is fed, before others count as starved."""
-
 _LISTED = 8
 
 _HUGGING_FACE = """# one shard for each worker, or a multiple of that
@@ -77,10 +71,12 @@ def starved_workers(view: View) -> tuple[int, ...]:
     # In order, workers are asked in turns: one that gives little has ended. Out of order, it may
     # be slow.
     most = max(made)
-    limit = _ALMOST_NONE * most if view.config.in_order else 0
+    # Batches of a worker over those of the one that gave most, up to which it counts as starved.
+    limit = 0.1 * most if view.config.in_order else 0
     starved = tuple(each for each, batches in enumerate(made) if batches <= limit)
     rest = [batches for batches in made if batches > limit]
-    clear = bool(rest) and min(rest) >= _LEAST_BATCHES
+    # So many of each worker that is fed, before others count as starved.
+    clear = bool(rest) and min(rest) >= 3
     return starved if clear else ()
 
 

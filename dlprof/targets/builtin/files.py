@@ -178,13 +178,12 @@ def _not_writable(root: Path, name: str, error: OSError) -> FileError:
     return FileError(what, hint="Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare.")
 
 
-VOCABULARY = 20_000
 _ONSETS = ("b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v", "w")
 _VOWELS = ("a", "e", "i", "o", "u", "ea", "ou")
 _CODAS = ("", "", "", "n", "r", "s", "t", "nd", "ng", "l")
 
 
-def make_vocabulary(rng: random.Random, size: int = VOCABULARY) -> list[str]:
+def make_vocabulary(rng: random.Random, size: int = 20_000) -> list[str]:
     """Different words, the frequent ones shorter, as in languages."""
     words: dict[str, None] = {}
     while len(words) < size:

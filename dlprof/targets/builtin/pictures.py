@@ -15,12 +15,11 @@ from xml.etree import ElementTree as ET
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageOps
 
 TEXTURE_SIZE = (1280, 960)
-TEXTURES = 6
 # Sizes of ImageNet's training images: half are 500x375, with portraits and a wide spread.
 _COMMON_SIZES = ((500, 375), (500, 375), (500, 333), (375, 500), (333, 500), (400, 300))
 
 
-def make_textures(rng: random.Random, number: int = TEXTURES) -> list[Image.Image]:
+def make_textures(rng: random.Random, number: int = 6) -> list[Image.Image]:
     """Large colour textures to cut pictures from; about 0.2 s each."""
     return [_texture(rng) for _ in range(number)]
 
