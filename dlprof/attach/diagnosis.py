@@ -46,15 +46,12 @@ _BLOCKED: Final = (
 )
 _FEW_LOOKS = 50
 
+_WAITS, _IDLE = 0.15, 0.25
+"""Share of looks in which main waits, by order or a lock, and of workers that idle, from which they
+count."""
 
-_WAITS, _BURSTS, _IDLE = 0.15, 0.1, 0.25
-"""Share of looks in which main waits, by order or a lock and by bursts, and of workers that idle,
-from which they count."""
-
-
-_HELD, _MOSTLY = 0.4, 0.5
+_HELD = 0.4
 """Finished batches that main keeps while it waits for an earlier one, from which order counts."""
-
 
 _BEFORE = ("memory.", "cpu.affinity", "cpu.quota", "cpu.threads", "cpu.oversubscribed")
 """Causes that come before what looks show: these end the training, or hold all of it back."""
@@ -69,10 +66,6 @@ _HANGS = (
 )
 
 _ALONE = "No worker loads data: what the main process does by itself can't be seen from outside."
-_ALONE_BUSY, _SEVERAL = 0.5, 0.5
-"""Share of the looks in which a main process without workers runs or reads, from which workers may
-pay; and CPU of its other threads over that of the main one, from which it computes in several."""
-
 _BEHIND = "Other processes took the cores: it is what is left once their delays are taken away."
 
 _LEAST_GROWN, _FILLED_UP = 48 << 20, 112 << 20
@@ -295,7 +288,9 @@ def _diagnosed(
     seen: Seen, shares: _Shares, config: Config, machine: Machine, usage: Usage, target: Target
 ) -> Diagnosis:
     """What the rules find, and what the looks show by themselves, the cause to bet on first."""
-    if _hangs(seen, shares):
+    # Main waits, no worker has anything to do, and nothing is on its way.
+    stuck = shares.wait >= 0.98 and shares.idle >= 0.98 and not seen.main.messages
+    if stuck and len(seen.looks) >= _FEW_LOOKS:
         return _broken(seen, config, machine, usage, target, _HANGS)
     told = _explanation(seen, shares, config)
     evidence = _evidence(seen, told, machine, usage, target)
@@ -317,12 +312,6 @@ def _diagnosed(
         first = [*broken, *crowd, *direct]
     findings = (*first, *(each for each in rest if each not in first))
     return dataclasses.replace(found, findings=findings, trials=())
-
-
-def _hangs(seen: Seen, shares: _Shares) -> bool:
-    """Whether main waits, no worker has anything to do, and nothing is on its way."""
-    stuck = shares.wait >= 0.98 and shares.idle >= 0.98 and not seen.main.messages
-    return stuck and len(seen.looks) >= _FEW_LOOKS
 
 
 def _behind_crowd(
@@ -494,7 +483,8 @@ def _receive_s(seen: Seen) -> float:
 def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> Iterator[Finding]:
     """Causes that the looks show by themselves, where no batch's own time has to be known."""
     making = statistics.fmean(each.share("lock") for each in seen.workers) if seen.workers else 0.0
-    turning = _turning(seen)
+    most = max((look.alive for look in seen.looks), default=0)
+    turning = sum(look.alive < most for look in seen.looks) / max(1, len(seen.looks))
     if seen.started_workers >= max(1, len(seen.workers)) and turning >= 0.3:
         yield _finding(
             "startup",
@@ -570,12 +560,6 @@ def _finding(
     )
 
 
-def _turning(seen: Seen) -> float:
-    """Share of the looks with fewer workers than there are at most."""
-    most = max((look.alive for look in seen.looks), default=0)
-    return sum(look.alive < most for look in seen.looks) / max(1, len(seen.looks))
-
-
 def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
     """Whether workers idle while the training waits, as finished batches wait for their turn.
 
@@ -585,7 +569,7 @@ def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
     several = len(seen.workers) > 1 and all(each.messages for each in seen.workers)
     return (
         several
-        and max(_starved(told), _pinning(seen)) < _MOSTLY
+        and max(_starved(told), _pinning(seen)) < 0.5
         and shares.wait >= _WAITS
         and shares.idle_meanwhile >= _IDLE
         and (shares.held >= _HELD or shares.depth is None)
@@ -603,7 +587,7 @@ def _comes_in_bursts(shares: _Shares, told: Explanation) -> bool:
     main_s = costs.receive_cpu_s[0] + costs.receive_io_s[0] + costs.main_cpu_s[0]
     period_s = told.window_s / told.batches
     return (
-        shares.wait >= _BURSTS
+        shares.wait >= 0.1
         and shares.idle >= _IDLE
         and shares.idle_meanwhile < shares.idle
         and _starved(told) < _IDLE
@@ -627,12 +611,12 @@ def _without(
         return _broken(seen, config, machine, usage, target, note)
     main, notes = seen.main, (_ALONE,)
     busy, blocked = main.share("running"), main.share("disk", "network")
-    if machine.gpus or max(busy, blocked) < _ALONE_BUSY:
+    if machine.gpus or max(busy, blocked) < 0.5:
         return Diagnosis(config=config, notes=notes)
     count = max(1, math.floor(machine.usable_cores))
     doing = "runs" if busy >= blocked else "is blocked on files or network"
     doubt = "How much of that is loading can't be seen from outside."
-    if main.others_cpu_s >= _SEVERAL * main.run_s:
+    if main.others_cpu_s >= 0.5 * main.run_s:
         doubt += " The step, or the transforms, compute in several threads."
     finding = Finding(
         code="too_few_workers",

@@ -14,7 +14,7 @@ import os
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -254,11 +254,16 @@ class Watcher:
         members = [each.seen() for each in self._workers.values()]
         mine, others = self._by_loader(members)
         main = self._main.seen()
+        children = [
+            parse_process_stat(read_text(f"{self._proc}/{word}/stat") or "")
+            for word in self._read_children().split()
+        ]
+        ended = [each for each in children if each is not None and each.state == "Z"]
         return Seen(
             training=dataclasses.replace(
                 self._training,
                 workers=tuple(each.pid for each in members),
-                ended_workers=self._count_ended(),
+                ended_workers=sum(each.name == WORKER for each in ended),
             ),
             window_s=window_ns / _NS,
             looks=tuple(self._looks),
@@ -357,19 +362,6 @@ class Watcher:
                 if _TENSOR in os.readlink(f"{folder}/{name}"):  # noqa: PTH115 - as below
                     sizes.append(os.stat(f"{folder}/{name}").st_size)  # noqa: PTH116 - as below
         return sum(sizes) / len(sizes) if sizes else None
-
-    def _count_ended(self) -> int:
-        states = (
-            parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
-            for pid in self._zombies()
-        )
-        return sum(stat is not None and stat.name == WORKER for stat in states)
-
-    def _zombies(self) -> Iterator[int]:
-        for word in self._read_children().split():
-            stat = parse_process_stat(read_text(f"{self._proc}/{word}/stat") or "")
-            if stat is not None and stat.state == "Z":
-                yield int(word)
 
     def _by_loader(self, members: Sequence[ProcessSeen]) -> tuple[tuple[ProcessSeen, ...], int]:
         """The workers of the loader that gave most, and how many there are of others."""

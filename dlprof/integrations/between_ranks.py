@@ -42,7 +42,9 @@ def _unfed(
     if loader.loads_for > 1:  # its batches reach other ranks in another way
         return
     made = {0: loader}
-    made |= {rank: each for rank, seen in others.items() for each in seen if _same(each, loader)}
+    made |= {
+        rank: each for rank, seen in others.items() for each in seen if each.name == loader.name
+    }
     batches = {rank: each.batches / max(1, each.epochs) for rank, each in sorted(made.items())}
     most = max(batches.values())
     # A rank with at most half of the batches of the one that got most lacks data.
@@ -76,10 +78,6 @@ def _unfed(
         fix=Fix(text=text),
         cost=1.0,
     )
-
-
-def _same(one: WatchedLoader, other: WatchedLoader) -> bool:
-    return one.name == other.name
 
 
 def _dispatched(loader: WatchedLoader) -> Iterator[Finding]:

@@ -244,7 +244,19 @@ def _evidence(
         usage=usage,
         noisy=_is_disturbed(explanation, usage, machine.usable_cores),
     )
-    traced = _traced_trial(explanation)
+    # The first batches, which were followed; their rate is compared with no other.
+    traced = Trial(
+        id=explanation.trial_id,
+        config=explanation.config,
+        repetition=0,
+        outcome="completed",
+        purpose="explain",
+        wait_fraction=explanation.wait_fraction,
+        measured_s=explanation.window_s,
+        window_batches=explanation.batches,
+    )
+    # One epoch that was broken off has no length; beside whole ones its batches count with those.
+    epochs = loader.epochs_completed or (loader.epochs if loader.epochs > 1 else 0)
     evidence = Evidence(
         machine=machine,
         target=dataclasses.replace(
@@ -252,7 +264,7 @@ def _evidence(
             dataset=loader.dataset,
             kind="iterable" if loader.sampler == OF_ITERABLES else "map",
             sampler=loader.sampler or None,
-            batches_per_epoch=_batches_per_epoch(loader),
+            batches_per_epoch=max(1, round(loader.batches / epochs)) if epochs else None,
             batch_size=config.batch_size,
             call=loader.call,
         ),
@@ -303,15 +315,6 @@ def _script(
     )
 
 
-def _batches_per_epoch(loader: WatchedLoader) -> int | None:
-    """Of the script's epochs; ``None`` where there was only one, and that was broken off.
-
-    Of epochs that were broken off beside whole ones the batches count with those.
-    """
-    epochs = loader.epochs_completed or (loader.epochs if loader.epochs > 1 else 0)
-    return max(1, round(loader.batches / epochs)) if epochs else None
-
-
 def _is_disturbed(explanation: Explanation, usage: Usage, cores: float) -> bool:
     """Whether others took cores that making batches waited for."""
     waited_s, made_s = sum(explanation.costs.run_queue_s), sum(explanation.costs.cpu_s)
@@ -335,18 +338,4 @@ def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:
         measured_s=loader.waited_s + loader.stepped_s,
         window_batches=loader.batches,
         copies=loader.copies,
-    )
-
-
-def _traced_trial(explanation: Explanation) -> Trial:
-    """The first batches, which were followed; their rate is compared with no other."""
-    return Trial(
-        id=explanation.trial_id,
-        config=explanation.config,
-        repetition=0,
-        outcome="completed",
-        purpose="explain",
-        wait_fraction=explanation.wait_fraction,
-        measured_s=explanation.window_s,
-        window_batches=explanation.batches,
     )

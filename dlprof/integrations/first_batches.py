@@ -111,14 +111,11 @@ def promised_batches(loader: Any) -> int | None:
         return told if size is None else _batches(told, size, drop_last=loader.drop_last)
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
     known = [each for each in samplers if each is not None]
-    if not known or any(not _is_torchs(each) for each in known):
+    own = (type(each).__module__.startswith("torch.utils.data") for each in known)
+    if not known or not all(own):
         return None
     return None if type(known[0]).__name__ == OF_ITERABLES else len(loader)
 
 
 def _batches(samples: int, size: int, *, drop_last: bool) -> int:
     return samples // size if drop_last else -(-samples // size)
-
-
-def _is_torchs(sampler: object) -> bool:
-    return type(sampler).__module__.startswith("torch.utils.data")

@@ -176,9 +176,6 @@ class LoopHeadroom:
         self._iterator: weakref.ref[Any] | None = None
         self._base: Reading | None = None
         self._settle()
-        self._refuse_if_unfit(config)
-
-    def _refuse_if_unfit(self, config: Config | None) -> None:
         if config is None:
             self._refuse("it has no settings of a DataLoader's")
 
@@ -238,7 +235,11 @@ class LoopHeadroom:
     ) -> Any:
         self._base = base
         with self._guarded():
-            self._refuse_where_it_harms()
+            # Batches given again there would mix up what the script does.
+            if threading.current_thread() is not threading.main_thread():
+                self._refuse("its batches are taken in a background thread")
+            elif self._all.inside.get(get_ident()) is not None:
+                self._refuse("its batches are taken inside of another loader")
             self._close_step(Backlog(iterator))
             if self._phase == "replaying":
                 # A loop that is left lets go of its iterator: what follows is the script's again.
@@ -311,13 +312,6 @@ class LoopHeadroom:
         if self._workers and level is not None:
             self._levels.append(level)
 
-    def _refuse_where_it_harms(self) -> None:
-        """Where batches given again would mix up what the script does."""
-        if threading.current_thread() is not threading.main_thread():
-            self._refuse("its batches are taken in a background thread")
-        elif self._all.inside.get(get_ident()) is not None:
-            self._refuse("its batches are taken inside of another loader")
-
     @property
     def _lead(self) -> int:
         """Batches of the loader's own that are left out before a round."""
@@ -326,7 +320,11 @@ class LoopHeadroom:
 
     def _is_settled(self, backlog: Backlog) -> bool:
         kept = self._block and len(self._copies) >= self._block + LEAD
-        if not kept or self._since < self._lead or not self._may_go_on():
+        if not kept or self._since < self._lead:
+            return False
+        # From the answer on, batches given again take at most half of the time of the loader's own.
+        own_ns = self._clock() - self._began_ns - self._extra_ns
+        if self._figures.count >= _LEAST_ROUNDS and self._extra_ns > 0.5 * own_ns:
             return False
         if self._hindered > self._since / 2:
             return False
@@ -340,11 +338,6 @@ class LoopHeadroom:
                 return False
             self._usual = math.ceil(statistics.median(self._levels))
         return level <= self._usual
-
-    def _may_go_on(self) -> bool:
-        own_ns = self._clock() - self._began_ns - self._extra_ns
-        # From the answer on, batches given again take at most half of the time of the loader's own.
-        return self._figures.count < _LEAST_ROUNDS or self._extra_ns <= 0.5 * own_ns
 
     def _settle(self) -> None:
         self._phase: _Phase = "settling"

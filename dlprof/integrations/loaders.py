@@ -76,8 +76,5 @@ def _type_name(found: object | None) -> str:
     if found is None:
         return ""
     kind = type(found)
-    return kind.__qualname__ if kind.__module__ == "builtins" else _dotted(kind)
-
-
-def _dotted(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    builtin = kind.__module__ == "builtins"
+    return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"

@@ -57,13 +57,9 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     for _ in range(200):
         if frame is None or frame.f_code.co_filename == _RUNNER:
             return  # further out is what started the script
-        if not _is_machinery(frame.f_code.co_filename):
+        if not frame.f_code.co_filename.startswith((_OWN, "<frozen ")):
             yield frame
         frame = frame.f_back
-
-
-def _is_machinery(path: str) -> bool:
-    return path.startswith((_OWN, "<frozen "))
 
 
 def is_library(path: str) -> bool:

@@ -97,7 +97,9 @@ def read_rank(environ: Mapping[str, str]) -> Rank | None:
         return None
     if size <= 1 or not 0 <= rank < size:
         return None
-    return Rank(rank=rank, world_size=size, local_size=_local_size(environ, size))
+    here = environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's
+    local_size = min(max(1, int(here)), size) if here.isdecimal() else 1
+    return Rank(rank=rank, world_size=size, local_size=local_size)
 
 
 def job_moment(
@@ -124,9 +126,3 @@ def job_moment(
     # Seven attempts of a job never share a name with another's of the next process number.
     apart = (7 * parent + attempt) % 1_000_000
     return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
-
-
-def _local_size(environ: Mapping[str, str], world_size: int) -> int:
-    """Ranks of this machine: as torchrun tells; one where nobody does."""
-    told = environ.get("LOCAL_WORLD_SIZE", "")
-    return min(max(1, int(told)), world_size) if told.isdecimal() else 1

@@ -302,7 +302,11 @@ class Recorder:
         if len(group) >= 4:  # told apart among loaders that are alike in all else
             return group[-1]
         if len(self._seen) >= _MOST_LOADERS:
-            return self._other()
+            if self._others is None:
+                why = {"config": f"these are several, made after the first {_MOST_LOADERS}"}
+                known = WatchedLoader(name=_OTHERS, unavailable=why)
+                self._others = _Seen(self._new_ledger(), known, None)
+            return self._others
         first, called = place.line(0, self._folder), place.line(1, self._folder)
         named = dataclasses.replace(
             known, name=self._free_name(first or known.kind), place=first, called_from=called
@@ -320,13 +324,6 @@ class Recorder:
         group.append(seen)
         self._seen.append(seen)
         return seen
-
-    def _other(self) -> _Seen:
-        if self._others is None:
-            why = {"config": f"these are several, made after the first {_MOST_LOADERS}"}
-            known = WatchedLoader(name=_OTHERS, unavailable=why)
-            self._others = _Seen(self._new_ledger(), known, None)
-        return self._others
 
     def _free_name(self, wanted: str) -> str:
         taken = {seen.known.name for seen in self._seen}

@@ -232,7 +232,16 @@ class _Watching:
         records, script = self._recorder.records(), self._script()
         self._write(*self._explanations(over=False), *self._changed())
         diagnosis = self._diagnosis(records, script.wall_s)
-        self._write(*([diagnosis] if diagnosis else []), script, self._run_end(script))
+        end = RunEnd(
+            ended_at=_now(),
+            reason="interrupted" if script.ending == "interrupted" else "complete",
+            cost_s=Cost(
+                measured=script.wall_s - script.overhead_s,
+                overhead=script.overhead_s,
+                total=script.wall_s,
+            ),
+        )
+        self._write(*([diagnosis] if diagnosis else []), script, end)
         path = ""
         if self._writer is not None:
             path = str(self._writer.path)
@@ -327,18 +336,6 @@ class _Watching:
             notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
         notes += [tuning.summary() for tuning in self._tuned]
         return tuple(notes)
-
-    def _run_end(self, script: WatchedScript) -> RunEnd:
-        interrupted = script.ending == "interrupted"
-        return RunEnd(
-            ended_at=_now(),
-            reason="interrupted" if interrupted else "complete",
-            cost_s=Cost(
-                measured=script.wall_s - script.overhead_s,
-                overhead=script.overhead_s,
-                total=script.wall_s,
-            ),
-        )
 
 
 def _start_method() -> str:

@@ -265,14 +265,11 @@ def _levels(
             if mount.version == version and (version == 2 or controller in mount.controllers)
         ]
         if candidates:
-            levels += _ancestry(member.path, _widest(candidates, member.path), root)
+            # The mount that shows most of the path's ancestors; any if none shows the path.
+            showing = [each for each in candidates if _below(member.path, each.root) is not None]
+            widest = min(showing or candidates, key=lambda mount: len(mount.root))
+            levels += _ancestry(member.path, widest, root)
     return tuple(levels)
-
-
-def _widest(mounts: Sequence[CgroupMount], path: str) -> CgroupMount:
-    """The mount that shows most of the path's ancestors; any if none shows the path."""
-    showing = [mount for mount in mounts if _below(path, mount.root) is not None]
-    return min(showing or mounts, key=lambda mount: len(mount.root))
 
 
 def _below(path: str, top: str) -> PurePosixPath | None:

@@ -166,17 +166,14 @@ def python_data(maps: str) -> tuple[range, ...]:
         except ValueError:
             continue
         follows = bool(found) and first == found[-1].stop and not path and name == "python"
-        name = "python" if _is_interpreter(path) or follows else path
+        is_interpreter = path.rpartition("/")[2].startswith(("python", "libpython"))
+        name = "python" if is_interpreter or follows else path
         if name == "python" and rights.startswith("rw"):
             if found and first == found[-1].stop:
                 found[-1] = range(found[-1].start, last)
             else:
                 found.append(range(first, last))
     return tuple(found)
-
-
-def _is_interpreter(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(("python", "libpython"))
 
 
 _BY_CHANNEL = frozenset({"", "read", "write", "connect"})

@@ -175,10 +175,11 @@ def revised_document(
     from dlprof.tomledit import revised_toml  # noqa: PLC0415
 
     text = read_text(path) if path.exists() else _NEW
-    values = {
-        "version": VERSION,
-        "machine": {name: _machine_values(machine) for name, machine in machines.items()},
-    }
+    tables: dict[str, dict[str, Any]] = {}
+    for name, machine in machines.items():
+        targets = {spec: {**entry.kwargs, **entry.about} for spec, entry in machine.targets.items()}
+        tables[name] = {**machine.about, **({"target": targets} if targets else {})}
+    values = {"version": VERSION, "machine": tables}
     places: dict[tuple[str, ...], Sequence[str]] = {
         ("machine", fingerprint, "target", spec): lines
         for (fingerprint, spec), lines in notes.items()
@@ -190,8 +191,3 @@ def revised_document(
             f"{path} is laid out in a way that dlprof can't add to without losing some of it",
             hint="Give each table its own [header] once, or save to another file.",
         ) from None
-
-
-def _machine_values(machine: MachineEntry) -> dict[str, Any]:
-    targets = {spec: {**entry.kwargs, **entry.about} for spec, entry in machine.targets.items()}
-    return {**machine.about, **({"target": targets} if targets else {})}

@@ -89,7 +89,10 @@ class EpochGate:
             return
         slot = "sampler" if loader.batch_sampler is None else "batch_sampler"
         own = getattr(loader, slot)
-        if _counts_itself(loader, own):
+        # A class draws from indices without end, as timm's ``MultiEpochsDataLoader`` does.
+        endless = hasattr(type(own), "__iter__") and not hasattr(type(own), "__len__")
+        counts_itself = type(loader).__len__ is not DataLoader.__len__
+        if endless and counts_itself and not isinstance(loader.dataset, IterableDataset):
             self.detach(f"{type(loader).__name__} {_COUNTS}")
             return
         gated = GatedIndices(own, self, size_of_indices(loader))
@@ -183,13 +186,6 @@ class GatedIndices:
         if name.startswith("__") or name == "_source":  # copying asks before __init__ ran
             raise AttributeError(name)
         return getattr(self._source, name)
-
-
-def _counts_itself(loader: DataLoader[Any], indices: object) -> bool:
-    """Whether a class draws from indices without end, as timm's ``MultiEpochsDataLoader`` does."""
-    if isinstance(loader.dataset, IterableDataset) or hasattr(type(indices), "__len__"):
-        return False
-    return type(loader).__len__ is not DataLoader.__len__ and hasattr(type(indices), "__iter__")
 
 
 def size_of_indices(loader: DataLoader[Any]) -> Callable[[Any], int | None]:

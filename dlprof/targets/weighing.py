@@ -108,7 +108,11 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
             if root is not None:
                 weigher.look_into(name, root)
     gc.unfreeze()
-    found = sorted(weigher.weights, key=_heaviness, reverse=True)
+    found = sorted(
+        weigher.weights,
+        key=lambda each: (each.cost_s, each.pickled_bytes + each.object_bytes),
+        reverse=True,
+    )
     return DatasetWeight(
         attributes=tuple(each for each in found if _worth_naming(each))[:10],
         pickled_bytes=math.fsum(each.pickled_bytes for each in found),
@@ -124,10 +128,6 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
 
 
 _VAGUE = ("exact", "sampled", "at_least")
-
-
-def _heaviness(weight: AttributeWeight) -> tuple[float, float]:
-    return weight.cost_s, weight.pickled_bytes + weight.object_bytes
 
 
 def _worth_naming(weight: AttributeWeight) -> bool:
@@ -184,11 +184,7 @@ class _Pickler(ForkingPickler):
 
     def __init__(self, sink: _Sink) -> None:
         super().__init__(sink)
-        self.dispatch_table[torch.UntypedStorage] = _no_storage
-
-
-def _no_storage(_: Any) -> tuple[type[bytes], tuple[()]]:
-    return bytes, ()
+        self.dispatch_table[torch.UntypedStorage] = lambda _: (bytes, ())
 
 
 class _Sample(NamedTuple):

@@ -73,6 +73,7 @@ def explain(
     if made and samples is None:
         unavailable["samples"] = _WHOLE_BATCHES
     rate = len(rows) / window_s if window_s > 0 else 0.0
+    ages = [row.yielded - row.made.picked for row in made if row.made is not None]
     return Explanation(
         trial_id=trial_id,
         config=config,
@@ -83,8 +84,13 @@ def explain(
         transforms=_transforms(made, trace.names),
         workers=worker_costs(made, window_s, seen=trace.rows),
         costs=_costs(made, {} if computes else _let_go(rows)),
-        age_s=_age_s(made),
-        waiting_batches=_waiting_batches(stages, rate),
+        age_s=statistics.fmean(ages) * _NS if ages else None,
+        # Little's law: at each place lie rate x mean time batches.
+        waiting_batches={
+            stage.name: rate * stage.mean_s
+            for stage in stages
+            if stage.name in {"pick_up", *AGE_STAGES}
+        },
         wait_fraction=_wait_fraction(rows, window, window_s),
         main_threads_cpu_cores=_other_threads(rows),
         fetch_threads_cpu_s=(
@@ -170,17 +176,6 @@ def _stage(name: StageName, found: Sequence[Span]) -> Stage:
         run_queue_s=_mean_s([span.run_queue_ns for span in found]),
         io_s=_mean_s([span.io_ns for span in found]),
     )
-
-
-def _age_s(made: Sequence[Row]) -> float | None:
-    ages = [row.yielded - row.made.picked for row in made if row.made is not None]
-    return statistics.fmean(ages) * _NS if ages else None
-
-
-def _waiting_batches(stages: Sequence[Stage], rate: float) -> Mapping[str, float]:
-    """Little's law: at each place lie rate x mean time batches."""
-    places = {"pick_up", *AGE_STAGES}
-    return {stage.name: rate * stage.mean_s for stage in stages if stage.name in places}
 
 
 def _wait_fraction(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any, Protocol
 
@@ -135,15 +135,12 @@ class Parcel:
         clock = hook.feeder
         # The last part is an iterator of what is to be appended: the pickler comes to it once all
         # that stands before has been pickled.
-        return _unpack, (tuple(self.made), tuple(clock.read()), self.item), None, _when_asked(clock)
+        later = (tuple(clock.read()) for _ in range(1))
+        return _unpack, (tuple(self.made), tuple(clock.read()), self.item), None, later
 
     def append(self, ended: tuple[int, int, int]) -> None:
         """Take the last stamp, as the pickle's end brings it."""
         self.ended = _new(Reading, ended)
-
-
-def _when_asked(clock: ThreadClock) -> Iterator[tuple[int, ...]]:
-    yield tuple(clock.read())
 
 
 def _unpack(made: tuple[Any, ...], began: tuple[int, ...], item: Any) -> Parcel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from dlprof.records.run import Timeline
@@ -10,7 +10,6 @@ from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.explain import in_window
 from dlprof.tracing.trace import Row, Trace
 
-_NS = 1e-9
 MOST = 4096
 """Batches in a timeline unless more are asked for; about 1 MB of JSON."""
 
@@ -29,8 +28,12 @@ def timeline(
     found = in_window(trace, window)
     rows = sorted(found[:most], key=lambda row: (row.epoch, row.batch))
     began_ns = trace.began_ns if window is None else window[0]
-    began_at = trace.began_at + (began_ns - trace.began_ns) * _NS
-    column = _column(rows, began_ns)
+    began_at = trace.began_at + (began_ns - trace.began_ns) * 1e-9
+
+    def column(stamp: Callable[[Row], int]) -> tuple[float | None, ...]:
+        stamps = map(stamp, rows)
+        return tuple(None if each == MISSING else (each - began_ns) * 1e-9 for each in stamps)
+
     return Timeline(
         trial_id=trial_id,
         began_at=datetime.fromtimestamp(began_at, UTC).isoformat(),
@@ -50,13 +53,3 @@ def timeline(
         asked_s=column(lambda row: row.asked),
         dropped=len(found) - len(rows) + (trace.dropped if window is None else 0),
     )
-
-
-def _column(
-    rows: Sequence[Row], began_ns: int
-) -> Callable[[Callable[[Row], int]], tuple[float | None, ...]]:
-    def column(stamp: Callable[[Row], int]) -> tuple[float | None, ...]:
-        stamps = map(stamp, rows)
-        return tuple(None if each == MISSING else (each - began_ns) * _NS for each in stamps)
-
-    return column

@@ -226,7 +226,14 @@ def measure_copies(
     passes: list[dict[CopyCell, Round]] = []
     began_s = clock()
     for number, order in enumerate(_orders(cells, seed)):
-        found = {cell: _round(copier, buffers, cell) for cell in order}
+        found = {
+            cell: copier.round(
+                buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size)),
+                cell.memory,
+                cell.mode,
+            )
+            for cell in order
+        }
         if number:  # the first only warms up: pages are touched, the driver sets up
             passes.append(found)
         if len(passes) >= 30:
@@ -246,11 +253,6 @@ def _orders(cells: Sequence[CopyCell], seed: int) -> Iterator[list[CopyCell]]:
     generator = random.Random(seed)
     while True:
         yield generator.sample(cells, len(cells))
-
-
-def _round(copier: Copier, buffers: Buffers, cell: CopyCell) -> Round:
-    pairs = buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size))
-    return copier.round(pairs, cell.memory, cell.mode)
 
 
 def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:

@@ -204,7 +204,13 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
 def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Session) -> None:
     built = builder()
     if request.cold_cache:
-        _evict(built)
+        from dlprof.targets.files import (  # noqa: PLC0415 - of few trials
+            dataset_files,
+            evict_from_page_cache,
+        )
+
+        if built.parts is not None:
+            evict_from_page_cache(dataset_files(built.parts.dataset))
     if request.probe:
         look = try_workers if request.config.num_workers else probe
         look = weigh_dataset if request.weigh else look
@@ -295,13 +301,6 @@ def _then(consume: Consumer, step: Callable[[], None]) -> Consumer:
         step()
 
     return both
-
-
-def _evict(built: BuiltTarget) -> None:
-    from dlprof.targets.files import dataset_files, evict_from_page_cache  # noqa: PLC0415
-
-    if built.parts is not None:
-        evict_from_page_cache(dataset_files(built.parts.dataset))
 
 
 def main() -> None:

@@ -143,7 +143,11 @@ class DeviceCopier:
     def __call__(self, batch: Any) -> None:
         """Copy a batch, and do the step with it, or with the one before."""
         sample = self._sample(batch)
-        self._mark_ready()
+        # Mark on the compute stream when it could go on with the batch that was sent before.
+        # Before the next one is sent: ordering that, or staging it, may delay the step too.
+        if self._waiting is not None and self._waiting.sample is not None:
+            self._waiting.sample.ready = self._runtime.event()
+            self._waiting.sample.ready.record(self._runtime.current())
         from_s = self._clock()
         flight = self._send(batch, sample)
         sent_s = self._clock()
@@ -260,15 +264,6 @@ class DeviceCopier:
             if ended is not None:
                 ended.record(stream)
         return _Flight(moved, ended, sample)
-
-    def _mark_ready(self) -> None:
-        """Mark on the compute stream when it could go on with the batch that was sent before.
-
-        Before the next one is sent: ordering that, or staging it, may hold the step up too.
-        """
-        if self._waiting is not None and self._waiting.sample is not None:
-            self._waiting.sample.ready = self._runtime.event()
-            self._waiting.sample.ready.record(self._runtime.current())
 
     def _arrive(self, flight: _Flight, from_s: float) -> None:
         """Make the step wait for its batch: the device, or this thread where the step is its own.

@@ -205,7 +205,10 @@ class _Window:
     def usage(self, cards: Sequence[GpuInfo], silence: str) -> tuple[GpuUsage, ...]:
         """One entry per card; what was not told has ``silence`` for a reason, if that is one."""
         means = {usage.index: usage for usage in mean_usage(list(self._samples))}
-        found = [means.get(card.index) or _nothing_of(card) for card in cards]
+        found = [
+            means.get(card.index) or GpuUsage(index=card.index, name=card.name, uuid=card.uuid)
+            for card in cards
+        ]
         return tuple(self._finished(usage, len(cards), silence) for usage in found)
 
     def _finished(self, usage: GpuUsage, cards: int, silence: str) -> GpuUsage:
@@ -219,10 +222,6 @@ class _Window:
             sampler_cpu_cores=self._cpu_s / cards / length_s if length_s > 0 else None,
         )
         return dataclasses.replace(full, unavailable=_reasons(full, before, after, silence))
-
-
-def _nothing_of(card: GpuInfo) -> GpuUsage:
-    return GpuUsage(index=card.index, name=card.name, uuid=card.uuid)
 
 
 def _of(crowd: Sequence[GpuNeighbours], usage: GpuUsage) -> GpuNeighbours | None:

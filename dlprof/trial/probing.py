@@ -71,7 +71,11 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
     # Last, because the user's step may change the batch.
-    there = batch if request.device == "cpu" else _brought(batch, request.device)
+    there: object = batch
+    if request.device != "cpu":
+        from dlprof.trial.copying import bring_for_step  # noqa: PLC0415 - needs a device
+
+        there = bring_for_step(batch, request.device)
     try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
@@ -163,13 +167,6 @@ def _samples_per_batch(
         return None, ""
     told = f"The second batch counts as {counted(samples, 'sample')}{count.told}."
     return float(samples), "" if built.target.batch_size is not None else told
-
-
-def _brought(batch: object, device: str) -> object:
-    """The batch where the user's step will find it."""
-    from dlprof.trial.copying import bring_for_step  # noqa: PLC0415 - of use with a device only
-
-    return bring_for_step(batch, device)
 
 
 def _data_files(built: BuiltTarget) -> int:

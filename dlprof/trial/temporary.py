@@ -193,11 +193,9 @@ class SharedMemoryWatch:
         except OSError:
             return False
         file = (status.st_dev, status.st_ino)
-        return status.st_uid == os.getuid() and file not in in_use and not self._maker_lives(name)
-
-    def _maker_lives(self, name: str) -> bool:
         named = _OF_PROCESS.match(name)
-        return named is not None and (self._proc / named[1]).exists()
+        maker_lives = named is not None and (self._proc / named[1]).exists()
+        return status.st_uid == os.getuid() and file not in in_use and not maker_lives
 
     def _in_use(self) -> set[_File]:
         """Files that any process still has mapped or open.

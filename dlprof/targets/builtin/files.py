@@ -144,20 +144,16 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
         temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
         try:
             make(temporary)
-            _rename(temporary, final)
+            try:
+                temporary.rename(final)
+            except OSError:
+                if not final.is_dir():  # else another run was first: its files are the same
+                    raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise _not_writable(root, name, error) from error
     return final
-
-
-def _rename(temporary: Path, final: Path) -> None:
-    try:
-        temporary.rename(final)
-    except OSError:
-        if not final.is_dir():  # else another run was first: its files are the same
-            raise
 
 
 def _remove_stale(root: Path, before: float) -> None:

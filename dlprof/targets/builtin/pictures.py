@@ -62,7 +62,9 @@ def _texture(rng: random.Random) -> Image.Image:
     # scaling a cut down to its size takes the finest away.
     detail = _octaves(rng, last=960, decay=1.15, contrast=4.0)
     smooth = _octaves(rng, last=12, decay=0.5, contrast=2.5)
-    mask = _octaves(rng, last=48, decay=0.7, contrast=2.5).point(_steepen)
+    mask = _octaves(rng, last=48, decay=0.7, contrast=2.5).point(
+        lambda value: max(0, min(255, int((value - 90) * 5)))
+    )
     brightness = Image.composite(detail, smooth, mask)
     _draw_shapes(rng, brightness)
     chroma = [_octaves(rng, last=240, decay=0.8, contrast=1.0) for _ in range(2)]
@@ -88,10 +90,6 @@ def _noise(rng: random.Random, cells: int) -> Image.Image:
     size = (cells * 4 // 3 + 1, cells)
     noise = Image.frombytes("L", size, rng.randbytes(size[0] * size[1]))
     return noise.resize(TEXTURE_SIZE, Image.Resampling.BICUBIC)
-
-
-def _steepen(value: float) -> int:
-    return max(0, min(255, int((value - 90) * 5)))
 
 
 def _draw_shapes(rng: random.Random, picture: Image.Image) -> None:
@@ -136,10 +134,9 @@ def make_voc(
     for number, name in enumerate(names):
         size = picture_size(rng)
         picture = cut_picture(rng, textures, size)
-        objects = [
-            (rng.choices(VOC_CLASSES, weights)[0], _box(rng, size))
-            for _ in range(_object_count(rng))
-        ]
+        # VOC2012 has 2.4 objects a picture on average, and many pictures have one.
+        count = min(12, 1 + int(rng.expovariate(1 / 2.0)))
+        objects = [(rng.choices(VOC_CLASSES, weights)[0], _box(rng, size)) for _ in range(count)]
         for label, box in objects:
             _paste_object(rng, picture, textures, label, box)
         save_jpeg(rng, picture, directory / "JPEGImages" / f"{name}.jpg")
@@ -168,11 +165,6 @@ def annotation_xml(filename: str, size: tuple[int, int], objects: list[Object]) 
             ET.SubElement(bounds, key).text = str(value)
     ET.indent(root, "\t")
     return ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _object_count(rng: random.Random) -> int:
-    """Objects per picture: VOC2012 has 2.4 on average, many pictures have one."""
-    return min(12, 1 + int(rng.expovariate(1 / 2.0)))
 
 
 def _box(rng: random.Random, size: tuple[int, int]) -> Box:
