@@ -292,10 +292,10 @@ def _diagnosed(
     stuck = shares.wait >= 0.98 and shares.idle >= 0.98 and not seen.main.messages
     if stuck and len(seen.looks) >= _FEW_LOOKS:
         return _broken(seen, config, machine, usage, target, _HANGS)
-    told = _explanation(seen, shares, config)
-    evidence = _evidence(seen, told, machine, usage, target)
+    explained = _explanation(seen, shares, config)
+    evidence = _evidence(seen, explained, machine, usage, target)
     found = diagnose(evidence)
-    direct = list(_direct(seen, shares, config, told))
+    direct = list(_direct(seen, shares, config, explained))
     hidden: set[FindingCode] = {each.code for each in direct}
     if any(each.code == "cpu.neighbours" for each in found.findings):
         # Workers without a core answer late when main takes a tensor from them.
@@ -318,18 +318,18 @@ def _behind_crowd(
     seen: Seen, shares: _Shares, config: Config, machine: Machine, target: Target
 ) -> list[Finding]:
     """What would be the cause if no other process took the cores: their delays are left out."""
-    told = _explanation(seen, shares, config, crowded=False)
-    found = diagnose(_evidence(seen, told, machine, Usage(), target)).findings
+    explained = _explanation(seen, shares, config, crowded=False)
+    found = diagnose(_evidence(seen, explained, machine, Usage(), target)).findings
     shown = [each for each in found if each.code not in {"consumer", *_UNSEEN}]
     return [dataclasses.replace(each, doubtful=_BEHIND, predicted_gain=None) for each in shown[:1]]
 
 
 def _evidence(
-    seen: Seen, told: Explanation, machine: Machine, usage: Usage, target: Target
+    seen: Seen, explained: Explanation, machine: Machine, usage: Usage, target: Target
 ) -> Evidence:
     """The training as a trial that was not touched, and as one that was traced."""
-    config = told.config
-    plain = _plain(seen, config, machine, usage, told)
+    config = explained.config
+    plain = _plain(seen, config, machine, usage, explained)
     seen_as = Experiment(name="the training", role="present", config=config)
     followed = dataclasses.replace(seen_as, explain=True)
     trial = dataclasses.replace(plain, id=f"{_ID} (looks)", purpose="explain")
@@ -339,19 +339,23 @@ def _evidence(
         config=config,
         observations=(
             Observation(experiment=seen_as, trial=plain),
-            Observation(experiment=followed, trial=trial, explanation=told),
+            Observation(experiment=followed, trial=trial, explanation=explained),
         ),
         has_step=True,
     )
-    calibration, step = fit([told], [plain, trial]), told.stage("step")
+    calibration, step = fit([explained], [plain, trial]), explained.stage("step")
     if step is None or calibration.in_workers is None:
         return evidence
     return dataclasses.replace(evidence, predict=Foresight.at_step(calibration, step))
 
 
-def _plain(seen: Seen, config: Config, machine: Machine, usage: Usage, told: Explanation) -> Trial:
+def _plain(
+    seen: Seen, config: Config, machine: Machine, usage: Usage, explained: Explanation
+) -> Trial:
     """The training as a trial that was not touched."""
-    starved = sum(told.costs.run_queue_s) > 0.05 * sum((*told.costs.cpu_s, *told.costs.io_s))
+    starved = sum(explained.costs.run_queue_s) > 0.05 * sum(
+        (*explained.costs.cpu_s, *explained.costs.io_s)
+    )
     others = (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores
     rate = seen.main.messages / seen.window_s
     return Trial(
@@ -360,7 +364,7 @@ def _plain(seen: Seen, config: Config, machine: Machine, usage: Usage, told: Exp
         repetition=0,
         outcome="completed",
         batches_per_s=Estimate(value=rate) if rate else None,
-        wait_fraction=told.wait_fraction,
+        wait_fraction=explained.wait_fraction,
         usage=usage,
         noisy=others and starved,
         measured_s=seen.window_s,
@@ -480,7 +484,9 @@ def _receive_s(seen: Seen) -> float:
     return max(by_tensors, times * pickled_s / max(1, seen.main.messages))
 
 
-def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> Iterator[Finding]:
+def _direct(
+    seen: Seen, shares: _Shares, config: Config, explained: Explanation
+) -> Iterator[Finding]:
     """Causes that the looks show by themselves, where no batch's own time has to be known."""
     making = statistics.fmean(each.share("lock") for each in seen.workers) if seen.workers else 0.0
     most = max((look.alive for look in seen.looks), default=0)
@@ -511,7 +517,7 @@ def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> I
                 "as fast."
             ),
         )
-    elif _is_ordered(seen, shares, told):
+    elif _is_ordered(seen, shares, explained):
         yield _finding(
             "order.blocking",
             "Slow samples hold back finished batches",
@@ -525,7 +531,7 @@ def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> I
                 dataloader_kwargs={"in_order": False},
             ),
         )
-    elif _comes_in_bursts(shares, told):
+    elif _comes_in_bursts(shares, explained):
         deep = max(8, 4 * (config.prefetch_factor or 2))
         yield _finding(
             "prefetch.shallow",
@@ -560,7 +566,7 @@ def _finding(
     )
 
 
-def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
+def _is_ordered(seen: Seen, shares: _Shares, explained: Explanation) -> bool:
     """Whether workers idle while the training waits, as finished batches wait for their turn.
 
     Where workers wait for a core most of the time, it is others who make some batches slow. Where
@@ -569,7 +575,7 @@ def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
     several = len(seen.workers) > 1 and all(each.messages for each in seen.workers)
     return (
         several
-        and max(_starved(told), _pinning(seen)) < 0.5
+        and max(_starved(explained), _pinning(seen)) < 0.5
         and shares.wait >= _WAITS
         and shares.idle_meanwhile >= _IDLE
         and (shares.held >= _HELD or shares.depth is None)
@@ -581,23 +587,23 @@ def _pinning(seen: Seen) -> float:
     return sum(look.pin == "running" for look in seen.looks) / max(1, len(seen.looks))
 
 
-def _comes_in_bursts(shares: _Shares, told: Explanation) -> bool:
+def _comes_in_bursts(shares: _Shares, explained: Explanation) -> bool:
     """Whether workers idle while the training computes, and are all busy while it waits."""
-    costs = told.costs
+    costs = explained.costs
     main_s = costs.receive_cpu_s[0] + costs.receive_io_s[0] + costs.main_cpu_s[0]
-    period_s = told.window_s / told.batches
+    period_s = explained.window_s / explained.batches
     return (
         shares.wait >= 0.1
         and shares.idle >= _IDLE
         and shares.idle_meanwhile < shares.idle
-        and _starved(told) < _IDLE
+        and _starved(explained) < _IDLE
         and main_s < _IDLE * period_s
     )
 
 
-def _starved(told: Explanation) -> float:
+def _starved(explained: Explanation) -> float:
     """Run-queue delay of workers over what making a batch takes them."""
-    costs = told.costs
+    costs = explained.costs
     whole_s = costs.cpu_s[0] + costs.io_s[0] + costs.run_queue_s[0]
     return costs.run_queue_s[0] / whole_s if whole_s > 0 else 0.0
 

@@ -526,7 +526,7 @@ class _Pipes:
                 )
 
     def loader_of(self, worker: int) -> str | None:
-        """What tells a worker's loader from others."""
+        """What a worker's loader is known by."""
         return self._data.get(worker)
 
     def unread(self) -> tuple[int | None, int]:

@@ -297,7 +297,7 @@ class Copy:
             moves.copy_s += took_s
             moves.exposed_s += took_s if self.exposed else 0.0
             moves.blocked_s += min(took_s, self.host_s)
-        except Exception:  # noqa: BLE001 - a device that refuses; its batch is not told of
+        except Exception:  # noqa: BLE001 - a device that refuses; its batch is left out
             moves.failed = True
         moves.pending -= 1
         return True
@@ -396,7 +396,7 @@ class Noticer:
             if patch is not None:
                 patch.let_go()
 
-    def told(self, first: int) -> list[Moves]:
+    def moves(self, first: int) -> list[Moves]:
         """Batches whose copies have all ended and were timed; none where nothing was copied.
 
         Args:

@@ -49,7 +49,7 @@ class Runtime(Protocol):
     asynchronous: bool
 
     def event(self) -> Event:
-        """A new event that tells times."""
+        """A new event that records times."""
 
     def stream(self) -> Any:
         """A new stream beside the current one: a context manager with ``wait_event``."""
@@ -270,7 +270,7 @@ def _reasons(what: str) -> Iterator[None]:
 
 
 def identity(runtime: Runtime) -> tuple[str, str]:
-    """A device's name and NVML's UUID, as far as torch tells; empty texts otherwise."""
+    """A device's name and NVML's UUID, as far as torch says; empty texts otherwise."""
     if not isinstance(runtime, AcceleratorRuntime):
         return "", ""
     try:
@@ -284,9 +284,9 @@ def identity(runtime: Runtime) -> tuple[str, str]:
 
 
 def held_bytes(runtime: Runtime) -> int | None:
-    """Device memory that torch's allocator holds in this process; ``None`` where it doesn't tell.
+    """Device memory that torch's allocator holds in this process; ``None`` where it doesn't say.
 
-    All that is to be had of Apple's GPUs, which tell nothing to other processes.
+    All that is known of Apple's GPUs, which report nothing to other processes.
     """
     if not isinstance(runtime, AcceleratorRuntime):
         return None

@@ -81,7 +81,7 @@ def _unfed(
 
 
 def _dispatched(loader: WatchedLoader) -> Iterator[Finding]:
-    """Rank 0 loads for all ranks, as accelerate does for iterable datasets unless told not to."""
+    """Rank 0 loads for all ranks, as accelerate does for iterable datasets unless set otherwise."""
     wait, ranks = loader.wait_fraction or 0.0, loader.loads_for
     if ranks < 2 or wait < 0.05:  # what holds nobody up is no fault
         return

@@ -185,11 +185,11 @@ def message(report: CheckReport) -> str:
     """A verdict as the lines of a failed test."""
     from dlprof.report.gate.wording import headline, side_text, stage_lines
 
-    told = headline(report)
+    head = headline(report)
     lines = [
         report.explanation
-        if report.explanation.startswith(told)
-        else f"{told}: {report.explanation}"
+        if report.explanation.startswith(head)
+        else f"{head}: {report.explanation}"
     ]
     lines.append(f"{side_text(report.change)} against {side_text(report.base)}")
     if report.state == "fail":

@@ -49,7 +49,7 @@ class ConsumerCopies:
             return reading
         return NoticedReading(reading, noticer)
 
-    def told(self) -> Copies | None:
+    def to_record(self) -> Copies | None:
         """What they cost; ``None`` where nothing was copied."""
         timed = self._timed()
         if not timed:
@@ -81,15 +81,15 @@ class ConsumerCopies:
         )
 
     def fill(self, known: WatchedLoader) -> WatchedLoader:
-        """The record of the loader with what they cost, or why that can't be told."""
-        copies = self.told()
+        """The record of the loader with what they cost, or why that isn't known."""
+        copies = self.to_record()
         if copies is not None or self._noticer is None or not self._noticer.has_failed():
             return dataclasses.replace(known, copies=copies)
         reasons = {**known.unavailable, "copies": "they were seen, and could not be timed"}
         return dataclasses.replace(known, unavailable=reasons)
 
     def in_stages(self, explanation: Explanation) -> Explanation:
-        """An explanation with the copies told apart from the rest of the step."""
+        """An explanation with the copies separated from the rest of the step."""
         from dlprof.tracing.explain import with_copies  # noqa: PLC0415 - its room imports torch
 
         timed = self._timed()
@@ -100,7 +100,7 @@ class ConsumerCopies:
         return with_copies(explanation, statistics.fmean(exposed), exposed)
 
     def _timed(self) -> list[Moves]:
-        return [] if self._noticer is None else self._noticer.told(self._first)
+        return [] if self._noticer is None else self._noticer.moves(self._first)
 
 
 class NoticedReading:
@@ -108,7 +108,7 @@ class NoticedReading:
 
     Args:
         reading: What it stands for.
-        noticer: Told when a batch is asked for and when it has come.
+        noticer: Called when a batch is asked for and when it has come.
     """
 
     __slots__ = ("__weakref__", "_noticer", "_reading")

@@ -58,7 +58,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
 ) -> Diagnosis | None:
     """What is known of the cause, for the loader that costs the script the most with its copies.
 
-    Where that loader's batches tell no cause, its note says why, and the next is looked at.
+    Where that loader's batches show no cause, its note says why, and the next is looked at.
 
     Args:
         loaders: All that were seen.
@@ -73,7 +73,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
 
     Returns:
         ``None`` where no loader costs time to speak of; without findings and with notes where
-        none of them tells a cause.
+        none of them shows a cause.
     """
     wrong = {
         each.name: findings for each in loaders if (findings := _wrong_data(each, machine, target))
@@ -82,12 +82,12 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     # Below this share of the script's time the report says that no loader holds the script up.
     costly = [each for each in loaders if _cost_s(each) >= 0.05 * wall_s and each.batches]
     costly.sort(key=_cost_s, reverse=True)
-    told = {each.trial_id: each for each in explanations}
+    traced = {each.trial_id: each for each in explanations}
     notes: list[str] = []
     for loader in costly:
         if loader.name in wrong:  # what would make wrong data come faster is no advice
             break
-        explanation = told.get(loader.name)
+        explanation = traced.get(loader.name)
         missing = _missing(explanation, (refused or {}).get(loader.name, ""))
         if explanation is not None and not missing and loader.wait and loader.step:
             evidence = _evidence(loader, explanation, machine, target, usage or Usage())
@@ -187,7 +187,7 @@ def _cost_s(loader: WatchedLoader) -> float:
 
 
 def _missing(explanation: Explanation | None, refused: str) -> str:
-    """Why batches that were followed, or were not, tell no cause; empty where they do."""
+    """Why batches that were followed, or were not, show no cause; empty where they do."""
     if explanation is None or not explanation.hooked:
         reasons = explanation.unavailable.values() if explanation is not None else ()
         return refused or next(iter(reasons), "its batches were not traced (--follow does that)")
@@ -200,10 +200,10 @@ def _missing(explanation: Explanation | None, refused: str) -> str:
 
 def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) -> Diagnosis:
     batches = sum(each.batches for each in evidence.explanations())
-    told = [f"Diagnosis of {loader.name} from {batches} traced batches."]
+    lines = [f"Diagnosis of {loader.name} from {batches} traced batches."]
     if batches < 30:
-        told.append("So few batches show little of their spread.")
-    found = diagnose(evidence, [*notes, *told])
+        lines.append("So few batches show little of their spread.")
+    found = diagnose(evidence, [*notes, *lines])
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
     return dataclasses.replace(found, notes=(*found.notes, *more, *_made_anew(found, loader)))
 
@@ -224,10 +224,10 @@ def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
         return ()
     if config.num_workers == evidence.config.num_workers:
         return ()  # how workers start changes nothing between batches
-    told = evidence.predict(config, cores=View.of(evidence).available)
-    if told is None or told.wait_fraction is None:
+    predicted = evidence.predict(config, cores=View.of(evidence).available)
+    if predicted is None or predicted.wait_fraction is None:
         return ()
-    waits = f"{told.wait_fraction * 100:.0f}% waiting"
+    waits = f"{predicted.wait_fraction * 100:.0f}% waiting"
     return (f"With num_workers={config.num_workers} the model predicts {waits} between batches.",)
 
 

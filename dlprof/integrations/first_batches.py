@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlprof.integrations.ledger import Reading
-from dlprof.internals import OF_ITERABLES, told_length
+from dlprof.internals import OF_ITERABLES, promised_length
 from dlprof.records import WatchedLoader
 from dlprof.targets.counting import SampleCounter, WorkerSamples, is_resampled
 
@@ -100,15 +100,15 @@ class LookingReading:
 def promised_batches(loader: Any) -> int | None:
     """``len(loader)`` as far as the script or torch's own samplers have asked for it.
 
-    Nothing else of the user's is run: of an iterable dataset only what the script was told counts,
+    Nothing else of the user's is run: of an iterable dataset only what the script was given counts,
     and nothing where it draws its shards with replacement, for as long as each worker likes.
     """
     if is_resampled(getattr(loader, "dataset", None)):
         return None
-    told = told_length(loader)
-    if told is not None:
+    length = promised_length(loader)
+    if length is not None:
         size = loader.batch_size
-        return told if size is None else _batches(told, size, drop_last=loader.drop_last)
+        return length if size is None else _batches(length, size, drop_last=loader.drop_last)
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
     known = [each for each in samplers if each is not None]
     own = (type(each).__module__.startswith("torch.utils.data") for each in known)

@@ -76,8 +76,8 @@ class Follower:
         if adopt is not None:
             adopt(iterator)
 
-    def told(self) -> tuple[Explanation, Timeline] | None:
-        """What the batches told so far; the first ones, while queues fill, are left out."""
+    def summary(self) -> tuple[Explanation, Timeline] | None:
+        """What the batches have shown so far; the first ones, while queues fill, are left out."""
         from dlprof.tracing.explain import explain  # noqa: PLC0415 - used where torch is loaded
         from dlprof.tracing.timeline import timeline  # noqa: PLC0415
 

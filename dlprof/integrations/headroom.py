@@ -194,11 +194,11 @@ class LoopHeadroom:
             "batches of one epoch"
         )
 
-    def told(self) -> Headroom | None:
+    def summary(self) -> Headroom | None:
         """The answer; ``None`` where there is none (yet)."""
         if self._figures.count < _LEAST_ROUNDS:
             return None
-        return self._figures.told(
+        return self._figures.summary(
             extra_steps=self._extra_steps,
             extra_s=self._extra_ns / NS,
             overlaps=self._synchronize is not None,
@@ -577,7 +577,7 @@ class Rounds:
         # A half-width of so much of the period needs no further round.
         return share.high is not None and share.high - share.value <= 0.015
 
-    def told(self, *, extra_steps: int, extra_s: float, overlaps: bool) -> Headroom:
+    def summary(self, *, extra_steps: int, extra_s: float, overlaps: bool) -> Headroom:
         """The record.
 
         Args:

@@ -188,7 +188,7 @@ class Ledger:
                 self.steps.add([asked_ns - times[-1]])
             self._add_waiting(got_ns - asked_ns, thread, nested=nested)
             self._count(1, got_ns, thread)
-            # Of threads that share it, one may see the end before another has told of its batch.
+            # Of threads that share it, one may see the end before another has counted its batch.
             if reading.begun or asked_ns < reading.ended_ns:
                 self.waits.add([got_ns - asked_ns])
             else:

@@ -1,4 +1,4 @@
-"""What a live loader tells of itself, asked so that nothing of the user's is run or changed.
+"""What a live loader says of itself, asked so that nothing of the user's is run or changed.
 
 Never imports torch: where a loader of torch's is met, torch is loaded already.
 """

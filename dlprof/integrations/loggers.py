@@ -76,7 +76,7 @@ def prometheus(
     Args:
         path: In the collector's folder, ending in ``.prom``; ranks of a job write a file each,
             with ``.rankN`` in its name.
-        loader: The label ``loader``, which tells several loaders apart; each needs its own file.
+        loader: The label ``loader``, which keeps several loaders apart; each needs its own file.
         environ: Where ``RANK`` and ``WORLD_SIZE`` are looked up.
 
     Raises:

@@ -14,7 +14,7 @@ def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
     """Wrap methods in a class, in its present subclasses, and in those still to be defined.
 
     Only where a class defines a method itself; so the wrapped methods of a class and its base may
-    run inside one another, and each wrapper has to tell whether it is the outermost.
+    run inside one another, and each wrapper has to know whether it is the outermost.
 
     Args:
         cls: The base class.

@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what was told to be skipped, and checks that have nothing to compare with.
+    """Skip what is to be skipped, and checks that have nothing to compare with.
 
     Args:
         config: pytest's.
@@ -134,8 +134,8 @@ def _has_base(config: pytest.Config) -> bool:
 
 
 def _told_to_skip(config: pytest.Config) -> bool:
-    told: bool = config.getoption("dlprof_skip")
-    return told or bool(os.environ.get(SKIP_VARIABLE))
+    skip: bool = config.getoption("dlprof_skip")
+    return skip or bool(os.environ.get(SKIP_VARIABLE))
 
 
 class _TurnsOfController:
@@ -146,7 +146,7 @@ class _TurnsOfController:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker of xdist's, before it starts."""
+        """Say so to a worker of xdist's, before it starts."""
         node.workerinput[_TURNS_KEY] = self._folder
 
     def pytest_unconfigure(self) -> None:

@@ -1,4 +1,4 @@
-"""Which process of a job this is, by what torchrun and its like tell in the environment."""
+"""Which process of a job this is, by what torchrun and its like say in the environment."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def read_others(
 
 
 def read_rank(environ: Mapping[str, str]) -> Rank | None:
-    """The rank of this process; ``None`` where it is the only one, or that isn't told."""
+    """The rank of this process; ``None`` where it is the only one, or that isn't known."""
     try:
         rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
     except (KeyError, ValueError):
@@ -110,7 +110,7 @@ def job_moment(
 ) -> datetime:
     """What the run files of this job are named after: the same moment for all ranks of a machine.
 
-    torchrun starts all of them, so it is when torchrun began. The fraction of its second tells jobs
+    torchrun starts all of them, so it is when torchrun began. The fraction of its second keeps jobs
     apart that began together, and the attempts of one. Without torchrun it is now.
 
     Args:
@@ -121,8 +121,8 @@ def job_moment(
     began_s = began_at(parent) if "TORCHELASTIC_RUN_ID" in environ else None
     if began_s is None:
         return datetime.now().astimezone()
-    told = environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    attempt = int(told) if told.isdecimal() else 0
+    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    attempt = int(restarts) if restarts.isdecimal() else 0
     # Seven attempts of a job never share a name with another's of the next process number.
     apart = (7 * parent + attempt) % 1_000_000
     return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)

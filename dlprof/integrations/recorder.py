@@ -1,4 +1,4 @@
-"""Every loader that a script iterates, told apart by where it was made, in bounded memory."""
+"""Every loader that a script iterates, known by where it was made, in bounded memory."""
 
 from __future__ import annotations
 
@@ -178,21 +178,21 @@ class Recorder:
         return record
 
     def followed(self, *, over: bool) -> dict[str, tuple[Explanation, Timeline]]:
-        """What the first batches of loaders told, by the loader's name.
+        """What the first batches of loaders showed, by the loader's name.
 
         Args:
             over: Whether only of those that are followed no more.
         """
-        told = {}
+        summaries = {}
         for seen in self._seen:
             follower = seen.follower
             if follower is None or (over and not follower.over):
                 continue
             with self._guarded(f"the batches of {seen.known.name} could not be traced"):
-                found = follower.told()
+                found = follower.summary()
                 if found is not None:
-                    told[seen.known.name] = found
-        return told
+                    summaries[seen.known.name] = found
+        return summaries
 
     def refusals(self) -> dict[str, str]:
         """Why the batches of loaders could not be followed, by the loader's name."""
@@ -299,7 +299,7 @@ class Recorder:
             if seen.is_over(dataset):
                 seen.dataset = _reference(dataset)
                 return seen
-        if len(group) >= 4:  # told apart among loaders that are alike in all else
+        if len(group) >= 4:  # kept apart among loaders that are alike in all else
             return group[-1]
         if len(self._seen) >= _MOST_LOADERS:
             if self._others is None:
@@ -359,9 +359,11 @@ def _with_headroom(record: WatchedLoader, headroom: LoopHeadroom | None) -> Watc
     """The record with what a perfect loader would bring, or why that isn't known."""
     if headroom is None:
         return record
-    told, why = headroom.told(), headroom.why_not
-    reasons = {"headroom": why} if told is None and why else {}
-    return dataclasses.replace(record, headroom=told, unavailable={**record.unavailable, **reasons})
+    summary, why = headroom.summary(), headroom.why_not
+    reasons = {"headroom": why} if summary is None and why else {}
+    return dataclasses.replace(
+        record, headroom=summary, unavailable={**record.unavailable, **reasons}
+    )
 
 
 def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:

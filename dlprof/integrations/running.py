@@ -151,7 +151,7 @@ class _Watching:
         self._meanwhile = Meanwhile(alone=plan.rank is None)
         self._finder = AfterImport(DATALOADER_MODULE, self._attach)
         self._written: dict[str, WatchedLoader] = {}
-        self._told: dict[str, Explanation] = {}
+        self._reported: dict[str, Explanation] = {}
         self._tuned: Sequence[Any] = ()
         self._process = os.getpid()
         self._ending = _RUNNING
@@ -250,7 +250,7 @@ class _Watching:
             Run(
                 path=path,
                 header=self._header,
-                explanations=tuple(self._told.values()),
+                explanations=tuple(self._reported.values()),
                 watched=records,
                 script=script,
                 diagnosis=diagnosis,
@@ -266,20 +266,20 @@ class _Watching:
         return fresh
 
     def _explanations(self, *, over: bool) -> list[object]:
-        """What followed batches told that the file doesn't have yet."""
+        """What followed batches showed that the file doesn't have yet."""
         fresh = {
-            name: told
-            for name, told in self._recorder.followed(over=over).items()
-            if name not in self._told
+            name: found
+            for name, found in self._recorder.followed(over=over).items()
+            if name not in self._reported
         }
-        self._told.update((name, explanation) for name, (explanation, _) in fresh.items())
-        return [record for told in fresh.values() for record in told]
+        self._reported.update((name, explanation) for name, (explanation, _) in fresh.items())
+        return [record for found in fresh.values() for record in found]
 
     def _diagnosis(self, loaders: Sequence[WatchedLoader], wall_s: float) -> Diagnosis | None:
         try:
             found = diagnose_script(
                 loaders,
-                tuple(self._told.values()),
+                tuple(self._reported.values()),
                 self._header.machine,
                 self._header.target,
                 wall_s=wall_s,

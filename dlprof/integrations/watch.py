@@ -188,7 +188,7 @@ class _WatchedIterator(Iterator[_Batch]):
 
 
 class _Log:
-    """Tells the user's logger of every so many batches.
+    """Calls the user's logger for every so many batches.
 
     Args:
         log: The user's.

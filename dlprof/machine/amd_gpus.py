@@ -1,7 +1,7 @@
-"""What ``amdsmi`` tells of AMD's GPUs, where that optional package of ROCm's is installed.
+"""What ``amdsmi`` reports of AMD's GPUs, where that optional package of ROCm's is installed.
 
 Written from AMD's reference of amdsmi 6 and 7, and not yet tried on a card: what it words
-differently is ``None`` with a reason, like everything that it doesn't tell (it says ``N/A``).
+differently is ``None`` with a reason, like everything that it doesn't report (it says ``N/A``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AmdReader(Gpus):
         return tuple(self._describe(index, card) for index, card in enumerate(self._handles))
 
     def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
-        """What each card is doing; ``pcie`` changes nothing, for the link's bytes aren't told."""
+        """What each card is doing; ``pcie`` changes nothing, the link's bytes aren't reported."""
         del pcie
         return tuple(self._sample(index, card) for index, card in enumerate(self._handles))
 
@@ -142,12 +142,12 @@ class AmdReader(Gpus):
     def _clock(self, reasons: dict[str, str], card: Any) -> float | None:
         """MHz of the engine that computes."""
         kind = getattr(getattr(self._amdsmi, "AmdSmiClkType", None), "GFX", None)
-        told = self._ask(reasons, "sm_clock_hz", "amdsmi_get_clock_info", card, kind)
-        return self._at(reasons, "sm_clock_hz", told, "clk")
+        answer = self._ask(reasons, "sm_clock_hz", "amdsmi_get_clock_info", card, kind)
+        return self._at(reasons, "sm_clock_hz", answer, "clk")
 
     def _name(self, index: int, card: Any) -> str:
-        told = self._ask({}, "name", "amdsmi_get_gpu_asic_info", card)
-        name = told.get("market_name") if isinstance(told, dict) else None
+        answer = self._ask({}, "name", "amdsmi_get_gpu_asic_info", card)
+        name = answer.get("market_name") if isinstance(answer, dict) else None
         return str(name or f"GPU {index}")
 
     def _uuid(self, card: Any) -> str:
@@ -158,12 +158,12 @@ class AmdReader(Gpus):
     ) -> float | None:
         return self._at(reasons, field, self._ask(reasons, field, function, card), *path)
 
-    def _at(self, reasons: dict[str, str], field: str, told: Any, *path: str) -> float | None:
+    def _at(self, reasons: dict[str, str], field: str, answer: Any, *path: str) -> float | None:
         """The number at a path of keys in an answer."""
         for key in path:
-            told = told.get(key) if isinstance(told, dict) else None
-        if isinstance(told, (int, float)):
-            return float(told)
+            answer = answer.get(key) if isinstance(answer, dict) else None
+        if isinstance(answer, (int, float)):
+            return float(answer)
         reasons.setdefault(field, _NOT_TOLD)
         return None
 

@@ -2,7 +2,7 @@ r"""Which control groups hold a process, and what they allow it: cgroup v1, v2 a
 
 A limit binds on every level: the tightest one over a process's own cgroup and all its ancestors
 counts. In a container ``/proc/self/cgroup`` may name a path of the host that isn't there under
-the mount; the mount's root in ``/proc/self/mountinfo`` tells which part of the path is.
+the mount; the mount's root in ``/proc/self/mountinfo`` says which part of the path is.
 """
 
 from __future__ import annotations

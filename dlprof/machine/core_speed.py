@@ -2,7 +2,7 @@
 
 A virtual core switches between speeds that can be 1.8x apart, for 0.3 to 10 s at a time and each
 core by itself; neither steal nor CPU time shows it. So the speed is measured in
-the very window whose rate is to be understood: before it or after it tells nothing.
+the very window whose rate is to be understood: before it or after it says nothing.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ _PEAKS = ("memory_used_bytes", "pcie_generation", "pcie_width")
 def mean_usage(samples: Sequence[Sequence[GpuUsage]]) -> tuple[GpuUsage, ...]:
     """One entry per card: means, the peak of the memory, and the link at its widest.
 
-    A card that fell silent keeps what it told before, with the reason under ``samples``.
+    A card that fell silent keeps what it reported before, with the reason under ``samples``.
     """
     by_card: dict[int, list[GpuUsage]] = {}
     for sample in samples:
@@ -109,7 +109,7 @@ def _mean_of(usages: Sequence[GpuUsage]) -> GpuUsage:
 
 
 def _silence(usages: Sequence[GpuUsage]) -> dict[str, str]:
-    """Why the last sample of a card that had told something told nothing."""
+    """Why the last sample of a card that had reported something reported nothing."""
     heard = [usage for usage in usages if _tells(usage)]
     if not heard or _tells(usages[-1]):
         return {}

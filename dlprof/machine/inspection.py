@@ -140,7 +140,7 @@ _REASONS = {
 
 
 def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:
-    """The CPUs of each node that has any, by node; empty where the kernel doesn't tell."""
+    """The CPUs of each node that has any, by node; empty where the kernel doesn't say."""
     nodes = root / "sys/devices/system/node"
     found = {}
     for name in list_names(nodes):

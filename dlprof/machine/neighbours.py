@@ -92,7 +92,7 @@ class ProcessTicks:
 
     Attributes:
         user: Its owner's number.
-        parent: The process that will be told what it used in all.
+        parent: The process that will learn what it used in all.
         cpu_ticks: CPU time so far, its ended threads included.
         reaped_ticks: The same of its ended children.
     """

@@ -164,7 +164,7 @@ class GpuCard:
         return self._nvml.ask(reasons, field, function, self._handle, *arguments)
 
     def prime(self) -> None:
-        """Begin a window: what the counters tell from now on is of it."""
+        """Begin a window: what the counters show from now on is of it."""
         if self._is_split:
             return
         if self._gpm is None:
@@ -269,7 +269,7 @@ class GpuCard:
         return None if rate is None else float(rate) * 1024  # its unit
 
     def _held_down(self, reasons: dict[str, str]) -> tuple[str, ...] | None:
-        """What holds the clocks down; ``None`` where that isn't told."""
+        """What holds the clocks down; ``None`` where that isn't reported."""
         bits = self._nvml.ask_first(reasons, "throttled_fraction", _EVENT_REASONS, self._handle)
         if bits is None:
             return None
@@ -604,7 +604,7 @@ def cuda_indices(
 
 
 def card_of(uuid: str, cards: Sequence[GpuInfo]) -> GpuInfo | None:
-    """The card of a CUDA device, by the UUID that torch tells; ``None`` for none that is known."""
+    """The card of a CUDA device, by the UUID of torch; ``None`` for none that is known."""
     wanted = uuid.lower().removeprefix("gpu-")
     same = (card for card in cards if card.uuid.lower().removeprefix("gpu-") == wanted)
     return next(same, None) if wanted else None

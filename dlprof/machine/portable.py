@@ -1,4 +1,4 @@
-"""What psutil can tell where there is no ``/proc``: macOS, Windows and the BSDs."""
+"""What psutil reports where there is no ``/proc``: macOS, Windows and the BSDs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PortableTree:
         )
 
     def pss_bytes(self) -> int | None:
-        """Always ``None``: only Linux tells a proportional size."""
+        """Always ``None``: only Linux reports a proportional size."""
         return None
 
     def private_bytes(self) -> int | None:
@@ -98,7 +98,7 @@ def allowed_cpu_count() -> int | None:
 
 
 def physical_core_count() -> int | None:
-    """Physical cores; ``None`` where psutil can't tell."""
+    """Physical cores; ``None`` where psutil doesn't know."""
     with contextlib.suppress(psutil.Error, OSError):
         return psutil.cpu_count(logical=False)
     return None

@@ -34,7 +34,7 @@ _NO_PROC = "only Linux reports it (there is no /proc here)"
 class Snapshot:
     """Totals at one moment; only differences between two of them mean something.
 
-    ``None`` is a figure that the system doesn't tell; ``unavailable`` has the reason.
+    ``None`` is a figure that the system doesn't report; ``unavailable`` has the reason.
 
     Attributes:
         time_ns: When, on a clock that never steps.

@@ -1,7 +1,7 @@
 """What a process and all its descendants have used, read again and again while they come and go.
 
 Totals never go backwards. What ended processes and threads had used stays counted: a thread's own
-figures are kept, and of a process that its parent has waited for, the kernel tells the exact sum.
+figures are kept, and of a process that its parent has waited for, the kernel has the exact sum.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class ProcessTree:
             member = _Member(start_ticks=stat.start_ticks)
         self._read_threads(folder, member)
         member.io = parse_io(read_text(f"{folder}/io") or "") or member.io
-        # Threads tell nanoseconds; the process tells ticks, but of threads never seen too.
+        # Threads report nanoseconds; the process reports ticks, but of threads never seen too.
         seen = max(member.run_ns, stat.cpu_ticks * self._tick_ns)
         member.cpu_ns = max(member.cpu_ns, seen)
         member.reaped_ns = max(member.reaped_ns, stat.reaped_ticks * self._tick_ns)

@@ -448,9 +448,9 @@ def _unshared(trials: Sequence[Trial], shared_out: Collection[int]) -> dict[str,
     """
     found: dict[str, str] = {}
     compared = [] if _is_varied(trials) else [*_compared(trials)]
-    told = {trial.id for group, _ in compared for trial in group}
+    covered = {trial.id for group, _ in compared for trial in group}
     for trial in trials:
-        if trial.config.num_workers in {0, 1, *shared_out} or trial.id in told:
+        if trial.config.num_workers in {0, 1, *shared_out} or trial.id in covered:
             continue
         if any(SHARED_SIGN in text for text in trial.warnings):
             found[trial.id] = SOME_SHARED

@@ -56,7 +56,7 @@ class MachineEntry:
     """What was saved for one machine.
 
     Attributes:
-        about: Tells people which machine it is.
+        about: Says to people which machine it is.
         targets: Under TARGET as the user wrote it.
     """
 

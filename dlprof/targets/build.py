@@ -41,7 +41,7 @@ class BuiltTarget:
     """A target, built once in this process; :func:`~dlprof.targets.loader.make_loader` uses it.
 
     Attributes:
-        target: What the run file tells of it.
+        target: What the run file says of it.
         parts: What loaders are rebuilt from; ``None`` where only ``factory`` can make one.
         factory: The target's own callable; ``None`` where there is none that makes loaders.
         own: The target's own loader, where it can only be taken as it is; ``None`` else.
@@ -281,7 +281,9 @@ def _parts_of(
     is_loader = isinstance(found, Iterable) and not isinstance(found, str | bytes)
     if own_way and is_loader and not _is_collection_of_targets(found):
         return None
-    raise TargetError(f"{source} neither a Dataset nor a DataLoader: {_told(found)}.", hint=_WANTED)
+    raise TargetError(
+        f"{source} neither a Dataset nor a DataLoader: {_described(found)}.", hint=_WANTED
+    )
 
 
 def _parts_of_loader(found: DataLoader[Any], factory: Factory | None) -> LoaderParts | None:
@@ -366,7 +368,7 @@ def _is_collection_of_targets(found: object) -> bool:
     return isinstance(found[0], Dataset | DataLoader)
 
 
-def _told(found: object) -> str:
+def _described(found: object) -> str:
     if isinstance(found, list | tuple) and _is_collection_of_targets(found):
         return f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
     return type_name(found)

@@ -70,7 +70,7 @@ class SampleCounter:
         self._looks = 32 if batch_size is None else 0
 
     @property
-    def told(self) -> str:
+    def wording(self) -> str:
         """The length by which batches are counted, in words; empty where there is none."""
         if self._place is None or self._place.read in {_one, _of_image}:
             return ""
@@ -270,7 +270,7 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
 
     Returns:
         For each sample, of all of it, and of what is more in it than single numbers, where it has
-        that: a label or an index that counts along tells nothing of an image that stays the same.
+        that: a label or an index that counts along says nothing of an image that stays the same.
     """
     if samples == 1:
         contents = [_content(batch, 0)]
@@ -323,7 +323,7 @@ def _content(found: object, depth: int) -> object:
         return None
     if _is_array(found):
         flat: Any = found.reshape(-1)  # type: ignore[attr-defined]
-        # Values of a tensor's row by which samples are told apart
+        # Values of a tensor's row by which samples are distinguished
         values = flat[:: max(1, len(flat) // 1024)].tolist()
         known = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN
         return known[0] if len(known) == 1 else _Values(hash(tuple(known)))

@@ -111,7 +111,7 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
 
 
 def _is_missing_target(error: ModuleNotFoundError, name: str) -> bool:
-    """Tell "the target's module is missing" from "the module needs one that is missing"."""
+    """Distinguish "the target's module is missing" and "the module needs one that is missing"."""
     prefix = f"{error.name}."
     return f"{name}.".startswith(prefix) and not raised_outside(error)
 

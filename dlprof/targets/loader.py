@@ -157,7 +157,7 @@ def _from_factory(factory: Factory, config: Config, own: Config | None) -> Any:
 def _refuse_partial_epochs(loader: Any, built: BuiltTarget) -> None:
     """An epoch without one full batch has no rate: what it takes is start-up."""
     if built.target.kind == "iterable":
-        return  # its length, where it tells one, may be anybody's guess
+        return  # its length, where it has one, may be anybody's guess
     size, length = getattr(loader, "batch_size", None), built.target.length
     if isinstance(size, int) and length is not None and length < size:
         raise TargetError(

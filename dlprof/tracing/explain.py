@@ -27,7 +27,7 @@ from dlprof.tracing.workers import worker_costs
 
 _NS = 1e-9
 LEAST_RESTED = 3
-"""Batches from resting workers that tell what receiving one takes."""
+"""Batches from resting workers that show what receiving one takes."""
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
 _NO_RUN_QUEUE = "the kernel reports no run-queue delay here, so it counts as blocked time"
 _WHOLE_BATCHES = "the dataset is asked for whole batches (__getitems__)"
@@ -104,7 +104,7 @@ def explain(
 
 
 def with_copies(explanation: Explanation, held_s: float, exposed_s: Sequence[float]) -> Explanation:
-    """The explanation with copies to the device told apart from the step that they stand before.
+    """The explanation with copies to the device separated from the step that they stand before.
 
     Args:
         explanation: Whose step is all that the consumer did.

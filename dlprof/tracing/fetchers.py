@@ -15,7 +15,7 @@ from dlprof.tracing.clocks import now_s
 
 
 class Stamps(Protocol):
-    """Who is told."""
+    """Who is called."""
 
     ends: list[float]
     """When each sample was there, in seconds."""

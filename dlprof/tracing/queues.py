@@ -28,7 +28,7 @@ _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this ru
 
 
 class Listener(Protocol):
-    """Main's side: who is told what passes the queues."""
+    """Main's side: who is called with what passes the queues."""
 
     def dispatching(self, batch: int) -> None:
         """Indices are about to be sent."""
@@ -150,7 +150,7 @@ def _unpack(made: tuple[Any, ...], began: tuple[int, ...], item: Any) -> Parcel:
 
 
 class _Last:
-    """Indices with which a worker is told to stop stamping."""
+    """Indices with which a worker is asked to stop stamping."""
 
     __slots__ = ("item",)
 
@@ -182,7 +182,7 @@ class _Queue:
 class IndexQueue(_Queue):
     """Takes indices from main to one worker."""
 
-    _told = False
+    _word = False
 
     def put(self, item: Any, *args: Any, **options: Any) -> None:
         """Send indices, from main."""
@@ -192,8 +192,8 @@ class IndexQueue(_Queue):
             self._inner.put(item, *args, **options)
             listener.dispatched(number)
             return
-        if listener is None and number is not None and not self._told:
-            self._told, item = True, _Last(item)
+        if listener is None and number is not None and not self._word:
+            self._word, item = True, _Last(item)
         self._inner.put(item, *args, **options)
 
     def get(self, *args: Any, **options: Any) -> Any:
@@ -219,10 +219,10 @@ class DataQueue(_Queue):
             return
         if _number(item) is not None:
             of_error, of_end = _WORDS()
-            error = _told(item[1], of_error)
+            error = _word(item[1], of_error)
             if error is not None:
                 error.exc_msg = without_own_lines(error.exc_msg)
-            ended = _told(item[1], of_end) is not None
+            ended = _word(item[1], of_end) is not None
             made = stamper.handed(ended=ended, failed=error is not None)
             item = item if made is None else Parcel(item, made, hook)
         self._inner.put(item, *args, **options)
@@ -245,7 +245,7 @@ class DataQueue(_Queue):
         return item
 
 
-def _told(data: Any, kind: Any) -> Any:
+def _word(data: Any, kind: Any) -> Any:
     """The word that a worker sends instead of a batch; torchdata's puts it first in a tuple."""
     word = data[0] if type(data) is tuple and data else data
     return word if isinstance(word, kind) else None

@@ -17,7 +17,7 @@ class Span:
 
     Attributes:
         wall_ns: From its beginning to its end.
-        cpu_ns: CPU of the thread that did it; ``None`` if it isn't told apart.
+        cpu_ns: CPU of the thread that did it; ``None`` if it isn't known apart.
         run_queue_ns: That thread's waiting for a core.
     """
 

@@ -19,7 +19,7 @@ from dlprof.stats import median_interval
 def line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     """``(latency_s, s_per_byte)`` of the line through times of copies.
 
-    Least squares of the *relative* errors, so that the small sizes, which alone tell the latency,
+    Least squares of the *relative* errors, so that the small sizes, which alone show the latency,
     count as much as the large ones. A latency below 0 is none: the line then goes through 0.
 
     Raises:

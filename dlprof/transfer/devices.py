@@ -69,7 +69,7 @@ def look_at_link(
     best_bytes_per_s: float,
     read: Callable[[Callable[[], object]], LinkState],
 ) -> LinkState:
-    """The link as NVML tells it while a third of a second of copies is on its way.
+    """The link as NVML reports it while a third of a second of copies is on its way.
 
     Raises:
         UnavailableError: Nothing can be pinned here.
@@ -87,7 +87,7 @@ def _judged(state: LinkState, best_bytes_per_s: float, *, in_time: bool) -> Link
     """What was read, held against what was measured."""
     reasons, theory = dict(state.unavailable), state.theory_bytes_per_s
     if theory is not None and not in_time:
-        # What NVML then told is of an idle link, or may be.
+        # What NVML then reported is of an idle link, or may be.
         theory = None
         reasons |= dict.fromkeys(("generation", "width", "theory_bytes_per_s"), _ENDED)
         state = dataclasses.replace(state, generation=None, width=None)

@@ -129,7 +129,7 @@ def describe_versions() -> dict[str, str]:
 
 
 class Session:
-    """What the child tells the supervisor while it measures."""
+    """What the child reports to the supervisor while it measures."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -138,11 +138,11 @@ class Session:
         self.loop: Loop | None = None  # once there is one
 
     def send(self, message: Message) -> None:
-        """Tell something else."""
+        """Report something else."""
         self._channel.send(message)
 
     def fail(self, error: BaseException) -> None:
-        """Tell what went wrong."""
+        """Report what went wrong."""
         # Torch raises a worker's death wherever the main thread is, and one is enough.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -182,9 +182,9 @@ class Session:
 
 
 def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel: Channel) -> None:
-    """Run one trial in this process and tell the supervisor what came of it.
+    """Run one trial in this process and report to the supervisor what came of it.
 
-    Never raises for what the target does: that is told as a ``failed`` event.
+    Never raises for what the target does: that becomes a ``failed`` event.
     """
     keep_sockets_in(request.temporary)
     answer_with_stacks()

@@ -1,6 +1,6 @@
 """The consumer that copies each batch to the device as a training loop does it, and times that.
 
-It also tells what the thread that pins batches uses.
+It also reports what the thread that pins batches uses.
 
 Only every few batches are timed, by device events: those cost microseconds each. The consuming
 thread's own clock is read around every copy.
@@ -44,7 +44,7 @@ _EVERY = 4
 
 
 Window = Callable[[str, float], object]
-"""Told of the window's ends; see ``measure``."""
+"""Called at the window's ends; see ``measure``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class DeviceCopier:
         """What the copies of the window cost."""
         held = held_bytes(self._runtime)
         reasons = {} if held is not None else {"held_bytes": "torch doesn't report it"}
-        told = Copies(
+        record = Copies(
             device=str(self._runtime.device),
             uuid=identity(self._runtime)[1],
             held_bytes=held,
@@ -200,12 +200,12 @@ class DeviceCopier:
         count = len(samples)
         if not count:
             untimed = dict.fromkeys(_TIMED, "no batch was timed in the window")
-            return dataclasses.replace(told, unavailable={**untimed, **reasons})
+            return dataclasses.replace(record, unavailable={**untimed, **reasons})
         size = sum(sample.bytes for sample in samples)
         copy_s = sum(sample.copy_s() for sample in samples) / count
         exposed_s = sum(self.exposed_times()) / count
         return dataclasses.replace(
-            told,
+            record,
             timed=count,
             bytes=size / count,
             copy_s=copy_s,
@@ -320,7 +320,7 @@ _NO_STATS = "torch reports page-locked memory on CUDA only"
 
 
 def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
-    """The threads of this process that pin, by their ids; ``None`` where that isn't told."""
+    """The threads of this process that pin, by their ids; ``None`` where that isn't known."""
     # Where a trial pins only: importing the room takes as long as a trial takes to start.
     from dlprof.machine.files import list_names, read_text  # noqa: PLC0415
     from dlprof.machine.procfs import parse_schedstat  # noqa: PLC0415

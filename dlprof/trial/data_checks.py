@@ -29,7 +29,7 @@ _TELLING = frozenset({"id", "num_workers", "dataset", "__dict__"})
 """What of ``WorkerInfo`` is read in order to share samples out."""
 
 _DUPLICATED = f"workers yield the same samples: {DUPLICATED_SIGN}"
-"""The warning of a trial whose workers did ask: shares may begin alike, which long epochs tell."""
+"""The warning of a trial whose workers did ask: shares may begin alike, which long epochs show."""
 
 
 class BatchChecks:
@@ -216,13 +216,13 @@ def check_length(loop: Loop, target: Target, config: Config) -> list[str]:
     spare = config.num_workers  # each may end with a batch that is not full, or leave it out
     for log in loop.logs:
         came = len(log.yields_s)
-        told = LENGTH.format(came=f"{came:,}", promised=f"{promised:,}")
+        text = LENGTH.format(came=f"{came:,}", promised=f"{promised:,}")
         if log.whole and came < promised - spare:
             batches = config.batch_size or target.batch_size
             each = (log.epoch_samples or 0) / came
             if batches is None and abs(each * came - promised) <= spare * each:
                 return [*found, IN_SAMPLES]
-            raise WrongDataError("truncated", f"{told[0].upper()}{told[1:]}.", hint=WHOLE_EPOCHS)
+            raise WrongDataError("truncated", f"{text[0].upper()}{text[1:]}.", hint=WHOLE_EPOCHS)
         if came > promised + spare:
-            return [*found, told]
+            return [*found, text]
     return found

@@ -32,7 +32,7 @@ class Explainer:
 
     Args:
         loader: From ``make_loader``.
-        window: Told of the window's ends; see ``measure``.
+        window: Called at the window's ends; see ``measure``.
         computes: Whether the consumer may compute between batches.
     """
 
@@ -103,7 +103,7 @@ def take_rested(loop: Loop, config: Config, rate: float) -> None:
     """Take some batches from workers that have nothing to do, so that the trace holds them.
 
     Receiving takes longer from a worker that computes, and in a window without a step all of
-    them do. A pin thread receives batches while others are made, so that it tells nothing.
+    them do. A pin thread receives batches while others are made, so that it shows nothing.
 
     Args:
         loop: Whose window is over.

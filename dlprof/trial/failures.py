@@ -219,16 +219,16 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
         return Failure(
             kind="inconsistent_batches",
             message="torch's default_collate can't put the samples of a batch together: "
-            f"{name}: {_told(name, texts[0])}",
+            f"{name}: {_summary(name, texts[0])}",
             hint=ALIKE,
             stderr_tail=tail,
         )
     said_by = (name for name, said in IN_WORKER.items() if any(said in text for text in texts))
     where = next(said_by, "the main process")
-    told = _told(name, texts[0])
+    summary = _summary(name, texts[0])
     return Failure(
         kind="worker_exception",
-        message=f"{name} in {where}: {told}" if told else f"{name} in {where}.",
+        message=f"{name} in {where}: {summary}" if summary else f"{name} in {where}.",
         hint="The dataset or its collate_fn raised this; the traceback shows where."
         + (f" {TOO_LONG}" if isinstance(error, IndexError) else ""),
         stderr_tail=tail,
@@ -268,7 +268,7 @@ def _passed_on(error: BaseException) -> tuple[str, str] | None:
     """The name of a worker's exception and torch's message of it, where torch raises it again.
 
     Torch fails at some, such as exception groups, and others can't be read: what it was about to
-    raise tells more than what came out.
+    raise says more than what came out.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name == "reraise" and frame.f_code.co_filename.endswith(_RAISES_ANEW):
@@ -279,7 +279,7 @@ def _passed_on(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-def _told(name: str, text: str) -> str:
+def _summary(name: str, text: str) -> str:
     """What an exception says, in one line, from its own message or from a traceback with it."""
     said = re.findall(rf"^[ |]*(?:[\w.]+\.)?{re.escape(name)}: (.*)$", text, re.MULTILINE)
     lines = said or text.strip().splitlines() or [""]
@@ -308,7 +308,7 @@ def _of_ours(error: BaseException) -> Failure | None:
 
 
 def lost_worker(error: BaseException) -> bool:
-    """Whether a worker was gone, and the error doesn't tell how it ended."""
+    """Whether a worker was gone, and the error doesn't say how it ended."""
     if isinstance(error, RuntimeError):
         return _text(error).endswith(_GONE)
     return isinstance(error, (EOFError, OSError)) and any(
@@ -393,7 +393,7 @@ def not_started(number: int, reason: str) -> Failure:
 
 
 def blame_log(failure: Failure, log: str) -> Failure:
-    """Name a worker's end for what was written down before it, where its exit status tells nothing.
+    """Name a worker's end for what was written down before it, where its exit status says nothing.
 
     Torch's handler names a crash before the process ends, and Python what it can't unpickle.
     """

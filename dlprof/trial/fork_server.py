@@ -146,8 +146,8 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            told = {"event": "not_started", "errno": error.errno, "error": error.strerror}
-            self._channel.send(told)
+            message = {"event": "not_started", "errno": error.errno, "error": error.strerror}
+            self._channel.send(message)
             _close(descriptors)
             return
         if pid == 0:
@@ -363,7 +363,7 @@ def _computes_in_fork() -> bool:
 
 
 def _open_files(descriptors: Path) -> Iterator[str]:
-    """The names of what this process has open; none where ``/proc`` is not to be had."""
+    """The names of what this process has open; none where ``/proc`` is missing."""
     for name in list_names(descriptors):
         with contextlib.suppress(OSError):  # the one that lists them is closed by now
             yield str((descriptors / name).readlink())

@@ -168,9 +168,9 @@ class _Window:
         self._before = gpus.neighbours()
 
     def collect(self, gpus: Gpus) -> None:
-        """Sample until told to stop, then see who is on the cards once more.
+        """Sample until asked to stop, then see who is on the cards once more.
 
-        The first sample waits, because what NVML tells is of the time before it.
+        The first sample waits, because what NVML reports is of the time before it.
         """
         if self.stop.is_set():  # it is over already
             return
@@ -203,7 +203,7 @@ class _Window:
         return tuple(samples[-1]) if samples else ()
 
     def usage(self, cards: Sequence[GpuInfo], silence: str) -> tuple[GpuUsage, ...]:
-        """One entry per card; what was not told has ``silence`` for a reason, if that is one."""
+        """One entry per card; what is missing has ``silence`` for a reason, if that is one."""
         means = {usage.index: usage for usage in mean_usage(list(self._samples))}
         found = [
             means.get(card.index) or GpuUsage(index=card.index, name=card.name, uuid=card.uuid)

@@ -103,8 +103,8 @@ class Standstill:
 def dropped_batch(log: str) -> Failure | None:
     """The fault of a batch that a worker could not send, if the log shows one.
 
-    The main process is not told and waits for that batch for ever. A queue of the user's own that
-    drops something prints the very same: whether it was the loader's is told by ``all_wait``.
+    The main process waits for that batch for ever. A queue of the user's own that drops something
+    prints the very same: whether it was the loader's is what ``all_wait`` says.
     """
     found = _FEEDER.search(log)
     if found is None:
@@ -134,7 +134,7 @@ def dropped_batch(log: str) -> Failure | None:
 
 
 def all_wait(stacks: Mapping[int, Sequence[Sequence[Frame]]], workers: int) -> bool:
-    """Whether every worker has done what it was told and waits for more.
+    """Whether every worker has done what it was asked and waits for more.
 
     The main process then waits for a batch that nobody makes any more: it was dropped.
 

@@ -1,7 +1,7 @@
 """A load beside a sweep: busy cores, memory traffic and reads, in a process of its own, bounded.
 
 A busy server is tried on a quiet machine that way. The process ends with who started it, whatever
-ends that: the kernel tells it, its standard input ends, and it has a time limit of its own. What it
+ends that: the kernel says so, its standard input ends, and it has a time limit of its own. What it
 writes is one file without a name, which is gone with it.
 """
 
@@ -50,7 +50,7 @@ def made_load(
             ``None`` for no load.
         folder: Whose storage is read.
         limit_s: After which it ends by itself.
-        say: Told what the user should know.
+        say: Called with what the user should know.
 
     Raises:
         DlprofError: It can't be made.
@@ -74,7 +74,7 @@ def made_load(
                 hint="Leave reads out, or keep the run file where there is room for 256 MiB.",
             )
         yield
-        process.order("tell")
+        process.order("report")
         answer = process.answer(3.0)
         made = {} if answer is None or answer.message is None else answer.message
         short = [
@@ -121,7 +121,7 @@ class _Load:
         self._began_s = time.monotonic()
         return {"event": "loading"}
 
-    def tell(self) -> Message:
+    def report(self) -> Message:
         gone_s = max(1e-9, time.monotonic() - self._began_s)
         totals = {name: math.fsum(made.values()) for name, made in self._made.items()}
         return {"event": "made", **{name: made / gone_s for name, made in totals.items()}}
@@ -183,7 +183,7 @@ def main() -> None:
     """Serve until standard input ends."""
     die_with_parent()
     made = _Load()
-    serve(Channel.of_standard_streams(), {"load": made.load, "tell": made.tell}, _failed)
+    serve(Channel.of_standard_streams(), {"load": made.load, "report": made.report}, _failed)
     os._exit(0)  # threads go on until then
 
 

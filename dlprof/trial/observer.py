@@ -248,9 +248,9 @@ class Observer:
         )
 
     def look(self) -> None:
-        """Count who wants cores, hold the trial against its memory limits, and now and then tell.
+        """Count who wants cores, hold the trial against its memory limits, and now and then report.
 
-        What the machine did is told by pulses.
+        Pulses report what the machine did.
         """
         if self._glances is not None:
             self._glances.look()

@@ -165,8 +165,8 @@ def _samples_per_batch(
     samples = count(batch)
     if samples is None:
         return None, ""
-    told = f"The second batch counts as {counted(samples, 'sample')}{count.told}."
-    return float(samples), "" if built.target.batch_size is not None else told
+    text = f"The second batch counts as {counted(samples, 'sample')}{count.wording}."
+    return float(samples), "" if built.target.batch_size is not None else text
 
 
 def _data_files(built: BuiltTarget) -> int:
@@ -261,7 +261,7 @@ def try_start(loader: Any, config: Config) -> Failure | None:
         config: Its start method counts, or else the loader's own, or the platform's.
 
     Returns:
-        Why no worker can be started so; ``None`` if it can, or if that can't be told.
+        Why no worker can be started so; ``None`` if it can, or if that is not known.
     """
     method = start_method_of(loader, config)
     if method not in _BY_COPY or not hasattr(loader, "dataset"):
@@ -282,18 +282,18 @@ def try_start(loader: Any, config: Config) -> Failure | None:
         return _not_picklable(packing, method)
     theirs.close()
     try:
-        told: Mapping[str, str] | None = ours.recv()
+        fault: Mapping[str, str] | None = ours.recv()
     except EOFError:  # it ended without a word: that may have any reason
-        told = None
+        fault = None
     process.join()
-    if told is None:
+    if fault is None:
         return None
     return Failure(
         kind="not_picklable",
-        message=f"A worker that is started by {method} can't unpickle {told['name']}: "
-        f"{told['error']}",
+        message=f"A worker that is started by {method} can't unpickle {fault['name']}: "
+        f"{fault['error']}",
         hint=failures.PICKLABLE,
-        stderr_tail=told["traceback"],
+        stderr_tail=fault["traceback"],
     )
 
 
@@ -344,8 +344,8 @@ def _receive(goods: _Packed, answer: connection.Connection) -> None:
         try:
             ForkingPickler.loads(packed)
         except Exception as error:  # noqa: BLE001 - whatever the user's __setstate__ raises
-            told = {"name": name, "error": one_line(error), "traceback": user_traceback(error)}
-            answer.send(told)
+            fault = {"name": name, "error": one_line(error), "traceback": user_traceback(error)}
+            answer.send(fault)
             return
     answer.send(None)
 

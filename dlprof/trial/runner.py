@@ -173,7 +173,7 @@ class TrialRunner:
         """Try in a disposable process whether workers of a configuration can be started.
 
         Returns:
-            Why they can't; ``None`` if they can, and also where that could not be told.
+            Why they can't; ``None`` if they can, and also where that is not known.
         """
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(config))
         request = TrialRequest(config=config, ranks=len(self._launchers))
@@ -226,7 +226,7 @@ class TrialRunner:
         wall_s: float | None = None,
         ranks: int | None = None,
     ) -> tuple[Trial, Message]:
-        """Measure one configuration once, and hear what it tells beside; see ``Supervisor.run``.
+        """Measure one configuration once, and hear what it reports beside; see ``Supervisor.run``.
 
         A trial during which the process that starts the trials dies is tried once more, in what is
         left of its time.
@@ -243,10 +243,10 @@ class TrialRunner:
             limits = dataclasses.replace(limits, wall_s=min(wall_s, limits.wall_s))
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
-        told: Message = {}
+        details: Message = {}
         asked = dataclasses.replace(request, ranks=ranks or len(self._launchers))
         try:
-            trial, told = self._persist(
+            trial, details = self._persist(
                 lambda left_s: self._supervisor(limits, left_s).run(
                     asked, trial_id=trial_id, repetition=repetition
                 ),
@@ -263,7 +263,7 @@ class TrialRunner:
                 ),
             )
         trial = dataclasses.replace(trial, started_at=started_at, wall_s=self._clock() - began_s)
-        return trial, told
+        return trial, details
 
     def close(self) -> None:
         """End every process."""

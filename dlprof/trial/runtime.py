@@ -184,7 +184,7 @@ class ModuleProcess:
         end_group(self.pid, linger_s=0.0, grace_s=GRACE_S, reap=self._process.poll)
 
     def end(self, patience_s: float = 0.0) -> None:
-        """Tell it that nothing more comes; what then hasn't ended in time is ended by force."""
+        """Say that nothing more comes; what then hasn't ended in time is ended by force."""
         self.channel.close_writing()
         if self.link is not None:
             with contextlib.suppress(OSError):

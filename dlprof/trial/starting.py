@@ -165,7 +165,7 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
         theirs.close()
         if batch is None or not ours.poll(_PATIENCE_S):
             return None
-        told = {name: _Moment(*each) for name, each in ours.recv().items()}
+        moments = {name: _Moment(*each) for name, each in ours.recv().items()}
     except EOFError:
         return None
     finally:
@@ -174,7 +174,7 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
     main = _Main(began, created_s, packed, ended)
     return WorkerStart(
         method=method,
-        phases=tuple(_phases(told, main, server_s)),
+        phases=tuple(_phases(moments, main, server_s)),
         first_batch_s=ended.at - began.at,
     )
 
@@ -188,19 +188,19 @@ class _Main(NamedTuple):
     ended: _Moment
 
 
-def _phases(told: Mapping[str, _Moment], main: _Main, server_s: float) -> Iterable[StartPhase]:
+def _phases(moments: Mapping[str, _Moment], main: _Main, server_s: float) -> Iterable[StartPhase]:
     if server_s > 0:
         yield StartPhase(name="server", wall_s=server_s, cpu_s=server_s)
     yield StartPhase(name="create", wall_s=main.created_s, cpu_s=main.created_s)
-    started = told["started"]
+    started = moments["started"]
     since = main.packed.at if main.packed is not None else started.at - started.cpu
     born = _Moment(min(since, started.at), 0.0, 0.0)
     yield _phase("process", born, started)
-    yield _phase("imports", started, told["imported"])
-    yield _phase("unpickle", told["imported"], told["unpickled"])
-    yield _phase("init", told["unpickled"], told["ready"])
-    fetch = _phase("fetch", told["fetching"], told["fetched"])
-    received_s = max(0.0, main.ended.at - told["fetched"].at)
+    yield _phase("imports", started, moments["imported"])
+    yield _phase("unpickle", moments["imported"], moments["unpickled"])
+    yield _phase("init", moments["unpickled"], moments["ready"])
+    fetch = _phase("fetch", moments["fetching"], moments["fetched"])
+    received_s = max(0.0, main.ended.at - moments["fetched"].at)
     yield dataclasses.replace(fetch, wall_s=fetch.wall_s + received_s)
 
 

@@ -117,7 +117,7 @@ class TrialState:
 
     @property
     def busy_cores(self) -> float | None:
-        """What it used in the last half second, as far as the observer tells."""
+        """What it used in the last half second, as far as the observer reports it."""
         return self.samples[-1].own_cpu_cores if self.samples else None
 
     def used(self, usage: Usage, now_s: float) -> None:
@@ -183,7 +183,7 @@ def failure_of(state: TrialState, limits: TrialLimits, log: str) -> Failure:
 
 
 def failure_in(message: Message) -> Failure:
-    """The failure that a child tells of."""
+    """The failure that a child reports."""
     if message["event"] == "failed":
         return from_json(Failure, message["failure"])
     error = message["error"]

@@ -200,7 +200,7 @@ class Supervisor:
         """Measure one configuration once; whatever the target does, a trial comes back.
 
         Returns:
-            The trial, and what it told as plain values: ``explanation`` and ``timeline`` of one
+            The trial, and what it sent as plain values: ``explanation`` and ``timeline`` of one
             that was to explain and completed.
 
         Raises:
@@ -419,7 +419,7 @@ class Supervisor:
                 state.awaiting_usage_since = self._clock()
                 if _all_filled_since(ranks) is not None:
                     self._watcher.order("memory")
-            # A trial that is being ended may tell of its workers' end, or still of its result; what
+            # A trial that is being ended may report its workers' end, or still of its result; what
             # it is ended for stands.
             case "result" if not state.settled() and not _RESULTS.isdisjoint(message):
                 state.result = message

@@ -47,7 +47,7 @@ class RememberedNames:
 
     When torch has lost a worker, it makes ten temporary files to see whether it could, and raises
     that worker's death whenever it hears of it: in the midst of making or of removing one, which
-    then stays, and no exception need tell of it.
+    then stays, and no exception need report it.
 
     Args:
         names: Where the names come from.
@@ -153,7 +153,7 @@ class SharedMemoryWatch:
 
     A file goes only if it appeared during the trial, has a name that torch or multiprocessing
     gives, belongs to this user, and no process has it mapped or open any more; nor does the process
-    live that its name tells of (a batch that is under way by ``file_system`` is open nowhere).
+    live that its name says (a batch that is under way by ``file_system`` is open nowhere).
 
     Args:
         folder: Where shared memory is.

@@ -373,7 +373,7 @@ def block_figures(
     times_s: Sequence[float],
     transforms: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The fields of a ``Block`` that stamps tell; times are in seconds.
+    """The fields of a ``Block`` that stamps show; times are in seconds.
 
     The service time is that of fetching and collating, less what the process that did it waited
     for a core. Where a loader could not be hooked it is the wait in ``next()``.

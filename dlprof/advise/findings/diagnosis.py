@@ -85,7 +85,7 @@ TABLE: tuple[Row, ...] = (
     Row("fetch.io", Place.NATURE, loader.fetch_io),
     Row("fetch.cpu", Place.NATURE, loader.fetch_cpu),
 )
-"""In the order in which equal causes are told: the rarer and graver first."""
+"""In the order in which equal causes are listed: the rarer and graver first."""
 
 
 _BESIDE_STEP: frozenset[FindingCode] = frozenset(
@@ -175,7 +175,7 @@ def _stalls(evidence: Evidence) -> Stalls | None:
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """All causes that the evidence shows, the one to bet on first.
 
-    Where the consumer is the limit nothing else is told but what ends the run or is wasted; or, in
+    Where the consumer is the limit, only what ends the run or is wasted is listed as well; or, in
     its place, that its batches come to the device too slowly. Each next finding can't cost more
     than the one before it leaves, so that ``cost`` falls.
 
@@ -203,13 +203,13 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     elif not codes.isdisjoint(_IN_STEP):
         found = [each for each in found if each[1].code != "consumer"]
     ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
-    told, left = list[Finding](), 1.0
+    listed, left = list[Finding](), 1.0
     for place, finding in _merged(ordered):
         left = min(left, finding.cost) or finding.cost  # what those before leave to it
         own = dataclasses.replace(finding, cost=left, severity=severity_of(left))
         if (graded := _graded(own, view, place)) is not None:
-            told.append(_doubted(graded, view))
-    return tuple(told)
+            listed.append(_doubted(graded, view))
+    return tuple(listed)
 
 
 def _stated(view: View, row: Row, claim: Claim) -> Placed:
@@ -343,8 +343,8 @@ def _unknown(view: View, config: Config) -> str:
             "that slows it down can't be predicted: this gain is that of loading alone"
         )
         also = ", once as it is and once with torch.set_num_threads(1)"
-    told = changed(view.config, config)
-    return f"{why}. Run the script with {told}{also}, and compare how long it takes."
+    settings = changed(view.config, config)
+    return f"{why}. Run the script with {settings}{also}, and compare how long it takes."
 
 
 def _sharing_unseen(view: View, config: Config) -> str:

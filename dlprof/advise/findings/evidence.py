@@ -71,7 +71,7 @@ class Observation:
     Attributes:
         experiment: What was asked for.
         trial: Its record.
-        explanation: What an instrumented trial told; ``None`` for a plain or a failed one.
+        explanation: What an instrumented trial showed; ``None`` for a plain or a failed one.
     """
 
     experiment: Experiment
@@ -119,7 +119,7 @@ class Foresight:
         return cls(calibration=calibration, conditions=conditions)
 
     def __call__(self, config: Config, *, cores: float) -> Prediction | None:
-        """The rate of a configuration where so many cores are to be had.
+        """The rate of a configuration where so many cores are available.
 
         Returns:
             ``None`` where the calibration says nothing of it.
@@ -400,7 +400,7 @@ def _told_apart(making: Work, fetch: Stage | None, collate: Stage | None) -> tup
 
 
 def _work(stage: Stage) -> Work:
-    """A stage's parts; where they aren't told apart, all of it counts as CPU."""
+    """A stage's parts; where they aren't known, all of it counts as CPU."""
     if stage.cpu_s is None:
         return Work(stage.mean_s)
     queue_s = stage.run_queue_s or 0.0
@@ -527,12 +527,12 @@ class View:
 
     @property
     def available(self) -> float:
-        """Cores that were to be had beside others."""
+        """Cores that were available beside others."""
         return self.usage.available_cpu_cores or self.cores
 
     @property
     def busy(self) -> float | None:
-        """Mean share of time that workers fetch and collate; ``None`` where that isn't told."""
+        """Mean share of time that workers fetch and collate; ``None`` where that isn't known."""
         if self.explained is None or not self.explained.workers:
             return None
         workers = self.explained.workers  # those that made a batch
@@ -596,9 +596,9 @@ class View:
         return max(spans)
 
     def costs_at(self, num_workers: int) -> Costs | None:
-        """What the calibration with so many workers told."""
-        told = self.evidence.explanations()
-        found = [each for each in told if each.config.num_workers == num_workers]
+        """What the calibration with so many workers showed."""
+        explained = self.evidence.explanations()
+        found = [each for each in explained if each.config.num_workers == num_workers]
         return costs_of(found[-1]) if found else None
 
     @property

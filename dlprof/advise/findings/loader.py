@@ -79,7 +79,7 @@ def order(view: View) -> Claim | None:
 
 
 def _has_tail(rows: BatchCosts) -> bool:
-    """Whether a few batches take far more than most by themselves; of few batches none can tell.
+    """Whether a few batches take far more than most by themselves; of few batches none can say.
 
     What they waited for a core is left out: beside a busy neighbour any batch may be the slow one,
     and in any order.
@@ -113,8 +113,8 @@ def shallow(view: View) -> Claim | None:
     deep = deeper(view)
     if deep is None or order(view) is not None or lock(view) is not None:
         return None
-    step, told = view.stage("step"), view.explained
-    bursts = told is None or _has_tail(told.costs)
+    step, explained = view.stage("step"), view.explained
+    bursts = explained is None or _has_tail(explained.costs)
     bursts = bursts or (step is not None and step.mean_s >= 2 * step.median_s > 0)
     if (view.is_noisy or view.starved >= at.STARVED) and not bursts:
         return None  # it is others who come in bursts
@@ -442,8 +442,8 @@ def fewer_workers(view: View) -> Config | None:
         counts = sorted({0, 1, min(2, now - 1)} & set(range(now)))
         count = max(counts, key=lambda n: costs.rate(view.having(num_workers=n), view.cores))
     else:  # those that were faster, all of them instrumented alike
-        told = [each for each in view.evidence.explanations() if each.window_s]
-        rates = {each.config.num_workers: each.batches / each.window_s for each in told}
+        explained = [each for each in view.evidence.explanations() if each.window_s]
+        rates = {each.config.num_workers: each.batches / each.window_s for each in explained}
         started = 1 - turn(view)[1]  # share of an epoch that is left where workers start
         rates = {n: rate * (started if n else 1.0) for n, rate in rates.items()}
         least = at.PAYS * rates.get(now, 0.0)
@@ -610,7 +610,7 @@ def too_few_workers(view: View) -> Claim | None:
     more, costs = more_workers(view), view.costs
     gain = None if more is None else gain_of(view, more)
     if gain is not None and gain.source == "measured" and gain.value < at.PAYS and view.is_noisy:
-        # A trial beside others was too unsteady to tell.
+        # A trial beside others was too unsteady to say.
         untold = (gain.estimate.high or gain.value) >= at.PAYS
         alone = predicted_gain(view, more, now=view.cores) if untold else None
         gain = gain if alone is None else dataclasses.replace(alone, is_alone=True)
@@ -659,8 +659,8 @@ def more_workers(view: View) -> Config | None:
     # The fewest with which a script is about as fast as it can be.
     sizes = {max(view.workers + 1, round(more.num_workers / at.FEWER**n)) for n in range(32)}
     configs = [view.having(num_workers=count) for count in sorted(sizes)]
-    told = ((each, script_gain(view, each, loop=True)) for each in configs)
-    gains = [(each, gain.value) for each, gain in told if gain is not None]
+    found = ((each, script_gain(view, each, loop=True)) for each in configs)
+    gains = [(each, gain.value) for each, gain in found if gain is not None]
     best = max((value for _, value in gains), default=0.0)
     return next((each for each, value in gains if value >= NEAR * best), more)
 

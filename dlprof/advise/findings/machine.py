@@ -105,8 +105,8 @@ loader = DataLoader(dataset, worker_init_fn=use_all_cpus, ...)""",
 
 def _pinned_cpus(view: View) -> int | None:
     """CPUs of the worker that has fewest, where that is fewer than the job's; else ``None``."""
-    told, machine = view.evidence.explanations(), view.evidence.machine
-    masks = (worker.affinity_cpus for explained in told for worker in explained.workers)
+    traced, machine = view.evidence.explanations(), view.evidence.machine
+    masks = (worker.affinity_cpus for explained in traced for worker in explained.workers)
     least = min((cpus for cpus in masks if cpus is not None), default=None)
     if least is not None and least < machine.affinity_cpus:
         return least
@@ -320,10 +320,10 @@ def limit(view: View) -> Claim | None:
         return None
     fewer = view.having(num_workers=view.workers // 2, prefetch_factor=1)
     needs = "" if used is None else f"It used {format_bytes(used)}. "
-    told = "" if failure is None else f"{failure.message} "
+    why = "" if failure is None else f"{failure.message} "
     return Claim(
         "The setting does not fit into memory",
-        f"{told}{needs}The limit is {format_bytes(room)}.",
+        f"{why}{needs}The limit is {format_bytes(room)}.",
         1.0 if failure is not None else 0.5,
         "",
         {"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
@@ -372,7 +372,7 @@ class Copying:
     """Copies of one configuration's batches, as evidence of a finding.
 
     Attributes:
-        copy_s: Seconds a batch that the copy takes on the device; the next if not told apart.
+        copy_s: Seconds a batch that the copy takes on the device; the next if not known.
         exposed_s: Seconds a batch in which the step waits for its copy.
         share: Share of the time that is exposed copying.
         batch_bytes: Of a batch; ``None`` where it isn't known.
@@ -406,9 +406,9 @@ def _is_pinned(view: View, copying: Copying) -> bool:
 
 
 def used_gpu(view: View) -> GpuUsage | None:
-    """What the card did that batches were copied to; ``None`` where it can't be told which.
+    """What the card did that batches were copied to; ``None`` where it isn't known which.
 
-    NVML's order is not CUDA's: the UUID that torch told joins them, or else the machine's
+    NVML's order is not CUDA's: the UUID that torch reported joins them, or else the machine's
     ``cuda_index``.
     """
     copies = view.copies

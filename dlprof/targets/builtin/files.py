@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report to nobody."""
 
 
 def images_directory(count: int, progress: Progress = silent) -> Path:

@@ -61,7 +61,7 @@ def tokenise(line: str, vocabulary: dict[str, int]) -> list[int]:
 
 
 def collate(lines: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Pad to the longest line; the lengths tell what is padding."""
+    """Pad to the longest line; the lengths say what is padding."""
     return {
         "tokens": pad_sequence(list(lines), batch_first=True, padding_value=PADDING),
         "lengths": torch.tensor([len(line) for line in lines]),
