@@ -31,8 +31,7 @@ from dlprof.machine.procfs import (
     parse_schedstat,
     parse_statm,
 )
-from dlprof.machine.threads import ProcFile, Thread, gil_of
-from dlprof.machine.waits import Wait
+from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of
 
 SHARE = 0.004
 """Of one core, that looking may take: half a percent less what the figures at both ends take."""

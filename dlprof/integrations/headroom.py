@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, Final, Literal
 
-from dlprof.integrations.ledger import NS, Clock, Reading
+from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer
 from dlprof.internals import ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats import ratio_interval
@@ -68,7 +68,7 @@ class Headrooms:
         self,
         *,
         clock: Clock,
-        inside: dict[int, Reading | None] | None = None,
+        inside: dict[int, IterationTimer | None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.clock, self.sleep = clock, sleep
@@ -118,7 +118,7 @@ class Backlog:
         return ordered is None or ready is None or ready >= ordered
 
 
-class ReplayingReading:
+class ReplayingTimer:
     """A reading between whose batches some are given again.
 
     Args:
@@ -129,12 +129,12 @@ class ReplayingReading:
 
     __slots__ = ("_base", "_headroom", "_reading")
 
-    def __init__(self, reading: Any, base: Reading, headroom: LoopHeadroom) -> None:
+    def __init__(self, reading: Any, base: IterationTimer, headroom: LoopHeadroom) -> None:
         self._reading, self._base, self._headroom = reading, base, headroom
         headroom.begin_epoch()
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``Reading.take``."""
+        """As ``IterationTimer.take``."""
         return self._headroom.take(self._reading, self._base, advance, iterator)
 
 
@@ -174,7 +174,7 @@ class LoopHeadroom:
         self._came_ns: int | None = None
         self._random_state: Callable[[], None] | None = None
         self._iterator: weakref.ref[Any] | None = None
-        self._base: Reading | None = None
+        self._base: IterationTimer | None = None
         self._settle()
         if config is None:
             self._refuse("it has no settings of a DataLoader's")
@@ -211,7 +211,7 @@ class LoopHeadroom:
         self._settle()
 
     def take(
-        self, reading: Any, base: Reading, advance: Callable[[Any], Any], iterator: Any
+        self, reading: Any, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
     ) -> Any:
         """The next batch: the loader's own, or one given again.
 
@@ -231,7 +231,7 @@ class LoopHeadroom:
             self._busy = False
 
     def _take(
-        self, reading: Any, base: Reading, advance: Callable[[Any], Any], iterator: Any
+        self, reading: Any, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
     ) -> Any:
         self._base = base
         with self._guarded():

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from dlprof.integrations.first_batches import FirstBatches, LookingReading, promised_batches
-from dlprof.integrations.following import BATCHES, FEW, Follower
-from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingReading
-from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
-from dlprof.integrations.loaders import describe
-from dlprof.integrations.patches import Method, wrap_methods
-from dlprof.integrations.places import Place, is_library, place_of
+from dlprof.integrations.first_batches import (
+    FirstBatches,
+    Follower,
+    LookingTimer,
+    promised_batches,
+)
+from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
+from dlprof.integrations.loaders import CallSite, call_site_of, describe, is_library
+from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer, Pace, WaitStatistics
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import call_at, call_of, ranks_served
@@ -52,7 +54,7 @@ class _Seen:
             asked for it in one of them.
     """
 
-    ledger: Ledger
+    ledger: WaitStatistics
     known: WatchedLoader
     dataset: weakref.ref[Any] | None
     made: int = 0
@@ -89,12 +91,12 @@ class _Made:
     """
 
     loader: weakref.ref[Any]
-    place: Place
+    place: CallSite
     call: LoaderCall
     seen: _Seen | None = None
 
 
-class Recorder:
+class LoaderRecorder:
     """Watches all DataLoaders of this process, once it is attached.
 
     Args:
@@ -124,7 +126,7 @@ class Recorder:
         self._process = os.getpid()
         # Threads that share a loader make iterators of it at once; forked ones have no use for it.
         self._telling_apart = threading.RLock()
-        self._inside: dict[int, Reading | None] = {}
+        self._inside: dict[int, IterationTimer | None] = {}
         self._headrooms = Headrooms(clock=clock, inside=self._inside) if headroom else None
         self._made: dict[int, _Made] = {}
         self._groups: dict[object, list[_Seen]] = {}
@@ -255,14 +257,14 @@ class Recorder:
         reading, _ = seen.ledger.open(make)
         noticed: Any = reading if follower is None else follower.copies.noticed(reading)
         if seen.headroom is not None:
-            noticed = ReplayingReading(noticed, reading, seen.headroom)
+            noticed = ReplayingTimer(noticed, reading, seen.headroom)
         with self._guarded("how many batches a loader promises could not be seen"):
             seen.promise(promised_batches(loader))
         if seen.first is not None and not seen.first.over:
             # Each epoch has its own until one of them shows something.
             seen.first = seen.first.again()
             plainly = functools.partial(_read_by, weakref.ref(iterator))
-            noticed = LookingReading(noticed, seen.first, plainly)
+            noticed = LookingTimer(noticed, seen.first, plainly)
         setattr(iterator, _READING, noticed)
 
     def _note_made(self, loader: Any, frame: FrameType) -> None:
@@ -275,7 +277,7 @@ class Recorder:
         key = id(loader)
         gone = weakref.ref(loader, lambda _: self._made.pop(key, None))
         call = call_at(frame, is_library) or call_of(loader) or LoaderCall()
-        self._made[key] = made = _Made(gone, place_of(frame), call)
+        self._made[key] = made = _Made(gone, call_site_of(frame), call)
         return made
 
     def _seen_as(self, loader: Any) -> _Seen:
@@ -289,7 +291,7 @@ class Recorder:
                 made.seen.made += 1
             return made.seen
 
-    def _find(self, loader: Any, place: Place, call: LoaderCall) -> _Seen:
+    def _find(self, loader: Any, place: CallSite, call: LoaderCall) -> _Seen:
         known = dataclasses.replace(describe(loader, name=""), call=call)
         group = self._groups.setdefault(
             (place.callers, known.kind, known.config, known.dataset), []
@@ -316,9 +318,9 @@ class Recorder:
         if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
             seen.asks = self._asks  # a worker_init_fn is given its worker's number
         if self._follow and named.config is not None:
-            seen.follower = Follower(
-                named.name, named.config, BATCHES if self._headrooms is None else FEW
-            )
+            # Steps that are to be measured by themselves as well begin behind the followed ones.
+            few = 200 if self._headrooms is None else 60
+            seen.follower = Follower(named.name, named.config, batches=few)
         if self._headrooms is not None:
             seen.headroom = self._headrooms.of(named.config, seen.looks_at_none)
         group.append(seen)
@@ -330,8 +332,8 @@ class Recorder:
         numbered = (f"{wanted} #{number}" for number in itertools.count(2))
         return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
 
-    def _new_ledger(self) -> Ledger:
-        return Ledger(
+    def _new_ledger(self) -> WaitStatistics:
+        return WaitStatistics(
             clock=self._clock,
             began_ns=self.began_ns,
             inside=self._inside,
@@ -403,7 +405,7 @@ def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
 
 def _around_next(method: Method) -> Method:
     def __next__(iterator: Any) -> Any:  # noqa: N807 - it is that method
-        reading: Reading | None = getattr(iterator, _READING)
+        reading: IterationTimer | None = getattr(iterator, _READING)
         return method(iterator) if reading is None else reading.take(method, iterator)
 
     return __next__
@@ -414,3 +416,45 @@ def _reference(dataset: object) -> weakref.ref[Any] | None:
         return weakref.ref(dataset)
     except TypeError:
         return None
+
+
+Method = Callable[..., Any]
+Wrap = Callable[[Method], Method]
+
+
+def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
+    """Wrap methods in a class, in its present subclasses, and in those still to be defined.
+
+    Only where a class defines a method itself; so the wrapped methods of a class and its base may
+    run inside one another, and each wrapper has to know whether it is the outermost.
+
+    Args:
+        cls: The base class.
+        wraps: For each method's name, what makes its replacement.
+    """
+    for each in _with_subclasses(cls):
+        _wrap_own(each, wraps)
+    inherited = cls.__dict__.get("__init_subclass__")
+
+    def __init_subclass__(derived: type[Any], /, **kwargs: Any) -> None:  # noqa: N807 - it is that method
+        if inherited is None:
+            super(cls, derived).__init_subclass__(**kwargs)
+        else:
+            inherited.__func__(derived, **kwargs)
+        _wrap_own(derived, wraps)
+
+    setattr(cls, "__init_subclass__", classmethod(__init_subclass__))  # noqa: B010 - mypy refuses to assign a method
+
+
+def _wrap_own(cls: type[Any], wraps: dict[str, Wrap]) -> None:
+    for name, wrap in wraps.items():
+        method = cls.__dict__.get(name)
+        if callable(method):
+            setattr(cls, name, functools.wraps(method)(wrap(method)))
+
+
+def _with_subclasses(cls: type[Any]) -> list[type[Any]]:
+    found = [cls]
+    for each in cls.__subclasses__():
+        found += [derived for derived in _with_subclasses(each) if derived not in found]
+    return found

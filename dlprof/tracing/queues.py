@@ -1,6 +1,6 @@
 """Queues and a ``worker_init_fn`` that stamp what passes between main and its workers.
 
-A batch leaves its worker as a parcel: the batch between two stamps, in one pickle. The feeder
+A batch leaves its worker as a stamped: the batch between two stamps, in one pickle. The feeder
 thread reads the clock when it comes to the first and to the last, so pickling and moving to shared
 memory are timed by the pickle itself. In main the queue unpacks it and torch gets what it always
 gets.
@@ -39,8 +39,8 @@ class Listener(Protocol):
     def taking(self) -> Reading:
         """A thread begins to wait for a batch."""
 
-    def taken(self, began: Reading, batch: int, parcel: Parcel | None) -> None:
-        """It has one; without a parcel it came unstamped."""
+    def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
+        """It has one; without a stamped it came unstamped."""
 
 
 class Hook:
@@ -106,7 +106,7 @@ class WorkerInit:
             self._user_init(worker_id)
 
 
-class Parcel:
+class StampedBatch:
     """A batch on its way to main, between the stamps of its maker and of the feeder thread.
 
     Attributes:
@@ -129,7 +129,7 @@ class Parcel:
     def __reduce__(self) -> Any:
         hook = self.hook
         if hook is None:
-            raise TypeError("a parcel travels once")
+            raise TypeError("a stamped travels once")
         if hook.feeder is None:
             hook.feeder = ThreadClock()
         clock = hook.feeder
@@ -143,10 +143,10 @@ class Parcel:
         self.ended = _new(Reading, ended)
 
 
-def _unpack(made: tuple[Any, ...], began: tuple[int, ...], item: Any) -> Parcel:
-    parcel = Parcel(item, _new(Made, made), None)
-    parcel.began = _new(Reading, began)
-    return parcel
+def _unpack(made: tuple[Any, ...], began: tuple[int, ...], item: Any) -> StampedBatch:
+    stamped = StampedBatch(item, _new(Made, made), None)
+    stamped.began = _new(Reading, began)
+    return stamped
 
 
 class _Last:
@@ -224,7 +224,7 @@ class DataQueue(_Queue):
                 error.exc_msg = without_own_lines(error.exc_msg)
             ended = _word(item[1], of_end) is not None
             made = stamper.handed(ended=ended, failed=error is not None)
-            item = item if made is None else Parcel(item, made, hook)
+            item = item if made is None else StampedBatch(item, made, hook)
         self._inner.put(item, *args, **options)
         del item  # the batch is the feeder thread's alone now
         stamper.look()
@@ -234,14 +234,14 @@ class DataQueue(_Queue):
         listener = self._hook.listener
         if listener is None:
             item = self._inner.get(*args, **options)
-            return item.item if type(item) is Parcel else item
+            return item.item if type(item) is StampedBatch else item
         began = listener.taking()
         item = self._inner.get(*args, **options)
-        parcel = item if type(item) is Parcel else None
-        item = item if parcel is None else parcel.item
+        stamped = item if type(item) is StampedBatch else None
+        item = item if stamped is None else stamped.item
         number = _number(item)
         if number is not None:
-            listener.taken(began, number, parcel)
+            listener.taken(began, number, stamped)
         return item
 
 

@@ -14,7 +14,7 @@ from dlprof.tracing.clocks import (
     process_cpu_ns,
     waited_between,
 )
-from dlprof.tracing.queues import Parcel
+from dlprof.tracing.queues import StampedBatch
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made, Ring, Row
 
@@ -112,7 +112,7 @@ class Recorder:
         """A thread begins to wait for a batch."""
         return self._read()
 
-    def taken(self, began: Reading, batch: int, parcel: Parcel | None) -> None:
+    def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
         """It has one: from this process's waiting, or from the worker's putting it, if later."""
         ended = self._read()
         if threading.get_ident() == self._asked_by:
@@ -125,14 +125,14 @@ class Recorder:
         row.rebuilt, row.received = ended.wall, began.wall
         row.receive_cpu = ended.cpu - began.cpu
         row.receive_run_queue = waited_between(began, ended)
-        if parcel is not None:
-            self._unpack(row, parcel)
+        if stamped is not None:
+            self._unpack(row, stamped)
         if row.made is None or not row.made.ended:
             self._ready.append(batch)
 
-    def _unpack(self, row: Row, parcel: Parcel) -> None:
-        row.made, put, done = parcel.made, parcel.began, parcel.ended
-        self._seen(parcel.made)
+    def _unpack(self, row: Row, stamped: StampedBatch) -> None:
+        row.made, put, done = stamped.made, stamped.began, stamped.ended
+        self._seen(stamped.made)
         if put is None or done is None:
             return
         row.serialising, row.serialised = put.wall, done.wall

@@ -83,8 +83,11 @@ class Explainer:
             config: What ran.
             copies: What copied the batches to a device.
         """
-        from dlprof.tracing.explain import explain, with_copies  # noqa: PLC0415
-        from dlprof.tracing.timeline import timeline  # noqa: PLC0415
+        from dlprof.tracing.explain import (  # noqa: PLC0415
+            explain,
+            timeline,
+            with_copies,
+        )
 
         edges = (self._began_ns, self._ended_ns)
         trace = self._trace(edges)

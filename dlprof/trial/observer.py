@@ -23,7 +23,7 @@ from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.files import read_text
 from dlprof.machine.procfs import parse_process_stat
 from dlprof.machine.snapshot import Sampler, Snapshot, usage_between
-from dlprof.machine.threads import Thread, gil_of
+from dlprof.machine.waits import Thread, gil_of
 from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.protocol import Channel, Message
 from dlprof.units import format_bytes

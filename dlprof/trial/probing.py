@@ -178,14 +178,14 @@ def _data_files(built: BuiltTarget) -> int:
     return sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
 
 
-def _sent(first: object, second: object) -> Parcel:
+def _sent(first: object, second: object) -> SentBatch:
     """What is sure of both batches: the smaller figures, or the fault of either."""
     one, two = try_batch(first), try_batch(second)
     if one.failure is not None or two.failure is not None:
         return one if one.failure is not None else two
     if one.shared_bytes is None or two.shared_bytes is None:
-        return Parcel()
-    return Parcel(
+        return SentBatch()
+    return SentBatch(
         shared_bytes=min(one.shared_bytes, two.shared_bytes),
         descriptors=min(one.descriptors or 0, two.descriptors or 0),
     )
@@ -207,7 +207,7 @@ _ITS_OWN = ("worker_exception", "not_picklable", "batch_not_picklable")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class SentBatch:
     """A batch as a worker would send it.
 
     Attributes:
@@ -222,17 +222,17 @@ class Parcel:
     failure: Failure | None = None
 
 
-def try_batch(batch: object) -> Parcel:
+def try_batch(batch: object) -> SentBatch:
     """Pickle a batch as a worker does, but for the tensors' data, which stay where they are."""
     counter = _Counter()
     try:
         counter.dump(batch)
     except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
         message = f"A worker can't send a batch to the main process: {one_line(error)}"
-        return Parcel(
+        return SentBatch(
             failure=_failure(error, "batch_not_picklable", message, failures.SENDABLE_BATCH)
         )
-    return Parcel(shared_bytes=sum(counter.sizes.values()), descriptors=counter.descriptors)
+    return SentBatch(shared_bytes=sum(counter.sizes.values()), descriptors=counter.descriptors)
 
 
 class _Counter(ForkingPickler):

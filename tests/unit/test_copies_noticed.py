@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dlprof.device import patching
 from dlprof.device.patching import Noticer, compiled_for
 from dlprof.integrations.copies import ConsumerCopies
-from dlprof.integrations.ledger import Ledger
+from dlprof.integrations.wait_statistics import WaitStatistics
 from dlprof.integrations.watch import watch
 
 
@@ -252,7 +252,7 @@ def test_the_method_in_its_place_can_be_pickled(streams: list[Stream]) -> None:
 
 def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> None:
     copies = ConsumerCopies()
-    ledger = Ledger(clock=lambda: 1, began_ns=0)
+    ledger = WaitStatistics(clock=lambda: 1, began_ns=0)
     reading, iterator = ledger.open(lambda: iter([torch.zeros(2)] * 9))
     noticed: Any = copies.noticed(reading)
     for _ in range(4):
@@ -272,7 +272,7 @@ def test_without_an_accelerator_nothing_is_touched(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
     assert compiled_for() is None
     copies = ConsumerCopies()
-    reading = Ledger(clock=lambda: 1, began_ns=0).note_opening(0)
+    reading = WaitStatistics(clock=lambda: 1, began_ns=0).note_opening(0)
     assert copies.noticed(reading) is reading
     assert copies.to_record() is None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dlprof.advise.findings import Experiment, Foresight, Observation, find
 from dlprof.advise.findings.claims import Gain, gain_of, measured_gain
-from dlprof.advise.findings.evidence import Costs, View, Work, costs_of
+from dlprof.advise.findings.evidence import Costs, StageTime, View, costs_of
 from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import (
@@ -119,11 +119,11 @@ def test_without_workers_only_a_calibration_tells_of_workers() -> None:
 
 def _costs(cpu: float, io: float, main: float, step: float) -> Costs:
     return Costs(
-        fetch=Work(cpu_s=cpu, io_s=io),
-        collate=Work(),
+        fetch=StageTime(cpu_s=cpu, io_s=io),
+        collate=StageTime(),
         put_cpu_s=0.0,
-        receive=Work(cpu_s=main),
-        dispatch=Work(),
+        receive=StageTime(cpu_s=main),
+        dispatch=StageTime(),
         pin_s=0.0,
         copy_s=0.0,
         wait_s=0.01,
@@ -147,7 +147,7 @@ def test_more_workers_and_cores_never_reckon_slower(
     assert now > 0
 
 
-def test_figures_that_are_not_told_apart_are_shared_out() -> None:
+def test_figures_that_are_not_parted_are_shared_out() -> None:
     explained = Explanation(
         trial_id="t1",
         config=config(1),

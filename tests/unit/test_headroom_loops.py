@@ -14,8 +14,8 @@ import torch
 
 from dlprof.device.moving import copied, size_of
 from dlprof.integrations import headroom
-from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingReading, Rounds
-from dlprof.integrations.ledger import Ledger
+from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer, Rounds
+from dlprof.integrations.wait_statistics import WaitStatistics
 from dlprof.records import Config, WatchedLoader
 
 MS = 1_000_000
@@ -116,14 +116,16 @@ class Training:
         self.loops = Headrooms(clock=world.clock, sleep=world.sleep)
         config = Config(num_workers=world.workers, prefetch_factor=2 if world.workers else None)
         self.loop = self.loops.of(config, ready)
-        self.ledger = Ledger(clock=world.clock, began_ns=world.clock(), inside=self.loops.inside)
+        self.ledger = WaitStatistics(
+            clock=world.clock, began_ns=world.clock(), inside=self.loops.inside
+        )
         self.seen: list[float] = []
 
     def batches(self, count: int) -> Iterator[Any]:
         self.world.epoch(count)
         self.loops.opening()
         reading, _ = self.ledger.open(lambda: None)
-        taken = ReplayingReading(reading, reading, self.loop)
+        taken = ReplayingTimer(reading, reading, self.loop)
         while True:
             try:
                 batch = taken.take(self.world.advance, self.world)
@@ -270,7 +272,7 @@ def _left_in_a_replay(training: Training, passing: World | Passing) -> torch.Ten
     training.world.epoch(500)
     training.loops.opening()
     reading, _ = training.ledger.open(lambda: None)
-    taken = ReplayingReading(reading, reading, training.loop)
+    taken = ReplayingTimer(reading, reading, training.loop)
     for _ in range(500):
         state = torch.get_rng_state()
         taken.take(training.world.advance, passing)

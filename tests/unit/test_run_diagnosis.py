@@ -9,7 +9,7 @@ import builders
 import pytest
 
 from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.integrations.meanwhile import Meanwhile
+from dlprof.integrations.running import Meanwhile
 from dlprof.machine import Snapshot
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import (

@@ -15,9 +15,8 @@ from torch.utils.data import Subset, get_worker_info
 
 from dlprof.tracing.chains import Chains, find_chains
 from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, waited_between
-from dlprof.tracing.fetchers import asked_one_by_one
-from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, Parcel, WorkerInit
-from dlprof.tracing.stamper import Stamper, look_up
+from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, StampedBatch, WorkerInit
+from dlprof.tracing.stamper import Stamper, asked_one_by_one, look_up
 from dlprof.tracing.trace import Facts
 
 
@@ -331,8 +330,8 @@ class Told:
     def taking(self) -> Reading:
         return Reading(1, 2, 3)
 
-    def taken(self, began: Reading, batch: int, parcel: Parcel | None) -> None:
-        self.heard.append(("taken", batch, parcel))
+    def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
+        self.heard.append(("taken", batch, stamped))
 
 
 def test_what_a_worker_gets_shares_one_hook() -> None:
@@ -353,10 +352,10 @@ def test_a_batch_travels_between_its_stamps() -> None:
     stamper.picked([4, 5])
     DataQueue(pipe, worker).put((3, "batch"))
     assert DataQueue(pipe, main).get(timeout=1) == (3, "batch")
-    ((_, batch, parcel),) = told.heard
+    ((_, batch, stamped),) = told.heard
     assert batch == 3
-    assert parcel.made.worker == 1
-    assert parcel.made.collated <= parcel.began.wall <= parcel.ended.wall
+    assert stamped.made.worker == 1
+    assert stamped.made.collated <= stamped.began.wall <= stamped.ended.wall
     assert worker.feeder is not None
     worker.feeder.close()
     stamper.let_go()
@@ -417,8 +416,8 @@ import time
 import dlprof.trial.warm
 for name in ("perf_counter_ns", "thread_time_ns", "process_time_ns"):
     setattr(time, name, lambda: 5)
-from dlprof.tracing import clocks, recorder, stamper, waiting
-for module in (clocks, recorder, stamper, waiting):
+from dlprof.tracing import clocks, recorder, stamper, tracer
+for module in (clocks, recorder, stamper, tracer):
     assert module.now_ns() > 5 and module.cpu_ns() > 5 and module.process_cpu_ns() > 5, module
 """
 

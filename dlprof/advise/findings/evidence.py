@@ -254,7 +254,7 @@ _LEAST_CORES = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Work:
+class StageTime:
     """What one part of loading takes, seconds per batch.
 
     Attributes:
@@ -267,10 +267,10 @@ class Work:
     io_s: float = 0.0
     run_queue_s: float = 0.0
 
-    def plus(self, other: Work, times: float = 1.0) -> Work:
+    def plus(self, other: StageTime, times: float = 1.0) -> StageTime:
         """Both together, the other so many times; no less than nothing."""
         mine, more = dataclasses.astuple(self), dataclasses.astuple(other)
-        return Work(*(max(0.0, a + times * b) for a, b in zip(mine, more, strict=True)))
+        return StageTime(*(max(0.0, a + times * b) for a, b in zip(mine, more, strict=True)))
 
     @property
     def wall_s(self) -> float:
@@ -306,11 +306,11 @@ class Costs:
         usual_io_s: True waiting in making the batch in the middle: a few slow ones don't move it.
     """
 
-    fetch: Work
-    collate: Work
+    fetch: StageTime
+    collate: StageTime
     put_cpu_s: float
-    receive: Work
-    dispatch: Work
+    receive: StageTime
+    dispatch: StageTime
     pin_s: float
     copy_s: float
     wait_s: float
@@ -319,7 +319,7 @@ class Costs:
     usual_io_s: float
 
     @property
-    def making(self) -> Work:
+    def making(self) -> StageTime:
         """Fetch and collate."""
         return self.fetch.plus(self.collate)
 
@@ -353,25 +353,25 @@ class Costs:
 def costs_of(explained: Explanation) -> Costs:
     """The mean costs of an explanation."""
     rows = explained.costs
-    making = Work(*map(_mean, (rows.cpu_s, rows.io_s, rows.run_queue_s)))
+    making = StageTime(*map(_mean, (rows.cpu_s, rows.io_s, rows.run_queue_s)))
     stages = {stage.name: stage for stage in explained.stages}
     seconds = {name: stage.mean_s for name, stage in stages.items()}
     work = {name: _work(stage) for name, stage in stages.items()}
-    fetch, collate = _told_apart(making, stages.get("fetch"), stages.get("collate"))
-    receive = work.get("rebuild", Work())
+    fetch, collate = _parted(making, stages.get("fetch"), stages.get("collate"))
+    receive = work.get("rebuild", StageTime())
     # The worker's part in handing over waits for a core as often as the worker, or its thread that
     # hands over, or main in the same crowd: main sees that as waiting, though it is for a core.
-    crowd = Work(receive.cpu_s, 0.0, receive.run_queue_s)
-    starved = max(making.starved, work.get("serialise", Work()).starved, crowd.starved)
+    crowd = StageTime(receive.cpu_s, 0.0, receive.run_queue_s)
+    starved = max(making.starved, work.get("serialise", StageTime()).starved, crowd.starved)
     if rows.receive_cpu_s:
         taken = _mean(rows.receive_cpu_s), _mean(rows.receive_io_s)
-        receive = Work(*taken, receive.run_queue_s)
+        receive = StageTime(*taken, receive.run_queue_s)
     return Costs(
         fetch=fetch,
         collate=collate,
         put_cpu_s=_mean(rows.put_cpu_s),
-        receive=receive.plus(Work(0.0, -starved * receive.io_s, starved * receive.io_s)),
-        dispatch=work.get("dispatch", Work(_mean(rows.main_cpu_s))),
+        receive=receive.plus(StageTime(0.0, -starved * receive.io_s, starved * receive.io_s)),
+        dispatch=work.get("dispatch", StageTime(_mean(rows.main_cpu_s))),
         pin_s=seconds.get("pin") or _mean(rows.pin_s),
         copy_s=seconds.get("copy", 0.0),
         wait_s=seconds.get("wait", 0.0),
@@ -386,12 +386,14 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
-def _told_apart(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:
+def _parted(
+    making: StageTime, fetch: Stage | None, collate: Stage | None
+) -> tuple[StageTime, StageTime]:
     """Fetch and collate, by their own figures or else by their lengths."""
-    own = Work() if fetch is None else _work(fetch)
+    own = StageTime() if fetch is None else _work(fetch)
     known = fetch is not None and fetch.cpu_s is not None
     if fetch is None or collate is None:
-        return (own if known else making), Work()
+        return (own if known else making), StageTime()
     if making.wall_s <= 0 or (known and collate.cpu_s is not None):
         return own, _work(collate)
     share = collate.mean_s / max(1e-12, fetch.mean_s + collate.mean_s)
@@ -399,13 +401,13 @@ def _told_apart(making: Work, fetch: Stage | None, collate: Stage | None) -> tup
     return first, making.plus(first, -1.0)
 
 
-def _work(stage: Stage) -> Work:
+def _work(stage: Stage) -> StageTime:
     """A stage's parts; where they aren't known, all of it counts as CPU."""
     if stage.cpu_s is None:
-        return Work(stage.mean_s)
+        return StageTime(stage.mean_s)
     queue_s = stage.run_queue_s or 0.0
     io_s = max(0.0, stage.mean_s - stage.cpu_s - queue_s) if stage.io_s is None else stage.io_s
-    return Work(stage.cpu_s, io_s, queue_s)
+    return StageTime(stage.cpu_s, io_s, queue_s)
 
 
 _USAGE = (

@@ -20,7 +20,7 @@ from dlprof.advise.findings.claims import (
     predicted_gain,
     script_gain,
 )
-from dlprof.advise.findings.evidence import Costs, View, Work
+from dlprof.advise.findings.evidence import Costs, StageTime, View
 from dlprof.advise.findings.machine import used_gpu
 from dlprof.advise.findings.threads import CODE, fetch_in_threads, fewest
 from dlprof.advise.wording import percent
@@ -464,7 +464,7 @@ def fetch_cpu(view: View) -> Claim | None:
     first = max(chain, key=lambda each: each.share, default=None)
     dearest = first if first is not None and first.share >= at.LARGE_SHARE else None
     named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
-    halved = Work(costs.fetch.cpu_s / 2, costs.fetch.io_s)
+    halved = StageTime(costs.fetch.cpu_s / 2, costs.fetch.io_s)
     return Claim(
         "CPU time in __getitem__",
         f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU time: "
@@ -578,10 +578,13 @@ def collate(view: View) -> Claim | None:
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
     # While a worker collates in Python, main waits for its answer to every descriptor.
     rested_s = min(receive.io_s, at.LEAST_RECEIVE_S * max(1.0, tensors or 1))
-    receive, put_s = Work(receive.cpu_s, rested_s), costs.put_cpu_s
+    receive, put_s = StageTime(receive.cpu_s, rested_s), costs.put_cpu_s
     if objects:  # and handed over as one tensor
-        receive, put_s = Work(min(receive.own_s, at.LEAST_RECEIVE_S)), min(put_s, at.LEAST_PUT_S)
-    free = dataclasses.replace(costs, collate=Work(), receive=receive, put_cpu_s=put_s)
+        receive, put_s = (
+            StageTime(min(receive.own_s, at.LEAST_RECEIVE_S)),
+            min(put_s, at.LEAST_PUT_S),
+        )
+    free = dataclasses.replace(costs, collate=StageTime(), receive=receive, put_cpu_s=put_s)
     handing = " and that one tensor is sent instead of objects" if objects else ""
     name = view.evidence.target.collate_fn or ""
     is_torchs = name.startswith("torch.utils.data.")
@@ -750,7 +753,7 @@ def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     least_s = min(costs.receive.own_s, at.LEAST_RECEIVE_S)
-    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=Work(least_s)))
+    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=StageTime(least_s)))
 
 
 def lighter(view: View) -> Config | None:
@@ -798,7 +801,7 @@ def sampler(view: View) -> Claim | None:
         """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
 # once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from
 loader = DataLoader(dataset, sampler=indices, ...)""",
-        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=Work())),
+        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
     )
 
 

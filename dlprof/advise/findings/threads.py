@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from dlprof.advise.findings.claims import Gain, predicted_gain
-from dlprof.advise.findings.evidence import Costs, View, Work
+from dlprof.advise.findings.evidence import Costs, StageTime, View
 from dlprof.advise.thresholds import PAYS
 
 CODE = """from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +41,7 @@ def fetch_in_threads(view: View, costs: Costs) -> Mapping[int, Gain]:
         if count > each:
             break
         blocked_s = max(0.0, costs.fetch.own_s / count - costs.fetch.cpu_s)
-        fetch = Work(costs.fetch.cpu_s, blocked_s)
+        fetch = StageTime(costs.fetch.cpu_s, blocked_s)
         gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
         if gain is not None:
             gains[count] = gain
