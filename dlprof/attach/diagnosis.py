@@ -68,10 +68,6 @@ _HANGS = (
 _ALONE = "No worker loads data: what the main process does by itself can't be seen from outside."
 _BEHIND = "Other processes took the cores: it is what is left once their delays are taken away."
 
-_LEAST_GROWN, _FILLED_UP = 48 << 20, 112 << 20
-"""Steady growth of each worker that counts: once memory has had the batches to fill up, and before
-that (both as in ``advise/thresholds.py``)."""
-
 _LONGEST_MESSAGE = 16384
 _BLIND: Final[Mapping[FindingCode, str]] = {
     "fetch.cpu": "__getitem__ and collate_fn look alike",
@@ -302,7 +298,11 @@ def _diagnosed(
         hidden |= {"main.receive"} if (_tensors(seen) or 1) <= FEW_TENSORS else set()
     rest = [each for each in found.findings if each.code not in hidden | _UNSEEN]
     if [each.code for each in (*direct, *rest)] == ["cpu.neighbours"]:
-        rest += _behind_crowd(seen, shares, config, machine, target)
+        # What would be the cause if no other process took the cores: their delays are left out.
+        explained = _explanation(seen, shares, config, crowded=False)
+        alone = diagnose(_evidence(seen, explained, machine, Usage(), target)).findings
+        behind = [each for each in alone if each.code not in {"consumer", *_UNSEEN}][:1]
+        rest += [dataclasses.replace(e, doubtful=_BEHIND, predicted_gain=None) for e in behind]
     restarts = any(each.code == "startup" for each in direct)
     before = _BEFORE[:3] if restarts else _BEFORE  # of workers that just start little is known
     broken = [each for each in rest if each.code.startswith(before)]
@@ -312,16 +312,6 @@ def _diagnosed(
         first = [*broken, *crowd, *direct]
     findings = (*first, *(each for each in rest if each not in first))
     return dataclasses.replace(found, findings=findings, trials=())
-
-
-def _behind_crowd(
-    seen: Seen, shares: _Shares, config: Config, machine: Machine, target: Target
-) -> list[Finding]:
-    """What would be the cause if no other process took the cores: their delays are left out."""
-    explained = _explanation(seen, shares, config, crowded=False)
-    found = diagnose(_evidence(seen, explained, machine, Usage(), target)).findings
-    shown = [each for each in found if each.code not in {"consumer", *_UNSEEN}]
-    return [dataclasses.replace(each, doubtful=_BEHIND, predicted_gain=None) for each in shown[:1]]
 
 
 def _evidence(
@@ -432,7 +422,8 @@ def _explanation(
     whole = max(1, sum(each.messages for each in seen.workers))
     grown = [each.grown_bytes for each in seen.workers]
     filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
-    least = _LEAST_GROWN if filled else _FILLED_UP
+    # Steady growth counts from 48 MiB of each worker on, or 112 before memory has filled up.
+    least = (48 if filled else 112) << 20
     growth = sum(grown) / whole if grown and min(grown) >= least else None
     return Explanation(
         trial_id=f"{_ID} (looks)",

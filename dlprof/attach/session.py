@@ -21,10 +21,6 @@ from dlprof.machine import inspect_machine, usage_between
 from dlprof.machine.portable import has_proc
 from dlprof.records import Machine
 
-_NS = 1_000_000_000
-
-_LONGEST_NS = 30 * _NS
-
 
 def attach(
     pid: int,
@@ -53,7 +49,7 @@ def attach(
     training = training_of(pid, root)
     machine = inspect_machine(root, pid=training.pid)
     watcher = Watcher(training, root=root)
-    ends = clock() + int(seconds * _NS)
+    ends = clock() + int(seconds * 1e9)
     waiting = not watcher.has_workers
     try:
         while clock() < ends and watcher.look():
@@ -61,7 +57,7 @@ def attach(
                 waiting = False
                 watcher.close()
                 watcher = Watcher(read_training(training, root), root=root)
-                ends = clock() + int(seconds * _NS)
+                ends = clock() + int(seconds * 1e9)
             sleep(watcher.pause_s())
         return _answer(watcher, machine, root)
     finally:
@@ -143,9 +139,9 @@ class Board:
         cost_ns = time.process_time_ns()
         self._refresh()
         cost_ns = time.process_time_ns() - cost_ns
-        ends = self._clock() + max(int(seconds * _NS), min(self._pause_ns, _LONGEST_NS))
+        ends = self._clock() + max(int(seconds * 1e9), min(self._pause_ns, 30 * 10**9))
         while self._clock() < ends:
-            left_s = (ends - self._clock()) / _NS
+            left_s = (ends - self._clock()) / 1e9
             pauses = [left_s]
             for key, each in list(self._watched.items()):
                 if not each.watcher.look():

@@ -38,7 +38,6 @@ SHARE = 0.004
 
 
 _TENSOR = "/shm/torch_"
-_NS = 1_000_000_000
 
 
 class Look(NamedTuple):
@@ -203,10 +202,10 @@ class Watcher:
         """Look once; ``False`` where the training has ended."""
         now = self._clock()
         if now >= self._seldom_ns:
-            self._seldom_ns = now + int(1.0 * _NS)
+            self._seldom_ns = now + 1_000_000_000
             self._look_around()
         elif now >= self._often_ns:
-            self._often_ns = now + int(0.2 * _NS)
+            self._often_ns = now + 200_000_000
             self._sampler.look()
             self._weigh_shared()
             self._find_pin()
@@ -240,7 +239,7 @@ class Watcher:
 
     def pause_s(self, share: float = SHARE) -> float:
         """Seconds until the next look: uneven, and so long that looking stays cheap."""
-        mean = min(0.5, max(0.025, self._look_ns / _NS / share))
+        mean = min(0.5, max(0.025, self._look_ns / 1e9 / share))
         return mean * random.uniform(0.5, 1.5)
 
     def usage(self) -> tuple[Snapshot, Snapshot]:
@@ -264,7 +263,7 @@ class Watcher:
                 workers=tuple(each.pid for each in members),
                 ended_workers=sum(each.name == WORKER for each in ended),
             ),
-            window_s=window_ns / _NS,
+            window_s=window_ns / 1e9,
             looks=tuple(self._looks),
             main=main,
             workers=mine,
@@ -276,7 +275,7 @@ class Watcher:
             oom_kills=max(0, (oom_kills(self._cgroups, self._root) or 0) - self._kills),
             shm_used_fraction=self._shm_used,
             shared_tensor_bytes=self._tensor_bytes,
-            own_cpu_s=(self._cpu_clock() - self._began_cpu_ns) / _NS,
+            own_cpu_s=(self._cpu_clock() - self._began_cpu_ns) / 1e9,
             unreadable=self._main.thread.unreadable,
         )
 
@@ -429,19 +428,19 @@ class _Process:
         ]
         messages = sum(_messages(writes, chars) for writes, chars, _ in fed if writes > 0)
         tick_s = 1 / os.sysconf("SC_CLK_TCK")
-        run_s = (last.run_ns - first.run_ns) / _NS
+        run_s = (last.run_ns - first.run_ns) / 1e9
         mask = parse_allowed_cpus(read_text(f"{self._folder}/status") or "")
         return ProcessSeen(
             pid=self.pid,
             waits=dict(self._waits),
             run_s=run_s,
-            queued_s=(last.wait_ns - first.wait_ns) / _NS,
+            queued_s=(last.wait_ns - first.wait_ns) / 1e9,
             others_cpu_s=max(0.0, (last.cpu_ticks - first.cpu_ticks) * tick_s - run_s),
             threads=last.threads,
             cpus=len(mask) if mask else None,
             messages=messages,
             message_bytes=sum(chars for _, chars, _ in fed),
-            feeding_cpu_s=sum(run_ns for _, _, run_ns in fed) / _NS,
+            feeding_cpu_s=sum(run_ns for _, _, run_ns in fed) / 1e9,
             reads=last.reads - first.reads,
             read_bytes=last.read_bytes - first.read_bytes,
             grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dlprof.advise.findings import (
@@ -205,15 +205,11 @@ def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) 
         lines.append("So few batches show little of their spread.")
     found = diagnose(evidence, [*notes, *lines])
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
-    return dataclasses.replace(found, notes=(*found.notes, *more, *_made_anew(found, loader)))
-
-
-def _made_anew(found: Diagnosis, loader: WatchedLoader) -> Iterator[str]:
-    """What persistent workers ask for as well, where each epoch makes a loader of its own."""
-    if loader.made < max(2, loader.epochs):
-        return
-    if any(each.code == "startup" for each in found.findings):
-        yield f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}"
+    remade = loader.made >= max(2, loader.epochs)
+    if remade and any(each.code == "startup" for each in found.findings):
+        # Persistent workers ask for that as well.
+        more = (*more, f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}")
+    return dataclasses.replace(found, notes=(*found.notes, *more))
 
 
 def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
@@ -239,10 +235,13 @@ def _evidence(
     usage: Usage,
 ) -> Evidence:
     config = explanation.config
+    # Whether others took cores that making batches waited for.
+    waited_s, made_s = sum(explanation.costs.run_queue_s), sum(explanation.costs.cpu_s)
+    crowded = (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores
     plain = dataclasses.replace(
         _plain_trial(loader, config),
         usage=usage,
-        noisy=_is_disturbed(explanation, usage, machine.usable_cores),
+        noisy=crowded and waited_s > 0.05 * (waited_s + made_s),
     )
     # The first batches, which were followed; their rate is compared with no other.
     traced = Trial(
@@ -313,13 +312,6 @@ def _script(
         step_threads=threads,
         start_method=start_method,
     )
-
-
-def _is_disturbed(explanation: Explanation, usage: Usage, cores: float) -> bool:
-    """Whether others took cores that making batches waited for."""
-    waited_s, made_s = sum(explanation.costs.run_queue_s), sum(explanation.costs.cpu_s)
-    others = usage.other_cpu_cores or 0.0
-    return others > OTHERS * cores and waited_s > 0.05 * (waited_s + made_s)
 
 
 def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:

@@ -38,20 +38,15 @@ from dlprof.units import format_bytes
 LEAD: Final = 2
 """Steps with batches from memory that are left out of each round."""
 
-_LEAST_ROUNDS, _SURE_ROUNDS, _MOST_ROUNDS = 3, 8, 40
-
-_LEAST_BLOCK, _MOST_BLOCK, _BLOCK_S = 8, 40, 0.05
-"""Batches given again in a round, and how long they should take."""
-
+_LEAST_ROUNDS = 3
+_LEAST_BLOCK, _MOST_BLOCK = 8, 40
+"""Batches given again in a round."""
 
 _MOST_BYTES = 512 * 2**20
 _LEVELS = 8
 """Looks at the queues from which it is known how many batches are ready as a rule."""
 
-
-_REST_S, _LONGEST_REST_S, _POLL_S = 1.0, 10.0, 0.002
-
-
+_LONGEST_REST_S = 10.0
 _Phase = Literal["settling", "live", "replaying"]
 
 
@@ -296,7 +291,11 @@ class LoopHeadroom:
             self._pause(backlog)
         elif self._phase == "replaying" and len(self._measured) >= self._edges[-1]:
             self._leave_replaying(now_ns)
-            self._end_round()
+            figures = self._figures
+            figures.add(self._live, [step for _, step in self._measured[LEAD:]])
+            self._settle()
+            if figures.replayed >= 400 or figures.count >= 40 or figures.sure:
+                self._finish()
 
     def _note_settling(self, step_ns: int, backlog: Backlog, *, alone: bool) -> None:
         self._since += 1
@@ -386,12 +385,12 @@ class LoopHeadroom:
         if backlog.ready is None:
             self._all.sleep(min(_LONGEST_REST_S, 1.5 * expected_s))
             return True
-        longest_s = min(_LONGEST_REST_S, max(_REST_S, 4 * expected_s))
+        longest_s = min(_LONGEST_REST_S, max(1.0, 4 * expected_s))
         began_ns = self._clock()
         while not backlog.at_rest:
             if self._clock() - began_ns > longest_s * NS:
                 return False
-            self._all.sleep(_POLL_S)
+            self._all.sleep(0.002)
         # What a worker may still take to send what is in its queue already.
         self._all.sleep(0.01)
         return True
@@ -417,13 +416,6 @@ class LoopHeadroom:
         if self._base is not None:
             self._base.skip(now_ns - self._left_ns)
 
-    def _end_round(self) -> None:
-        self._figures.add(self._live, [step for _, step in self._measured[LEAD:]])
-        self._settle()
-        figures = self._figures
-        if figures.replayed >= 400 or figures.count >= _MOST_ROUNDS or figures.sure:
-            self._finish()
-
     # Batches that are kept.
 
     def _look_at(self, batch: Any) -> None:
@@ -440,7 +432,11 @@ class LoopHeadroom:
 
         size = size_of(batch)
         if not self._block:
-            self._choose_block(size)
+            # As many as take 50 ms.
+            step_s = statistics.median(self._settling_steps) / NS
+            wanted = math.ceil(0.05 / max(step_s, 1e-9))
+            fits = _MOST_BYTES // max(1, size) - LEAD
+            self._shorten_block(size, min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits))
         elif sum(kept for kept, _ in self._copies) + size > _MOST_BYTES:
             self._shorten_block(size)
         if self._refused or (self._block and len(self._copies) >= self._block + LEAD):
@@ -450,12 +446,6 @@ class LoopHeadroom:
         except Exception as error:  # noqa: BLE001 - the user's own class may refuse
             self._refuse(f"its batches can't be copied ({type(error).__name__}: {error})")
         self._skip(self._clock())
-
-    def _choose_block(self, size: int) -> None:
-        step_s = statistics.median(self._settling_steps) / NS
-        wanted = math.ceil(_BLOCK_S / max(step_s, 1e-9))
-        fits = _MOST_BYTES // max(1, size) - LEAD
-        self._shorten_block(size, min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits))
 
     def _shorten_block(self, size: int, block: int | None = None) -> None:
         """To as many batches as are kept, or to so many."""
@@ -570,7 +560,7 @@ class Rounds:
     @property
     def sure(self) -> bool:
         """Whether no further round is needed."""
-        if self.count < _SURE_ROUNDS:
+        if self.count < 8:
             return False
         periods, _, steps = self._means(usual_only=True)
         share = ratio_interval(steps, periods)

@@ -169,7 +169,12 @@ class LoaderRecorder:
             duplicated=None if seen.first is None else seen.first.duplicated,
             asks_worker=None if seen.asks is None else seen.asks(),
         )
-        record = _with_headroom(record, seen.headroom)
+        if seen.headroom is not None:
+            summary, why_not = seen.headroom.summary(), seen.headroom.why_not
+            reasons = {"headroom": why_not} if summary is None and why_not else {}
+            record = dataclasses.replace(
+                record, headroom=summary, unavailable={**record.unavailable, **reasons}
+            )
         if record.duplicated:
             why = {"samples_per_s": "its workers yield the same samples"}
             record = dataclasses.replace(
@@ -355,17 +360,6 @@ class LoaderRecorder:
             fault = f"{what}: {type(error).__name__}: {error}"
             if fault not in self.faults[:_MOST_LOADERS]:
                 self.faults.append(fault)
-
-
-def _with_headroom(record: WatchedLoader, headroom: LoopHeadroom | None) -> WatchedLoader:
-    """The record with what a perfect loader would bring, or why that isn't known."""
-    if headroom is None:
-        return record
-    summary, why = headroom.summary(), headroom.why_not
-    reasons = {"headroom": why} if summary is None and why else {}
-    return dataclasses.replace(
-        record, headroom=summary, unavailable={**record.unavailable, **reasons}
-    )
 
 
 def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:

@@ -363,10 +363,6 @@ class Samples(Protocol):
         """Read everything once."""
 
 
-def _of_this_process() -> Samples:
-    return Sampler(os.getpid())
-
-
 class Meanwhile:
     """Two snapshots of the machine, at the two ends of what is watched.
 
@@ -378,9 +374,9 @@ class Meanwhile:
         sampler: Makes what takes the snapshots.
     """
 
-    def __init__(self, *, alone: bool, sampler: Callable[[], Samples] = _of_this_process) -> None:
+    def __init__(self, *, alone: bool, sampler: Callable[[], Samples] | None = None) -> None:
         self._alone = alone
-        self._new_sampler = sampler
+        self._new_sampler = sampler or (lambda: Sampler(os.getpid()))
         self._sampler: Samples | None = None
         self._first: Snapshot | None = None
 

@@ -362,7 +362,6 @@ def _reasons(record: WatchedLoader) -> dict[str, str]:
     return {name: why for name, why in reasons.items() if getattr(record, name) is None}
 
 
-_NS = 1_000_000_000
 # Of the four 16-bit words of a double, the one with its exponent and the highest bits below it.
 _TOP_WORD = 3 if sys.byteorder == "little" else 0
 
@@ -419,7 +418,7 @@ class Histogram:
             seen += self.bins[word]
             if seen >= wanted:
                 middle = (_bottom(word) + _bottom(word + 1)) / 2
-                return min(middle, self.longest_ns) / _NS
+                return min(middle, self.longest_ns) / NS
         return 0.0
 
     def durations(self) -> Durations | None:
@@ -428,12 +427,12 @@ class Histogram:
             return None
         return Durations(
             count=self.count,
-            total_s=self.total_ns / _NS,
-            mean_s=self.total_ns / self.count / _NS,
+            total_s=self.total_ns / NS,
+            mean_s=self.total_ns / self.count / NS,
             median_s=self.quantile_s(0.5),
             p95_s=self.quantile_s(0.95),
             p99_s=self.quantile_s(0.99),
-            max_s=self.longest_ns / _NS,
+            max_s=self.longest_ns / NS,
         )
 
 

@@ -10,8 +10,6 @@ import psutil
 
 from dlprof.machine.tree import ProcessTree, TreeUsage
 
-_SECOND = 1_000_000_000
-
 
 def began_at(pid: int) -> float | None:
     """When a process began, in seconds since the epoch; ``None`` where that can't be had."""
@@ -38,7 +36,7 @@ class PortableTree:
                 times = process.cpu_times()
                 threads += process.num_threads()
                 key = (process.pid, process.create_time())
-                self._cpu_ns[key] = int((times.user + times.system) * _SECOND)
+                self._cpu_ns[key] = int((times.user + times.system) * 1e9)
         return TreeUsage(
             processes=len(self._alive),
             threads=threads,
@@ -86,7 +84,7 @@ def cpu_times() -> tuple[int, int] | None:
     """Idle nanoseconds since boot, summed over the CPUs, and their number."""
     with contextlib.suppress(psutil.Error, OSError):
         idle = [times.idle for times in psutil.cpu_times(percpu=True)]
-        return int(sum(idle) * _SECOND), len(idle)
+        return int(sum(idle) * 1e9), len(idle)
     return None
 
 

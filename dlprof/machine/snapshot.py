@@ -26,7 +26,6 @@ from dlprof.machine.procfs import (
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import GpuUsage, Usage
 
-_SECOND = 1_000_000_000
 _NO_PROC = "only Linux reports it (there is no /proc here)"
 
 
@@ -129,7 +128,13 @@ class Sampler:
         quota = cpu_quota(self._cgroups)
         moment = self._clock()
         if memory:
-            self._watch_memory()
+            pss = self._tree.pss_bytes()
+            if pss is not None:
+                self._pss_peak = max(pss, self._pss_peak or 0)
+            shm = read_shared_memory(self._root)
+            if shm is not None and self._shm_base is not None:
+                growth = max(0, shm.used_bytes - self._shm_base)
+                self._shm_peak = max(growth, self._shm_peak or 0)
         pressures = [self._read_pressure(name) for name in ("cpu", "io", "memory")]
         throttled = None if self._throttle_hidden else throttled_ns(self._cgroups)
         observer = self._cpu_clock()
@@ -169,7 +174,7 @@ class Sampler:
 
     def rest_s(self, share: float = 0.02) -> float:
         """Seconds to wait after the last snapshot to stay below a share of one core."""
-        return self._cost_ns / _SECOND / share
+        return self._cost_ns / 1e9 / share
 
     def _read_cpus(self) -> tuple[int | None, int | None, int | None]:
         """Idle and stolen time of the CPUs that the trial may use, and how many those are."""
@@ -182,21 +187,12 @@ class Sampler:
         allowed = [ticks[cpu] for cpu in mask if cpu in ticks] if mask else list(ticks.values())
         if not any(_total(cpu) for cpu in allowed):
             return None, None, len(allowed) or None
-        tick_ns = _SECOND // os.sysconf("SC_CLK_TCK")
+        tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         idle, stolen = (sum(cpu.idle for cpu in allowed), sum(cpu.stolen for cpu in allowed))
         return idle * tick_ns, stolen * tick_ns, len(allowed)
 
     def _read_pressure(self, name: str) -> int | None:
         return parse_pressure(read_text(self._root / "proc/pressure" / name) or "")
-
-    def _watch_memory(self) -> None:
-        pss = self._tree.pss_bytes()
-        if pss is not None:
-            self._pss_peak = max(pss, self._pss_peak or 0)
-        shm = read_shared_memory(self._root)
-        if shm is not None and self._shm_base is not None:
-            growth = max(0, shm.used_bytes - self._shm_base)
-            self._shm_peak = max(growth, self._shm_peak or 0)
 
     def _reasons(self, snapshot: Snapshot) -> dict[str, str]:
         """Why figures are missing, by the names that ``records.Usage`` has for them."""

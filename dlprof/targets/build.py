@@ -166,7 +166,11 @@ def build_from_object(
     fixed = _fixed(found, parts, factory)
     call = _call(found, parts, factory)
     if adapted is not None:
-        fixed = {**fixed, **_by_field(adapted.fixed)}
+        # The adapter's reasons are by the names of DataLoader's arguments, others by Config's.
+        fields = {argument: field for field, argument in KEYWORDS.items()}
+        fields["worker_init_fn"] = "worker_threads"
+        own = {fields.get(name, name): reason for name, reason in adapted.fixed.items()}
+        fixed = {**fixed, **own}
         call = (adapted.call if parts is not None or factory is not None else None) or call
     notes = _notes(loader, parts, factory, shuffle=shuffle)
     notes += (*(parts.notes if parts else ()), *([misfit] if misfit else []))
@@ -230,13 +234,6 @@ def _call(found: object, parts: LoaderParts | None, factory: Factory | None) -> 
         return LoaderCall(text=f"{name}({{settings}})")
     name = type(found).__name__
     return LoaderCall(text=f"# {name} is measured as it is: nothing of it is set", variable="")
-
-
-def _by_field(fixed: Mapping[str, str]) -> Mapping[str, str]:
-    """Reasons by the names of ``Config``, from those by the names of DataLoader's arguments."""
-    fields = {argument: field for field, argument in KEYWORDS.items()}
-    fields["worker_init_fn"] = "worker_threads"
-    return {fields.get(name, name): reason for name, reason in fixed.items()}
 
 
 def _fixed(found: object, parts: LoaderParts | None, factory: Factory | None) -> Mapping[str, str]:

@@ -231,13 +231,13 @@ def is_resampled(dataset: object, depth: int = 0) -> bool:
     stages: Iterable[object] = getattr(dataset, "__dict__", {}).values()
     if type(dataset) in (list, tuple):  # no class of the user's, whose code would run
         stages = dataset  # type: ignore[assignment]
-    held = (each for each in stages if _is_stage(each))
+    held = (
+        each
+        for each in stages
+        if type(each) in (list, tuple)
+        or any(kind.__name__ == "IterableDataset" for kind in type(each).__mro__)
+    )
     return any(is_resampled(each, depth + 1) for each in itertools.islice(held, 64))
-
-
-def _is_stage(found: object) -> bool:
-    named = {each.__name__ for each in type(found).__mro__}
-    return "IterableDataset" in named or type(found) in (list, tuple)
 
 
 def count_samples(batch: object, batch_size: int | None = None) -> int | None:

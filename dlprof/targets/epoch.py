@@ -190,12 +190,5 @@ class GatedIndices:
 
 def size_of_indices(loader: DataLoader[Any]) -> Callable[[Any], int | None]:
     """How many samples one element of the loader's index source asks for."""
-    return _length if loader.batch_sampler is not None else _length_of_list
-
-
-def _length(index: Any) -> int | None:
-    return len(index) if isinstance(index, Sized) else None
-
-
-def _length_of_list(index: Any) -> int | None:
-    return len(index) if isinstance(index, list | tuple) else None
+    kinds = Sized if loader.batch_sampler is not None else list | tuple
+    return lambda index: len(index) if isinstance(index, kinds) else None

@@ -114,7 +114,14 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
         reverse=True,
     )
     return DatasetWeight(
-        attributes=tuple(each for each in found if _worth_naming(each))[:10],
+        attributes=tuple(
+            each
+            for each in found
+            if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= 4096
+            or each.failure
+            or each.how == "at_least"
+            or each.pickle_s >= _SLOW_STATE_S
+        )[:10],
         pickled_bytes=math.fsum(each.pickled_bytes for each in found),
         pickle_s=math.fsum(each.pickle_s for each in found),
         unpickle_s=math.fsum(each.unpickle_s for each in found),
@@ -128,12 +135,6 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
 
 
 _VAGUE = ("exact", "sampled", "at_least")
-
-
-def _worth_naming(weight: AttributeWeight) -> bool:
-    size = max(weight.pickled_bytes, weight.object_bytes, weight.flat_bytes)
-    slow = weight.how == "at_least" or weight.pickle_s >= _SLOW_STATE_S
-    return size >= 4096 or bool(weight.failure) or slow
 
 
 @contextlib.contextmanager

@@ -27,7 +27,6 @@ from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.spans import Span, spans
 from dlprof.tracing.trace import Made, Row, Trace
 
-_NS = 1e-9
 LEAST_RESTED = 3
 """Batches from resting workers that show what receiving one takes."""
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
@@ -86,7 +85,7 @@ def explain(
         transforms=_transforms(made, trace.names),
         workers=worker_costs(made, window_s, seen=trace.rows),
         costs=_costs(made, {} if computes else _let_go(rows)),
-        age_s=statistics.fmean(ages) * _NS if ages else None,
+        age_s=statistics.fmean(ages) * 1e-9 if ages else None,
         # Little's law: at each place lie rate x mean time batches.
         waiting_batches={
             stage.name: rate * stage.mean_s
@@ -149,8 +148,8 @@ def in_window(trace: Trace, window: tuple[int, int] | None) -> list[Row]:
 
 def _length_s(rows: Sequence[Row], window: tuple[int, int] | None) -> float:
     if window is not None:
-        return (window[1] - window[0]) * _NS
-    return (rows[-1].yielded - rows[0].asked) * _NS if rows else 0.0
+        return (window[1] - window[0]) * 1e-9
+    return (rows[-1].yielded - rows[0].asked) * 1e-9 if rows else 0.0
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -163,17 +162,17 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 def _mean_s(values: Sequence[int | None]) -> float | None:
     known = [each for each in values if each is not None]
-    return statistics.fmean(known) * _NS if known and len(known) == len(values) else None
+    return statistics.fmean(known) * 1e-9 if known and len(known) == len(values) else None
 
 
 def _stage(name: StageName, found: Sequence[Span]) -> Stage:
     walls = sorted(span.wall_ns for span in found)
     return Stage(
         name=name,
-        mean_s=statistics.fmean(walls) * _NS,
-        median_s=quantile(walls, 0.5) * _NS,
-        p95_s=quantile(walls, 0.95) * _NS,
-        max_s=walls[-1] * _NS,
+        mean_s=statistics.fmean(walls) * 1e-9,
+        median_s=quantile(walls, 0.5) * 1e-9,
+        p95_s=quantile(walls, 0.95) * 1e-9,
+        max_s=walls[-1] * 1e-9,
         cpu_s=_mean_s([span.cpu_ns for span in found]),
         run_queue_s=_mean_s([span.run_queue_ns for span in found]),
         io_s=_mean_s([span.io_ns for span in found]),
@@ -186,7 +185,7 @@ def _wait_fraction(
     if not rows or window_s <= 0:
         return None
     began = rows[0].asked if window is None else window[0]
-    waited = math.fsum(row.yielded - max(row.asked, began) for row in rows) * _NS
+    waited = math.fsum(row.yielded - max(row.asked, began) for row in rows) * 1e-9
     return min(1.0, waited / window_s)
 
 
@@ -207,7 +206,7 @@ def _beside_fetching_s(made: Sequence[Row]) -> float | None:
             used.append(row.made.others_cpu)
         elif MISSING not in (row.asked_process_cpu, row.process_cpu, row.next_cpu):
             used.append(max(0, row.process_cpu - row.asked_process_cpu - row.next_cpu))
-    return statistics.fmean(used) * _NS if used else None
+    return statistics.fmean(used) * 1e-9 if used else None
 
 
 def _step_cpu_s(rows: Sequence[Row]) -> float | None:
@@ -217,7 +216,7 @@ def _step_cpu_s(rows: Sequence[Row]) -> float | None:
         for row, after in itertools.pairwise(rows)
         if after.epoch == row.epoch and MISSING not in (after.asked_process_cpu, row.process_cpu)
     ]
-    return statistics.fmean(used) * _NS if used else None
+    return statistics.fmean(used) * 1e-9 if used else None
 
 
 def _rested_receive_s(trace: Trace, ended_ns: int) -> float | None:
@@ -228,7 +227,7 @@ def _rested_receive_s(trace: Trace, ended_ns: int) -> float | None:
     """
     rested = [row for row in trace.rows if ended_ns <= row.received != MISSING]
     waits = [max(0, span.wall_ns - (span.cpu_ns or 0)) for span in spans("rebuild", rested)]
-    return statistics.median_low(waits) * _NS if len(waits) >= LEAST_RESTED else None
+    return statistics.median_low(waits) * 1e-9 if len(waits) >= LEAST_RESTED else None
 
 
 def _samples(made: Sequence[Row]) -> SampleCosts | None:
@@ -244,17 +243,17 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
         for name, took in each.slowest:
             slowest[name] = max(took, slowest.get(name, 0))
     first = sorted(slowest.items(), key=lambda pair: -pair[1])[:10]
-    max_s = max(each.worst_ns for each in batches) * _NS
+    max_s = max(each.worst_ns for each in batches) * 1e-9
     # The kept ones are rounded otherwise than the worst, which none of them exceeds.
     at = _weighed_quantile([min(value, max_s) for value, _ in weighed], ends)
     return SampleCosts(
         count=count,
-        mean_s=sum(each.samples_ns for each in batches) / count * _NS,
+        mean_s=sum(each.samples_ns for each in batches) / count * 1e-9,
         median_s=at(0.5),
         p95_s=at(0.95),
         p99_s=at(0.99),
         max_s=max_s,
-        slowest={name: took * _NS for name, took in first},
+        slowest={name: took * 1e-9 for name, took in first},
     )
 
 
@@ -286,7 +285,7 @@ def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCos
     return tuple(
         TransformCost(
             name=name,
-            mean_s=took[place] / calls[place] * _NS,
+            mean_s=took[place] / calls[place] * 1e-9,
             share=took[place] / fetch if fetch > 0 else 0.0,
         )
         for place, name in enumerate(names)
@@ -312,16 +311,16 @@ def _costs(made: Sequence[Row], let_go: Mapping[int, int]) -> BatchCosts:
     usual = statistics.fmean(let_go.values()) if let_go else 0.0
     both = list(zip(fetch, collate, strict=True))
     return BatchCosts(
-        cpu_s=tuple(((a.cpu_ns or 0) + (b.cpu_ns or 0)) * _NS for a, b in both),
-        io_s=tuple((a.waited_ns + b.waited_ns) * _NS for a, b in both),
-        run_queue_s=tuple(((a.run_queue_ns or 0) + (b.run_queue_ns or 0)) * _NS for a, b in both),
-        put_cpu_s=tuple(each.others_cpu * _NS if each.worker >= 0 else 0.0 for each in own),
-        between_cpu_s=tuple(each.between_cpu * _NS if each.worker >= 0 else 0.0 for each in own),
-        receive_cpu_s=tuple((span.cpu_ns or 0) * _NS for span in receive) or (0.0,) * len(rows),
-        receive_io_s=tuple(span.waited_ns * _NS for span in receive) or (0.0,) * len(rows),
-        main_cpu_s=tuple(max(0, row.next_cpu - row.other_cpu) * _NS for row in rows),
-        let_go_cpu_s=tuple(let_go.get(id(row), usual) * _NS for row in rows) if let_go else (),
-        pin_s=tuple(span.wall_ns * _NS for span in pin) if len(pin) == len(rows) else (),
+        cpu_s=tuple(((a.cpu_ns or 0) + (b.cpu_ns or 0)) * 1e-9 for a, b in both),
+        io_s=tuple((a.waited_ns + b.waited_ns) * 1e-9 for a, b in both),
+        run_queue_s=tuple(((a.run_queue_ns or 0) + (b.run_queue_ns or 0)) * 1e-9 for a, b in both),
+        put_cpu_s=tuple(each.others_cpu * 1e-9 if each.worker >= 0 else 0.0 for each in own),
+        between_cpu_s=tuple(each.between_cpu * 1e-9 if each.worker >= 0 else 0.0 for each in own),
+        receive_cpu_s=tuple((span.cpu_ns or 0) * 1e-9 for span in receive) or (0.0,) * len(rows),
+        receive_io_s=tuple(span.waited_ns * 1e-9 for span in receive) or (0.0,) * len(rows),
+        main_cpu_s=tuple(max(0, row.next_cpu - row.other_cpu) * 1e-9 for row in rows),
+        let_go_cpu_s=tuple(let_go.get(id(row), usual) * 1e-9 for row in rows) if let_go else (),
+        pin_s=tuple(span.wall_ns * 1e-9 for span in pin) if len(pin) == len(rows) else (),
     )
 
 

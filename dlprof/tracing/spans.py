@@ -40,18 +40,13 @@ def _known(value: int) -> int | None:
     return None if value == MISSING else value
 
 
-def _between(began: int, ended: int) -> int | None:
-    """``None`` unless both are known."""
-    return None if MISSING in (began, ended) else max(0, ended - began)
-
-
-def _plain(began: int, ended: int) -> Span | None:
-    wall = _between(began, ended)
-    return None if wall is None else Span(wall)
-
-
-def _dispatch(row: Row) -> Span | None:
-    return _plain(row.drawing, row.dispatched)
+def _plain(
+    began: int, ended: int, cpu_ns: int = MISSING, run_queue_ns: int = MISSING
+) -> Span | None:
+    """``None`` unless both ends are known."""
+    if MISSING in (began, ended):
+        return None
+    return Span(max(0, ended - began), _known(cpu_ns), _known(run_queue_ns))
 
 
 def _pick_up(row: Row) -> Span | None:
@@ -78,26 +73,16 @@ def _collate(row: Row) -> Span | None:
 
 def _serialise(row: Row) -> Span | None:
     """From the worker's handing it over: the feeder thread's waiting for the GIL belongs to it."""
-    wall = None if row.made is None else _between(row.made.collated, row.serialised)
-    if wall is None:
+    if row.made is None:
         return None
-    return Span(wall, _known(row.serialise_cpu), _known(row.serialise_run_queue))
-
-
-def _queue(row: Row) -> Span | None:
-    return _plain(row.serialised, row.received)
+    cpu, run_queue = row.serialise_cpu, row.serialise_run_queue
+    return _plain(row.made.collated, row.serialised, cpu, run_queue)
 
 
 def _rebuild(row: Row) -> Span | None:
-    wall = _between(row.received, row.rebuilt)
-    if wall is None or row.made is None:
+    if row.made is None:
         return None
-    return Span(wall, _known(row.receive_cpu), _known(row.receive_run_queue))
-
-
-def _pin(row: Row) -> Span | None:
-    wall = _between(row.rebuilt, row.pinned)
-    return None if wall is None else Span(wall, _known(row.pin_cpu))
+    return _plain(row.received, row.rebuilt, row.receive_cpu, row.receive_run_queue)
 
 
 def _hold_up(row: Row) -> Span | None:
@@ -107,22 +92,17 @@ def _hold_up(row: Row) -> Span | None:
     return _plain(next(each for each in reversed(known) if each != MISSING), row.yielded)
 
 
-def _wait(row: Row) -> Span | None:
-    wall = _between(row.asked, row.yielded)
-    return None if wall is None else Span(wall, _known(row.next_cpu))
-
-
 _OF_ROW: Mapping[str, Callable[[Row], Span | None]] = {
-    "dispatch": _dispatch,
+    "dispatch": lambda row: _plain(row.drawing, row.dispatched),
     "pick_up": _pick_up,
     "fetch": _fetch,
     "collate": _collate,
     "serialise": _serialise,
-    "queue": _queue,
+    "queue": lambda row: _plain(row.serialised, row.received),
     "rebuild": _rebuild,
-    "pin": _pin,
+    "pin": lambda row: _plain(row.rebuilt, row.pinned, row.pin_cpu),
     "hold_up": _hold_up,
-    "wait": _wait,
+    "wait": lambda row: _plain(row.asked, row.yielded, row.next_cpu),
 }
 
 
@@ -135,10 +115,7 @@ def spans(name: StageName, rows: Sequence[Row]) -> list[Span]:
     """
     if name == "step":
         return [
-            Span(
-                max(0, after.asked - row.left),
-                after.asked_cpu - row.thread_cpu,
-            )
+            Span(max(0, after.asked - row.left), after.asked_cpu - row.thread_cpu)
             for row, after in itertools.pairwise(rows)
             if after.epoch == row.epoch
         ]

@@ -32,7 +32,6 @@ from dlprof.tracing.trace import Facts, Made
 
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
 _KEPT = 64
-_PER_S = 1e9
 _LONGEST_NAME = 60
 
 
@@ -145,8 +144,8 @@ class Stamper:
         if worst_s > 200e-6 and worst_s * count > 4.0 * total_s:
             places = sorted(range(count), key=took.__getitem__, reverse=True)[:4]
         kept = array("d", took if count <= _KEPT else took[:: -(-count // _KEPT)])
-        slowest = tuple([(_name(keys[each]), round(took[each] * _PER_S)) for each in places])
-        return count, round(total_s * _PER_S), round(worst_s * _PER_S), kept.tobytes(), slowest
+        slowest = tuple([(_name(keys[each]), round(took[each] * 1e9)) for each in places])
+        return count, round(total_s * 1e9), round(worst_s * 1e9), kept.tobytes(), slowest
 
     def _keys(self, count: int) -> Sequence[Any]:
         """What so many samples were asked by: their indices, or their positions in the stream."""

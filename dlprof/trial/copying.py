@@ -129,7 +129,14 @@ class DeviceCopier:
         self._runtime = runtime
         self._step = step
         self._clock = clock
-        self._side = _side_stream(runtime) if ahead else None
+        self._side: Any = None
+        if ahead:
+            try:
+                self._side = runtime.stream()
+            except UnavailableError as reason:
+                raise TargetError(
+                    f"--copy-ahead can't be used here: {reason}.", hint="Leave it out."
+                ) from None
         self._waiting: _Flight | None = None
         self._under_way: deque[Event] = deque()
         self._count = 0
@@ -164,7 +171,12 @@ class DeviceCopier:
         self._step.work(flight.batch)
         flight.batch = None
         if self._step.runs_ahead:
-            self._hold_back()
+            # Wait for the work of two batches ago, as a loop does that reads its loss.
+            done = self._runtime.event()
+            done.record(self._runtime.current())
+            self._under_way.append(done)
+            if len(self._under_way) > 2:
+                self._under_way.popleft().synchronize()
 
     def window(self, inner: Window) -> Window:
         """Note the window's edges, and look at the thread that pins just within them."""
@@ -273,7 +285,15 @@ class DeviceCopier:
             from_s: When the step could have begun, but for the copy.
         """
         if self._side is not None:
-            self._hand_over(flight)
+            # The compute stream waits for the side stream, and uses its memory.
+            stream, sample = self._runtime.current(), flight.sample
+            stream.wait_event(flight.ended)
+            if sample is not None:
+                sample.arrived = self._runtime.event()
+                sample.arrived.record(stream)
+            for _, tensor in tensors_of(flight.batch):
+                if tensor.device == self._runtime.device:
+                    tensor.record_stream(stream)
         if self._step.waits and flight.ended is not None:
             began_s = self._clock()
             flight.ended.synchronize()
@@ -281,36 +301,6 @@ class DeviceCopier:
                 ended_s = self._clock()
                 flight.sample.waited_s = ended_s - began_s
                 flight.sample.exposed_s = ended_s - from_s
-
-    def _hand_over(self, flight: _Flight) -> None:
-        """Have the compute stream wait for the side stream, and use its memory."""
-        stream, sample = self._runtime.current(), flight.sample
-        stream.wait_event(flight.ended)
-        if sample is not None:
-            sample.arrived = self._runtime.event()
-            sample.arrived.record(stream)
-        for _, tensor in tensors_of(flight.batch):
-            if tensor.device == self._runtime.device:
-                tensor.record_stream(stream)
-
-    def _hold_back(self) -> None:
-        """Wait for the work of some batches ago, as a loop does that reads its loss."""
-        done = self._runtime.event()
-        done.record(self._runtime.current())
-        self._under_way.append(done)
-        # Batches whose work may be on its way while the loop goes on, where nothing else waits for
-        # it.
-        if len(self._under_way) > 2:
-            self._under_way.popleft().synchronize()
-
-
-def _side_stream(runtime: Runtime) -> Any:
-    try:
-        return runtime.stream()
-    except UnavailableError as reason:
-        raise TargetError(
-            f"--copy-ahead can't be used here: {reason}.", hint="Leave it out."
-        ) from None
 
 
 _NO_THREAD = "no thread of this name runs: without workers the caller pins, in next()"

@@ -23,7 +23,6 @@ PERIOD_S = 0.5
 _PATIENCE_S = 0.5
 """For the last sample of a window: a round takes 80 ms where links are probed."""
 
-
 _SILENT = "the GPUs' driver gave no answer in time: it may hang"
 _NOT_READY = "the GPUs' driver was not ready in time"
 _TOO_SHORT = "the window was too short for this card's turn"

@@ -222,8 +222,10 @@ def find_hang(
     silent_s = now_s - state.heard_s
     if silent_s > stall_s:
         standstill = _standstill(state, silent_s, log)
-        if not alone and silent_s <= 2 * stall_s and _awaits_ranks(standstill):
-            return None
+        if not alone and silent_s <= 2 * stall_s:
+            stacks = (stack for each in standstill.stacks.values() for stack in each)
+            if any(frame.file.endswith(_RANK_GROUP) for stack in stacks for frame in stack):
+                return None  # a process of it waits at the barrier of a step
         return judge(standstill)
     if silent_s <= max(_SILENT_S, state.asked_s):
         return None
@@ -252,12 +254,6 @@ def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill
         stopped=[pid for pid in tree if is_stopped(pid)],
         full=without_room(tree),
     )
-
-
-def _awaits_ranks(standstill: Standstill) -> bool:
-    """Whether a process of it waits at the barrier of a step."""
-    found = (frame for stacks in standstill.stacks.values() for stack in stacks for frame in stack)
-    return any(frame.file.endswith(_RANK_GROUP) for frame in found)
 
 
 def _tree(pid: int) -> list[int]:

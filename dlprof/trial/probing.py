@@ -279,7 +279,10 @@ def try_start(loader: Any, config: Config) -> Failure | None:
     try:
         process.start()
     except _PackingError as packing:
-        return _not_picklable(packing, method)
+        error = packing.__cause__ or packing
+        what = f"A worker that is started by {method} can't be sent {packing.name}"
+        message = f"{what}: {one_line(error)}"
+        return _failure(error, "not_picklable", message, failures.PICKLABLE)
     theirs.close()
     try:
         fault: Mapping[str, str] | None = ours.recv()
@@ -348,14 +351,6 @@ def _receive(goods: _Packed, answer: connection.Connection) -> None:
             answer.send(fault)
             return
     answer.send(None)
-
-
-def _not_picklable(packing: _PackingError, method: str) -> Failure | None:
-    error = packing.__cause__ or packing
-    message = (
-        f"A worker that is started by {method} can't be sent {packing.name}: {one_line(error)}"
-    )
-    return _failure(error, "not_picklable", message, failures.PICKLABLE)
 
 
 def _failure(error: BaseException, kind: FailureKind, message: str, hint: str) -> Failure | None:

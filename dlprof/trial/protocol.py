@@ -186,8 +186,11 @@ class Channel:
         """
         with contextlib.suppress(ConnectionResetError, ValueError, OSError):
             while (line := self._reader.readline()).endswith(b"\n"):
-                message = _message_in(line)
-                if message is not None:
+                try:
+                    message = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(message, dict):
                     return message
         return None
 
@@ -239,12 +242,3 @@ def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Me
             answer = failed(error)
         if answer is not None:
             channel.send(answer)
-
-
-def _message_in(line: bytes) -> Message | None:
-    """What a line says, if it is a message."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None

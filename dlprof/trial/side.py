@@ -98,6 +98,9 @@ class SideProcess:
     def begin(self) -> None:
         """Start the process, and have it import torch and build the target meanwhile."""
         place, shared = self._place, SharedMemoryWatch()
+        # The user's environment, dlprof's own code first, and one order of sets for both sides.
+        paths = filter(None, (str(place.library), os.environ.get("PYTHONPATH", "")))
+        env = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with contextlib.ExitStack() as ending:
             ending.callback(shared.clear)
             log = ending.enter_context(open_log(self._path))
@@ -108,7 +111,7 @@ class SideProcess:
                 source=self.name,
                 log=log,
                 cwd=place.directory,
-                env=_environment(place),
+                env=env,
             )
             ending.callback(process.end, 1.0)
             self._ending = ending.pop_all()
@@ -231,13 +234,6 @@ class SideProcess:
             return died(process.status(GRACE_S), tail)
         failure = from_json(Failure, message["failure"])
         return dataclasses.replace(failure, stderr_tail=failure.stderr_tail or tail)
-
-
-def _environment(place: SidePlace) -> dict[str, str]:
-    """The user's, with dlprof's own code first, and one order of sets for both sides."""
-    before = os.environ.get("PYTHONPATH", "")
-    paths = os.pathsep.join(filter(None, (str(place.library), before)))
-    return {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": paths}
 
 
 def _unbuilt(failure: Failure, python: str, limit: str) -> DlprofError:

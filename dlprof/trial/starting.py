@@ -152,7 +152,11 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
     """
     server_s = _serve(method)
     ours, theirs = multiprocessing.get_context(method).Pipe(duplex=False)
-    modules = ("torch.utils.data", *_modules_of(loader))
+    # Those in which the classes are that a worker is sent.
+    parts = (loader.dataset, getattr(loader, "collate_fn", None))
+    names = (getattr(type(each), "__module__", "") for each in parts if each is not None)
+    own = dict.fromkeys(each for each in names if each and each != "builtins")
+    modules = ("torch.utils.data", *own)
     loader.multiprocessing_context = marking_context(method, modules, theirs)
     _moments.clear()
     began = _Moment.now()
@@ -209,13 +213,6 @@ def _phase(name: Any, began: _Moment, ended: _Moment) -> StartPhase:
     cpu_s = max(0.0, ended.cpu - began.cpu)
     wall_s = max(0.0, ended.at - began.at - max(0.0, ended.delay - began.delay))
     return StartPhase(name=name, wall_s=max(wall_s, cpu_s), cpu_s=cpu_s)
-
-
-def _modules_of(loader: Any) -> tuple[str, ...]:
-    """Those in which the classes are that a worker is sent."""
-    parts = (loader.dataset, getattr(loader, "collate_fn", None))
-    names = (getattr(type(each), "__module__", "") for each in parts if each is not None)
-    return tuple(dict.fromkeys(each for each in names if each and each != "builtins"))
 
 
 def _serve(method: str) -> float:

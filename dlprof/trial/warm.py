@@ -363,9 +363,6 @@ def main() -> None:
     os._exit(0)  # what the target has started is ended with this process's group
 
 
-_NS = 1e-9
-
-
 def block_figures(
     rows: Sequence[Row],
     *,
@@ -392,7 +389,7 @@ def block_figures(
     service = (
         [_own_s(one) + _own_s(two) for one, two in zip(fetch, collate, strict=True)]
         if hooked
-        else [span.wall_ns * _NS for span in spans("wait", rows)]
+        else [span.wall_ns * 1e-9 for span in spans("wait", rows)]
     )
     stages = {"fetch": fetch, "collate": collate} if hooked else {}
     stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
@@ -411,7 +408,7 @@ def block_figures(
 
 def _own_s(span: Span) -> float:
     """What a stage took, less run-queue delay."""
-    return max(0, span.wall_ns - (span.run_queue_ns or 0)) * _NS
+    return max(0, span.wall_ns - (span.run_queue_ns or 0)) * 1e-9
 
 
 def _received_s(span: Span) -> float:
@@ -420,7 +417,7 @@ def _received_s(span: Span) -> float:
     Its CPU time, where that is known: the wall time holds waiting for a worker that sends, and
     beside neighbours that worker's own waiting for a core.
     """
-    return _own_s(span) if span.cpu_ns is None else span.cpu_ns * _NS
+    return _own_s(span) if span.cpu_ns is None else span.cpu_ns * 1e-9
 
 
 def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:

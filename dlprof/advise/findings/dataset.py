@@ -211,8 +211,12 @@ def unfed(view: View) -> Claim | None:
     fed = workers - len(starved)
     shards = None if view.evidence.weight is None else view.evidence.weight.shards
     few = shards is not None and shards < workers
-    whole = _gain_of_all(view, fed)
     fewer = view.having(num_workers=fed)
+    # What all workers would bring over those that are fed.
+    now = 0.0 if view.costs is None else view.costs.rate(fewer, view.available)
+    whole = None
+    if view.costs is not None and now > 0:
+        whole = bound(view.costs.rate(view.config, view.available) / now)
     gain = gain_of(view, fewer)
     pays = whole is not None and whole.value >= PAYS
     count = 0 if view.explained is None else view.explained.batches
@@ -266,15 +270,6 @@ def starved_workers(view: View) -> tuple[int, ...]:
 def _made(view: View, worker: int) -> int:
     workers = () if view.explained is None else view.explained.workers
     return next((each.batches for each in workers if each.worker == worker), 0)
-
-
-def _gain_of_all(view: View, fed: int) -> Gain | None:
-    """What all workers would bring over those that are fed."""
-    costs = view.costs
-    if costs is None:
-        return None
-    now = costs.rate(view.having(num_workers=fed), view.available)
-    return bound(costs.rate(view.config, view.available) / now) if now > 0 else None
 
 
 def _named(workers: Sequence[int]) -> str:

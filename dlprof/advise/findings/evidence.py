@@ -249,7 +249,6 @@ class Evidence:
         return found[-1] if found else None
 
 
-_FASTEST = 1e9
 _LEAST_CORES = 0.05
 
 
@@ -347,7 +346,7 @@ class Costs:
             )
         cores = max(_LEAST_CORES, cores)
         rate = rate_allowed(means, workers=config.num_workers, cores=cores, step_s=self.step_s)
-        return min(_FASTEST, rate)
+        return min(1e9, rate)
 
 
 def costs_of(explained: Explanation) -> Costs:
