@@ -138,14 +138,13 @@ class _Shares:
     finished: float | None
 
 
-def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = "") -> Attached:
+def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
     """Why a training waits, from what was seen of it.
 
     Args:
         seen: While it was watched.
         machine: What it may use.
         usage: What it and others used meanwhile.
-        target: What it runs; the training's own words for none.
     """
     # What it holds there itself is no less room for it.
     machine = dataclasses.replace(machine, shm_available_bytes=machine.shm_bytes)
@@ -158,7 +157,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = 
         start_method=seen.start_method if workers and seen.start_method != "fork" else None,
     )
     about = Target(
-        spec=target or seen.training.script,
+        spec=seen.training.script,
         kind="map",
         dataset="",
         batch_tensors=_tensors(seen) if workers else None,

@@ -20,7 +20,6 @@ from dlprof.records import Config, Diagnosis, Estimate, Finding, Fix, WatchedLoa
 from dlprof.store import read_run
 from dlprof.store.format import SUFFIX
 
-_PATIENCE_S, _PAUSE_S = 3.0, 0.25
 _TOGETHER = timedelta(minutes=2)
 """Between the starts of the ranks of one job on one machine, at most."""
 
@@ -59,7 +58,6 @@ def read_others(
     path: Path,
     began_at: str,
     *,
-    wait_s: float = _PATIENCE_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[int, tuple[WatchedLoader, ...]]:
     """What the other ranks of this machine have seen of their loaders, each to its end.
@@ -70,7 +68,6 @@ def read_others(
         rank: Of this process.
         path: Its run file.
         began_at: When that was begun: an older file is of another job.
-        wait_s: How long to wait for them to end.
         sleep: Waits for so many seconds.
     """
     first = rank.rank // rank.local_size * rank.local_size
@@ -78,6 +75,7 @@ def read_others(
     head, _, tail = path.name.rpartition(f".rank{rank.rank}")
     seen: dict[int, tuple[WatchedLoader, ...]] = {}
     job_began = datetime.fromisoformat(began_at) - _TOGETHER
+    waits = 12  # of a quarter of a second
     while left:
         for other in sorted(left):
             with contextlib.suppress(DlprofError):  # it has none yet
@@ -86,11 +84,11 @@ def read_others(
                 if of_this_job and run.script is not None and run.script.ending != "running":
                     seen[other] = run.watched
         left -= seen.keys()
-        if wait_s <= 0:
+        if not waits:
             break
         if left:
-            sleep(_PAUSE_S)
-        wait_s -= _PAUSE_S
+            sleep(0.25)
+        waits -= 1
     return seen
 
 

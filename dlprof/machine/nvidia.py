@@ -484,7 +484,6 @@ def read_link(
     nvml: Any = None,
     *,
     opening_s: float = 20.0,
-    patience_s: float = 2.0,
 ) -> LinkState:
     """The link of one card while it does something; whatever is not available has a reason.
 
@@ -496,7 +495,6 @@ def read_link(
             than the card can be kept busy. Not called where NVML hasn't.
         nvml: The bindings; the module ``pynvml`` of nvidia-ml-py for ``None``.
         opening_s: Loading it is not waited for longer; without its daemon it takes seconds a card.
-        patience_s: A sick driver's call is not waited for longer.
     """
     found: list[LinkState] = []
     ready, busy = threading.Event(), threading.Event()
@@ -517,7 +515,7 @@ def read_link(
             meanwhile()
     finally:
         busy.set()
-    asking.join(patience_s if is_ready else 0.0)
+    asking.join(2.0 if is_ready else 0.0)  # a sick driver's call is not waited for longer
     return found[0] if found else _without("NVML did not answer in time")
 
 

@@ -81,7 +81,6 @@ class Sampler:
         root: Where ``/proc`` and ``/sys`` are found.
         clock: Nanoseconds of a clock that never steps.
         cpu_clock: CPU nanoseconds of this process.
-        shm_base_bytes: What /dev/shm held before the trial; as it is now for ``None``.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class Sampler:
         root: Path = Path("/"),
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
-        shm_base_bytes: int | None = None,
     ) -> None:
         self._pid = pid
         self._root = root
@@ -102,10 +100,8 @@ class Sampler:
         self._tree = portable.open_tree(pid, root, beside)
         self._cgroups: Cgroups = read_cgroups(pid, root)
         self._throttle_hidden = throttled_ns(self._cgroups) is None
-        self._shm_base = shm_base_bytes
         shm = read_shared_memory(root)
-        if shm is not None and shm_base_bytes is None:
-            self._shm_base = shm.used_bytes
+        self._shm_base = None if shm is None else shm.used_bytes
         self._shm_peak: int | None = None
         self._pss_peak: int | None = None
         self._cost_ns = 0

@@ -77,7 +77,6 @@ class ProcessTree:
         pid: The tree's first process.
         beside: First processes of trees that count as part of it.
         root: Where ``/proc`` is found.
-        tick_ns: Length of a clock tick; the kernel's own for ``None``.
     """
 
     def __init__(
@@ -86,11 +85,10 @@ class ProcessTree:
         *,
         beside: Sequence[int] = (),
         root: Path = Path("/"),
-        tick_ns: int | None = None,
     ) -> None:
         self._first = (*beside, pid)
         self._proc = f"{root}/proc".replace("//", "/")
-        self._tick_ns = tick_ns or 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         self._members: dict[int, _Member] = {}
         self._lists_children = Path(f"{self._proc}/{pid}/task/{pid}/children").exists()
         self._unsettled_ns = 0

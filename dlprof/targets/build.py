@@ -29,7 +29,6 @@ from dlprof.targets.parts import (
     with_inner,
 )
 
-DEFAULT_BATCH_SIZE = 32
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
     "take num_workers and the other settings, and return the loader."
@@ -58,7 +57,6 @@ def build_target(
     arguments: Mapping[str, str] | None = None,
     *,
     shuffle: bool | None = None,
-    batch_size: int = DEFAULT_BATCH_SIZE,
     seed: int = 0,
     share: tuple[int, int] = (0, 1),
 ) -> BuiltTarget:
@@ -68,7 +66,6 @@ def build_target(
         spec: From :func:`dlprof.targets.grammar.parse_target`.
         arguments: ``--arg`` pairs.
         shuffle: ``None`` keeps the loader's own sampler, and takes a bare dataset in sequence.
-        batch_size: For a bare dataset; a loader keeps its own.
         seed: For the order where ``shuffle`` is true, and for the built-in workloads.
         share: The rank whose share is loaded, and of how many, where the target has no sharding.
 
@@ -87,7 +84,6 @@ def build_target(
         found,
         passed,
         shuffle=shuffle,
-        batch_size=batch_size,
         seed=seed,
         text=spec.text,
         share=share,
@@ -106,7 +102,7 @@ def build_from_object(
     arguments: Mapping[str, str] | None = None,
     *,
     shuffle: bool | None = None,
-    batch_size: int = DEFAULT_BATCH_SIZE,
+    batch_size: int = 32,
     seed: int = 0,
     text: str = "<object>",
     share: tuple[int, int] = (0, 1),

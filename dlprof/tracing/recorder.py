@@ -27,7 +27,6 @@ class Recorder:
         in_order: Whether batches are yielded in the order of their numbers.
         seen: Called with what a worker knows of a batch, once it is there.
         finished: Called with each row that is finished, last of all.
-        clock_of_thread: Makes a clock for the thread that calls it.
     """
 
     def __init__(
@@ -37,13 +36,11 @@ class Recorder:
         in_order: bool,
         seen: Callable[[Made], object] = lambda _made: None,
         finished: Callable[[Row], object] = lambda _row: None,
-        clock_of_thread: Callable[[], ThreadClock] = ThreadClock,
     ) -> None:
         self._ring = ring
         self._in_order = in_order
         self._seen = seen
         self._finished = finished
-        self._clock_of_thread = clock_of_thread
         self._clocks: dict[int, ThreadClock] = {}
         self._rows: dict[int, Row] = {}
         self._ready: list[int] = []
@@ -61,7 +58,7 @@ class Recorder:
         thread = threading.get_ident()
         clock = self._clocks.get(thread)
         if clock is None:
-            clock = self._clocks[thread] = self._clock_of_thread()
+            clock = self._clocks[thread] = ThreadClock()
         return clock.read()
 
     def close(self) -> None:

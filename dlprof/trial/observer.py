@@ -145,10 +145,9 @@ class Observer:
         gpus: GpuSampler,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
-        speed: SpeedProbe | None = None,
     ) -> None:
         self._clock = clock
-        self._speed = speed or SpeedProbe(root)
+        self._speed = SpeedProbe(root)
         self._send = send
         self._gpus = gpus
         self._root = root

@@ -230,15 +230,10 @@ class ManagerWatch:
     One is started where ``file_system`` is the sharing strategy; its directory stays when it is
     killed. A directory goes only if it appeared during the trial, belongs to this user, and nobody
     listens at its socket any more.
-
-    Args:
-        folder: Where temporary files are; ``None`` for the system's place.
-        proc: Where the kernel lists sockets.
     """
 
-    def __init__(self, folder: Path | None = None, proc: Path = Path("/proc")) -> None:
-        self._folder = Path(tempfile.gettempdir()) if folder is None else folder
-        self._proc = proc
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.gettempdir())
         self._before = set(self._sockets())
 
     def clear(self) -> list[str]:
@@ -247,7 +242,7 @@ class ManagerWatch:
         removed = []
         for path in new:
             with contextlib.suppress(OSError):
-                listed = (self._proc / "net/unix").read_text(errors="replace")
+                listed = Path("/proc/net/unix").read_text(errors="replace")
                 if str(path) not in listed and path.stat().st_uid == os.getuid():
                     shutil.rmtree(path.parent)
                     removed.append(path.parent.name)

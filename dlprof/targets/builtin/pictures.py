@@ -19,9 +19,9 @@ TEXTURE_SIZE = (1280, 960)
 _COMMON_SIZES = ((500, 375), (500, 375), (500, 333), (375, 500), (333, 500), (400, 300))
 
 
-def make_textures(rng: random.Random, number: int = 6) -> list[Image.Image]:
+def make_textures(rng: random.Random) -> list[Image.Image]:
     """Large colour textures to cut pictures from; about 0.2 s each."""
-    return [_texture(rng) for _ in range(number)]
+    return [_texture(rng) for _ in range(6)]
 
 
 def cut_picture(
