@@ -8,13 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlprof.attach.diagnosis import Attached, diagnose_training
-from dlprof.attach.trainings import (
-    Training,
-    find_trainings,
-    has_torch,
-    read_training,
-    training_of,
-)
+from dlprof.attach.trainings import Training, find_trainings, has_torch, read_training, training_of
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine, usage_between

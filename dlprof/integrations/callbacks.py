@@ -247,9 +247,7 @@ def last_word(seen: Sequence[WatchedLoader], command: str) -> str:
 
 
 def run_command(
-    argv: Sequence[str] | None = None,
-    main: Any = None,
-    environ: Mapping[str, str] = os.environ,
+    argv: Sequence[str] | None = None, main: Any = None, environ: Mapping[str, str] = os.environ
 ) -> str:
     """The ``dlprof run`` of this training; its arguments are left out, as they may be secret.
 

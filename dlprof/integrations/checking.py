@@ -14,13 +14,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.errors import (
-    BaseNotMeasuredError,
-    BaseTargetError,
-    DlprofError,
-    FileError,
-    UsageError,
-)
+from dlprof.errors import BaseNotMeasuredError, BaseTargetError, DlprofError, FileError, UsageError
 from dlprof.records.gate import CheckReport
 
 _NAMED = "Give a function or a class at the top of a module, or a TARGET."

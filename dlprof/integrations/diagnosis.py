@@ -228,11 +228,7 @@ def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
 
 
 def _evidence(
-    loader: WatchedLoader,
-    explanation: Explanation,
-    machine: Machine,
-    target: Target,
-    usage: Usage,
+    loader: WatchedLoader, explanation: Explanation, machine: Machine, target: Target, usage: Usage
 ) -> Evidence:
     config = explanation.config
     # Whether others took cores that making batches waited for.

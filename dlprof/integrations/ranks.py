@@ -54,11 +54,7 @@ class Rank:
 
 
 def read_others(
-    rank: Rank,
-    path: Path,
-    began_at: str,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
+    rank: Rank, path: Path, began_at: str, *, sleep: Callable[[float], None] = time.sleep
 ) -> dict[int, tuple[WatchedLoader, ...]]:
     """What the other ranks of this machine have seen of their loaders, each to its end.
 
@@ -106,10 +102,7 @@ def read_rank(environ: Mapping[str, str]) -> Rank | None:
 
 
 def job_moment(
-    environ: Mapping[str, str],
-    parent: int,
-    *,
-    began_at: Callable[[int], float | None] = began_at,
+    environ: Mapping[str, str], parent: int, *, began_at: Callable[[int], float | None] = began_at
 ) -> datetime:
     """What the run files of this job are named after: the same moment for all ranks of a machine.
 

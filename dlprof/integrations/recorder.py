@@ -15,12 +15,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from dlprof.integrations.first_batches import (
-    FirstBatches,
-    Follower,
-    LookingTimer,
-    promised_batches,
-)
+from dlprof.integrations.first_batches import FirstBatches, Follower, LookingTimer, promised_batches
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
 from dlprof.integrations.loaders import CallSite, call_site_of, describe, is_library
 from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer, Pace, WaitStatistics

@@ -22,11 +22,7 @@ Logger = Callable[[dict[str, float]], object]
 
 
 def watch(
-    loader: Iterable[_Batch],
-    *,
-    log: Logger | None = None,
-    every: int = 100,
-    name: str = "loader",
+    loader: Iterable[_Batch], *, log: Logger | None = None, every: int = 100, name: str = "loader"
 ) -> Watched[_Batch]:
     """Iterate over a loader as ever, and know afterwards how long the loop waited for it.
 

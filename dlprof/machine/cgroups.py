@@ -245,10 +245,7 @@ def _headroom(level: Level) -> int | None:
 
 
 def _levels(
-    controller: str,
-    memberships: Sequence[Membership],
-    mounts: Sequence[CgroupMount],
-    root: Path,
+    controller: str, memberships: Sequence[Membership], mounts: Sequence[CgroupMount], root: Path
 ) -> tuple[Level, ...]:
     """The levels of the v1 hierarchy that has the controller, and those of v2's.
 

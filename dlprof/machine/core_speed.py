@@ -148,11 +148,7 @@ class SpeedProbe:
         )
 
     def _visit(
-        self,
-        place: int,
-        cpu: int,
-        over: threading.Event,
-        pin: Callable[[int, set[int]], object],
+        self, place: int, cpu: int, over: threading.Event, pin: Callable[[int, set[int]], object]
     ) -> None:
         """Work on one core now and then until the window is over."""
         visits, period_s = self._visits[cpu], PERIOD_S * len(self._visits)

@@ -230,11 +230,7 @@ def parse_io(text: str) -> IoCounters | None:
         return None
     written, reads, writes = (parse_int(fields.get(name, "")) or 0 for name in _IO_CALLS)
     return IoCounters(
-        read_chars=chars,
-        read_bytes=fetched,
-        written_chars=written,
-        reads=reads,
-        writes=writes,
+        read_chars=chars, read_bytes=fetched, written_chars=written, reads=reads, writes=writes
     )
 
 

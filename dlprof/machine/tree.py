@@ -79,13 +79,7 @@ class ProcessTree:
         root: Where ``/proc`` is found.
     """
 
-    def __init__(
-        self,
-        pid: int,
-        *,
-        beside: Sequence[int] = (),
-        root: Path = Path("/"),
-    ) -> None:
+    def __init__(self, pid: int, *, beside: Sequence[int] = (), root: Path = Path("/")) -> None:
         self._first = (*beside, pid)
         self._proc = f"{root}/proc".replace("//", "/")
         self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -194,10 +188,7 @@ class ProcessTree:
         member.threads = threads
 
     def _settle(
-        self,
-        before: dict[int, tuple[int, int]],
-        members: dict[int, _Member],
-        gone: list[_Member],
+        self, before: dict[int, tuple[int, int]], members: dict[int, _Member], gone: list[_Member]
     ) -> None:
         """Keep what ended processes had used until a parent's account of its children has it.
 

@@ -23,12 +23,7 @@ from dlprof.records.advice import (
     RuleOfThumb,
     ToMeasure,
 )
-from dlprof.records.calibration import (
-    Calibration,
-    PredictedCell,
-    Prediction,
-    SweepPrediction,
-)
+from dlprof.records.calibration import Calibration, PredictedCell, Prediction, SweepPrediction
 from dlprof.records.config import Config, Estimate
 from dlprof.records.findings import (
     COPIED_BYTES_PER_S,

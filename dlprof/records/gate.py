@@ -18,13 +18,7 @@ Design = Literal["abba", "duet"]
 Scale = Literal["ratio", "difference"]
 GateState = Literal["pass", "fail", "inconclusive", "no_baseline"]
 GateName = Literal[
-    "service",
-    "receive",
-    "wall",
-    "startup",
-    "epoch_turnover",
-    "memory",
-    "shared_memory",
+    "service", "receive", "wall", "startup", "epoch_turnover", "memory", "shared_memory"
 ]
 ReasonCode = Literal[
     "not_slower",

@@ -162,9 +162,7 @@ def _check(
 
 
 def revised_document(
-    path: Path,
-    machines: Mapping[str, MachineEntry],
-    notes: Mapping[tuple[str, ...], Sequence[str]],
+    path: Path, machines: Mapping[str, MachineEntry], notes: Mapping[tuple[str, ...], Sequence[str]]
 ) -> str:
     """The settings file for these machines, with the comments and the order that it has now.
 

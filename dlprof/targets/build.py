@@ -81,12 +81,7 @@ def build_target(
     else:
         found, passed = import_object(spec), arguments
     built = build_from_object(
-        found,
-        passed,
-        shuffle=shuffle,
-        seed=seed,
-        text=spec.text,
-        share=share,
+        found, passed, shuffle=shuffle, seed=seed, text=spec.text, share=share
     )
     target = dataclasses.replace(built.target, arguments={**spec.parameters, **arguments})
     if spec.source == "dlio":
@@ -123,9 +118,7 @@ def build_from_object(
     ):
         name = getattr(found, "__qualname__", type(found).__qualname__)
         factory = Factory.of(
-            found,
-            f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()",
-            arguments,
+            found, f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()", arguments
         )
         found = factory.first_call()
         source = f"{factory.name} returned"

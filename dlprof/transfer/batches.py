@@ -96,11 +96,7 @@ def _pinned_by_loader(load: _Make) -> Any:
 
 
 def _tensor(
-    path: str,
-    tensor: torch.Tensor,
-    ways: dict[CopyWay, Any],
-    runtime: Runtime,
-    clock: _Clock,
+    path: str, tensor: torch.Tensor, ways: dict[CopyWay, Any], runtime: Runtime, clock: _Clock
 ) -> TensorTransfer:
     alone: dict[CopyWay, Any] = {"pageable": tensor}
     for way, batch in ways.items():

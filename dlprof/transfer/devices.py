@@ -107,10 +107,7 @@ def _judged(state: LinkState, best_bytes_per_s: float, *, in_time: bool) -> Link
 
 
 def near_and_far(
-    runtime: Runtime,
-    most_bytes: int,
-    nodes: Mapping[int, Sequence[int]],
-    near: int,
+    runtime: Runtime, most_bytes: int, nodes: Mapping[int, Sequence[int]], near: int
 ) -> tuple[NumaRate, ...]:
     """Copies from the memory of each NUMA node that this process may run on.
 
@@ -160,9 +157,7 @@ def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[Toget
             together[name].append(sent / timer.seconds())
     return tuple(
         TogetherRate(
-            device=name,
-            alone_bytes_per_s=alone[name],
-            together_bytes_per_s=median_interval(rates),
+            device=name, alone_bytes_per_s=alone[name], together_bytes_per_s=median_interval(rates)
         )
         for name, rates in together.items()
     )

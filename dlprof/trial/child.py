@@ -30,13 +30,7 @@ from dlprof.trial.in_worker import guard_of
 from dlprof.trial.measure import Loop, WindowPlan, measure
 from dlprof.trial.probing import probe, try_workers, weigh_dataset
 from dlprof.trial.processes import tie_forked
-from dlprof.trial.protocol import (
-    BuildRequest,
-    Channel,
-    Message,
-    TrialRequest,
-    describe_error,
-)
+from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names

@@ -100,19 +100,11 @@ SIGNS = (
     Sign("unable to resize file </torch_", "shared_memory", MORE_SHM),
     Sign("No space left on device", "shared_memory", MORE_SHM, common=True),
     Sign("received 0 items of ancdata", "file_descriptors", MORE_FILES),
-    Sign(
-        "Cannot re-initialize CUDA in forked subprocess",
-        "cuda_fork",
-        NO_CUDA,
-    ),
+    Sign("Cannot re-initialize CUDA in forked subprocess", "cuda_fork", NO_CUDA),
     Sign("CUDA out of memory", "worker_exception", DEVICE_FULL),
     Sign("CUDA error: out of memory", "worker_exception", DEVICE_FULL),
     Sign("only dense CPU tensors can be pinned", "worker_exception", NOT_PINNED),
-    Sign(
-        "Caught PicklingError in DataLoader worker",
-        "batch_not_picklable",
-        SENDABLE_BATCH,
-    ),
+    Sign("Caught PicklingError in DataLoader worker", "batch_not_picklable", SENDABLE_BATCH),
     Sign("Can't pickle", "not_picklable", PICKLABLE, common=True),
     Sign("Can't get local object", "not_picklable", PICKLABLE, common=True),
     Sign("cannot pickle", "not_picklable", PICKLABLE, common=True),
@@ -120,22 +112,10 @@ SIGNS = (
     Sign("Resource temporarily unavailable", "start_failed", MORE_PROCESSES, common=True),
     Sign("can't start new thread", "start_failed", MORE_PROCESSES),
     Sign("Cannot allocate memory", "start_failed", LESS_MEMORY, common=True),
-    Sign(
-        "DataLoader timed out after",
-        "timeout",
-        OWN_TIMEOUT,
-    ),
+    Sign("DataLoader timed out after", "timeout", OWN_TIMEOUT),
     Sign("killed by signal: Killed", "worker_signal", BY_SIGNAL["SIGKILL"]),
-    Sign(
-        "killed by signal: Bus error",
-        "worker_signal",
-        BY_SIGNAL["SIGBUS"],
-    ),
-    Sign(
-        "killed by signal: Alarm clock",
-        "worker_signal",
-        BY_SIGNAL["SIGALRM"],
-    ),
+    Sign("killed by signal: Bus error", "worker_signal", BY_SIGNAL["SIGBUS"]),
+    Sign("killed by signal: Alarm clock", "worker_signal", BY_SIGNAL["SIGALRM"]),
     Sign("killed by signal: Terminated", "worker_signal", BY_SIGNAL["SIGTERM"]),
     Sign("killed by signal: CPU time limit", "worker_signal", BY_SIGNAL["SIGXCPU"]),
     Sign("killed by signal", "worker_signal", CRASHED, common=True),
@@ -291,10 +271,7 @@ def _of_ours(error: BaseException) -> Failure | None:
     """The failure that an exception of dlprof's own stands for."""
     if isinstance(error, TargetError):
         return Failure(
-            kind="target_error",
-            message=error.message,
-            hint=error.hint,
-            stderr_tail=error.traceback,
+            kind="target_error", message=error.message, hint=error.hint, stderr_tail=error.traceback
         )
     if isinstance(error, EmptyLoaderError):
         return Failure(

@@ -120,9 +120,7 @@ class _Order:
 
 
 def _serve(
-    opener: Callable[[], Gpus],
-    cards: list[GpuInfo],
-    orders: queue.SimpleQueue[_Order | None],
+    opener: Callable[[], Gpus], cards: list[GpuInfo], orders: queue.SimpleQueue[_Order | None]
 ) -> None:
     """Carry out orders until there is none."""
     gpus = opener()

@@ -68,9 +68,7 @@ def built_of(message: Message) -> Built:
             hint="Give the loader a setting that DataLoader takes.",
         ) from None
     return Built(
-        target=target,
-        versions=message["versions"],
-        fork_hazard=message.get("fork_hazard", ""),
+        target=target, versions=message["versions"], fork_hazard=message.get("fork_hazard", "")
     )
 
 

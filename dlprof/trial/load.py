@@ -37,11 +37,7 @@ _READ, _AT_ONCE = 256 * _MIB, _MIB
 
 @contextlib.contextmanager
 def made_load(
-    asked: Mapping[str, float] | None,
-    *,
-    folder: Path,
-    limit_s: float,
-    say: Callable[[str], object],
+    asked: Mapping[str, float] | None, *, folder: Path, limit_s: float, say: Callable[[str], object]
 ) -> Iterator[None]:
     """Keep a load going as long as the block lasts.
 

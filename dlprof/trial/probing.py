@@ -396,10 +396,7 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         else:
             starts.append(start)
     whole = dataclasses.replace(
-        weight,
-        start_method=start_method_of(loader, one),
-        starts=tuple(starts),
-        unavailable=missing,
+        weight, start_method=start_method_of(loader, one), starts=tuple(starts), unavailable=missing
     )
     return {"weight": dataclasses.asdict(whole)}
 

@@ -207,12 +207,7 @@ class TrialRunner:
         )
 
     def run(
-        self,
-        request: TrialRequest,
-        *,
-        trial_id: str,
-        repetition: int,
-        wall_s: float | None = None,
+        self, request: TrialRequest, *, trial_id: str, repetition: int, wall_s: float | None = None
     ) -> Trial:
         """Measure one configuration once; ``explain`` says what the arguments are."""
         return self.explain(request, trial_id=trial_id, repetition=repetition, wall_s=wall_s)[0]

@@ -458,9 +458,7 @@ class Supervisor:
             self._go_on(ranks)
         elif message["event"] == "memory" and not ranks[0].state.settled():
             ranks[0].state.failure = Failure(
-                kind="out_of_memory",
-                message=message["reason"],
-                hint=failures.LESS_MEMORY,
+                kind="out_of_memory", message=message["reason"], hint=failures.LESS_MEMORY
             )
             ranks[0].state.deadline_s = self._clock()
         elif message["event"] == "pulse":

@@ -116,10 +116,7 @@ class Warm:
             self._placement.learn(self._workers(), took_s)
         rows, names = self._new_rows(len(seen.samples))
         figures = block_figures(
-            rows,
-            samples=seen.samples,
-            times_s=seen.times_s[: seen.undisturbed],
-            transforms=names,
+            rows, samples=seen.samples, times_s=seen.times_s[: seen.undisturbed], transforms=names
         )
         waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
         if waited is not None and ran is not None and waited + ran > 0:

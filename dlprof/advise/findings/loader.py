@@ -526,10 +526,7 @@ def fetch_io(view: View) -> Claim | None:
         f"network: {percent(share)} of the time to make a batch.",
         share * (view.wait or 1.0),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
-        {
-            "share": share,
-            "threads_gain": {str(count): gain.value for count, gain in gains.items()},
-        },
+        {"share": share, "threads_gain": {str(count): gain.value for count, gain in gains.items()}},
         fix,
         code="" if threads is None or more is not None else CODE.format(threads=threads),
         config=more,

@@ -175,11 +175,7 @@ def _box(rng: random.Random, size: tuple[int, int]) -> Box:
 
 
 def _paste_object(
-    rng: random.Random,
-    picture: Image.Image,
-    textures: list[Image.Image],
-    label: str,
-    box: Box,
+    rng: random.Random, picture: Image.Image, textures: list[Image.Image], label: str, box: Box
 ) -> None:
     """Paste an ellipse of another texture, in a tint that belongs to the class."""
     size = (box[2] - box[0], box[3] - box[1])
