@@ -69,7 +69,7 @@ def _answer(watcher: Watcher, machine: Machine, root: Path) -> Attached:
             hint="dlprof run looks into a script from its start: "
             + (seen.training.rerun or "dlprof run SCRIPT"),
         )
-    if not seen.ended and not seen.workers and not has_torch(seen.training, root):
+    if not seen.ended and not seen.workers and not has_torch(pid, root):
         raise NothingMeasuredError(
             f"Process {pid} has loaded no torch and no data in {seen.window_s:.0f} s",
             hint="Attach once its training loop runs, or watch longer: --seconds 60. `dlprof top` "

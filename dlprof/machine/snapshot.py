@@ -26,8 +26,6 @@ from dlprof.machine.procfs import (
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import GpuUsage, Usage
 
-_NO_PROC = "only Linux reports it (there is no /proc here)"
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -192,10 +190,10 @@ class Sampler:
 
     def _reasons(self, snapshot: Snapshot) -> dict[str, str]:
         """Why figures are missing, by the names that ``records.Usage`` has for them."""
+        missing = _linux_reasons(snapshot)
         if not self._linux:
-            missing = dict.fromkeys(_LINUX_FIELDS, _NO_PROC)
-        else:
-            missing = _linux_reasons(snapshot)
+            why = "only Linux reports it (there is no /proc here)"
+            missing = dict.fromkeys(("stolen_cpu_cores", *missing), why)
         if snapshot.idle_ns is None:
             uncounted = "the system doesn't count idle time"
             missing["available_cpu_cores"] = missing["other_cpu_cores"] = uncounted
@@ -203,21 +201,6 @@ class Sampler:
         if not snapshot.tree.processes:
             missing["own_cpu_cores"] = f"process {self._pid} had ended"
         return missing
-
-
-_LINUX_FIELDS = (
-    "stolen_cpu_cores",
-    "other_runnable",
-    "run_queue_wait_fraction",
-    "throttled_fraction",
-    "cpu_pressure_fraction",
-    "io_pressure_fraction",
-    "memory_pressure_fraction",
-    "pss_peak_bytes",
-    "shm_peak_bytes",
-    "read_bytes_per_s",
-    "cache_hit_fraction",
-)
 
 
 def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:

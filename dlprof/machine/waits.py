@@ -42,86 +42,55 @@ _QUEUE_MS = range(4000, 5001)
 waits for a socket by ``poll`` too, with the time-out of that socket."""
 
 
-Calls = Mapping[int, str]
-_X86: Calls = {
-    0: "read",
-    17: "read",
-    19: "read",
-    45: "read",
-    47: "read",
-    42: "connect",
-    1: "write",
-    7: "poll",
-    271: "ppoll",
-    35: "sleep",
-    230: "sleep",
-    202: "futex",
-    61: "child",
-    247: "child",
-    73: "lock",
-    72: "lock",
+_NUMBERS: Mapping[str, Mapping[str, Sequence[int]]] = {
+    "x86_64": {
+        "read": (0, 17, 19, 45, 47),
+        "connect": (42,),
+        "write": (1,),
+        "poll": (7,),
+        "ppoll": (271,),
+        "sleep": (35, 230),
+        "futex": (202,),
+        "child": (61, 247),
+        "lock": (73, 72),
+    },
+    "aarch64": {
+        "read": (63, 67, 65, 207, 212),
+        "connect": (203,),
+        "write": (64,),
+        "ppoll": (73,),
+        "sleep": (101, 115),
+        "futex": (98,),
+        "child": (260, 95),
+        "lock": (32, 25),
+    },
 }
-_ARM: Calls = {
-    63: "read",
-    67: "read",
-    65: "read",
-    207: "read",
-    212: "read",
-    203: "connect",
-    64: "write",
-    73: "ppoll",
-    101: "sleep",
-    115: "sleep",
-    98: "futex",
-    260: "child",
-    95: "child",
-    32: "lock",
-    25: "lock",
-}
-_CALLS: Mapping[str, Calls] = {"x86_64": _X86, "aarch64": _ARM}
 """Numbers of the system calls in which threads wait, by architecture (the kernel's
 ``syscall_64.tbl`` and ``asm-generic/unistd.h``)."""
 
-_CHANNELS: tuple[tuple[Wait, tuple[str, ...]], ...] = (
-    ("queue", ("poll_schedule_timeout", "do_sys_poll", "pipe_read", "anon_pipe_read", "pipe_wait")),
-    ("handover", ("unix_", "__skb_wait_for_more_packets", "sock_alloc_send")),
-    ("sleep", ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
-    ("threads", ("futex_",)),
-    (
-        "lock",
-        ("locks_", "flock_", "posix_lock", "fcntl_setlk", "__fcntl", "nlmclnt", "do_semtimedop"),
+_CALLS: Mapping[str, Mapping[int, str]] = {
+    machine: {number: name for name, numbers in calls.items() for number in numbers}
+    for machine, calls in _NUMBERS.items()
+}
+
+_CHANNELS: Mapping[Wait, tuple[str, ...]] = {
+    "queue": ("poll_schedule_timeout", "do_sys_poll", "pipe_read", "anon_pipe_read", "pipe_wait"),
+    "handover": ("unix_", "__skb_wait_for_more_packets", "sock_alloc_send"),
+    "sleep": ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep"),
+    "threads": ("futex_",),
+    "lock": (
+        *("locks_", "flock_", "posix_lock", "fcntl_setlk", "__fcntl", "nlmclnt", "do_semtimedop"),
     ),
-    ("network", ("sk_", "wait_woken", "tcp_", "inet_", "ep_poll", "do_epoll", "udp_")),
-    ("child", ("do_wait", "kernel_wait")),
-    (
-        "disk",
-        (
-            *("folio_", "wait_on_page", "io_schedule", "blk_", "blkdev", "submit_bio", "bio_"),
-            *(
-                "rpc_wait",
-                "nfs",
-                "fuse",
-                "request_wait_answer",
-                "ceph",
-                "cl_",
-                "ll_",
-                "gpfs",
-                "cxi",
-            ),
-            *(
-                "xfs",
-                "ext4",
-                "btrfs",
-                "jbd2",
-                "filemap",
-                "__wait_on_buffer",
-                "wait_on_bit",
-                "__lock_page",
-            ),
-            *("__filemap", "bit_wait", "swap", "__folio", "get_request", "rq_qos", "balance_dirty"),
-        ),
+    "network": ("sk_", "wait_woken", "tcp_", "inet_", "ep_poll", "do_epoll", "udp_"),
+    "child": ("do_wait", "kernel_wait"),
+    "disk": (
+        *("folio_", "wait_on_page", "io_schedule", "blk_", "blkdev", "submit_bio", "bio_"),
+        *("rpc_wait", "nfs", "fuse", "request_wait_answer", "ceph", "cl_", "ll_", "gpfs", "cxi"),
+        *("xfs", "ext4", "btrfs", "jbd2", "filemap", "__wait_on_buffer", "wait_on_bit"),
+        *("__lock_page", "__filemap", "bit_wait", "swap", "__folio", "get_request", "rq_qos"),
+        "balance_dirty",
     ),
-)
+}
 """Beginnings of the kernel's functions that threads wait in."""
 
 
@@ -206,7 +175,7 @@ def _call(syscall: str | None, machine: str) -> tuple[str, list[int]]:
 def _by_channel(channel: str) -> Wait:
     if channel.strip() in {"", "0"}:
         return "running"
-    for wait, beginnings in _CHANNELS:
+    for wait, beginnings in _CHANNELS.items():
         if channel.startswith(beginnings):
             return wait
     return "other"

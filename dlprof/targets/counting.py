@@ -54,7 +54,8 @@ class SampleCounter:
     what a list of growing length does.
 
     Args:
-        batch_size: The loader's own, where it is known; see :func:`count_samples`.
+        batch_size: The loader's own, where it is known: preferred wherever some part of the batch
+            has that length, because a list of images and a list of collated tensors look alike.
 
     Attributes:
         earlier: Samples in each batch that came before the number was found elsewhere, all of one
@@ -78,7 +79,15 @@ class SampleCounter:
         return f", by the length of batch{''.join(where)}"
 
     def __call__(self, batch: object) -> int | None:
-        """The samples in a batch; ``None`` where its structure doesn't say."""
+        """The samples in a batch, as far as its structure says.
+
+        Returns:
+            The leading dimension of the first tensor, or the length of the first list of samples;
+            1 for a tuple or a dictionary with a single number, text or scalar tensor in it, and for
+            a tensor of one dimension, where the loader doesn't batch; ``batch_size`` for an object
+            of the user's own that shows no length; ``None`` where there is neither (a single
+            number, text or scalar tensor).
+        """
         if self._looks:
             self._looks -= 1
             self._compare(batch)
@@ -238,24 +247,6 @@ def is_resampled(dataset: object, depth: int = 0) -> bool:
         or any(kind.__name__ == "IterableDataset" for kind in type(each).__mro__)
     )
     return any(is_resampled(each, depth + 1) for each in itertools.islice(held, 64))
-
-
-def count_samples(batch: object, batch_size: int | None = None) -> int | None:
-    """How many samples a batch holds, as far as its structure says.
-
-    Args:
-        batch: What the loader yielded.
-        batch_size: The loader's own, where it is known: preferred wherever some part of the batch
-            has that length, because a list of images and a list of collated tensors look alike.
-
-    Returns:
-        The leading dimension of the first tensor, or the length of the first list of samples; 1
-        for a tuple or a dictionary with a single number, text or scalar tensor in it, and for a
-        tensor of one dimension, where the loader doesn't batch; ``batch_size`` for an object of
-        the user's own that shows no length; ``None`` where there is neither (a single number, text
-        or scalar tensor).
-    """
-    return SampleCounter(batch_size)(batch)
 
 
 def sample_digests(batch: object, samples: int) -> list[Digest]:

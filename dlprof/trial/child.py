@@ -222,7 +222,11 @@ def _measure(
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
     from dlprof.targets.parts import core_of  # noqa: PLC0415
 
-    copies = _copies(request)
+    copies: DeviceCopier | None = None
+    if request.device != "cpu":
+        from dlprof.trial.copying import make_copier  # noqa: PLC0415 - of use with a device only
+
+        copies = make_copier(request)
     consume = copies or make_consumer(request.step_s, request.step_callable, request.step_spread)
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
     in_worker = guard_of(request.config, built.target.own_config)
@@ -276,15 +280,6 @@ def _measure(
         **({} if copies is None else {"copies": dataclasses.asdict(copies.to_record())}),
         **({} if explainer is None else explainer.summary(request.config, copies)),
     }
-
-
-def _copies(request: TrialRequest) -> DeviceCopier | None:
-    """What copies the batches to a device; ``None`` where they stay on the CPU."""
-    if request.device == "cpu":
-        return None
-    from dlprof.trial.copying import make_copier  # noqa: PLC0415 - of use with a device only
-
-    return make_copier(request)
 
 
 def _then(consume: Consumer, step: Callable[[], None]) -> Consumer:

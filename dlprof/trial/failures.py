@@ -299,9 +299,12 @@ def _lost(error: BaseException, exit_codes: Sequence[int]) -> Failure:
     if not exit_codes:
         message = f"The connection to a worker process broke: {type(error).__name__}: {error}"
         return Failure(kind="worker_exit", message=message, hint=ENDED)
-    message = f"A worker process {ended(exit_codes[0])}."
-    if exit_codes[0] < 0:
-        hint = BY_SIGNAL.get(_signal_name(-exit_codes[0]), CRASHED)
+    return _by_status(f"A worker process {ended(exit_codes[0])}.", exit_codes[0])
+
+
+def _by_status(message: str, status: int) -> Failure:
+    if status < 0:
+        hint = BY_SIGNAL.get(_signal_name(-status), CRASHED)
         return Failure(kind="worker_signal", message=message, hint=hint)
     return Failure(kind="worker_exit", message=message, hint=ENDED)
 
@@ -340,19 +343,9 @@ def died(status: int, stderr_tail: str) -> Failure:
         status: As ``os.waitstatus_to_exitcode`` gives it: minus the signal, or the exit code.
         stderr_tail: What its processes wrote last.
     """
-    if status < 0:
-        return Failure(
-            kind="worker_signal",
-            message=f"The loading process {ended(status)}.",
-            hint=BY_SIGNAL.get(_signal_name(-status), CRASHED),
-            stderr_tail=stderr_tail,
-        )
-    return Failure(
-        kind="worker_exit",
-        message=f"The loading process {ended(status)} in the middle of the trial.",
-        hint=ENDED,
-        stderr_tail=stderr_tail,
-    )
+    when = "" if status < 0 else " in the middle of the trial"
+    failure = _by_status(f"The loading process {ended(status)}{when}.", status)
+    return dataclasses.replace(failure, stderr_tail=stderr_tail)
 
 
 def not_started(number: int, reason: str) -> Failure:

@@ -110,26 +110,15 @@ def dropped_batch(log: str) -> Failure | None:
     if found is None:
         return None
     error = found["error"]
+    kind: FailureKind = "batch_not_picklable"
+    what, hint = "send a batch to the main process", failures.SENDABLE_BATCH
     # First, because want of descriptors shows as shared memory that can't be opened.
     if "Too many open files" in error:
-        return Failure(
-            kind="file_descriptors",
-            message=f"A worker could not send a batch: {error}",
-            hint=failures.MORE_FILES,
-            stderr_tail=log,
-        )
-    if "</torch_" in error or "No space left on device" in error:
-        return Failure(
-            kind="shared_memory",
-            message=f"A worker could not put a batch into /dev/shm: {error}",
-            hint=failures.MORE_SHM,
-            stderr_tail=log,
-        )
+        kind, what, hint = "file_descriptors", "send a batch", failures.MORE_FILES
+    elif "</torch_" in error or "No space left on device" in error:
+        kind, what, hint = "shared_memory", "put a batch into /dev/shm", failures.MORE_SHM
     return Failure(
-        kind="batch_not_picklable",
-        message=f"A worker could not send a batch to the main process: {error}",
-        hint=failures.SENDABLE_BATCH,
-        stderr_tail=log,
+        kind=kind, message=f"A worker could not {what}: {error}", hint=hint, stderr_tail=log
     )
 
 

@@ -132,8 +132,7 @@ class TrialState:
                 gpu_active_fraction=sum(known) / len(known) if known else None,
             )
         )
-        # Enough for a chart of a trial that takes half a minute, and for one of those that take
-        # longer.
+        # Enough for a chart of a trial, however long it takes.
         if len(self.samples) > 60:
             del self.samples[-2::-2]
 
@@ -308,21 +307,14 @@ def _pace(trial: Trial) -> float:
 
 def _share(usage: Usage, ranks: int) -> Usage:
     """What each rank had of what all of them used together."""
-
-    def each(value: float | None) -> float | None:
-        return None if value is None else value / ranks
-
-    def size(value: int | None) -> int | None:
-        return None if value is None else round(value / ranks)
-
-    return dataclasses.replace(
-        usage,
-        own_cpu_cores=each(usage.own_cpu_cores),
-        available_cpu_cores=each(usage.available_cpu_cores),
-        pss_peak_bytes=size(usage.pss_peak_bytes),
-        shm_peak_bytes=size(usage.shm_peak_bytes),
-        read_bytes_per_s=each(usage.read_bytes_per_s),
-    )
+    shares: dict[str, Any] = {}
+    for name in ("own_cpu_cores", "available_cpu_cores", "read_bytes_per_s"):
+        if (value := getattr(usage, name)) is not None:
+            shares[name] = value / ranks
+    for name in ("pss_peak_bytes", "shm_peak_bytes"):
+        if (size := getattr(usage, name)) is not None:
+            shares[name] = round(size / ranks)
+    return dataclasses.replace(usage, **shares)
 
 
 def of_rank(failure: Failure, rank: int, ranks: int) -> Failure:

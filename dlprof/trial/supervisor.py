@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
@@ -107,7 +106,6 @@ _END_PATIENCE_S = 2.0
 _TARGETS_OWN = ("worker_exception", "worker_exit", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
 _RESULTS = frozenset({"measured", "probe"})
-_TOLD = ("explanation", "timeline")
 
 
 _BESIDE = Failure(kind="worker_exit", message="Another rank of the trial failed")
@@ -207,8 +205,6 @@ class Supervisor:
             LauncherDiedError: The process that starts trials has died.
             ResourceLimitError: There is no room to start one.
         """
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        began_s = self._clock()
         kills = oom_kills(read_cgroups())
         ranks, lost = self._undisturbed(request)
         blank = Trial(
@@ -216,15 +212,15 @@ class Supervisor:
             config=request.config,
             repetition=repetition,
             outcome="completed",
-            started_at=started_at,
-            wall_s=self._clock() - began_s,
             usage_over_time=tuple(ranks[0].state.samples),
         )
         if lost is None:
             each = [completed(blank, rank.state, request, self._limits) for rank in ranks]
             trial, slowest = together(each, [rank.state.result for rank in ranks])
             result = ranks[slowest].state.result or {}
-            return trial, {name: result[name] for name in _TOLD if name in result}
+            return trial, {
+                name: result[name] for name in ("explanation", "timeline") if name in result
+            }
         failure = self._failure_of(lost, len(ranks))
         if kills is not None and (oom_kills(read_cgroups()) or 0) > kills:
             failure = blame_memory(failure)

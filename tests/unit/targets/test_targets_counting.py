@@ -13,7 +13,6 @@ from torch.nn.utils.rnn import pack_sequence
 from dlprof.targets.counting import (
     SampleCounter,
     count_bytes,
-    count_samples,
     count_tensors,
     sample_digests,
 )
@@ -106,6 +105,10 @@ def test_a_loader_s_batches_are_all_counted_in_the_same_place(
 ) -> None:
     count = SampleCounter(batch_size)
     assert [count(make(n)) for n in (8, 8, 1, 3, 2)] == [8, 8, 1, 3, 2]
+
+
+def count_samples(batch: object, batch_size: int | None = None) -> int | None:
+    return SampleCounter(batch_size)(batch)
 
 
 def test_a_batch_with_a_figure_of_the_whole_is_no_single_sample() -> None:
