@@ -299,7 +299,6 @@ def held_bytes(runtime: Runtime) -> int | None:
         return None
 
 
-_SCRATCH_BYTES = 64 << 20
 _WARM_UP_S = 0.25
 """A card that rests has low clocks, by up to a factor of ten, and raises them only under load."""
 
@@ -310,7 +309,7 @@ class Spinner:
     Rounds of an elementwise operation on a buffer of its own: public torch, on every device.
     """
 
-    def __init__(self, runtime: Runtime, size: int = _SCRATCH_BYTES) -> None:
+    def __init__(self, runtime: Runtime, size: int = 64 << 20) -> None:
         self._runtime = runtime
         self._scratch = torch.zeros(size, dtype=torch.uint8, device=runtime.device)
         self._each_s = max(1e-6, self._fastest())

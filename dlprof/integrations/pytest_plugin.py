@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
     save = config.getoption("dlprof_save")
     if save and Path(config.invocation_params.dir, save).is_file():
         raise pytest.UsageError(f"--dlprof-save {save} is a file. Give a folder.")
-    if not _has_base(config) or _told_to_skip(config):
+    if not _has_base(config) or _is_skipped(config):
         return
     folder = getattr(config, "workerinput", {}).get(_TURNS_KEY)
     if folder is not None:
@@ -113,7 +113,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         checks = _checks(item)
-        if _told_to_skip(config) and (checks or item.get_closest_marker(MARK)):
+        if _is_skipped(config) and (checks or item.get_closest_marker(MARK)):
             item.add_marker(pytest.mark.skip(reason=_ASKED))
         elif checks and not _has_base(config):
             item.add_marker(pytest.mark.skip(reason=_NO_BASE))
@@ -125,7 +125,7 @@ def dlprof_check(request: pytest.FixtureRequest) -> Checker:
     from dlprof.integrations.checking import Checker
 
     # Who asks for it within a test could not be marked before.
-    if _told_to_skip(request.config):
+    if _is_skipped(request.config):
         pytest.skip(_ASKED)
     if not _has_base(request.config):
         pytest.skip(_NO_BASE)
@@ -140,7 +140,7 @@ def _has_base(config: pytest.Config) -> bool:
     return bool(config.getoption("dlprof_against") or config.getoption("dlprof_baseline"))
 
 
-def _told_to_skip(config: pytest.Config) -> bool:
+def _is_skipped(config: pytest.Config) -> bool:
     skip: bool = config.getoption("dlprof_skip")
     return skip or bool(os.environ.get(SKIP_VARIABLE))
 
@@ -170,16 +170,10 @@ class _TurnsOfWorkers:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wait for one's turn before anything of a test begins."""
-        from dlprof.integrations.pytest_plugin import Turns
-
         turns = Turns(self._folder)
         with contextlib.ExitStack() as stack:
             stack.enter_context(turns.alone() if _checks(item) else turns.together())
             return (yield)
-
-
-if sys.platform != "win32":
-    import fcntl
 
 
 class Turns:
@@ -216,6 +210,8 @@ def _held(path: Path, *, alone: bool) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
+    import fcntl
+
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(OSError):  # a file system without locks

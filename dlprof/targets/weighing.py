@@ -59,9 +59,8 @@ _WHOLE = ("pandas", "polars", "pyarrow", "PIL")
 _PART = 1_000
 """Entries of a container within an attribute that stand for all of it."""
 
-_FLAT_APART, _COPIED_SLICE = 1 << 20, 16 << 20
-"""Bytes from which flat data is not pickled, and of which pickling shows what that takes."""
-
+_COPIED_SLICE = 16 << 20
+"""Bytes of flat data whose pickling shows what that takes."""
 
 _now_s = time.perf_counter
 
@@ -283,7 +282,7 @@ class _Weigher:
         flat = flat_bytes(value)
         weight = AttributeWeight(name=name, type=_type_of(value), flat_bytes=flat or 0)
         try:
-            if flat is not None and flat >= _FLAT_APART:
+            if flat is not None and flat >= 1 << 20:
                 weight = self._flat(weight, value)
             else:
                 weight = self._pickled(weight, value)

@@ -419,12 +419,8 @@ def _growing(made: Sequence[Made]) -> dict[str, float]:
     return {name: grown[name] for name in first if grown[name] > 0}
 
 
-MOST = 4096
-"""Batches in a timeline unless more are asked for; about 1 MB of JSON."""
-
-
 def timeline(
-    trace: Trace, *, trial_id: str, window: tuple[int, int] | None = None, most: int = MOST
+    trace: Trace, *, trial_id: str, window: tuple[int, int] | None = None, most: int = 4096
 ) -> Timeline:
     """When each batch of a window was where.
 

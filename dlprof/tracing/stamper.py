@@ -31,7 +31,6 @@ from dlprof.tracing.held import kept
 from dlprof.tracing.trace import Facts, Made
 
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
-_KEPT = 64
 _LONGEST_NAME = 60
 
 
@@ -143,7 +142,7 @@ class Stamper:
         places = [took.index(worst_s)]
         if worst_s > 200e-6 and worst_s * count > 4.0 * total_s:
             places = sorted(range(count), key=took.__getitem__, reverse=True)[:4]
-        kept = array("d", took if count <= _KEPT else took[:: -(-count // _KEPT)])
+        kept = array("d", took if count <= 64 else took[:: -(-count // 64)])
         slowest = tuple([(_name(keys[each]), round(took[each] * 1e9)) for each in places])
         return count, round(total_s * 1e9), round(worst_s * 1e9), kept.tobytes(), slowest
 

@@ -17,9 +17,6 @@ from dlprof.tracing.clocks import cpu_ns, now_ns, process_cpu_ns
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.trace import Made, Ring, Row, Trace
 
-CAPACITY = 16_384
-"""Rows that are kept unless more are asked for; about 20 MB."""
-
 _WAIT_ONLY = "so only the wait in next() is timed"
 _FOREIGN = "{name} is not a torch.utils.data.DataLoader, " + _WAIT_ONLY
 _OWN_WAY = "{name} makes its iterator in a way of its own, " + _WAIT_ONLY
@@ -63,7 +60,7 @@ class Tracer:
         self,
         loader: Any = None,
         *,
-        capacity: int = CAPACITY,
+        capacity: int = 16_384,
         stop_after_batches: int | None = None,
         stop_after_s: float | None = None,
     ) -> None:

@@ -43,7 +43,6 @@ _NO_GROUP = "process group has not been initialized"
 _MEETING = timedelta(minutes=1)
 """For all ranks to come to a process group."""
 
-_PARTING_S = 2.0
 _clock = time.perf_counter
 
 
@@ -149,10 +148,10 @@ class Session:
     def _exit_codes(self) -> tuple[int, ...]:
         """How workers have ended; one that is about to end is given a moment."""
         workers = () if self.loop is None else self.loop.workers
-        ending = connection.wait([worker.sentinel for worker in workers], _PARTING_S)
+        ending = connection.wait([worker.sentinel for worker in workers], 2.0)
         for worker in workers:
             if worker.sentinel in ending:  # it closes before the process has quite ended
-                worker.join(_PARTING_S)
+                worker.join(2.0)
         return tuple(worker.exitcode for worker in workers if worker.exitcode is not None)
 
     def beat(self, now_s: float) -> None:

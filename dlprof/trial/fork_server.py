@@ -39,10 +39,8 @@ from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
 
-_TRIAL_DESCRIPTORS = 2  # its channel, and the file for what it prints
 _GRACE_S = 1.0
 _POLL_S = 0.002
-_MAX_MESSAGE = 1 << 20
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 _THREADS = Path("/proc/self/task")
@@ -100,11 +98,12 @@ class ForkServer:
     def _answer(self) -> bool:
         """Take what has been ordered; false when the supervisor has gone."""
         try:
-            text, descriptors, _, _ = socket.recv_fds(self._link, _MAX_MESSAGE, _TRIAL_DESCRIPTORS)
+            # Two descriptors: a trial's channel, and the file for what it prints.
+            text, descriptors, _, _ = socket.recv_fds(self._link, 1 << 20, 2)
         except OSError:
             return False
         while text and not text.endswith(b"\n"):
-            more = self._link.recv(_MAX_MESSAGE)
+            more = self._link.recv(1 << 20)
             text = text + more if more else b""
         if not text:
             return False

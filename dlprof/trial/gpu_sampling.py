@@ -16,10 +16,6 @@ from dlprof.machine.gpus import GpuNeighbours, Gpus, mean_usage
 from dlprof.machine.patience import open_gpus
 from dlprof.records import GpuInfo, GpuUsage
 
-PERIOD_S = 0.5
-"""NVML averages over up to a second: asking more than five times a second adds nothing."""
-
-
 _PATIENCE_S = 0.5
 """For the last sample of a window: a round takes 80 ms where links are probed."""
 
@@ -33,7 +29,8 @@ class GpuSampler:
 
     Args:
         opener: Opens the driver, in the thread.
-        period_s: Between two samples.
+        period_s: Between two samples. NVML averages over up to a second: asking more than five
+            times a second adds nothing.
         clock: Monotonic seconds.
     """
 
@@ -41,7 +38,7 @@ class GpuSampler:
         self,
         opener: Callable[[], Gpus] = open_gpus,
         *,
-        period_s: float = PERIOD_S,
+        period_s: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._period_s = period_s

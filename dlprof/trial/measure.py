@@ -26,9 +26,8 @@ from dlprof.trial.estimate import (
 )
 from dlprof.units import format_duration
 
-_MIN_ROUNDS = 3
 _PATIENCE = 3.0
-"""The warm-up, and a window that gathers ``_MIN_ROUNDS``, may last this many windows each; so many
+"""The warm-up, and a window that gathers three rounds, may last this many windows each; so many
 windows at most are given to a loader that is still getting faster."""
 
 
@@ -455,7 +454,7 @@ def _window_is_over(loop: Loop, plan: WindowPlan, began_s: float) -> bool:
         return bool(steady) and now - steady[0] > plan.window_s / 2
     rounds, rest = divmod(len(log.yields_s) - 1 - log.warm_up, max(plan.config.num_workers, 1))
     late = now - began_s >= _PATIENCE * plan.window_s
-    return rest == 0 and (rounds >= _MIN_ROUNDS or (late and rounds >= 1))
+    return rest == 0 and (rounds >= 3 or (late and rounds >= 1))
 
 
 def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:

@@ -71,9 +71,6 @@ class MemoryGuard:
 LOOK_S = 0.2
 """Seconds between looks at a running trial's memory."""
 
-GLANCE_S = 0.02
-"""Mean seconds between glances at its threads, where batches are traced."""
-
 
 class Glances:
     """What the first threads of a trial's main process and of its workers do, counted.
@@ -165,7 +162,8 @@ class Observer:
         """Seconds until the next look; ``None`` while there is nothing to watch."""
         if self._sampler is None:
             return None
-        return LOOK_S if self._glances is None else GLANCE_S * random.uniform(0.5, 1.5)
+        # Every 20 ms on average it glances at threads, where batches are traced.
+        return LOOK_S if self._glances is None else 0.02 * random.uniform(0.5, 1.5)
 
     def obey(self, order: Message) -> None:
         """Carry out one order; what makes no sense in its place does nothing."""

@@ -22,7 +22,6 @@ from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, TrialLog, open_l
 from dlprof.trial.temporary import SharedMemoryWatch
 from dlprof.units import format_duration
 
-_PATIENCE_S = 20.0
 _SIGNS = ("ModuleNotFoundError", "ImportError", "Unknown option")
 """What Python writes where it lacks something that the check itself needs."""
 
@@ -92,7 +91,7 @@ class SideProcess:
         self._process: ModuleProcess | None = None
         self._ending = contextlib.ExitStack()  # what is done when the process is ended
         self._config: Config | None = None
-        self._build_s = _PATIENCE_S
+        self._build_s = 20.0
         self._fault: Failure | None = None  # why the last block could not even be ordered
 
     def begin(self) -> None:

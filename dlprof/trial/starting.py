@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 from dlprof.internals import shut_down
 from dlprof.records import StartPhase, WorkerStart
 
-_PATIENCE_S = 60.0
-
 
 class _Moment(NamedTuple):
     """Seconds: of the clock, of CPU of this process, and of run-queue delay of its first thread."""
@@ -167,7 +165,7 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
         batch = next(iterator, None)
         ended = _Moment.now()
         theirs.close()
-        if batch is None or not ours.poll(_PATIENCE_S):
+        if batch is None or not ours.poll(60.0):
             return None
         moments = {name: _Moment(*each) for name, each in ours.recv().items()}
     except EOFError:

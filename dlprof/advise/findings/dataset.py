@@ -19,7 +19,6 @@ _SENT_S, _SENT_LATER_S = 0.5, 2.0
 start method of now, and by the one that Python 3.14 takes."""
 
 
-_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 _ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")
 
 _TENSORS = """# one array instead of an object for each sample; texts are bytes with offsets
@@ -107,7 +106,7 @@ def first_batches(view: View) -> Mapping[str, Mapping[str, float]]:
     """Predicted seconds to the first batch, by start method and ``num_workers``."""
     weight = view.evidence.weight
     starts = () if weight is None else weight.starts
-    counts = sorted({*_COUNTS, view.workers} - {0})
+    counts = sorted({1, 2, 4, 8, 16, 32, 64, view.workers} - {0})
     return {
         each.method: {str(n): round(first_batch_s(each, n, cores=view.cores), 3) for n in counts}
         for each in starts

@@ -21,7 +21,7 @@ from dlprof.advise.findings.evidence import View
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PARALLEL
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
-from dlprof.records import Config, Estimate, Failure, FailureKind, GpuUsage, Headroom
+from dlprof.records import Config, Estimate, Failure, FailureKind, GpuUsage
 from dlprof.units import format_bytes, format_duration
 
 
@@ -137,6 +137,10 @@ def neighbours(view: View) -> Claim | None:
         waited = f"run-queue delay was {share} of the time that the loader's processes could run"
     # Whether others want as good as all cores; so it seems where nobody counted them.
     crowded = runnable is None or runnable >= at.CROWD * view.evidence.machine.logical_cpus
+    if (costs := view.costs) is not None:
+        # Fetching or collating may, by itself, take longer than what others take of a batch.
+        largest_s = max(costs.fetch.cpu_s, costs.fetch.io_s, costs.collate.own_s)
+        crowded = crowded and largest_s <= lost * costs.making.wall_s
     had = view.usage.available_cpu_cores or view.usage.own_cpu_cores or view.cores
     return Claim(
         "Other processes take the cores",
@@ -147,18 +151,8 @@ def neighbours(view: View) -> Claim | None:
         fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
         "cores.",
         gain=predicted_gain(view, cores=max(view.cores, had), now=had),
-        place=Place.CROWD
-        if lost >= at.TAKES_OVER and crowded and not _has_larger_part(view, lost)
-        else Place.BEHIND,
+        place=Place.CROWD if lost >= at.TAKES_OVER and crowded else Place.BEHIND,
     )
-
-
-def _has_larger_part(view: View, lost: float) -> bool:
-    """Whether fetching or collating, by itself, takes longer than what others take of a batch."""
-    if view.costs is None:
-        return False
-    fetch, collate, making = view.costs.fetch, view.costs.collate, view.costs.making
-    return max(fetch.cpu_s, fetch.io_s, collate.own_s) > lost * making.wall_s
 
 
 def oversubscribed(view: View) -> Claim | None:
@@ -595,7 +589,13 @@ def slowed(view: View) -> Claim | None:
     # From so much of the cores on, workers and step take them from each other.
     contended = wanted > 0.9 * view.cores
     pins = view.config.pin_memory and script.loader.copies is not None
-    why = _why(view, threads, contended=contended, pins=pins)
+    why = "There are cores for both: they share caches and memory bandwidth."
+    if contended:
+        others = f", other processes {view.others:.1f}" if view.others >= 1 else ""
+        why = f"The workers want {view.demand:.1f} cores and the step {threads:.1f}{others}, and "
+        why += f"{view.cores:g} are there."
+    elif pins:
+        why = "There are cores for both: the pin thread takes turns with the step on the GIL."
     fix, code = _fix(view, threads, contended=contended, pins=pins)
     fed = view.limit == "consumer"
     gain = Gain(estimate=_without(share), source="bound") if fed else None
@@ -612,24 +612,17 @@ def slowed(view: View) -> Claim | None:
         f"{percent(share.value)} of the time. {why}{behind}",
         share.value,
         "wanted_cores usable_cores",
-        _figures(found, threads),
+        {
+            "slowed_fraction": share.value,
+            "step_in_memory_s": found.step_s,
+            "step_cores": threads,
+            "rounds": found.rounds,
+        },
         fix,
         code,
         gain=gain,
         place=None if fed else Place.BEHIND,
     )
-
-
-def _why(view: View, threads: float, *, contended: bool, pins: bool) -> str:
-    if contended:
-        others = f", other processes {view.others:.1f}" if view.others >= 1 else ""
-        return (
-            f"The workers want {view.demand:.1f} cores and the step {threads:.1f}{others}, and "
-            f"{view.cores:g} are there."
-        )
-    if pins:
-        return "There are cores for both: the pin thread takes turns with the step on the GIL."
-    return "There are cores for both: they share caches and memory bandwidth."
 
 
 def _fix(view: View, threads: float, *, contended: bool, pins: bool) -> tuple[str, str]:
@@ -649,15 +642,6 @@ def _fix(view: View, threads: float, *, contended: bool, pins: bool) -> tuple[st
             "loader = DataLoader(dataset, pin_memory=False, ...)",
         )
     return "Try fewer workers, and less work in each of them.", ""
-
-
-def _figures(found: Headroom, threads: float) -> dict[str, object]:
-    return {
-        "slowed_fraction": found.slowed_fraction.value,
-        "step_in_memory_s": found.step_s,
-        "step_cores": threads,
-        "rounds": found.rounds,
-    }
 
 
 def _without(share: Estimate) -> Estimate:
