@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
+from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, diagnose
 from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS
 from dlprof.advise.wording import percent
 from dlprof.attach.watching import Look, Seen
@@ -335,7 +335,7 @@ def _evidence(
     calibration, step = fit([explained], [plain, trial]), explained.stage("step")
     if step is None or calibration.in_workers is None:
         return evidence
-    return dataclasses.replace(evidence, predict=Foresight.at_step(calibration, step))
+    return dataclasses.replace(evidence, predict=ModelAtStep.at_step(calibration, step))
 
 
 def _plain(

@@ -130,7 +130,7 @@ class Checker:
         try:
             make_folder(folder)
             replace_file(folder / f"{name}{again}.json", check_document(report).encode())
-        except FileError as fault:  # the verdict was dearer than its document
+        except FileError as fault:  # the verdict matters more than its document
             warnings.warn(_in_words(fault), DataLoadingWarning, stacklevel=4)
 
     def _tell(self, report: CheckReport) -> None:

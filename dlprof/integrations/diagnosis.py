@@ -12,7 +12,7 @@ from dlprof.advise.findings import (
     WRONG_DATA,
     Evidence,
     Experiment,
-    Foresight,
+    ModelAtStep,
     Observation,
     Script,
     diagnose,
@@ -284,7 +284,7 @@ def _evidence(
     step = explanation.stage("step")
     if step is None or (calibration.in_main is None and calibration.in_workers is None):
         return evidence
-    predict = Foresight.at_step(calibration, step, whole_cpu_s=explanation.step_cpu_s)
+    predict = ModelAtStep.at_step(calibration, step, whole_cpu_s=explanation.step_cpu_s)
     return dataclasses.replace(evidence, predict=predict)
 
 

@@ -120,7 +120,7 @@ class LoaderRecorder:
         self._follow = follow
         self._process = os.getpid()
         # Threads that share a loader make iterators of it at once; forked ones have no use for it.
-        self._telling_apart = threading.RLock()
+        self._finding = threading.RLock()
         self._inside: dict[int, IterationTimer | None] = {}
         self._headrooms = Headrooms(clock=clock, inside=self._inside) if headroom else None
         self._made: dict[int, _Made] = {}
@@ -285,7 +285,7 @@ class LoaderRecorder:
         made = self._made.get(id(loader))
         if made is None or made.loader() is not loader:
             made = self._remember(loader, sys._getframe(1))  # noqa: SLF001 - where it is iterated, for want of better
-        with self._telling_apart:
+        with self._finding:
             if made.seen is None:
                 made.seen = self._find(loader, made.place, made.call)
                 made.seen.made += 1

@@ -14,7 +14,7 @@ from typing import Any
 from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.records import GpuInfo, GpuUsage
 
-_NOT_TOLD = "amdsmi doesn't report it"
+_MISSING = "amdsmi doesn't report it"
 _ONLY_NVML = (
     *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_generation"),
     *("sm_active_fraction", "sm_occupancy_fraction", "throttled_fraction"),
@@ -90,7 +90,7 @@ class AmdReader(Gpus):
         )
 
     def _sample(self, index: int, card: Any) -> GpuUsage:
-        reasons = dict.fromkeys(_ONLY_NVML, _NOT_TOLD)
+        reasons = dict.fromkeys(_ONLY_NVML, _MISSING)
         busy, used = self._activity(card, reasons)
         # Watts, under the name that the card's generation has for them.
         power = self._ask(reasons, "power_w", "amdsmi_get_power_info", card)
@@ -115,7 +115,7 @@ class AmdReader(Gpus):
         )
 
     def _neighbours(self, index: int, card: Any) -> GpuNeighbours:
-        reasons = {"process_memory_bytes": _NOT_TOLD}
+        reasons = {"process_memory_bytes": _MISSING}
         busy, used = self._activity(card, reasons)
         processes = self._ask(reasons, "processes", "amdsmi_get_gpu_process_list", card)
         return GpuNeighbours(
@@ -164,7 +164,7 @@ class AmdReader(Gpus):
             answer = answer.get(key) if isinstance(answer, dict) else None
         if isinstance(answer, (int, float)):
             return float(answer)
-        reasons.setdefault(field, _NOT_TOLD)
+        reasons.setdefault(field, _MISSING)
         return None
 
     def _ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:

@@ -110,14 +110,14 @@ def _mean_of(usages: Sequence[GpuUsage]) -> GpuUsage:
 
 def _silence(usages: Sequence[GpuUsage]) -> dict[str, str]:
     """Why the last sample of a card that had reported something reported nothing."""
-    heard = [usage for usage in usages if _tells(usage)]
-    if not heard or _tells(usages[-1]):
+    heard = [usage for usage in usages if _reports(usage)]
+    if not heard or _reports(usages[-1]):
         return {}
     why = next(iter(usages[-1].unavailable.values()), "it reported nothing more")
     return {"samples": f"{why}; the figures are of the {len(heard)} samples before"}
 
 
-def _tells(usage: GpuUsage) -> bool:
+def _reports(usage: GpuUsage) -> bool:
     return usage.kernel_active_fraction is not None or usage.memory_used_bytes is not None
 
 

@@ -25,7 +25,7 @@ from dlprof.trial.measure import Loop, WrongDataError
 LENGTH = "an epoch gave {came} batches where __len__ promises {promised}"
 IN_SAMPLES = "__len__ counts samples, not batches"
 
-_TELLING = frozenset({"id", "num_workers", "dataset", "__dict__"})
+_SHARE_FIELDS = frozenset({"id", "num_workers", "dataset", "__dict__"})
 """What of ``WorkerInfo`` is read in order to share samples out."""
 
 _DUPLICATED = f"workers yield the same samples: {DUPLICATED_SIGN}"
@@ -177,7 +177,7 @@ def _watched(plain: type, mark: Callable[[], object]) -> type:
     """The class of a worker's own description, that marks when it is asked for its share."""
 
     def read(info: object, name: str) -> Any:
-        if name in _TELLING and not _is_for_nothing(info, sys._getframe(1)):  # noqa: SLF001 - whose it is
+        if name in _SHARE_FIELDS and not _is_for_nothing(info, sys._getframe(1)):  # noqa: SLF001 - whose it is
             mark()
             object.__setattr__(info, "__class__", plain)  # costs nothing from here on
         return object.__getattribute__(info, name)

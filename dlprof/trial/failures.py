@@ -131,7 +131,7 @@ _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker"
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
 _TRACEBACK = "Traceback (most recent call last)"
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
-_RAISES_ANEW = "torch/_utils.py"
+_RAISES_AGAIN = "torch/_utils.py"
 _COLLATE = "torch/utils/data/_utils/collate.py"
 _FILE = re.compile(r'^  File "(?P<file>.+)", line \d+', re.MULTILINE)
 _UNPICKLING = re.compile(
@@ -251,7 +251,7 @@ def _passed_on(error: BaseException) -> tuple[str, str] | None:
     raise says more than what came out.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_name == "reraise" and frame.f_code.co_filename.endswith(_RAISES_ANEW):
+        if frame.f_code.co_name == "reraise" and frame.f_code.co_filename.endswith(_RAISES_AGAIN):
             kind = getattr(frame.f_locals.get("self"), "exc_type", None)
             message = frame.f_locals.get("msg")
             if isinstance(kind, type) and isinstance(message, str):

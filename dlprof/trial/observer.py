@@ -122,7 +122,7 @@ class Glances:
 
 
 PULSE_S = 0.5
-"""Seconds between samples of a running trial; more where a sample is dear (2 % of a core)."""
+"""Seconds between samples of a running trial; more where a sample is expensive (2 % of a core)."""
 
 
 class Observer:
@@ -133,7 +133,6 @@ class Observer:
         gpus: Samples the GPUs in the background.
         root: Where ``/proc`` and ``/sys`` are found.
         clock: Monotonic seconds.
-        speed: Measures how fast the cores are.
     """
 
     def __init__(

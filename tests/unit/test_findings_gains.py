@@ -11,7 +11,7 @@ from finding_cases import Loader, evidence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.advise.findings import Experiment, Foresight, Observation, find
+from dlprof.advise.findings import Experiment, ModelAtStep, Observation, find
 from dlprof.advise.findings.claims import Gain, gain_of, measured_gain
 from dlprof.advise.findings.evidence import Costs, StageTime, View, costs_of
 from dlprof.model import Conditions
@@ -30,7 +30,7 @@ WAITING = Loader(fetch_io=0.02, rate=100)
 MORE = config(8)
 
 
-class _Model(Foresight):
+class _Model(ModelAtStep):
     """A model that gives 50 batches per second for each worker, and knows of no more than 8."""
 
     def __call__(self, chosen: Config, *, cores: float) -> Prediction | None:
@@ -39,7 +39,7 @@ class _Model(Foresight):
         return Prediction(batches_per_s=around(50.0 * chosen.num_workers * min(1.0, cores)))
 
 
-def _model(kind: type[Foresight]) -> Foresight:
+def _model(kind: type[ModelAtStep]) -> ModelAtStep:
     return kind(calibration=Calibration(), conditions=Conditions(cores=2.0))
 
 
@@ -64,7 +64,7 @@ def test_the_model_comes_before_the_bound() -> None:
 def predicted_gain(chosen: Config, *, before: float, after: float) -> Estimate:
     """Of a model whose rates may each be off by such logarithms."""
 
-    class Off(Foresight):
+    class Off(ModelAtStep):
         def __call__(self, asked: Config, *, cores: float) -> Prediction | None:
             half = before if asked == WAITING.config else after
             rate = Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))

@@ -7,13 +7,13 @@ what a rule answers with, and what a change brings. The rules are in ``machine``
 """
 
 from dlprof.advise.findings.diagnosis import WRONG_DATA, diagnose, find
-from dlprof.advise.findings.evidence import Evidence, Experiment, Foresight, Observation, Script
+from dlprof.advise.findings.evidence import Evidence, Experiment, ModelAtStep, Observation, Script
 
 __all__ = [
     "WRONG_DATA",
     "Evidence",
     "Experiment",
-    "Foresight",
+    "ModelAtStep",
     "Observation",
     "Script",
     "diagnose",

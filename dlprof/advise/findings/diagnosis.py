@@ -44,9 +44,9 @@ class Cause:
 
     Attributes:
         code: Which.
-        place: Where it belongs; within one, the dearer comes first.
+        place: Where it belongs; within one, the more expensive comes first.
         rule: Looks for it; ``None`` where it isn't.
-        remedy: The configuration worth a trial, which mends it if it is the cause; ``None`` where
+        remedy: The configuration worth a trial, which fixes it if it is the cause; ``None`` where
             no setting shows it.
     """
 

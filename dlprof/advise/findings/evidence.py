@@ -36,7 +36,7 @@ from dlprof.units import spread_of
 
 Role = Literal["present", "calibration", "cold", "variant"]
 """``present``: the configuration that is explained; ``calibration``: few workers, for the model;
-``cold``: the present one with the page cache dropped; ``variant``: one that would mend a cause."""
+``cold``: the present one with the page cache dropped; ``variant``: one that would fix a cause."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Observation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Foresight:
+class ModelAtStep:
     """The model, at one calibration and one step.
 
     Attributes:
@@ -98,7 +98,7 @@ class Foresight:
     @classmethod
     def at_step(
         cls, calibration: Calibration, step: Stage | float, *, whole_cpu_s: float | None = None
-    ) -> Foresight:
+    ) -> ModelAtStep:
         """The model at a step as it was timed: what of it was CPU work slows down with the rest.
 
         Args:
@@ -197,7 +197,7 @@ class Evidence:
     config: Config
     accelerator: str | None = None
     observations: tuple[Observation, ...] = ()
-    predict: Foresight | None = None
+    predict: ModelAtStep | None = None
     step_s: float = 0.0
     has_step: bool = False
     reads_files: bool | None = None

@@ -386,10 +386,10 @@ def too_many_workers(view: View) -> Claim | None:
     gain = None if fewer is None else gain_of(view, fewer)
     if fewer is None or gain is None or (gain.value < at.AS_GOOD and not idle):
         return None
-    # Others that come and go may bring a gain; that handing over is dear shows in its costs.
+    # Others that come and go may bring a gain; that handing over is expensive shows in its costs.
     shown = idle > 0 or not view.is_noisy or limit == "main" or gain.sure
     better, keeps_up = gain.value >= at.PAYS and shown, limit == "consumer"
-    if is_dear_to_receive(view) or not (better or idle or keeps_up):
+    if is_expensive_to_receive(view) or not (better or idle or keeps_up):
         return None
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
     if better and limit == "main":
@@ -412,7 +412,7 @@ def too_many_workers(view: View) -> Claim | None:
     )
 
 
-def is_dear_to_receive(view: View) -> bool:
+def is_expensive_to_receive(view: View) -> bool:
     """Whether batches are held up by what receiving them takes, not because they are so cheap."""
     costs, limit = view.costs, view.limit
     if costs is None or not view.workers or limit == "consumer":
@@ -420,8 +420,8 @@ def is_dear_to_receive(view: View) -> bool:
     if costs.receive.own_s < max(costs.dispatch.own_s, costs.making.own_s) and limit != "main":
         return False
     tensors = view.evidence.target.batch_tensors or 1
-    dear = costs.receive.own_s >= at.LIGHT_S or tensors > at.FEW_TENSORS
-    return dear and costs.receive.own_s >= costs.dispatch.own_s
+    expensive = costs.receive.own_s >= at.LIGHT_S or tensors > at.FEW_TENSORS
+    return expensive and costs.receive.own_s >= costs.dispatch.own_s
 
 
 def fewer_workers(view: View) -> Config | None:
@@ -462,8 +462,8 @@ def fetch_cpu(view: View) -> Claim | None:
         return None
     chain = view.explained.transforms if view.explained else ()
     first = max(chain, key=lambda each: each.share, default=None)
-    dearest = first if first is not None and first.share >= at.LARGE_SHARE else None
-    named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
+    slowest = first if first is not None and first.share >= at.LARGE_SHARE else None
+    named = f" {slowest.name} takes {percent(slowest.share)} of that." if slowest else ""
     halved = StageTime(costs.fetch.cpu_s / 2, costs.fetch.io_s)
     return Claim(
         "CPU time in __getitem__",
@@ -473,10 +473,10 @@ def fetch_cpu(view: View) -> Claim | None:
         "fetch_cpu_s fetch_waiting_s",
         {
             "share": share,
-            "dearest_transform": dearest.name if dearest else None,
-            "dearest_transform_share": dearest.share if dearest else None,
+            "dearest_transform": slowest.name if slowest else None,
+            "dearest_transform_share": slowest.share if slowest else None,
         },
-        f"Make {dearest.name if dearest else '__getitem__'} cheaper: resize before decoding in "
+        f"Make {slowest.name if slowest else '__getitem__'} cheaper: resize before decoding in "
         "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
         "the device. The gain assumes half of its CPU time.",
         gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
@@ -611,8 +611,8 @@ def too_few_workers(view: View) -> Claim | None:
     gain = None if more is None else gain_of(view, more)
     if gain is not None and gain.source == "measured" and gain.value < at.PAYS and view.is_noisy:
         # A trial beside others was too unsteady to say.
-        untold = (gain.estimate.high or gain.value) >= at.PAYS
-        alone = predicted_gain(view, more, now=view.cores) if untold else None
+        may_pay = (gain.estimate.high or gain.value) >= at.PAYS
+        alone = predicted_gain(view, more, now=view.cores) if may_pay else None
         gain = gain if alone is None else dataclasses.replace(alone, is_alone=True)
     if more is None or costs is None or gain is None or gain.value < at.PAYS:
         return None
@@ -689,13 +689,13 @@ def receive(view: View) -> Claim | None:
     costs = view.costs
     if costs is None or not _is_receiving(view, costs):
         return None
-    if not is_dear_to_receive(view) and too_many_workers(view) is not None:
+    if not is_expensive_to_receive(view) and too_many_workers(view) is not None:
         return None  # nothing is wrong with the batches: they are just too cheap to hand over
     share = min(1.0, costs.receive.wall_s / max(costs.wait_s, 1e-12))
     cost = min(share * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
     remedy, gain = _best_remedy(view, costs)
     if view.evidence.has_step and remedy is None and cost < at.BEARABLE:
-        return None  # what any step waits for a batch from a worker, and nothing mends it
+        return None  # what any step waits for a batch from a worker, and nothing fixes it
     tensors = view.evidence.target.batch_tensors
     what = f" of {tensors} tensors" if tensors else ""
     waits = ""
@@ -730,7 +730,7 @@ def _is_receiving(view: View, costs: Costs) -> bool:
     """Whether receiving is what main does, and main, or what it receives, is the limit."""
     if costs.receive.own_s < costs.dispatch.own_s:
         return False
-    return view.limit == "main" or is_dear_to_receive(view)
+    return view.limit == "main" or is_expensive_to_receive(view)
 
 
 def _waits(costs: Costs) -> bool:
