@@ -117,7 +117,7 @@ class ProcessTree:
         )
 
     def pss_bytes(self) -> int | None:
-        """Proportional set size of the tree as of the last reading; expensive: 1-24 ms a process."""
+        """Proportional set size of the tree as of the last reading: 1-24 ms a process."""
         sizes = [
             parse_pss(text)
             for pid in self._members
