@@ -15,11 +15,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, diagnose
+from dlprof.advise.findings import Evidence, diagnose
 from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS
 from dlprof.advise.wording import percent
 from dlprof.attach.watching import Look, Seen
-from dlprof.model import fit
 from dlprof.records import (
     BatchCosts,
     Confidence,
@@ -317,25 +316,11 @@ def _evidence(
     seen: Seen, explained: Explanation, machine: Machine, usage: Usage, target: Target
 ) -> Evidence:
     """The training as a trial that was not touched, and as one that was traced."""
-    config = explained.config
-    plain = _plain(seen, config, machine, usage, explained)
-    seen_as = Experiment(name="the training", role="present", config=config)
-    followed = dataclasses.replace(seen_as, explain=True)
-    trial = dataclasses.replace(plain, id=f"{_ID} (looks)", purpose="explain")
-    evidence = Evidence(
-        machine=machine,
-        target=target,
-        config=config,
-        observations=(
-            Observation(experiment=seen_as, trial=plain),
-            Observation(experiment=followed, trial=trial, explanation=explained),
-        ),
-        has_step=True,
+    plain = _plain(seen, explained.config, machine, usage, explained)
+    traced = dataclasses.replace(plain, id=f"{_ID} (looks)", purpose="explain")
+    return Evidence.of_training(
+        machine, target, explained, plain=plain, traced=traced, name="the training"
     )
-    calibration, step = fit([explained], [plain, trial]), explained.stage("step")
-    if step is None or calibration.in_workers is None:
-        return evidence
-    return dataclasses.replace(evidence, predict=ModelAtStep.at_step(calibration, step))
 
 
 def _plain(
@@ -650,14 +635,7 @@ def _broken(
         usage=usage,
         batch_bytes=_batch_bytes(seen),
     )
-    experiment = Experiment(name="the training", role="present", config=config)
-    evidence = Evidence(
-        machine=machine,
-        target=target,
-        config=config,
-        observations=(Observation(experiment=experiment, trial=trial),),
-    )
-    found = diagnose(evidence, (note,))
+    found = diagnose(Evidence.of_trial(machine, target, trial, "the training"), (note,))
     ends = tuple(each for each in found.findings if each.code.startswith("memory."))
     return dataclasses.replace(found, findings=ends, trials=())
 

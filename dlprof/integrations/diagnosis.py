@@ -6,14 +6,10 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from dlprof.advise.findings import (
     WRONG_DATA,
     Evidence,
-    Experiment,
-    ModelAtStep,
-    Observation,
     Script,
     diagnose,
     find,
@@ -22,7 +18,6 @@ from dlprof.advise.findings.claims import fixed
 from dlprof.advise.findings.evidence import View
 from dlprof.advise.thresholds import OTHERS
 from dlprof.internals import OF_ITERABLES
-from dlprof.model import fit
 from dlprof.records import (
     LENGTH_SIGN,
     Config,
@@ -40,7 +35,6 @@ from dlprof.records import (
 )
 from dlprof.units import counted
 
-_ROLE: Final = "present"
 _MAKE_ONCE = "make it once, before the first epoch, or its workers can't persist."
 
 
@@ -115,15 +109,7 @@ def _wrong_data(loader: WatchedLoader, machine: Machine, target: Target) -> tupl
     seen = _data_trial(loader)
     if seen is None or loader.config is None:
         return ()
-    experiment = Experiment(name="the script", role=_ROLE, config=loader.config)
-    found = find(
-        Evidence(
-            machine=machine,
-            target=target,
-            config=loader.config,
-            observations=(Observation(experiment=experiment, trial=seen),),
-        )
-    )
+    found = find(Evidence.of_trial(machine, target, seen, "the script"))
     message = "" if seen.failure is None else seen.failure.message
 
     def said(explanation: str) -> str:
@@ -252,40 +238,29 @@ def _evidence(
     )
     # One epoch that was broken off has no length; beside whole ones its batches count with those.
     epochs = loader.epochs_completed or (loader.epochs if loader.epochs > 1 else 0)
-    evidence = Evidence(
-        machine=machine,
-        target=dataclasses.replace(
-            target,
-            dataset=loader.dataset,
-            kind="iterable" if loader.sampler == OF_ITERABLES else "map",
-            sampler=loader.sampler or None,
-            batches_per_epoch=max(1, round(loader.batches / epochs)) if epochs else None,
-            batch_size=config.batch_size,
-            call=loader.call,
-        ),
-        config=config,
-        accelerator=None if loader.copies is None else loader.copies.device.partition(":")[0],
-        observations=(
-            Observation(
-                experiment=Experiment(name="the script", role=_ROLE, config=config), trial=plain
-            ),
-            Observation(
-                experiment=Experiment(
-                    name="its first batches", role=_ROLE, config=config, explain=True
-                ),
-                trial=traced,
-                explanation=explanation,
-            ),
-        ),
-        step_s=loader.step.mean_s if loader.step else 0.0,
-        has_step=True,
+    target = dataclasses.replace(
+        target,
+        dataset=loader.dataset,
+        kind="iterable" if loader.sampler == OF_ITERABLES else "map",
+        sampler=loader.sampler or None,
+        batches_per_epoch=max(1, round(loader.batches / epochs)) if epochs else None,
+        batch_size=config.batch_size,
+        call=loader.call,
     )
-    calibration = fit([explanation], [plain, traced])
-    step = explanation.stage("step")
-    if step is None or (calibration.in_main is None and calibration.in_workers is None):
-        return evidence
-    predict = ModelAtStep.at_step(calibration, step, whole_cpu_s=explanation.step_cpu_s)
-    return dataclasses.replace(evidence, predict=predict)
+    evidence = Evidence.of_training(
+        machine,
+        target,
+        explanation,
+        plain=plain,
+        traced=traced,
+        name="the script",
+        whole_cpu_s=explanation.step_cpu_s,
+    )
+    return dataclasses.replace(
+        evidence,
+        accelerator=None if loader.copies is None else loader.copies.device.partition(":")[0],
+        step_s=loader.step.mean_s if loader.step else 0.0,
+    )
 
 
 def _script(

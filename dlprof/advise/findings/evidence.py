@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from dlprof.advise import thresholds as at
-from dlprof.model import Conditions, Means, predict_all, rate_allowed
+from dlprof.model import Conditions, Means, fit, predict_all, rate_allowed
 from dlprof.records import (
     Calibration,
     Config,
@@ -204,6 +204,47 @@ class Evidence:
     script: Script | None = None
     weight: DatasetWeight | None = None
     gain: Callable[[Config], Estimate | None] | None = None
+
+    @classmethod
+    def of_trial(cls, machine: Machine, target: Target, trial: Trial, name: str) -> Evidence:
+        """Of a single trial: what it shows of memory and data."""
+        experiment = Experiment(name=name, role="present", config=trial.config)
+        observations = (Observation(experiment=experiment, trial=trial),)
+        return cls(machine=machine, target=target, config=trial.config, observations=observations)
+
+    @classmethod
+    def of_training(
+        cls,
+        machine: Machine,
+        target: Target,
+        explanation: Explanation,
+        *,
+        plain: Trial,
+        traced: Trial,
+        name: str,
+        whole_cpu_s: float | None = None,
+    ) -> Evidence:
+        """Of a training that was watched, with the model fitted to what its batches cost.
+
+        Args:
+            machine: Where it ran.
+            target: What it loaded.
+            explanation: What its batches cost.
+            plain: The training as a trial that was not touched.
+            traced: The same as the one that the explanation is of.
+            name: What it is called.
+            whole_cpu_s: CPU seconds of a step in all threads; ``None`` for those of its own.
+        """
+        one = cls.of_trial(machine, target, plain, name)
+        followed = dataclasses.replace(one.observations[0].experiment, explain=True)
+        seen = Observation(experiment=followed, trial=traced, explanation=explanation)
+        calibration, step = fit([explanation], [plain, traced]), explanation.stage("step")
+        known = calibration.in_main is not None or calibration.in_workers is not None
+        predict = None
+        if step is not None and known:
+            predict = ModelAtStep.at_step(calibration, step, whole_cpu_s=whole_cpu_s)
+        both = (*one.observations, seen)
+        return dataclasses.replace(one, observations=both, predict=predict, has_step=True)
 
     @property
     def calibration(self) -> Calibration | None:
