@@ -208,7 +208,10 @@ class LoaderRecorder:
 
     def _around_loader(self, method: Method) -> Method:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is that method
-            self._note_made(loader, sys._getframe(1))  # noqa: SLF001 - the only way to know the caller
+            with self._guarded("a loader's place could not be found"):
+                known = self._made.get(id(loader))
+                if known is None or known.loader() is not loader:
+                    self._remember(loader, sys._getframe(1))  # noqa: SLF001 - the only way to know the caller
             method(loader, *args, **kwargs)
 
         return __init__
@@ -267,12 +270,6 @@ class LoaderRecorder:
             noticed = LookingTimer(noticed, seen.first, plainly)
         setattr(iterator, _READING, noticed)
 
-    def _note_made(self, loader: Any, frame: FrameType) -> None:
-        with self._guarded("a loader's place could not be found"):
-            known = self._made.get(id(loader))
-            if known is None or known.loader() is not loader:
-                self._remember(loader, frame)
-
     def _remember(self, loader: Any, frame: FrameType) -> _Made:
         key = id(loader)
         gone = weakref.ref(loader, lambda _: self._made.pop(key, None))
@@ -310,9 +307,11 @@ class LoaderRecorder:
                 self._others = _Seen(self._new_ledger(), known, None)
             return self._others
         first, called = place.line(0, self._folder), place.line(1, self._folder)
-        named = dataclasses.replace(
-            known, name=self._free_name(first or known.kind), place=first, called_from=called
-        )
+        name, taken = first or known.kind, {seen.known.name for seen in self._seen}
+        if name in taken:
+            numbered = (f"{name} #{number}" for number in itertools.count(2))
+            name = next(each for each in numbered if each not in taken)
+        named = dataclasses.replace(known, name=name, place=first, called_from=called)
         first_batches = FirstBatches.of(named, dataset)
         seen = _Seen(self._new_ledger(), named, _reference(dataset), first=first_batches)
         if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
@@ -326,11 +325,6 @@ class LoaderRecorder:
         group.append(seen)
         self._seen.append(seen)
         return seen
-
-    def _free_name(self, wanted: str) -> str:
-        taken = {seen.known.name for seen in self._seen}
-        numbered = (f"{wanted} #{number}" for number in itertools.count(2))
-        return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
 
     def _new_ledger(self) -> WaitStatistics:
         return WaitStatistics(

@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -99,7 +100,9 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         start_method=multiprocessing.get_all_start_methods()[0],  # the first is the default
         python=sys.version_info[:3],
         torch=_torch_version(),
-        gpu_devices=sum(map(_is_gpu, list_names(root / "dev"))),
+        gpu_devices=sum(
+            bool(re.fullmatch(r"kfd|nvidia\d+", name)) for name in list_names(root / "dev")
+        ),
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
         temporary=_temporary(),
         clock=_clock(root),
@@ -119,10 +122,6 @@ def _torch_version() -> str | None:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _is_gpu(device: str) -> bool:
-    return device == "kfd" or (device.startswith("nvidia") and device[6:].isdecimal())
 
 
 def _others(path: str, own: Path) -> Iterator[str]:

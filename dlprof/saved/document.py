@@ -64,10 +64,6 @@ class MachineEntry:
     targets: Mapping[str, Entry]
 
 
-def _is_expectation(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values()))
-
-
 _NUMBER = number_rule()
 _COUNT = whole_rule(1, 1_000_000_000)
 _NAMES = ("fork", "spawn", "forkserver")
@@ -90,7 +86,10 @@ _ABOUT_ENTRY: Mapping[str, Rule] = MappingProxyType(
         "ranks": _COUNT,
         "sharing_strategy": TEXT,
         "worker_threads": _COUNT,
-        "expected": Rule("a table of numbers", _is_expectation),
+        "expected": Rule(
+            "a table of numbers",
+            lambda value: isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values())),
+        ),
     }
 )
 _ABOUT_MACHINE: Mapping[str, Rule] = MappingProxyType(

@@ -267,9 +267,10 @@ def _parts_of(
     is_loader = isinstance(found, Iterable) and not isinstance(found, str | bytes)
     if own_way and is_loader and not _is_collection_of_targets(found):
         return None
-    raise TargetError(
-        f"{source} neither a Dataset nor a DataLoader: {_described(found)}.", hint=_WANTED
-    )
+    what = type_name(found)
+    if isinstance(found, list | tuple) and _is_collection_of_targets(found):
+        what = f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
+    raise TargetError(f"{source} neither a Dataset nor a DataLoader: {what}.", hint=_WANTED)
 
 
 def _parts_of_loader(found: DataLoader[Any], factory: Factory | None) -> LoaderParts | None:
@@ -352,12 +353,6 @@ def _is_collection_of_targets(found: object) -> bool:
     if not isinstance(found, list | tuple) or not found:
         return False
     return isinstance(found[0], Dataset | DataLoader)
-
-
-def _described(found: object) -> str:
-    if isinstance(found, list | tuple) and _is_collection_of_targets(found):
-        return f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
-    return type_name(found)
 
 
 def _notes(

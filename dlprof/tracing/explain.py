@@ -59,7 +59,8 @@ def explain(
         The explanation; what is missing has a reason under ``unavailable``.
     """
     rows = in_window(trace, window)
-    window_s = _length_s(rows, window)
+    began, ended = window or ((rows[0].asked, rows[-1].yielded) if rows else (0, 0))
+    window_s = (ended - began) * 1e-9
     unavailable = dict(trace.unavailable)
     if not rows:
         unavailable["stages"] = _NO_WINDOW
@@ -144,12 +145,6 @@ def in_window(trace: Trace, window: tuple[int, int] | None) -> list[Row]:
     """Rows yielded in a window, in the order of their yields."""
     began, ended = (-math.inf, math.inf) if window is None else window
     return [row for row in trace.rows if began <= row.yielded <= ended]
-
-
-def _length_s(rows: Sequence[Row], window: tuple[int, int] | None) -> float:
-    if window is not None:
-        return (window[1] - window[0]) * 1e-9
-    return (rows[-1].yielded - rows[0].asked) * 1e-9 if rows else 0.0
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -245,7 +240,12 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
     first = sorted(slowest.items(), key=lambda pair: -pair[1])[:10]
     max_s = max(each.worst_ns for each in batches) * 1e-9
     # The kept ones are rounded otherwise than the worst, which none of them exceeds.
-    at = _weighed_quantile([min(value, max_s) for value, _ in weighed], ends)
+    values = [min(value, max_s) for value, _ in weighed]
+
+    def at(share: float) -> float:
+        wanted = share * ends[-1]
+        return next(v for v, end in zip(values, ends, strict=True) if end >= wanted - 1e-9)
+
     return SampleCosts(
         count=count,
         mean_s=sum(each.samples_ns for each in batches) / count * 1e-9,
@@ -261,14 +261,6 @@ def _kept(made: Made) -> list[tuple[float, float]]:
     """Seconds and weights."""
     kept = array("d", made.kept)
     return [(each, made.samples / len(kept)) for each in kept]
-
-
-def _weighed_quantile(values: Sequence[float], ends: Sequence[float]) -> Callable[[float], float]:
-    def at(share: float) -> float:
-        wanted = share * ends[-1]
-        return next(v for v, end in zip(values, ends, strict=True) if end >= wanted - 1e-9)
-
-    return at
 
 
 def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCost, ...]:

@@ -1,6 +1,6 @@
 """Queues and a ``worker_init_fn`` that stamp what passes between main and its workers.
 
-A batch leaves its worker as a stamped: the batch between two stamps, in one pickle. The feeder
+A batch leaves its worker stamped: the batch between two stamps, in one pickle. The feeder
 thread reads the clock when it comes to the first and to the last, so pickling and moving to shared
 memory are timed by the pickle itself. In main the queue unpacks it and torch gets what it always
 gets.
@@ -40,7 +40,7 @@ class Listener(Protocol):
         """A thread begins to wait for a batch."""
 
     def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
-        """It has one; without a stamped it came unstamped."""
+        """It has one; ``stamped`` is None for one that came without stamps."""
 
 
 class Hook:
@@ -129,7 +129,7 @@ class StampedBatch:
     def __reduce__(self) -> Any:
         hook = self.hook
         if hook is None:
-            raise TypeError("a stamped travels once")
+            raise TypeError("a stamped batch travels once")
         if hook.feeder is None:
             hook.feeder = ThreadClock()
         clock = hook.feeder

@@ -172,7 +172,11 @@ class Recorder:
         if row is None:
             return
         if self.stamper is not None:
-            self._finish_own(row, self.stamper)
+            # Without workers: the batch was made in this very ``next()``.
+            made = row.made = self.stamper.handed()
+            if made is not None:
+                self._other_cpu += made.fetch_cpu + made.collate_cpu
+                self._seen(made)
         row.asked, row.asked_cpu, row.yielded = self._asked_ns, self._asked_cpu, yielded_ns
         row.asked_process_cpu = self._asked_process_cpu
         row.next_cpu, row.other_cpu = spent_ns - self._asked_cpu, self._other_cpu
@@ -180,13 +184,6 @@ class Recorder:
         row.left = now_ns()
         self._ring.add(row)
         self._finished(row)
-
-    def _finish_own(self, row: Row, stamper: Stamper) -> None:
-        """Without workers: the batch was made in this very ``next()``."""
-        made = row.made = stamper.handed()
-        if made is not None:
-            self._other_cpu += made.fetch_cpu + made.collate_cpu
-            self._seen(made)
 
     def failed(self) -> None:
         """``next()`` raised."""

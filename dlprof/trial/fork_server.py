@@ -245,7 +245,12 @@ class _Newborn:
         """Become a trial, run it, and never return."""
         status = 70
         try:
-            self._detach()
+            os.setsid()
+            die_with_parent(self.server_pid)
+            self.server.release()
+            os.dup2(self.descriptors[1], 1)
+            os.dup2(self.descriptors[1], 2)
+            os.close(self.descriptors[1])
             from dlprof.trial import child  # noqa: PLC0415 - loaded by the fork server already
 
             channel = Channel.of_descriptors(os.dup(self.descriptors[0]), self.descriptors[0])
@@ -261,14 +266,6 @@ class _Newborn:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(status)
-
-    def _detach(self) -> None:
-        os.setsid()
-        die_with_parent(self.server_pid)
-        self.server.release()
-        os.dup2(self.descriptors[1], 1)
-        os.dup2(self.descriptors[1], 2)
-        os.close(self.descriptors[1])
 
 
 def _close(descriptors: list[int]) -> None:
