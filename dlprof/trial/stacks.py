@@ -77,17 +77,15 @@ def users_frame(stack: Sequence[Frame]) -> Frame | None:
     for a sample, a batch, an index or to prepare a worker, or by dlprof's loop for a batch or a
     step. What called torch is not it.
     """
-    loading = next((at for at, frame in enumerate(stack) if _loads(frame)), 0)
+    files = [frame.file for frame in stack]
+    loads = (at for at, file in enumerate(files) if _LOADING in file or file.endswith(_LOOPS))
+    loading = next(loads, 0)
     standard = sysconfig.get_paths()["stdlib"]
     for frame in stack[:loading]:
         foreign = any(part in frame.file for part in _FOREIGN)
         if not foreign and (not frame.file.startswith(standard) or "site-packages" in frame.file):
             return frame
     return None
-
-
-def _loads(frame: Frame) -> bool:
-    return _LOADING in frame.file or frame.file.endswith(_LOOPS)
 
 
 def awaits_work(stacks: Sequence[Sequence[Frame]]) -> bool:
@@ -108,12 +106,10 @@ def _waits_for_indices(stack: Sequence[Frame]) -> bool:
 
 def _is_sending(stack: Sequence[Frame]) -> bool:
     """Whether a thread is a queue's feeder that does anything but wait for something to send."""
-    feed = next((at for at, frame in enumerate(stack) if _feeds(frame)), None)
-    return feed is not None and not (feed and stack[feed - 1].function == "wait")
-
-
-def _feeds(frame: Frame) -> bool:
-    return frame.function == "_feed" and frame.file.endswith(_QUEUES)
+    for at, frame in enumerate(stack):
+        if frame.function == "_feed" and frame.file.endswith(_QUEUES):
+            return not (at and stack[at - 1].function == "wait")
+    return False
 
 
 def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:

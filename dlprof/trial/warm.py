@@ -19,7 +19,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,17 +246,13 @@ def _seed_all(loader: Any, seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
     from dlprof.targets.parts import core_of  # noqa: PLC0415 - likewise
 
-    for generator in _generators(core_of(loader)):
+    core = core_of(loader)
+    batch_sampler = getattr(core, "batch_sampler", None)
+    samplers = (getattr(core, "sampler", None), batch_sampler)
+    for owner in (core, *samplers, getattr(batch_sampler, "sampler", None)):
+        generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator):
             generator.manual_seed(seed)
-
-
-def _generators(loader: Any) -> Iterator[Any]:
-    """The generators of a loader and its samplers."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    owners = (loader, getattr(loader, "sampler", None), batch_sampler)
-    for owner in (*owners, getattr(batch_sampler, "sampler", None)):
-        yield getattr(owner, "generator", None)
 
 
 def _shared_bytes() -> int | None:
