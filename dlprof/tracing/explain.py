@@ -76,6 +76,7 @@ def explain(
         unavailable["samples"] = _WHOLE_BATCHES
     rate = len(rows) / window_s if window_s > 0 else 0.0
     ages = [row.yielded - row.made.picked for row in made if row.made is not None]
+    own, ever = _by_worker(made), _by_worker(trace.rows)
     return Explanation(
         trial_id=trial_id,
         config=config,
@@ -84,7 +85,10 @@ def explain(
         stages=stages,
         samples=samples,
         transforms=_transforms(made, trace.names),
-        workers=worker_costs(made, window_s, seen=trace.rows),
+        # Memory, threads and affinity are looked up seldom, and are no matter of a window.
+        workers=tuple(
+            _worker(worker, each, ever[worker], window_s) for worker, each in sorted(own.items())
+        ),
         costs=_costs(made, {} if computes else _let_go(rows)),
         age_s=statistics.fmean(ages) * 1e-9 if ages else None,
         # Little's law: at each place lie rate x mean time batches.
@@ -313,24 +317,6 @@ def _costs(made: Sequence[Row], let_go: Mapping[int, int]) -> BatchCosts:
         main_cpu_s=tuple(max(0, row.next_cpu - row.other_cpu) * 1e-9 for row in rows),
         let_go_cpu_s=tuple(let_go.get(id(row), usual) * 1e-9 for row in rows) if let_go else (),
         pin_s=tuple(span.wall_ns * 1e-9 for span in pin) if len(pin) == len(rows) else (),
-    )
-
-
-def worker_costs(
-    rows: Sequence[Row], window_s: float, *, seen: Sequence[Row] | None = None
-) -> tuple[WorkerCosts, ...]:
-    """One entry per worker, by number; none where the main process loads.
-
-    Args:
-        rows: Of the window, with their makers' stamps.
-        window_s: Its length.
-        seen: All rows, those before the window too: memory, threads and affinity are looked up
-            seldom, and are no matter of a window. ``None`` for the same rows.
-    """
-    made, ever = _by_worker(rows), _by_worker(rows if seen is None else seen)
-    return tuple(
-        _worker(worker, made[worker], ever.get(worker, made[worker]), window_s)
-        for worker in sorted(made)
     )
 
 

@@ -113,14 +113,6 @@ def preload() -> None:
     from dlprof.targets import build, loader  # noqa: F401, PLC0415 - torch comes with them
 
 
-def describe_versions() -> dict[str, str]:
-    """The versions that the run header names."""
-    return {
-        "torch": importlib.metadata.version("torch"),
-        "python": ".".join(str(part) for part in sys.version_info[:3]),
-    }
-
-
 class Session:
     """What the child reports to the supervisor while it measures."""
 
@@ -335,7 +327,9 @@ def build_failed(error: BaseException) -> Message:
 def describe_built(built: BuiltTarget, import_s: float) -> dict[str, Any]:
     """The answer to an order to build that succeeded."""
     target = dataclasses.replace(built.target, import_s=import_s)
-    return {"event": "built", "target": dataclasses.asdict(target), "versions": describe_versions()}
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    versions = {"torch": importlib.metadata.version("torch"), "python": python}
+    return {"event": "built", "target": dataclasses.asdict(target), "versions": versions}
 
 
 if __name__ == "__main__":
