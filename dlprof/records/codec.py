@@ -109,9 +109,15 @@ def _decoder(hint: Any) -> _Decoder:
     if origin is Literal:
         return _literal_decoder(arguments)
     if origin is tuple:
-        return _tuple_decoder(arguments[0])
+        item = _decoder(arguments[0])
+        return _only(list, "is not a list", lambda data: tuple(item(each) for each in data))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping_decoder(arguments[1])
+        value = _decoder(arguments[1])
+        return _only(
+            dict,
+            "is not an object",
+            lambda data: {key: value(each) for key, each in data.items()},
+        )
     return _PLAIN[hint]
 
 
@@ -155,28 +161,6 @@ def _literal_decoder(choices: tuple[Any, ...]) -> _Decoder:
     return decode
 
 
-def _tuple_decoder(hint: Any) -> _Decoder:
-    decode_item = _decoder(hint)
-
-    def decode(data: Any) -> tuple[Any, ...]:
-        if not isinstance(data, list):
-            raise MismatchError("is not a list")
-        return tuple(decode_item(item) for item in data)
-
-    return decode
-
-
-def _mapping_decoder(hint: Any) -> _Decoder:
-    decode_item = _decoder(hint)
-
-    def decode(data: Any) -> dict[str, Any]:
-        if not isinstance(data, dict):
-            raise MismatchError("is not an object")
-        return {key: decode_item(item) for key, item in data.items()}
-
-    return decode
-
-
 def _decode_float(data: Any) -> float:
     if isinstance(data, bool) or not isinstance(data, int | float):
         raise MismatchError("is not a number")
@@ -200,11 +184,11 @@ def _decode_int(data: Any) -> int:
     return data
 
 
-def _only(kind: type, fault: str) -> _Decoder:
+def _only(kind: type, fault: str, read: _Decoder | None = None) -> _Decoder:
     def decode(data: Any) -> Any:
         if not isinstance(data, kind):
             raise MismatchError(fault)
-        return data
+        return data if read is None else read(data)
 
     return decode
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import random
 import statistics
 import time
@@ -225,14 +226,15 @@ def measure_copies(
     ]
     passes: list[dict[CopyCell, Round]] = []
     began_s = clock()
-    for number, order in enumerate(_orders(cells, seed)):
+    generator = random.Random(seed)
+    for number in itertools.count():
         found = {
             cell: copier.round(
                 buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size)),
                 cell.memory,
                 cell.mode,
             )
-            for cell in order
+            for cell in generator.sample(cells, len(cells))
         }
         if number:  # the first only warms up: pages are touched, the driver sets up
             passes.append(found)
@@ -246,13 +248,6 @@ def measure_copies(
         fits=tuple(_fits(cells, passes)),
         unavailable={**buffers.unavailable, **missing},
     )
-
-
-def _orders(cells: Sequence[CopyCell], seed: int) -> Iterator[list[CopyCell]]:
-    """The cells in ever new orders."""
-    generator = random.Random(seed)
-    while True:
-        yield generator.sample(cells, len(cells))
 
 
 def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:
