@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from dlprof.errors import DlprofError
 from dlprof.integrations.diagnosis import diagnose_script
@@ -356,13 +356,6 @@ def _end_as_interrupted() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-class Samples(Protocol):
-    """What takes snapshots."""
-
-    def take(self) -> Snapshot:
-        """Read everything once."""
-
-
 class Meanwhile:
     """Two snapshots of the machine, at the two ends of what is watched.
 
@@ -371,13 +364,18 @@ class Meanwhile:
     Args:
         alone: Whether this process is its job's only one. Of several ranks each would take the
             others for neighbours, so that nothing is read.
-        sampler: Makes what takes the snapshots.
+        begin: Gives what takes the snapshots.
     """
 
-    def __init__(self, *, alone: bool, sampler: Callable[[], Samples] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        alone: bool,
+        begin: Callable[[], Callable[[], Snapshot]] = lambda: Sampler(os.getpid()).take,
+    ) -> None:
         self._alone = alone
-        self._new_sampler = sampler or (lambda: Sampler(os.getpid()))
-        self._sampler: Samples | None = None
+        self._begin = begin
+        self._take: Callable[[], Snapshot] | None = None
         self._first: Snapshot | None = None
 
     def begin(self) -> None:
@@ -385,17 +383,17 @@ class Meanwhile:
         if not self._alone or self._first is not None:
             return
         try:
-            self._sampler = self._new_sampler()
-            self._first = self._sampler.take()
+            self._take = self._begin()
+            self._first = self._take()
         except Exception:  # noqa: BLE001 - a training must not end by being watched
             self._first = None
 
     def usage(self) -> Usage | None:
         """What was used since; ``None`` where that isn't known."""
-        if self._sampler is None or self._first is None:
+        if self._take is None or self._first is None:
             return None
         try:
-            return usage_between(self._first, self._sampler.take())[0]
+            return usage_between(self._first, self._take())[0]
         except Exception:  # noqa: BLE001 - as above
             return None
 

@@ -12,7 +12,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import Subset
 
@@ -66,7 +66,26 @@ class Stamper:
         """Time a fetcher, instead of the one before."""
         self._streamed = 0 if hasattr(fetcher, "dataset_iter") else None
         self._batched = fetcher.auto_collation
-        self._undo = instrument(fetcher, self)
+        collate = fetcher.collate_fn
+        before: dict[str, Any] = {"collate_fn": collate}
+        if hasattr(fetcher, "dataset_iter"):
+            before["dataset_iter"] = fetcher.dataset_iter
+            fetcher.dataset_iter = timed_stream(fetcher.dataset_iter, self.ends)
+        elif not fetcher.auto_collation or asked_one_by_one(fetcher.dataset):
+            before["dataset"] = fetcher.dataset
+            fetcher.dataset = timed_samples(fetcher.dataset, self.ends)
+
+        def timed(samples: Any) -> Any:
+            self.collating()
+            batch = collate(samples)
+            self.collated()
+            return batch
+
+        def undo() -> None:
+            for name, value in before.items():
+                setattr(fetcher, name, value)
+
+        fetcher.collate_fn, self._undo = timed, undo
         self._left_cpu = cpu_ns()  # what came before was starting
 
     def picked(self, index: Any) -> None:
@@ -217,19 +236,6 @@ def _private_bytes(proc: Path) -> int:
         return MISSING
 
 
-class Stamps(Protocol):
-    """Who is called."""
-
-    ends: list[float]
-    """When each sample was there, in seconds."""
-
-    def collating(self) -> None:
-        """All samples are there."""
-
-    def collated(self) -> None:
-        """The batch is there."""
-
-
 # Closures and no attributes: this runs for every single sample.
 
 
@@ -282,35 +288,3 @@ def asked_one_by_one(dataset: Any) -> bool:
             type(inner) is Subset and asked_one_by_one(inner)
         )
     return not getattr(dataset, "__getitems__", None)
-
-
-def instrument(fetcher: Any, stamps: Stamps) -> Callable[[], None]:
-    """Time one fetcher.
-
-    Returns:
-        What makes it as it was before.
-    """
-    before: dict[str, Any] = {"collate_fn": fetcher.collate_fn}
-    if hasattr(fetcher, "dataset_iter"):
-        before["dataset_iter"] = fetcher.dataset_iter
-        fetcher.dataset_iter = timed_stream(fetcher.dataset_iter, stamps.ends)
-    elif not fetcher.auto_collation or asked_one_by_one(fetcher.dataset):
-        before["dataset"] = fetcher.dataset
-        fetcher.dataset = timed_samples(fetcher.dataset, stamps.ends)
-    fetcher.collate_fn = _timed_collate(fetcher.collate_fn, stamps)
-
-    def undo() -> None:
-        for name, value in before.items():
-            setattr(fetcher, name, value)
-
-    return undo
-
-
-def _timed_collate(collate: Callable[[Any], Any], stamps: Stamps) -> Callable[[Any], Any]:
-    def timed(samples: Any) -> Any:
-        stamps.collating()
-        batch = collate(samples)
-        stamps.collated()
-        return batch
-
-    return timed
