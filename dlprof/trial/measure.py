@@ -24,6 +24,7 @@ from dlprof.trial.estimate import (
     throughput,
     warm_up_batches,
 )
+from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
 _PATIENCE = 3.0
@@ -58,18 +59,6 @@ class Gate(Protocol):
 
     def reopen(self, *, limit: float = ...) -> None:
         """Make ready for an epoch of at most ``limit`` batches."""
-
-
-class Ranks(Protocol):
-    """The ranks that load at once; see ``dlprof.trial.rank_group.RankGroup``."""
-
-    waited_s: float
-
-    def arrive(self, *, again: bool = ...) -> None:
-        """Say that this one is ready, and whether it wants another window."""
-
-    def answer(self) -> bool | None:
-        """Whether one of them does; ``None`` until all are ready."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,7 +416,7 @@ def _warm_up(loop: Loop, plan: WindowPlan, gate: Gate, clock: Callable[[], float
     return ""
 
 
-def _meet(loop: Loop, gate: Gate, ranks: Ranks, *, again: bool = False) -> bool:
+def _meet(loop: Loop, gate: Gate, ranks: RankGroup, *, again: bool = False) -> bool:
     """Load on until all ranks are ready; returns whether one of them wants another window."""
     ranks.arrive(again=again)
     while (wanted := ranks.answer()) is None:
@@ -474,7 +463,7 @@ def _settle(
     loop: Loop,
     plan: WindowPlan,
     gate: Gate,
-    ranks: Ranks | None,
+    ranks: RankGroup | None,
     start: Callable[[], Callable[[], _Waits]],
 ) -> _Waits:
     """Measure windows until the loader is steady: one in which it still got faster was warm-up.
@@ -574,7 +563,7 @@ def measure(
     *,
     clock: Callable[[], float],
     window: Callable[[str, float], object],
-    ranks: Ranks | None = None,
+    ranks: RankGroup | None = None,
 ) -> WindowFigures:
     """Measure one configuration.
 
