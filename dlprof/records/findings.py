@@ -180,6 +180,7 @@ class AttributeWeight:
     @property
     def cost_s(self) -> float:
         """Seconds of a core that it costs with each worker: sent, and then copied page by page."""
+        # Copying pages of a forked process moves about 1 GB of memory a second.
         return self.pickle_s + self.unpickle_s + self.object_bytes / 1e9
 
 

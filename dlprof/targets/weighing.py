@@ -282,7 +282,7 @@ class _Weigher:
         flat = flat_bytes(value)
         weight = AttributeWeight(name=name, type=_type_of(value), flat_bytes=flat or 0)
         try:
-            if flat is not None and flat >= 1 << 20:
+            if flat is not None and flat >= 1 << 20:  # so much is not pickled as a whole
                 weight = self._flat(weight, value)
             else:
                 weight = self._pickled(weight, value)

@@ -406,7 +406,7 @@ def timeline(
         trace: From a tracer.
         trial_id: The trial that it belongs to.
         window: As for ``explain``; second 0 is its beginning, or that of the tracer.
-        most: Batches that are kept, the first ones of the window.
+        most: Batches that are kept, the first ones of the window; 4096 are about 1 MB of JSON.
     """
     found = in_window(trace, window)
     rows = sorted(found[:most], key=lambda row: (row.epoch, row.batch))

@@ -76,7 +76,7 @@ def made_load(
         short = [
             f"{name} reached {made.get(name, 0.0) / value:.0%} of what was asked for"
             for name, value in asked.items()
-            if made.get(name, 0.0) < 0.9 * value
+            if made.get(name, 0.0) < 0.9 * value  # from here on the user is warned
         ]
         if short:
             say(f"the load of --make-load was smaller: {', '.join(short)}")
