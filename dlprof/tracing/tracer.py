@@ -51,7 +51,7 @@ class Tracer:
     Args:
         loader: A ``DataLoader`` of any class and mode; of anything else only waits are timed.
             ``None`` where only ``making`` is used.
-        capacity: How many of the latest batches are kept.
+        capacity: How many of the latest batches are kept; 16,384 are about 20 MB.
         stop_after_batches: Stop by itself after so many; ``None`` goes on.
         stop_after_s: Stop by itself so many seconds after the first batch; ``None`` goes on.
     """
