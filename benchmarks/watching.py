@@ -65,9 +65,9 @@ def _run(loader: Callable[[], Iterable[object]], *, follow: bool) -> Iterable[ob
     """The hooks of ``dlprof run``, without its files and its screen."""
     import torch.utils.data.dataloader as module  # noqa: PLC0415
 
-    from dlprof.integrations.recorder import Recorder  # noqa: PLC0415
+    from dlprof.integrations.recorder import LoaderRecorder  # noqa: PLC0415
 
-    recorder = Recorder(clock=time.perf_counter_ns, folder=os.sep, follow=follow)
+    recorder = LoaderRecorder(clock=time.perf_counter_ns, folder=os.sep, follow=follow)
     recorder.attach(module)
     return loader()
 

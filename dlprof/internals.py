@@ -169,14 +169,14 @@ def kept_iterator(loader: Any) -> Any:
 
 
 def index_source(loader: Any) -> Any:
-    """Where a loader takes its indices from; ``None`` where that isn't told."""
+    """Where a loader takes its indices from; ``None`` where that isn't known."""
     return getattr(loader, "_index_sampler", None)
 
 
-def told_length(loader: Any) -> int | None:
+def promised_length(loader: Any) -> int | None:
     """The samples that an iterable dataset promised when it was asked; ``None`` if it was not."""
-    told = getattr(loader, "_IterableDataset_len_called", None)
-    return told if isinstance(told, int) else None
+    promised = getattr(loader, "_IterableDataset_len_called", None)
+    return promised if isinstance(promised, int) else None
 
 
 def fetcher_of(iterator: Any) -> Any:

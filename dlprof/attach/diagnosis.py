@@ -15,11 +15,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
+from dlprof.advise.findings import Evidence, diagnose
 from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS
 from dlprof.advise.wording import percent
 from dlprof.attach.watching import Look, Seen
-from dlprof.model import fit
 from dlprof.records import (
     BatchCosts,
     Confidence,
@@ -45,33 +44,13 @@ _BLOCKED: Final = (
     *("sleep", "disk", "network", "lock", "gil", "threads", "handover", "child", "other"),
 )
 _FEW_LOOKS = 50
-_FEWEST_BATCHES = 5
 
-_BATCH_READS, _TENSOR_READS = 2, 6
-"""Reads by which main takes a batch's message, and the descriptor of one of its tensors."""
+_WAITS, _IDLE = 0.15, 0.25
+"""Share of looks in which main waits, by order or a lock, and of workers that idle, from which they
+count."""
 
-_RECEIVE_S, _TENSOR_S = 0.00015, 0.00015
-"""What receiving takes for a batch, and for each of its tensors (measured: 0.30 ms for one
-tensor, 14.6 for a hundred)."""
-
-_WAITS, _BURSTS, _IDLE = 0.15, 0.1, 0.25
-"""Share of looks in which main waits, by order or a lock and by bursts, and of workers that idle,
-from which they count."""
-
-_OBJECT_BYTE_S, _COLLECTED = 2e-9, 10.0
-"""CPU for pickling a byte from which it is Python objects rather than an array's buffer, and how
-much longer making such objects again takes: in a process with torch the garbage collector runs
-beside it. Measured: 1.3 and 12 ms for 246 KB, 0.12 and 2.1 ms for 48 KB."""
-
-_HELD, _MOSTLY = 0.4, 0.5
+_HELD = 0.4
 """Finished batches that main keeps while it waits for an earlier one, from which order counts."""
-
-_LOCKED = 0.3
-"""Share of the workers' time in locks that processes share, from which these are the cause."""
-
-_TURNS, _TURNING = 1, 0.3
-"""Times that the workers were started within the window, and share of the looks that found fewer
-workers than there are at most, from which starting them is the cause."""
 
 _BEFORE = ("memory.", "cpu.affinity", "cpu.quota", "cpu.threads", "cpu.oversubscribed")
 """Causes that come before what looks show: these end the training, or hold all of it back."""
@@ -79,7 +58,6 @@ _BEFORE = ("memory.", "cpu.affinity", "cpu.quota", "cpu.threads", "cpu.oversubsc
 _UNSEEN: Final = frozenset({"collate", "data.duplicated", "data.truncated", "workers.unfed"})
 """Causes that no look can show."""
 
-_ALWAYS = 0.98
 _HANGS = (
     "The loader hangs: the training waits, workers have nothing to do, and no batch is on its way. "
     "A worker could not send one: its batch can't be pickled, or shared memory is full. Its own "
@@ -87,17 +65,8 @@ _HANGS = (
 )
 
 _ALONE = "No worker loads data: what the main process does by itself can't be seen from outside."
-_ALONE_BUSY, _SEVERAL = 0.5, 0.5
-"""Share of the looks in which a main process without workers runs or reads, from which workers may
-pay; and CPU of its other threads over that of the main one, from which it computes in several."""
-
 _BEHIND = "Other processes took the cores: it is what is left once their delays are taken away."
 
-_LEAST_GROWN, _FILLED_UP = 48 << 20, 112 << 20
-"""Steady growth of each worker that counts: once memory has had the batches to fill up, and before
-that (both as in ``advise/thresholds.py``)."""
-
-_FULL = 0.9
 _LONGEST_MESSAGE = 16384
 _BLIND: Final[Mapping[FindingCode, str]] = {
     "fetch.cpu": "__getitem__ and collate_fn look alike",
@@ -168,14 +137,13 @@ class _Shares:
     finished: float | None
 
 
-def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = "") -> Attached:
+def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
     """Why a training waits, from what was seen of it.
 
     Args:
         seen: While it was watched.
         machine: What it may use.
         usage: What it and others used meanwhile.
-        target: What it runs; the training's own words for none.
     """
     # What it holds there itself is no less room for it.
     machine = dataclasses.replace(machine, shm_available_bytes=machine.shm_bytes)
@@ -188,7 +156,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = 
         start_method=seen.start_method if workers and seen.start_method != "fork" else None,
     )
     about = Target(
-        spec=target or seen.training.script,
+        spec=seen.training.script,
         kind="map",
         dataset="",
         batch_tensors=_tensors(seen) if workers else None,
@@ -306,26 +274,33 @@ def _tensors(seen: Seen) -> int | None:
     batches = seen.main.messages
     if not batches:
         return None
-    return max(0, round((seen.main.reads / batches - _BATCH_READS) / _TENSOR_READS)) or None
+    # Main takes a batch's message by 2 reads, and the descriptor of each of its tensors by 6.
+    return max(0, round((seen.main.reads / batches - 2) / 6)) or None
 
 
 def _diagnosed(
     seen: Seen, shares: _Shares, config: Config, machine: Machine, usage: Usage, target: Target
 ) -> Diagnosis:
     """What the rules find, and what the looks show by themselves, the cause to bet on first."""
-    if _hangs(seen, shares):
+    # Main waits, no worker has anything to do, and nothing is on its way.
+    stuck = shares.wait >= 0.98 and shares.idle >= 0.98 and not seen.main.messages
+    if stuck and len(seen.looks) >= _FEW_LOOKS:
         return _broken(seen, config, machine, usage, target, _HANGS)
-    told = _explanation(seen, shares, config)
-    evidence = _evidence(seen, told, machine, usage, target)
+    explained = _explanation(seen, shares, config)
+    evidence = _evidence(seen, explained, machine, usage, target)
     found = diagnose(evidence)
-    direct = list(_direct(seen, shares, config, told))
+    direct = list(_direct(seen, shares, config, explained))
     hidden: set[FindingCode] = {each.code for each in direct}
     if any(each.code == "cpu.neighbours" for each in found.findings):
         # Workers without a core answer late when main takes a tensor from them.
         hidden |= {"main.receive"} if (_tensors(seen) or 1) <= FEW_TENSORS else set()
     rest = [each for each in found.findings if each.code not in hidden | _UNSEEN]
     if [each.code for each in (*direct, *rest)] == ["cpu.neighbours"]:
-        rest += _behind_crowd(seen, shares, config, machine, target)
+        # What would be the cause if no other process took the cores: their delays are left out.
+        explained = _explanation(seen, shares, config, crowded=False)
+        alone = diagnose(_evidence(seen, explained, machine, Usage(), target)).findings
+        behind = [each for each in alone if each.code not in {"consumer", *_UNSEEN}][:1]
+        rest += [dataclasses.replace(e, doubtful=_BEHIND, predicted_gain=None) for e in behind]
     restarts = any(each.code == "startup" for each in direct)
     before = _BEFORE[:3] if restarts else _BEFORE  # of workers that just start little is known
     broken = [each for each in rest if each.code.startswith(before)]
@@ -337,50 +312,24 @@ def _diagnosed(
     return dataclasses.replace(found, findings=findings, trials=())
 
 
-def _hangs(seen: Seen, shares: _Shares) -> bool:
-    """Whether main waits, no worker has anything to do, and nothing is on its way."""
-    stuck = shares.wait >= _ALWAYS and shares.idle >= _ALWAYS and not seen.main.messages
-    return stuck and len(seen.looks) >= _FEW_LOOKS
-
-
-def _behind_crowd(
-    seen: Seen, shares: _Shares, config: Config, machine: Machine, target: Target
-) -> list[Finding]:
-    """What would be the cause if no other process took the cores: their delays are left out."""
-    told = _explanation(seen, shares, config, crowded=False)
-    found = diagnose(_evidence(seen, told, machine, Usage(), target)).findings
-    shown = [each for each in found if each.code not in {"consumer", *_UNSEEN}]
-    return [dataclasses.replace(each, doubtful=_BEHIND, predicted_gain=None) for each in shown[:1]]
-
-
 def _evidence(
-    seen: Seen, told: Explanation, machine: Machine, usage: Usage, target: Target
+    seen: Seen, explained: Explanation, machine: Machine, usage: Usage, target: Target
 ) -> Evidence:
     """The training as a trial that was not touched, and as one that was traced."""
-    config = told.config
-    plain = _plain(seen, config, machine, usage, told)
-    seen_as = Experiment(name="the training", role="present", config=config)
-    followed = dataclasses.replace(seen_as, explain=True)
-    trial = dataclasses.replace(plain, id=f"{_ID} (looks)", purpose="explain")
-    evidence = Evidence(
-        machine=machine,
-        target=target,
-        config=config,
-        observations=(
-            Observation(experiment=seen_as, trial=plain),
-            Observation(experiment=followed, trial=trial, explanation=told),
-        ),
-        has_step=True,
+    plain = _plain(seen, explained.config, machine, usage, explained)
+    traced = dataclasses.replace(plain, id=f"{_ID} (looks)", purpose="explain")
+    return Evidence.of_training(
+        machine, target, explained, plain=plain, traced=traced, name="the training"
     )
-    calibration, step = fit([told], [plain, trial]), told.stage("step")
-    if step is None or calibration.in_workers is None:
-        return evidence
-    return dataclasses.replace(evidence, predict=Foresight.at_step(calibration, step))
 
 
-def _plain(seen: Seen, config: Config, machine: Machine, usage: Usage, told: Explanation) -> Trial:
+def _plain(
+    seen: Seen, config: Config, machine: Machine, usage: Usage, explained: Explanation
+) -> Trial:
     """The training as a trial that was not touched."""
-    starved = sum(told.costs.run_queue_s) > 0.05 * sum((*told.costs.cpu_s, *told.costs.io_s))
+    starved = sum(explained.costs.run_queue_s) > 0.05 * sum(
+        (*explained.costs.cpu_s, *explained.costs.io_s)
+    )
     others = (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores
     rate = seen.main.messages / seen.window_s
     return Trial(
@@ -389,7 +338,7 @@ def _plain(seen: Seen, config: Config, machine: Machine, usage: Usage, told: Exp
         repetition=0,
         outcome="completed",
         batches_per_s=Estimate(value=rate) if rate else None,
-        wait_fraction=told.wait_fraction,
+        wait_fraction=explained.wait_fraction,
         usage=usage,
         noisy=others and starved,
         measured_s=seen.window_s,
@@ -457,7 +406,8 @@ def _explanation(
     whole = max(1, sum(each.messages for each in seen.workers))
     grown = [each.grown_bytes for each in seen.workers]
     filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
-    least = _LEAST_GROWN if filled else _FILLED_UP
+    # Steady growth counts from 48 MiB of each worker on, or 112 before memory has filled up.
+    least = (48 if filled else 112) << 20
     growth = sum(grown) / whole if grown and min(grown) >= least else None
     return Explanation(
         trial_id=f"{_ID} (looks)",
@@ -496,20 +446,27 @@ def _receive_s(seen: Seen) -> float:
 
     By its tensors, or, where it is large, by what pickling it takes.
     """
-    by_tensors = _RECEIVE_S + _TENSOR_S * (_tensors(seen) or 0)
+    # Receiving takes 0.30 ms for a batch of one tensor, and 14.6 for one of a hundred (measured).
+    by_tensors = 0.00015 + 0.00015 * (_tensors(seen) or 0)
     if (_message_bytes(seen) or 0.0) <= _LONGEST_MESSAGE:
         return by_tensors
     pickled_s = sum(each.feeding_cpu_s for each in seen.workers)
     each_byte_s = pickled_s / max(1, sum(each.message_bytes for each in seen.workers))
-    times = _COLLECTED if each_byte_s >= _OBJECT_BYTE_S else 1.0
+    # From 2 ns of CPU for pickling a byte it is Python objects rather than an array's buffer.
+    # Making such objects again takes ten times as long: in a process with torch the garbage
+    # collector runs beside it. Measured: 1.3 and 12 ms for 246 KB, 0.12 and 2.1 ms for 48 KB.
+    times = 10.0 if each_byte_s >= 2e-9 else 1.0
     return max(by_tensors, times * pickled_s / max(1, seen.main.messages))
 
 
-def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> Iterator[Finding]:
+def _direct(
+    seen: Seen, shares: _Shares, config: Config, explained: Explanation
+) -> Iterator[Finding]:
     """Causes that the looks show by themselves, where no batch's own time has to be known."""
     making = statistics.fmean(each.share("lock") for each in seen.workers) if seen.workers else 0.0
-    turning = _turning(seen)
-    if seen.started_workers >= _TURNS * max(1, len(seen.workers)) and turning >= _TURNING:
+    most = max((look.alive for look in seen.looks), default=0)
+    turning = sum(look.alive < most for look in seen.looks) / max(1, len(seen.looks))
+    if seen.started_workers >= max(1, len(seen.workers)) and turning >= 0.3:
         yield _finding(
             "startup",
             "Starting workers costs more than it saves",
@@ -522,7 +479,7 @@ def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> I
                 dataloader_kwargs={"persistent_workers": True},
             ),
         )
-    elif making >= _LOCKED and shares.wait >= _WAITS:
+    elif making >= 0.3 and shares.wait >= _WAITS:
         yield _finding(
             "lock",
             "Workers wait for each other",
@@ -535,7 +492,7 @@ def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> I
                 "as fast."
             ),
         )
-    elif _is_ordered(seen, shares, told):
+    elif _is_ordered(seen, shares, explained):
         yield _finding(
             "order.blocking",
             "Slow samples hold back finished batches",
@@ -549,7 +506,7 @@ def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> I
                 dataloader_kwargs={"in_order": False},
             ),
         )
-    elif _comes_in_bursts(shares, told):
+    elif _comes_in_bursts(shares, explained):
         deep = max(8, 4 * (config.prefetch_factor or 2))
         yield _finding(
             "prefetch.shallow",
@@ -584,13 +541,7 @@ def _finding(
     )
 
 
-def _turning(seen: Seen) -> float:
-    """Share of the looks with fewer workers than there are at most."""
-    most = max((look.alive for look in seen.looks), default=0)
-    return sum(look.alive < most for look in seen.looks) / max(1, len(seen.looks))
-
-
-def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
+def _is_ordered(seen: Seen, shares: _Shares, explained: Explanation) -> bool:
     """Whether workers idle while the training waits, as finished batches wait for their turn.
 
     Where workers wait for a core most of the time, it is others who make some batches slow. Where
@@ -599,7 +550,7 @@ def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
     several = len(seen.workers) > 1 and all(each.messages for each in seen.workers)
     return (
         several
-        and max(_starved(told), _pinning(seen)) < _MOSTLY
+        and max(_starved(explained), _pinning(seen)) < 0.5
         and shares.wait >= _WAITS
         and shares.idle_meanwhile >= _IDLE
         and (shares.held >= _HELD or shares.depth is None)
@@ -611,23 +562,23 @@ def _pinning(seen: Seen) -> float:
     return sum(look.pin == "running" for look in seen.looks) / max(1, len(seen.looks))
 
 
-def _comes_in_bursts(shares: _Shares, told: Explanation) -> bool:
+def _comes_in_bursts(shares: _Shares, explained: Explanation) -> bool:
     """Whether workers idle while the training computes, and are all busy while it waits."""
-    costs = told.costs
+    costs = explained.costs
     main_s = costs.receive_cpu_s[0] + costs.receive_io_s[0] + costs.main_cpu_s[0]
-    period_s = told.window_s / told.batches
+    period_s = explained.window_s / explained.batches
     return (
-        shares.wait >= _BURSTS
+        shares.wait >= 0.1
         and shares.idle >= _IDLE
         and shares.idle_meanwhile < shares.idle
-        and _starved(told) < _IDLE
+        and _starved(explained) < _IDLE
         and main_s < _IDLE * period_s
     )
 
 
-def _starved(told: Explanation) -> float:
+def _starved(explained: Explanation) -> float:
     """Run-queue delay of workers over what making a batch takes them."""
-    costs = told.costs
+    costs = explained.costs
     whole_s = costs.cpu_s[0] + costs.io_s[0] + costs.run_queue_s[0]
     return costs.run_queue_s[0] / whole_s if whole_s > 0 else 0.0
 
@@ -641,12 +592,12 @@ def _without(
         return _broken(seen, config, machine, usage, target, note)
     main, notes = seen.main, (_ALONE,)
     busy, blocked = main.share("running"), main.share("disk", "network")
-    if machine.gpus or max(busy, blocked) < _ALONE_BUSY:
+    if machine.gpus or max(busy, blocked) < 0.5:
         return Diagnosis(config=config, notes=notes)
     count = max(1, math.floor(machine.usable_cores))
     doing = "runs" if busy >= blocked else "is blocked on files or network"
     doubt = "How much of that is loading can't be seen from outside."
-    if main.others_cpu_s >= _SEVERAL * main.run_s:
+    if main.others_cpu_s >= 0.5 * main.run_s:
         doubt += " The step, or the transforms, compute in several threads."
     finding = Finding(
         code="too_few_workers",
@@ -672,7 +623,7 @@ def _broken(
     if seen.oom_kills:
         message = "The kernel killed a process of it for memory."
         failure = Failure(kind="out_of_memory", message=message, hint="")
-    elif used >= _FULL or free < (seen.shared_tensor_bytes or 0.0):
+    elif used >= 0.9 or free < (seen.shared_tensor_bytes or 0.0):
         message = f"Shared memory was {percent(used)} full."
         failure = Failure(kind="shared_memory", message=message, hint="")
     trial = Trial(
@@ -684,14 +635,7 @@ def _broken(
         usage=usage,
         batch_bytes=_batch_bytes(seen),
     )
-    experiment = Experiment(name="the training", role="present", config=config)
-    evidence = Evidence(
-        machine=machine,
-        target=target,
-        config=config,
-        observations=(Observation(experiment=experiment, trial=trial),),
-    )
-    found = diagnose(evidence, (note,))
+    found = diagnose(Evidence.of_trial(machine, target, trial, "the training"), (note,))
     ends = tuple(each for each in found.findings if each.code.startswith("memory."))
     return dataclasses.replace(found, findings=ends, trials=())
 
@@ -706,7 +650,7 @@ def _certainty(
         return "high", looks
     if seen.ended:
         return "low", f"{looks}, until it ended"
-    if seen.workers and seen.main.messages < _FEWEST_BATCHES:
+    if seen.workers and seen.main.messages < 5:
         return "low", f"{looks} saw {seen.main.messages} batches: watch longer (--seconds 60)"
     if first is None or len(seen.looks) < _FEW_LOOKS or first.doubtful:
         reason = first.doubtful.rstrip(".") if first is not None else ""

@@ -8,24 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlprof.attach.diagnosis import Attached, diagnose_training
-from dlprof.attach.trainings import (
-    Training,
-    find_trainings,
-    has_torch,
-    read_training,
-    training_of,
-)
+from dlprof.attach.trainings import Training, find_trainings, has_torch, read_training, training_of
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine, usage_between
 from dlprof.machine.portable import has_proc
 from dlprof.records import Machine
-
-_NS = 1_000_000_000
-_LOOKS_SHARE, _REFRESH_SHARE = 0.002, 0.0015
-"""Of one core, that looks at all trainings may take together, and finding and judging them."""
-
-_LONGEST_NS = 30 * _NS
 
 
 def attach(
@@ -55,7 +43,7 @@ def attach(
     training = training_of(pid, root)
     machine = inspect_machine(root, pid=training.pid)
     watcher = Watcher(training, root=root)
-    ends = clock() + int(seconds * _NS)
+    ends = clock() + int(seconds * 1e9)
     waiting = not watcher.has_workers
     try:
         while clock() < ends and watcher.look():
@@ -63,7 +51,7 @@ def attach(
                 waiting = False
                 watcher.close()
                 watcher = Watcher(read_training(training, root), root=root)
-                ends = clock() + int(seconds * _NS)
+                ends = clock() + int(seconds * 1e9)
             sleep(watcher.pause_s())
         return _answer(watcher, machine, root)
     finally:
@@ -81,7 +69,7 @@ def _answer(watcher: Watcher, machine: Machine, root: Path) -> Attached:
             hint="dlprof run looks into a script from its start: "
             + (seen.training.rerun or "dlprof run SCRIPT"),
         )
-    if not seen.ended and not seen.workers and not has_torch(seen.training, root):
+    if not seen.ended and not seen.workers and not has_torch(pid, root):
         raise NothingMeasuredError(
             f"Process {pid} has loaded no torch and no data in {seen.window_s:.0f} s",
             hint="Attach once its training loop runs, or watch longer: --seconds 60. `dlprof top` "
@@ -145,20 +133,22 @@ class Board:
         cost_ns = time.process_time_ns()
         self._refresh()
         cost_ns = time.process_time_ns() - cost_ns
-        ends = self._clock() + max(int(seconds * _NS), min(self._pause_ns, _LONGEST_NS))
+        ends = self._clock() + max(int(seconds * 1e9), min(self._pause_ns, 30 * 10**9))
         while self._clock() < ends:
-            left_s = (ends - self._clock()) / _NS
+            left_s = (ends - self._clock()) / 1e9
             pauses = [left_s]
             for key, each in list(self._watched.items()):
                 if not each.watcher.look():
                     self._forget(key)
                     continue
-                pauses.append(each.watcher.pause_s(_LOOKS_SHARE / len(self._watched)))
+                # Looks at all of them may take two thousandths of a core together.
+                pauses.append(each.watcher.pause_s(0.002 / len(self._watched)))
             self._sleep(max(0.0, min(pauses)))
         judged_ns = time.process_time_ns()
         found = [self._so_far(each) for each in self._watched.values()]
         cost_ns += time.process_time_ns() - judged_ns
-        self._pause_ns = int(cost_ns / _REFRESH_SHARE)
+        # Finding and judging them may take less.
+        self._pause_ns = int(cost_ns / 0.0015)
         return tuple(sorted(found, key=_waits, reverse=True))
 
     def close(self) -> None:

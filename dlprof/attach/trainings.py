@@ -84,7 +84,7 @@ def find_trainings(
             continue
         # What has no torch yet may still import it.
         key = pid, stat.start_ticks
-        torch[key] = torch.get(key, False) or _has_torch(pid, root)
+        torch[key] = torch.get(key, False) or has_torch(pid, root)
         # A forked worker has its training's command, and for a moment its name.
         if torch[key] and _command(pid, root) != _command(stat.parent, root):
             found[pid] = _training(pid, processes, root)
@@ -147,11 +147,6 @@ def read_training(known: Training, root: Path = Path("/")) -> Training:
     return _training(known.pid, processes, root)
 
 
-def has_torch(training: Training, root: Path = Path("/")) -> bool:
-    """Whether torch is loaded into its main process."""
-    return _has_torch(training.pid, root)
-
-
 def _with_workers(processes: Mapping[int, ProcessStat], root: Path) -> list[Training]:
     parents = dict.fromkeys(s.parent for s in processes.values() if s.name == WORKER)
     mains = dict.fromkeys(
@@ -211,10 +206,11 @@ def _is_python(pid: int, root: Path) -> bool:
     program = (_command(pid, root) or ("",))[0]
     with contextlib.suppress(OSError):
         program = os.readlink(f"{root}/proc/{pid}/exe")  # noqa: PTH115 - /proc's links lead nowhere
-    return "python" in Path(program).name or _has_torch(pid, root)
+    return "python" in Path(program).name or has_torch(pid, root)
 
 
-def _has_torch(pid: int, root: Path) -> bool:
+def has_torch(pid: int, root: Path) -> bool:
+    """Whether a process has torch loaded."""
     return _TORCH in (read_text(f"{root}/proc/{pid}/maps") or "")
 
 

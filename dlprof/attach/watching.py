@@ -14,7 +14,7 @@ import os
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,23 +31,13 @@ from dlprof.machine.procfs import (
     parse_schedstat,
     parse_statm,
 )
-from dlprof.machine.threads import ProcFile, Thread, gil_of
-from dlprof.machine.waits import Wait
+from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of
 
 SHARE = 0.004
 """Of one core, that looking may take: half a percent less what the figures at both ends take."""
 
-_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.025, 0.5
-_OFTEN_S, _SELDOM_S = 0.2, 1.0
-_MOST_LOOKS = 4000
-_FIONREAD = 0x541B
-_LONG_MESSAGE = 8192
-"""Mean bytes a write from which a message takes two of them: Python writes one of more than 16 KiB
-behind its length."""
 
-_FEWEST_SIZES = 5
 _TENSOR = "/shm/torch_"
-_NS = 1_000_000_000
 
 
 class Look(NamedTuple):
@@ -194,7 +184,7 @@ class Watcher:
         self._listed: str | None = None
         self._started = 0
         self._pipes = _Pipes(self._proc, training.pid)
-        self._looks: collections.deque[Look] = collections.deque(maxlen=_MOST_LOOKS)
+        self._looks: collections.deque[Look] = collections.deque(maxlen=4000)
         self._seldom_ns = self._often_ns = 0
         self._shm_used: float | None = None
         self._tensor_bytes: float | None = None
@@ -212,10 +202,10 @@ class Watcher:
         """Look once; ``False`` where the training has ended."""
         now = self._clock()
         if now >= self._seldom_ns:
-            self._seldom_ns = now + int(_SELDOM_S * _NS)
+            self._seldom_ns = now + 1_000_000_000
             self._look_around()
         elif now >= self._often_ns:
-            self._often_ns = now + int(_OFTEN_S * _NS)
+            self._often_ns = now + 200_000_000
             self._sampler.look()
             self._weigh_shared()
             self._find_pin()
@@ -249,7 +239,7 @@ class Watcher:
 
     def pause_s(self, share: float = SHARE) -> float:
         """Seconds until the next look: uneven, and so long that looking stays cheap."""
-        mean = min(_MOST_PAUSE_S, max(_LEAST_PAUSE_S, self._look_ns / _NS / share))
+        mean = min(0.5, max(0.025, self._look_ns / 1e9 / share))
         return mean * random.uniform(0.5, 1.5)
 
     def usage(self) -> tuple[Snapshot, Snapshot]:
@@ -262,13 +252,18 @@ class Watcher:
         members = [each.seen() for each in self._workers.values()]
         mine, others = self._by_loader(members)
         main = self._main.seen()
+        children = [
+            parse_process_stat(read_text(f"{self._proc}/{word}/stat") or "")
+            for word in self._read_children().split()
+        ]
+        ended = [each for each in children if each is not None and each.state == "Z"]
         return Seen(
             training=dataclasses.replace(
                 self._training,
                 workers=tuple(each.pid for each in members),
-                ended_workers=self._count_ended(),
+                ended_workers=sum(each.name == WORKER for each in ended),
             ),
-            window_s=window_ns / _NS,
+            window_s=window_ns / 1e9,
             looks=tuple(self._looks),
             main=main,
             workers=mine,
@@ -280,7 +275,7 @@ class Watcher:
             oom_kills=max(0, (oom_kills(self._cgroups, self._root) or 0) - self._kills),
             shm_used_fraction=self._shm_used,
             shared_tensor_bytes=self._tensor_bytes,
-            own_cpu_s=(self._cpu_clock() - self._began_cpu_ns) / _NS,
+            own_cpu_s=(self._cpu_clock() - self._began_cpu_ns) / 1e9,
             unreadable=self._main.thread.unreadable,
         )
 
@@ -366,19 +361,6 @@ class Watcher:
                     sizes.append(os.stat(f"{folder}/{name}").st_size)  # noqa: PTH116 - as below
         return sum(sizes) / len(sizes) if sizes else None
 
-    def _count_ended(self) -> int:
-        states = (
-            parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
-            for pid in self._zombies()
-        )
-        return sum(stat is not None and stat.name == WORKER for stat in states)
-
-    def _zombies(self) -> Iterator[int]:
-        for word in self._read_children().split():
-            stat = parse_process_stat(read_text(f"{self._proc}/{word}/stat") or "")
-            if stat is not None and stat.state == "Z":
-                yield int(word)
-
     def _by_loader(self, members: Sequence[ProcessSeen]) -> tuple[tuple[ProcessSeen, ...], int]:
         """The workers of the loader that gave most, and how many there are of others."""
         groups: dict[object, list[ProcessSeen]] = collections.defaultdict(list)
@@ -446,19 +428,19 @@ class _Process:
         ]
         messages = sum(_messages(writes, chars) for writes, chars, _ in fed if writes > 0)
         tick_s = 1 / os.sysconf("SC_CLK_TCK")
-        run_s = (last.run_ns - first.run_ns) / _NS
+        run_s = (last.run_ns - first.run_ns) / 1e9
         mask = parse_allowed_cpus(read_text(f"{self._folder}/status") or "")
         return ProcessSeen(
             pid=self.pid,
             waits=dict(self._waits),
             run_s=run_s,
-            queued_s=(last.wait_ns - first.wait_ns) / _NS,
+            queued_s=(last.wait_ns - first.wait_ns) / 1e9,
             others_cpu_s=max(0.0, (last.cpu_ticks - first.cpu_ticks) * tick_s - run_s),
             threads=last.threads,
             cpus=len(mask) if mask else None,
             messages=messages,
             message_bytes=sum(chars for _, chars, _ in fed),
-            feeding_cpu_s=sum(run_ns for _, _, run_ns in fed) / _NS,
+            feeding_cpu_s=sum(run_ns for _, _, run_ns in fed) / 1e9,
             reads=last.reads - first.reads,
             read_bytes=last.read_bytes - first.read_bytes,
             grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
@@ -494,14 +476,15 @@ class _Process:
 
 def _steady(sizes: Sequence[int]) -> int:
     """Twice the growth in the half in which it is less; 0 of a few sizes."""
-    if len(sizes) < _FEWEST_SIZES:
+    if len(sizes) < 5:
         return 0
     middle = sizes[len(sizes) // 2]
     return max(0, 2 * min(middle - sizes[0], sizes[-1] - middle))
 
 
 def _messages(writes: int, chars: int) -> int:
-    return writes // 2 if chars / writes > _LONG_MESSAGE else writes
+    # Python writes a message of more than 16 KiB behind its length, in two writes.
+    return writes // 2 if chars / writes > 8192 else writes
 
 
 class _Pipes:
@@ -541,7 +524,7 @@ class _Pipes:
                 )
 
     def loader_of(self, worker: int) -> str | None:
-        """What tells a worker's loader from others."""
+        """What a worker's loader is known by."""
         return self._data.get(worker)
 
     def unread(self) -> tuple[int | None, int]:
@@ -575,7 +558,7 @@ def _unread(file: int) -> int:
     import fcntl  # noqa: PLC0415 - not on Windows
 
     try:
-        count: int = struct.unpack("i", fcntl.ioctl(file, _FIONREAD, b"\0\0\0\0"))[0]
+        count: int = struct.unpack("i", fcntl.ioctl(file, 0x541B, b"\0\0\0\0"))[0]  # FIONREAD
     except OSError:
         return 0
     return count

@@ -105,7 +105,7 @@ def run(  # noqa: PLR0913 - one for each option
         )
     # Everything that dlprof needs is imported before the script can put other modules in its way.
     from dlprof.integrations.ranks import job_moment, read_rank
-    from dlprof.integrations.running import Plan, new_header, run_program
+    from dlprof.integrations.running import ScriptRun, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
     from dlprof.store import check_output
     from dlprof.store.format import run_file_name
@@ -135,7 +135,7 @@ def run(  # noqa: PLR0913 - one for each option
     if output is not None:
         check_output(path, force=force)
     set_path(folder)
-    plan = Plan(
+    plan = ScriptRun(
         name=name,
         load=(lambda: load_module(module, list(script)))
         if module is not None

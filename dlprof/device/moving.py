@@ -35,7 +35,7 @@ def move(batch: Any, device: torch.device) -> Any:
 def tensors_of(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor of a batch with the path that leads to it, such as ``['image'][0]``.
 
-    Of a sparse tensor its dense parts, because it tells no size and knows no streams itself.
+    Of a sparse tensor its dense parts, because it reports no size and knows no streams itself.
     """
     yield from _tensors(batch, "", 0)
 

@@ -21,9 +21,6 @@ from torch.compiler import is_dynamo_compiling
 
 from dlprof.device.runtime import AcceleratorRuntime, Event, current_index
 
-_MOST_PENDING = 512
-"""Copies whose end is looked for: devices have only so many events."""
-
 _unseen = torch._C.DisableTorchFunction  # noqa: SLF001 - torch has no public name for it
 """Keeps what is asked of a tensor from its class and from modes: it is no call of the program's."""
 
@@ -153,11 +150,11 @@ class Patch:
         copy.device = self._numbered(copy.device)
         if copy.device not in seen.reached:
             return
-        if len(seen.pending) >= _MOST_PENDING:
+        if len(seen.pending) >= 512:  # devices have only so many events
             read_pending()
         # Other events would break off a CUDA graph that is being captured.
         captured = self._kind == "cuda" and torch.cuda.is_current_stream_capturing()
-        if len(seen.pending) >= _MOST_PENDING or captured:
+        if len(seen.pending) >= 512 or captured:
             raise RuntimeError
         spare = seen.spare.get(copy.device)
         if spare:
@@ -300,7 +297,7 @@ class Copy:
             moves.copy_s += took_s
             moves.exposed_s += took_s if self.exposed else 0.0
             moves.blocked_s += min(took_s, self.host_s)
-        except Exception:  # noqa: BLE001 - a device that refuses; its batch is not told of
+        except Exception:  # noqa: BLE001 - a device that refuses; its batch is left out
             moves.failed = True
         moves.pending -= 1
         return True
@@ -399,7 +396,7 @@ class Noticer:
             if patch is not None:
                 patch.let_go()
 
-    def told(self, first: int) -> list[Moves]:
+    def moves(self, first: int) -> list[Moves]:
         """Batches whose copies have all ended and were timed; none where nothing was copied.
 
         Args:

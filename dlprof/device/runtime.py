@@ -49,7 +49,7 @@ class Runtime(Protocol):
     asynchronous: bool
 
     def event(self) -> Event:
-        """A new event that tells times."""
+        """A new event that records times."""
 
     def stream(self) -> Any:
         """A new stream beside the current one: a context manager with ``wait_event``."""
@@ -212,23 +212,17 @@ def open_runtime(name: str) -> Runtime:
         has = "no accelerator" if found is None else f"an accelerator of kind {found}"
         raise UnavailableError(f"torch finds {has}, and no {name}")
     try:
-        return _opened(device.type, name.partition(":")[2])
+        # Torch's own device says -1, None or 0 where its name has no index.
+        given = name.partition(":")[2]
+        index = int(given) if given else current_index()
+        count = torch.accelerator.device_count()
+        if index >= count:
+            raise UnavailableError(f"torch finds {count} of kind {found}, counted from 0")
+        _accelerator("set_device_index")(index)
+        return AcceleratorRuntime(torch.device(found, index))
     except RuntimeError as error:  # taken by somebody alone, or so full that nothing can begin
         words, _, _ = str(error).strip().partition("\n")
         raise UnavailableError(f"{name} can't be used: {words}") from error
-
-
-def _opened(kind: str, given: str) -> Runtime:
-    """A device of the accelerator's kind, by its index as text; empty for the current one.
-
-    Torch's own device says -1, None or 0 where its name has no index.
-    """
-    index = int(given) if given else current_index()
-    count = torch.accelerator.device_count()
-    if index >= count:
-        raise UnavailableError(f"torch finds {count} of kind {kind}, counted from 0")
-    _accelerator("set_device_index")(index)
-    return AcceleratorRuntime(torch.device(kind, index))
 
 
 def current_index() -> int:
@@ -270,7 +264,7 @@ def _reasons(what: str) -> Iterator[None]:
 
 
 def identity(runtime: Runtime) -> tuple[str, str]:
-    """A device's name and NVML's UUID, as far as torch tells; empty texts otherwise."""
+    """A device's name and NVML's UUID, as far as torch says; empty texts otherwise."""
     if not isinstance(runtime, AcceleratorRuntime):
         return "", ""
     try:
@@ -284,9 +278,9 @@ def identity(runtime: Runtime) -> tuple[str, str]:
 
 
 def held_bytes(runtime: Runtime) -> int | None:
-    """Device memory that torch's allocator holds in this process; ``None`` where it doesn't tell.
+    """Device memory that torch's allocator holds in this process; ``None`` where it doesn't say.
 
-    All that is to be had of Apple's GPUs, which tell nothing to other processes.
+    All that is known of Apple's GPUs, which report nothing to other processes.
     """
     if not isinstance(runtime, AcceleratorRuntime):
         return None
@@ -299,8 +293,6 @@ def held_bytes(runtime: Runtime) -> int | None:
         return None
 
 
-_SCRATCH_BYTES = 64 << 20
-_ROUNDS = 8
 _WARM_UP_S = 0.25
 """A card that rests has low clocks, by up to a factor of ten, and raises them only under load."""
 
@@ -311,10 +303,15 @@ class Spinner:
     Rounds of an elementwise operation on a buffer of its own: public torch, on every device.
     """
 
-    def __init__(self, runtime: Runtime, size: int = _SCRATCH_BYTES) -> None:
+    def __init__(self, runtime: Runtime, size: int = 64 << 20) -> None:
         self._runtime = runtime
         self._scratch = torch.zeros(size, dtype=torch.uint8, device=runtime.device)
-        self._each_s = max(1e-6, self._fastest())
+        self._timed(1)  # loads the kernel
+        # The fastest round once the card has come up to speed.
+        until_s, best_s = time.perf_counter() + _WARM_UP_S, math.inf
+        while best_s == math.inf or time.perf_counter() < until_s:
+            best_s = min(best_s, self._timed(8) / 8)
+        self._each_s = max(1e-6, best_s)
 
     def spin(self, seconds: float) -> None:
         """Order work of about so many seconds, on the current stream."""
@@ -324,14 +321,6 @@ class Spinner:
         part = self._scratch[: int(rest * self._scratch.numel())]
         if part.numel():
             part.bitwise_not_()
-
-    def _fastest(self) -> float:
-        """Seconds of a round once the card has come up to speed."""
-        self._timed(1)  # loads the kernel
-        until_s, best_s = time.perf_counter() + _WARM_UP_S, math.inf
-        while best_s == math.inf or time.perf_counter() < until_s:
-            best_s = min(best_s, self._timed(_ROUNDS) / _ROUNDS)
-        return best_s
 
     def _timed(self, count: int) -> float:
         with EventTimer(self._runtime) as timer:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dlprof.advise.experiments import Allowance, left_out, propose
-from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
+from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, diagnose
 from dlprof.advise.speeds import gains_over
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import (
@@ -388,13 +388,13 @@ class _Profile:
             for each, trial in zip(self.observations, run.trials, strict=True)
         )
 
-    def _foresight(self, calibration: Calibration, evidence: Evidence) -> Foresight:
+    def _foresight(self, calibration: Calibration, evidence: Evidence) -> ModelAtStep:
         """The model at the step that was stated; one that is a function as it was timed."""
         explained = evidence.explained(self.config)
         step = None if explained is None else explained.stage("step")
         if self.settings.step_callable is not None and step is not None:
-            return Foresight.at_step(calibration, step)
-        return Foresight.at_step(calibration, evidence.step_s)
+            return ModelAtStep.at_step(calibration, step)
+        return ModelAtStep.at_step(calibration, evidence.step_s)
 
     def _calibration(self, evidence: Evidence) -> Calibration | None:
         """What batches cost; ``None`` where no trial shows it."""

@@ -134,7 +134,7 @@ class LaunchedRank:
 def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
     """Where the node of rank 0 is reached: at torch's address, beside the port of its rendezvous.
 
-    Of torch's own store only torch knows how to ask, and a second port would have to be told to
+    Of torch's own store only torch knows how to ask, and a second port would have to be sent to
     every node; the next ones to the first are known to all, and free of torch. srun names the
     nodes, and the step's number makes the port.
 
@@ -282,7 +282,7 @@ def _serve(
 
 
 def _orders(runner: TrialRunner, settings: SweepSettings, hello: Message) -> Orders:
-    """What a node does when it is told, where its own command says the same."""
+    """What a node does when it is ordered to, where its own command says the same."""
 
     def build(request: Message) -> Message:
         for name in ("target", "arguments", "shuffle", "seed"):
@@ -301,14 +301,14 @@ def _orders(runner: TrialRunner, settings: SweepSettings, hello: Message) -> Ord
         return {}
 
     def explain(request: Message, **details: Any) -> Message:
-        trial, told = runner.explain(own(request), **details)
-        return {"trial": to_json(trial), "told": told}
+        trial, sent = runner.explain(own(request), **details)
+        return {"trial": to_json(trial), "details": sent}
 
     return {"build": build, "probe": probe, "explain": explain}
 
 
 class _Silent:
-    """Nobody is told of what a node does by order."""
+    """Nobody hears of what a node does by order."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Nothing."""

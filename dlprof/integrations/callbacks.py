@@ -35,7 +35,8 @@ def lightning(*, every: int | None = None, tune: bool = False) -> Any:
             that ends logs, too.
         tune: Whether the training loaders tune themselves, as by ``dlprof.tune``.
     """
-    module = "pytorch_lightning" if _is_the_older() else "lightning.pytorch"
+    older = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+    module = "pytorch_lightning" if older else "lightning.pytorch"
     base = importlib.import_module(module).Callback
     return type("DataWait", (_Lightning, base), {})(every, tune)
 
@@ -54,10 +55,6 @@ def transformers(trainer: Any, *, every: int | None = None, tune: bool = False) 
     """
     base = importlib.import_module("transformers").TrainerCallback
     return type("DataWait", (_Transformers, base), {})(trainer, every, tune)
-
-
-def _is_the_older() -> bool:
-    return "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
 
 
 class _DataWait:
@@ -250,9 +247,7 @@ def last_word(seen: Sequence[WatchedLoader], command: str) -> str:
 
 
 def run_command(
-    argv: Sequence[str] | None = None,
-    main: Any = None,
-    environ: Mapping[str, str] = os.environ,
+    argv: Sequence[str] | None = None, main: Any = None, environ: Mapping[str, str] = os.environ
 ) -> str:
     """The ``dlprof run`` of this training; its arguments are left out, as they may be secret.
 

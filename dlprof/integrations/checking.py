@@ -14,13 +14,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.errors import (
-    BaseNotMeasuredError,
-    BaseTargetError,
-    DlprofError,
-    FileError,
-    UsageError,
-)
+from dlprof.errors import BaseNotMeasuredError, BaseTargetError, DlprofError, FileError, UsageError
 from dlprof.records.gate import CheckReport
 
 _NAMED = "Give a function or a class at the top of a module, or a TARGET."
@@ -136,7 +130,7 @@ class Checker:
         try:
             make_folder(folder)
             replace_file(folder / f"{name}{again}.json", check_document(report).encode())
-        except FileError as fault:  # the verdict was dearer than its document
+        except FileError as fault:  # the verdict matters more than its document
             warnings.warn(_in_words(fault), DataLoadingWarning, stacklevel=4)
 
     def _tell(self, report: CheckReport) -> None:
@@ -145,7 +139,8 @@ class Checker:
         if report.state == "pass":
             return
         text = message(report)
-        if report.state == "fail" and not self._only_warns():
+        wanted = self._option("regression") or ("warn" if self._option("baseline") else "fail")
+        if report.state == "fail" and wanted != "warn":
             pytest.fail(text, pytrace=False)
         elif report.state == "fail":
             warnings.warn(text, DataLoadingWarning, stacklevel=3)
@@ -153,10 +148,6 @@ class Checker:
             pytest.fail(text, pytrace=False)
         else:
             pytest.skip(text)
-
-    def _only_warns(self) -> bool:
-        default = "warn" if self._option("baseline") else "fail"
-        return (self._option("regression") or default) == "warn"
 
 
 def _refuse_options(given: Mapping[str, object]) -> None:
@@ -188,11 +179,11 @@ def message(report: CheckReport) -> str:
     """A verdict as the lines of a failed test."""
     from dlprof.report.gate.wording import headline, side_text, stage_lines
 
-    told = headline(report)
+    head = headline(report)
     lines = [
         report.explanation
-        if report.explanation.startswith(told)
-        else f"{told}: {report.explanation}"
+        if report.explanation.startswith(head)
+        else f"{head}: {report.explanation}"
     ]
     lines.append(f"{side_text(report.change)} against {side_text(report.base)}")
     if report.state == "fail":

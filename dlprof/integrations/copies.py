@@ -8,29 +8,24 @@ import statistics
 import sys
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from dlprof.integrations.ledger import Reading
+from dlprof.integrations.wait_statistics import IterationTimer
 from dlprof.records import Copies, Explanation, WatchedLoader
 
 if TYPE_CHECKING:
     from dlprof.device.patching import Moves, Noticer
-
-BATCHES: Final = 200
-"""Noticed of each loader, unless more are asked for."""
-SECONDS: Final = 10.0
-"""As well, from its first batch."""
 
 
 class ConsumerCopies:
     """Notices them, where torch is loaded and made for an accelerator.
 
     Args:
-        batches: Noticed at most.
+        batches: Noticed at most, within 10 seconds from the first.
         first: Of them that are left out, while queues fill and the device is set up.
     """
 
-    def __init__(self, *, batches: int = BATCHES, first: int = 1) -> None:
+    def __init__(self, *, batches: int = 200, first: int = 1) -> None:
         self._first = max(1, first)
         self._noticer: Noticer | None = None
         if "torch" not in sys.modules:
@@ -40,16 +35,16 @@ class ConsumerCopies:
 
             kind = compiled_for()
             if kind is not None:
-                self._noticer = Noticer(kind, batches=batches, seconds=SECONDS)
+                self._noticer = Noticer(kind, batches=batches, seconds=10.0)
 
-    def noticed(self, reading: Reading) -> Reading | NoticedReading:
+    def noticed(self, reading: IterationTimer) -> IterationTimer | NoticedTimer:
         """A reading whose consumers' copies are noticed as long as they are to be."""
         noticer = self._noticer
         if noticer is None or noticer.over:
             return reading
-        return NoticedReading(reading, noticer)
+        return NoticedTimer(reading, noticer)
 
-    def told(self) -> Copies | None:
+    def to_record(self) -> Copies | None:
         """What they cost; ``None`` where nothing was copied."""
         timed = self._timed()
         if not timed:
@@ -81,15 +76,15 @@ class ConsumerCopies:
         )
 
     def fill(self, known: WatchedLoader) -> WatchedLoader:
-        """The record of the loader with what they cost, or why that can't be told."""
-        copies = self.told()
+        """The record of the loader with what they cost, or why that isn't known."""
+        copies = self.to_record()
         if copies is not None or self._noticer is None or not self._noticer.has_failed():
             return dataclasses.replace(known, copies=copies)
         reasons = {**known.unavailable, "copies": "they were seen, and could not be timed"}
         return dataclasses.replace(known, unavailable=reasons)
 
     def in_stages(self, explanation: Explanation) -> Explanation:
-        """An explanation with the copies told apart from the rest of the step."""
+        """An explanation with the copies separated from the rest of the step."""
         from dlprof.tracing.explain import with_copies  # noqa: PLC0415 - its room imports torch
 
         timed = self._timed()
@@ -100,26 +95,26 @@ class ConsumerCopies:
         return with_copies(explanation, statistics.fmean(exposed), exposed)
 
     def _timed(self) -> list[Moves]:
-        return [] if self._noticer is None else self._noticer.told(self._first)
+        return [] if self._noticer is None else self._noticer.moves(self._first)
 
 
-class NoticedReading:
+class NoticedTimer:
     """A reading between whose batches copies are noticed.
 
     Args:
         reading: What it stands for.
-        noticer: Told when a batch is asked for and when it has come.
+        noticer: Called when a batch is asked for and when it has come.
     """
 
     __slots__ = ("__weakref__", "_noticer", "_reading")
 
-    def __init__(self, reading: Reading, noticer: Noticer) -> None:
+    def __init__(self, reading: IterationTimer, noticer: Noticer) -> None:
         self._reading, self._noticer = reading, noticer
         # It goes with its iterator, wherever the loop was left.
         weakref.finalize(self, noticer.pause).atexit = False
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``Reading.take``."""
+        """As ``IterationTimer.take``."""
         noticer = self._noticer
         if noticer.over:
             return self._reading.take(advance, iterator)

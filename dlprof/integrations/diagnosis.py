@@ -5,15 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 from dlprof.advise.findings import (
     WRONG_DATA,
     Evidence,
-    Experiment,
-    Foresight,
-    Observation,
     Script,
     diagnose,
     find,
@@ -22,7 +18,6 @@ from dlprof.advise.findings.claims import fixed
 from dlprof.advise.findings.evidence import View
 from dlprof.advise.thresholds import OTHERS
 from dlprof.internals import OF_ITERABLES
-from dlprof.model import fit
 from dlprof.records import (
     LENGTH_SIGN,
     Config,
@@ -40,14 +35,6 @@ from dlprof.records import (
 )
 from dlprof.units import counted
 
-_WORTH_TELLING = 0.05
-"""Share of the script's time that a loader and copies of its batches take, from which its causes
-are told: below it the report says that no loader holds the script up."""
-_TOO_FEW_BATCHES = 10
-_FEW_BATCHES = 30
-_MOST_UNTOLD = 3
-_FELT = 0.05
-_ROLE: Final = "present"
 _MAKE_ONCE = "make it once, before the first epoch, or its workers can't persist."
 
 
@@ -65,7 +52,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
 ) -> Diagnosis | None:
     """What is known of the cause, for the loader that costs the script the most with its copies.
 
-    Where that loader's batches tell no cause, its note says why, and the next is looked at.
+    Where that loader's batches show no cause, its note says why, and the next is looked at.
 
     Args:
         loaders: All that were seen.
@@ -80,27 +67,28 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
 
     Returns:
         ``None`` where no loader costs time to speak of; without findings and with notes where
-        none of them tells a cause.
+        none of them shows a cause.
     """
     wrong = {
         each.name: findings for each in loaders if (findings := _wrong_data(each, machine, target))
     }
     machine = _share_of(machine, local_ranks)
-    costly = [each for each in loaders if _cost_s(each) >= _WORTH_TELLING * wall_s and each.batches]
+    # Below this share of the script's time the report says that no loader holds the script up.
+    costly = [each for each in loaders if _cost_s(each) >= 0.05 * wall_s and each.batches]
     costly.sort(key=_cost_s, reverse=True)
-    told = {each.trial_id: each for each in explanations}
+    traced = {each.trial_id: each for each in explanations}
     notes: list[str] = []
     for loader in costly:
         if loader.name in wrong:  # what would make wrong data come faster is no advice
             break
-        explanation = told.get(loader.name)
+        explanation = traced.get(loader.name)
         missing = _missing(explanation, (refused or {}).get(loader.name, ""))
         if explanation is not None and not missing and loader.wait and loader.step:
             evidence = _evidence(loader, explanation, machine, target, usage or Usage())
             script = _script(loader, explanation, wall_s, start_method)
             evidence = dataclasses.replace(evidence, script=script)
             return _with_wrong(_diagnosed(evidence, loader, notes), wrong)
-        if missing and len(notes) < _MOST_UNTOLD:
+        if missing and len(notes) < 3:
             notes.append(f"Why {loader.name} is waited for is not known: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
     found = Diagnosis(config=config, findings=(), notes=tuple(notes))
@@ -121,15 +109,7 @@ def _wrong_data(loader: WatchedLoader, machine: Machine, target: Target) -> tupl
     seen = _data_trial(loader)
     if seen is None or loader.config is None:
         return ()
-    experiment = Experiment(name="the script", role=_ROLE, config=loader.config)
-    found = find(
-        Evidence(
-            machine=machine,
-            target=target,
-            config=loader.config,
-            observations=(Observation(experiment=experiment, trial=seen),),
-        )
-    )
+    found = find(Evidence.of_trial(machine, target, seen, "the script"))
     message = "" if seen.failure is None else seen.failure.message
 
     def said(explanation: str) -> str:
@@ -193,33 +173,29 @@ def _cost_s(loader: WatchedLoader) -> float:
 
 
 def _missing(explanation: Explanation | None, refused: str) -> str:
-    """Why batches that were followed, or were not, tell no cause; empty where they do."""
+    """Why batches that were followed, or were not, show no cause; empty where they do."""
     if explanation is None or not explanation.hooked:
         reasons = explanation.unavailable.values() if explanation is not None else ()
         return refused or next(iter(reasons), "its batches were not traced (--follow does that)")
-    if explanation.batches < _TOO_FEW_BATCHES:
+    if explanation.batches < 10:
         seen = explanation.batches
         batches = f"{seen} batch" if seen == 1 else f"{seen} batches"
-        return f"only {batches} could be traced, and {_TOO_FEW_BATCHES} are needed"
+        return f"only {batches} could be traced, and 10 are needed"
     return ""
 
 
 def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) -> Diagnosis:
     batches = sum(each.batches for each in evidence.explanations())
-    told = [f"Diagnosis of {loader.name} from {batches} traced batches."]
-    if batches < _FEW_BATCHES:
-        told.append("So few batches show little of their spread.")
-    found = diagnose(evidence, [*notes, *told])
+    lines = [f"Diagnosis of {loader.name} from {batches} traced batches."]
+    if batches < 30:
+        lines.append("So few batches show little of their spread.")
+    found = diagnose(evidence, [*notes, *lines])
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
-    return dataclasses.replace(found, notes=(*found.notes, *more, *_made_anew(found, loader)))
-
-
-def _made_anew(found: Diagnosis, loader: WatchedLoader) -> Iterator[str]:
-    """What persistent workers ask for as well, where each epoch makes a loader of its own."""
-    if loader.made < max(2, loader.epochs):
-        return
-    if any(each.code == "startup" for each in found.findings):
-        yield f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}"
+    remade = loader.made >= max(2, loader.epochs)
+    if remade and any(each.code == "startup" for each in found.findings):
+        # Persistent workers ask for that as well.
+        more = (*more, f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}")
+    return dataclasses.replace(found, notes=(*found.notes, *more))
 
 
 def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
@@ -230,61 +206,61 @@ def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
         return ()
     if config.num_workers == evidence.config.num_workers:
         return ()  # how workers start changes nothing between batches
-    told = evidence.predict(config, cores=View.of(evidence).available)
-    if told is None or told.wait_fraction is None:
+    predicted = evidence.predict(config, cores=View.of(evidence).available)
+    if predicted is None or predicted.wait_fraction is None:
         return ()
-    waits = f"{told.wait_fraction * 100:.0f}% waiting"
+    waits = f"{predicted.wait_fraction * 100:.0f}% waiting"
     return (f"With num_workers={config.num_workers} the model predicts {waits} between batches.",)
 
 
 def _evidence(
-    loader: WatchedLoader,
-    explanation: Explanation,
-    machine: Machine,
-    target: Target,
-    usage: Usage,
+    loader: WatchedLoader, explanation: Explanation, machine: Machine, target: Target, usage: Usage
 ) -> Evidence:
     config = explanation.config
+    # Whether others took cores that making batches waited for.
+    waited_s, made_s = sum(explanation.costs.run_queue_s), sum(explanation.costs.cpu_s)
+    crowded = (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores
     plain = dataclasses.replace(
         _plain_trial(loader, config),
         usage=usage,
-        noisy=_is_disturbed(explanation, usage, machine.usable_cores),
+        noisy=crowded and waited_s > 0.05 * (waited_s + made_s),
     )
-    traced = _traced_trial(explanation)
-    evidence = Evidence(
-        machine=machine,
-        target=dataclasses.replace(
-            target,
-            dataset=loader.dataset,
-            kind="iterable" if loader.sampler == OF_ITERABLES else "map",
-            sampler=loader.sampler or None,
-            batches_per_epoch=_batches_per_epoch(loader),
-            batch_size=config.batch_size,
-            call=loader.call,
-        ),
-        config=config,
+    # The first batches, which were followed; their rate is compared with no other.
+    traced = Trial(
+        id=explanation.trial_id,
+        config=explanation.config,
+        repetition=0,
+        outcome="completed",
+        purpose="explain",
+        wait_fraction=explanation.wait_fraction,
+        measured_s=explanation.window_s,
+        window_batches=explanation.batches,
+    )
+    # One epoch that was broken off has no length; beside whole ones its batches count with those.
+    epochs = loader.epochs_completed or (loader.epochs if loader.epochs > 1 else 0)
+    target = dataclasses.replace(
+        target,
+        dataset=loader.dataset,
+        kind="iterable" if loader.sampler == OF_ITERABLES else "map",
+        sampler=loader.sampler or None,
+        batches_per_epoch=max(1, round(loader.batches / epochs)) if epochs else None,
+        batch_size=config.batch_size,
+        call=loader.call,
+    )
+    evidence = Evidence.of_training(
+        machine,
+        target,
+        explanation,
+        plain=plain,
+        traced=traced,
+        name="the script",
+        whole_cpu_s=explanation.step_cpu_s,
+    )
+    return dataclasses.replace(
+        evidence,
         accelerator=None if loader.copies is None else loader.copies.device.partition(":")[0],
-        observations=(
-            Observation(
-                experiment=Experiment(name="the script", role=_ROLE, config=config), trial=plain
-            ),
-            Observation(
-                experiment=Experiment(
-                    name="its first batches", role=_ROLE, config=config, explain=True
-                ),
-                trial=traced,
-                explanation=explanation,
-            ),
-        ),
         step_s=loader.step.mean_s if loader.step else 0.0,
-        has_step=True,
     )
-    calibration = fit([explanation], [plain, traced])
-    step = explanation.stage("step")
-    if step is None or (calibration.in_main is None and calibration.in_workers is None):
-        return evidence
-    predict = Foresight.at_step(calibration, step, whole_cpu_s=explanation.step_cpu_s)
-    return dataclasses.replace(evidence, predict=predict)
 
 
 def _script(
@@ -309,22 +285,6 @@ def _script(
     )
 
 
-def _batches_per_epoch(loader: WatchedLoader) -> int | None:
-    """Of the script's epochs; ``None`` where there was only one, and that was broken off.
-
-    Of epochs that were broken off beside whole ones the batches count with those.
-    """
-    epochs = loader.epochs_completed or (loader.epochs if loader.epochs > 1 else 0)
-    return max(1, round(loader.batches / epochs)) if epochs else None
-
-
-def _is_disturbed(explanation: Explanation, usage: Usage, cores: float) -> bool:
-    """Whether others took cores that making batches waited for."""
-    waited_s, made_s = sum(explanation.costs.run_queue_s), sum(explanation.costs.cpu_s)
-    others = usage.other_cpu_cores or 0.0
-    return others > OTHERS * cores and waited_s > _FELT * (waited_s + made_s)
-
-
 def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:
     """The loader as the script ran it; start-up and the turns of epochs left out of its rate."""
     wait_s = loader.wait.mean_s if loader.wait else 0.0
@@ -341,18 +301,4 @@ def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:
         measured_s=loader.waited_s + loader.stepped_s,
         window_batches=loader.batches,
         copies=loader.copies,
-    )
-
-
-def _traced_trial(explanation: Explanation) -> Trial:
-    """The first batches, which were followed; their rate is compared with no other."""
-    return Trial(
-        id=explanation.trial_id,
-        config=explanation.config,
-        repetition=0,
-        outcome="completed",
-        purpose="explain",
-        wait_fraction=explanation.wait_fraction,
-        measured_s=explanation.window_s,
-        window_batches=explanation.batches,
     )

@@ -1,19 +1,25 @@
-"""What the first batches of a script's loader show to be wrong with its data.
+"""The first batches of a script's loader: whether its data is wrong, and where their time goes.
 
 Of an iterable dataset with several workers: whether the first four batches of all are the same. No
 batch is kept, only two numbers for each sample, from some 1,000 values of it; that takes some
 milliseconds a batch, which count as the script's step.
+They may be followed through its workers as well, and then no more.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dlprof.integrations.ledger import Reading
-from dlprof.internals import OF_ITERABLES, told_length
-from dlprof.records import WatchedLoader
+from dlprof.integrations.copies import ConsumerCopies
+from dlprof.integrations.wait_statistics import IterationTimer
+from dlprof.internals import OF_ITERABLES, promised_length
+from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import SampleCounter, WorkerSamples, is_resampled
+
+if TYPE_CHECKING:
+    from dlprof.tracing.tracer import Tracer
 
 
 class FirstBatches:
@@ -62,7 +68,7 @@ class FirstBatches:
         self.over = True
 
 
-class LookingReading:
+class LookingTimer:
     """A reading whose first batches are looked at; it puts the plain one in its place after that.
 
     Args:
@@ -73,11 +79,13 @@ class LookingReading:
 
     __slots__ = ("_done", "_first", "_reading")
 
-    def __init__(self, reading: Any, first: FirstBatches, done: Callable[[Reading], None]) -> None:
+    def __init__(
+        self, reading: Any, first: FirstBatches, done: Callable[[IterationTimer], None]
+    ) -> None:
         self._reading, self._first, self._done = reading, first, done
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``Reading.take``."""
+        """As ``IterationTimer.take``."""
         first = self._first
         try:
             batch = self._reading.take(advance, iterator)
@@ -100,18 +108,19 @@ class LookingReading:
 def promised_batches(loader: Any) -> int | None:
     """``len(loader)`` as far as the script or torch's own samplers have asked for it.
 
-    Nothing else of the user's is run: of an iterable dataset only what the script was told counts,
+    Nothing else of the user's is run: of an iterable dataset only what the script was given counts,
     and nothing where it draws its shards with replacement, for as long as each worker likes.
     """
     if is_resampled(getattr(loader, "dataset", None)):
         return None
-    told = told_length(loader)
-    if told is not None:
+    length = promised_length(loader)
+    if length is not None:
         size = loader.batch_size
-        return told if size is None else _batches(told, size, drop_last=loader.drop_last)
+        return length if size is None else _batches(length, size, drop_last=loader.drop_last)
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
     known = [each for each in samplers if each is not None]
-    if not known or any(not _is_torchs(each) for each in known):
+    own = (type(each).__module__.startswith("torch.utils.data") for each in known)
+    if not known or not all(own):
         return None
     return None if type(known[0]).__name__ == OF_ITERABLES else len(loader)
 
@@ -120,5 +129,70 @@ def _batches(samples: int, size: int, *, drop_last: bool) -> int:
     return samples // size if drop_last else -(-samples // size)
 
 
-def _is_torchs(sampler: object) -> bool:
-    return type(sampler).__module__.startswith("torch.utils.data")
+class Follower:
+    """Follows the first batches of one loader of a script's.
+
+    Made where torch is loaded already.
+
+    Args:
+        name: The loader's.
+        config: Its settings.
+        batches: Followed, for 10 seconds at most; more where so many would hardly fill the queues.
+
+    Attributes:
+        copies: What its consumers copy to the device meanwhile.
+    """
+
+    def __init__(self, name: str, config: Config, batches: int = 200) -> None:
+        from dlprof.tracing.tracer import Tracer  # noqa: PLC0415 - it imports torch
+
+        self._name, self._config = name, config
+        self._warm_up = config.batches_in_flight + config.num_workers
+        batches = min(2000, max(batches, 4 * self._warm_up))
+        self._tracer: Tracer = Tracer(
+            capacity=batches, stop_after_batches=batches, stop_after_s=10.0
+        )
+        self.copies = ConsumerCopies(batches=batches, first=self._warm_up)
+        self._refused = ""
+
+    @property
+    def refused(self) -> str:
+        """Why batches could not be followed; empty where they could."""
+        return self._refused or next(iter(self._tracer.trace().unavailable.values()), "")
+
+    @property
+    def over(self) -> bool:
+        """Whether it follows no more."""
+        return self._tracer.stopped
+
+    def make(self, loader: Any, iterator: Any, make: Callable[[], None]) -> None:
+        """Make an iterator, followed where its loader lets that be done.
+
+        Args:
+            loader: Whose it is.
+            iterator: The object, whose ``__init__`` is about to run.
+            make: Runs that; what it raises is the script's own.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                adopt = stack.enter_context(self._tracer.making(loader))
+            except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
+                self._refused = f"{type(loader).__name__} refused the hooks ({error})"
+                adopt = None
+            make()
+        if adopt is not None:
+            adopt(iterator)
+
+    def summary(self) -> tuple[Explanation, Timeline] | None:
+        """What the batches have shown so far; the first ones, while queues fill, are left out."""
+        from dlprof.tracing.explain import explain, timeline  # noqa: PLC0415 - torch is loaded
+
+        trace = self._tracer.trace()
+        rows = trace.rows
+        if not rows:
+            return None
+        config, warm_up = self._config, self._warm_up
+        first = rows[warm_up if len(rows) > 2 * warm_up else 0]
+        window = first.asked, rows[-1].yielded
+        explanation = explain(trace, trial_id=self._name, config=config, window=window)
+        return self.copies.in_stages(explanation), timeline(trace, trial_id=self._name)

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, Final, Literal
 
-from dlprof.integrations.ledger import NS, Clock, Reading
+from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer
 from dlprof.internals import ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats import ratio_interval
@@ -38,34 +38,15 @@ from dlprof.units import format_bytes
 LEAD: Final = 2
 """Steps with batches from memory that are left out of each round."""
 
-_LEAST_ROUNDS, _SURE_ROUNDS, _MOST_ROUNDS = 3, 8, 40
-_SURE = 0.015
-"""Half of an interval, as a share of the period, at which no further round is needed."""
-
-_MOST_REPLAYED = 400
-_LEAST_BLOCK, _MOST_BLOCK, _BLOCK_S = 8, 40, 0.05
-"""Batches given again in a round, and how long they should take."""
-
-_EXTRA = 0.5
-"""Time for batches given again, as a share of the time for those of the loader's own, that is kept
-from the round on from which there is an answer."""
+_LEAST_ROUNDS = 3
+_LEAST_BLOCK, _MOST_BLOCK = 8, 40
+"""Batches given again in a round."""
 
 _MOST_BYTES = 512 * 2**20
-_LEAST_KEPT = 4
 _LEVELS = 8
 """Looks at the queues from which it is known how many batches are ready as a rule."""
 
-_MOST_SETTLING = 20
-"""Fillings of the queues after which a round begins however many batches are ready."""
-
-_REST_S, _LONGEST_REST_S, _POLL_S = 1.0, 10.0, 0.002
-_LAST_PUT_S = 0.01
-"""What a worker may still take to send what is in its queue already."""
-
-_TRIES = 3
-_RARE = 5.0
-"""Steps that take so many times as long as usual do something else as well, as to save a model."""
-
+_LONGEST_REST_S = 10.0
 _Phase = Literal["settling", "live", "replaying"]
 
 
@@ -82,7 +63,7 @@ class Headrooms:
         self,
         *,
         clock: Clock,
-        inside: dict[int, Reading | None] | None = None,
+        inside: dict[int, IterationTimer | None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.clock, self.sleep = clock, sleep
@@ -132,7 +113,7 @@ class Backlog:
         return ordered is None or ready is None or ready >= ordered
 
 
-class ReplayingReading:
+class ReplayingTimer:
     """A reading between whose batches some are given again.
 
     Args:
@@ -143,12 +124,12 @@ class ReplayingReading:
 
     __slots__ = ("_base", "_headroom", "_reading")
 
-    def __init__(self, reading: Any, base: Reading, headroom: LoopHeadroom) -> None:
+    def __init__(self, reading: Any, base: IterationTimer, headroom: LoopHeadroom) -> None:
         self._reading, self._base, self._headroom = reading, base, headroom
         headroom.begin_epoch()
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``Reading.take``."""
+        """As ``IterationTimer.take``."""
         return self._headroom.take(self._reading, self._base, advance, iterator)
 
 
@@ -188,11 +169,8 @@ class LoopHeadroom:
         self._came_ns: int | None = None
         self._random_state: Callable[[], None] | None = None
         self._iterator: weakref.ref[Any] | None = None
-        self._base: Reading | None = None
+        self._base: IterationTimer | None = None
         self._settle()
-        self._refuse_if_unfit(config)
-
-    def _refuse_if_unfit(self, config: Config | None) -> None:
         if config is None:
             self._refuse("it has no settings of a DataLoader's")
 
@@ -211,11 +189,11 @@ class LoopHeadroom:
             "batches of one epoch"
         )
 
-    def told(self) -> Headroom | None:
+    def summary(self) -> Headroom | None:
         """The answer; ``None`` where there is none (yet)."""
         if self._figures.count < _LEAST_ROUNDS:
             return None
-        return self._figures.told(
+        return self._figures.summary(
             extra_steps=self._extra_steps,
             extra_s=self._extra_ns / NS,
             overlaps=self._synchronize is not None,
@@ -228,7 +206,7 @@ class LoopHeadroom:
         self._settle()
 
     def take(
-        self, reading: Any, base: Reading, advance: Callable[[Any], Any], iterator: Any
+        self, reading: Any, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
     ) -> Any:
         """The next batch: the loader's own, or one given again.
 
@@ -248,11 +226,15 @@ class LoopHeadroom:
             self._busy = False
 
     def _take(
-        self, reading: Any, base: Reading, advance: Callable[[Any], Any], iterator: Any
+        self, reading: Any, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
     ) -> Any:
         self._base = base
         with self._guarded():
-            self._refuse_where_it_harms()
+            # Batches given again there would mix up what the script does.
+            if threading.current_thread() is not threading.main_thread():
+                self._refuse("its batches are taken in a background thread")
+            elif self._all.inside.get(get_ident()) is not None:
+                self._refuse("its batches are taken inside of another loader")
             self._close_step(Backlog(iterator))
             if self._phase == "replaying":
                 # A loop that is left lets go of its iterator: what follows is the script's again.
@@ -309,7 +291,11 @@ class LoopHeadroom:
             self._pause(backlog)
         elif self._phase == "replaying" and len(self._measured) >= self._edges[-1]:
             self._leave_replaying(now_ns)
-            self._end_round()
+            figures = self._figures
+            figures.add(self._live, [step for _, step in self._measured[LEAD:]])
+            self._settle()
+            if figures.replayed >= 400 or figures.count >= 40 or figures.sure:
+                self._finish()
 
     def _note_settling(self, step_ns: int, backlog: Backlog, *, alone: bool) -> None:
         self._since += 1
@@ -325,13 +311,6 @@ class LoopHeadroom:
         if self._workers and level is not None:
             self._levels.append(level)
 
-    def _refuse_where_it_harms(self) -> None:
-        """Where batches given again would mix up what the script does."""
-        if threading.current_thread() is not threading.main_thread():
-            self._refuse("its batches are taken in a background thread")
-        elif self._all.inside.get(get_ident()) is not None:
-            self._refuse("its batches are taken inside of another loader")
-
     @property
     def _lead(self) -> int:
         """Batches of the loader's own that are left out before a round."""
@@ -340,23 +319,24 @@ class LoopHeadroom:
 
     def _is_settled(self, backlog: Backlog) -> bool:
         kept = self._block and len(self._copies) >= self._block + LEAD
-        if not kept or self._since < self._lead or not self._may_go_on():
+        if not kept or self._since < self._lead:
+            return False
+        # From the answer on, batches given again take at most half of the time of the loader's own.
+        own_ns = self._clock() - self._began_ns - self._extra_ns
+        if self._figures.count >= _LEAST_ROUNDS and self._extra_ns > 0.5 * own_ns:
             return False
         if self._hindered > self._since / 2:
             return False
         level = backlog.ready if self._workers else None
         if level is None:
             return True
-        long = self._since >= _MOST_SETTLING * max(1, self._in_flight)
+        # After so many fillings of the queues, a round begins however many batches are ready.
+        long = self._since >= 20 * max(1, self._in_flight)
         if self._usual is None or long:
             if len(self._levels) < _LEVELS:
                 return False
             self._usual = math.ceil(statistics.median(self._levels))
         return level <= self._usual
-
-    def _may_go_on(self) -> bool:
-        own_ns = self._clock() - self._began_ns - self._extra_ns
-        return self._figures.count < _LEAST_ROUNDS or self._extra_ns <= _EXTRA * own_ns
 
     def _settle(self) -> None:
         self._phase: _Phase = "settling"
@@ -385,7 +365,7 @@ class LoopHeadroom:
             return
         if not self._is_at_rest(backlog, live):
             self._unrested += 1
-            if self._unrested >= _TRIES:
+            if self._unrested >= 3:
                 self._refuse(f"its workers did not come to rest in {_LONGEST_REST_S:g} s")
             self._skip(self._clock())
             self._settle()
@@ -405,13 +385,14 @@ class LoopHeadroom:
         if backlog.ready is None:
             self._all.sleep(min(_LONGEST_REST_S, 1.5 * expected_s))
             return True
-        longest_s = min(_LONGEST_REST_S, max(_REST_S, 4 * expected_s))
+        longest_s = min(_LONGEST_REST_S, max(1.0, 4 * expected_s))
         began_ns = self._clock()
         while not backlog.at_rest:
             if self._clock() - began_ns > longest_s * NS:
                 return False
-            self._all.sleep(_POLL_S)
-        self._all.sleep(_LAST_PUT_S)
+            self._all.sleep(0.002)
+        # What a worker may still take to send what is in its queue already.
+        self._all.sleep(0.01)
         return True
 
     def _give_again(self) -> Any:
@@ -435,13 +416,6 @@ class LoopHeadroom:
         if self._base is not None:
             self._base.skip(now_ns - self._left_ns)
 
-    def _end_round(self) -> None:
-        self._figures.add(self._live, [step for _, step in self._measured[LEAD:]])
-        self._settle()
-        figures = self._figures
-        if figures.replayed >= _MOST_REPLAYED or figures.count >= _MOST_ROUNDS or figures.sure:
-            self._finish()
-
     # Batches that are kept.
 
     def _look_at(self, batch: Any) -> None:
@@ -458,7 +432,11 @@ class LoopHeadroom:
 
         size = size_of(batch)
         if not self._block:
-            self._choose_block(size)
+            # As many as take 50 ms.
+            step_s = statistics.median(self._settling_steps) / NS
+            wanted = math.ceil(0.05 / max(step_s, 1e-9))
+            fits = _MOST_BYTES // max(1, size) - LEAD
+            self._shorten_block(size, min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits))
         elif sum(kept for kept, _ in self._copies) + size > _MOST_BYTES:
             self._shorten_block(size)
         if self._refused or (self._block and len(self._copies) >= self._block + LEAD):
@@ -469,16 +447,10 @@ class LoopHeadroom:
             self._refuse(f"its batches can't be copied ({type(error).__name__}: {error})")
         self._skip(self._clock())
 
-    def _choose_block(self, size: int) -> None:
-        step_s = statistics.median(self._settling_steps) / NS
-        wanted = math.ceil(_BLOCK_S / max(step_s, 1e-9))
-        fits = _MOST_BYTES // max(1, size) - LEAD
-        self._shorten_block(size, min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits))
-
     def _shorten_block(self, size: int, block: int | None = None) -> None:
         """To as many batches as are kept, or to so many."""
         self._block = len(self._copies) - LEAD if block is None else block
-        if self._block < _LEAST_KEPT:
+        if self._block < 4:
             self._refuse(f"its batches of {format_bytes(size)} are too large to keep some")
 
     def _find_device(self) -> None:
@@ -588,13 +560,14 @@ class Rounds:
     @property
     def sure(self) -> bool:
         """Whether no further round is needed."""
-        if self.count < _SURE_ROUNDS:
+        if self.count < 8:
             return False
         periods, _, steps = self._means(usual_only=True)
         share = ratio_interval(steps, periods)
-        return share.high is not None and share.high - share.value <= _SURE
+        # A half-width of so much of the period needs no further round.
+        return share.high is not None and share.high - share.value <= 0.015
 
-    def told(self, *, extra_steps: int, extra_s: float, overlaps: bool) -> Headroom:
+    def summary(self, *, extra_steps: int, extra_s: float, overlaps: bool) -> Headroom:
         """The record.
 
         Args:
@@ -628,8 +601,9 @@ class Rounds:
         """Each round's period, wait, and step with batches given again, in seconds."""
         most_live = most_again = math.inf
         if usual_only:
-            most_live = _RARE * statistics.median(step for each in self._live for _, step in each)
-            most_again = _RARE * statistics.median(step for each in self._again for step in each)
+            # Much longer steps do something else as well, such as to save a model.
+            most_live = 5.0 * statistics.median(step for each in self._live for _, step in each)
+            most_again = 5.0 * statistics.median(step for each in self._again for step in each)
         found: tuple[list[float], list[float], list[float]] = ([], [], [])
         for live, again in zip(self._live, self._again, strict=True):
             own = [each for each in live if each[1] <= most_live]

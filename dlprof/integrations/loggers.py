@@ -76,7 +76,7 @@ def prometheus(
     Args:
         path: In the collector's folder, ending in ``.prom``; ranks of a job write a file each,
             with ``.rankN`` in its name.
-        loader: The label ``loader``, which tells several loaders apart; each needs its own file.
+        loader: The label ``loader``, which keeps several loaders apart; each needs its own file.
         environ: Where ``RANK`` and ``WORLD_SIZE`` are looked up.
 
     Raises:
@@ -92,7 +92,8 @@ def prometheus(
     rank = read_rank(environ)
     file = file if rank is None else rank.file(file)
     replaceable(file)
-    labels = f'{{loader="{_escaped(loader)}",rank="{0 if rank is None else rank.rank}"}}'
+    label = loader.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    labels = f'{{loader="{label}",rank="{0 if rank is None else rank.rank}"}}'
 
     def log(values: dict[str, float]) -> None:
         replace_file(file, "".join(_lines(values, labels)).encode())
@@ -109,7 +110,3 @@ def _lines(values: Mapping[str, float], labels: str) -> list[str]:
             f"dlprof_{name}{labels} {values[f'dlprof/{key}']!r}\n"
         )
     return lines
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -28,12 +28,12 @@ def load_ipython_extension(shell: Any) -> None:
 
         with watch_all(DataLoader, name=_NAME) as seen:
             shell.run_cell(cell)
-        sys.stdout.write("".join(_told(each, shell.user_ns) for each in seen) or _NONE)
+        sys.stdout.write("".join(_text(each, shell.user_ns) for each in seen) or _NONE)
 
     shell.register_magic_function(dlprof, magic_kind="cell", magic_name="dlprof")
 
 
-def _told(watched: Watched[Any], variables: dict[str, Any]) -> str:
+def _text(watched: Watched[Any], variables: dict[str, Any]) -> str:
     """One loader: its summary, and what finds out why the loop waits."""
     loader, summary = loader_of(watched), watched.summary()
     hint = ""

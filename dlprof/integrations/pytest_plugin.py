@@ -2,6 +2,11 @@
 
 pytest imports this in every run of every project that has dlprof installed, so it imports nothing
 but pytest itself, and does nothing until an option names what to compare with.
+
+Where tests run in several processes, a check is kept alone on the machine: every other test holds a
+lock that many may hold, and a check waits until nobody does, and holds it alone. Whoever wants it
+first goes through a gate, where a waiting check stops all that come later: else tests that overlap
+could keep it waiting for ever.
 """
 # ruff: noqa: PLC0415 - what measures is imported when a test measures
 
@@ -10,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +26,14 @@ import pytest
 if TYPE_CHECKING:
     from dlprof.integrations.checking import Checker
 
+
 MARK = "dlprof"
 FIXTURE = "dlprof_check"
 SKIP_VARIABLE = "DLPROF_SKIP"
 
 _TURNS_KEY = "dlprof_turns"
 _NO_BASE = "dlprof has nothing to compare with: give --dlprof-against REF or --dlprof-baseline FILE"
-_TOLD = "asked for by --dlprof-skip"
+_ASKED = "asked for by --dlprof-skip"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
     save = config.getoption("dlprof_save")
     if save and Path(config.invocation_params.dir, save).is_file():
         raise pytest.UsageError(f"--dlprof-save {save} is a file. Give a folder.")
-    if not _has_base(config) or _told_to_skip(config):
+    if not _has_base(config) or _is_skipped(config):
         return
     folder = getattr(config, "workerinput", {}).get(_TURNS_KEY)
     if folder is not None:
@@ -98,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what was told to be skipped, and checks that have nothing to compare with.
+    """Skip what is to be skipped, and checks that have nothing to compare with.
 
     Args:
         config: pytest's.
@@ -106,8 +113,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         checks = _checks(item)
-        if _told_to_skip(config) and (checks or item.get_closest_marker(MARK)):
-            item.add_marker(pytest.mark.skip(reason=_TOLD))
+        if _is_skipped(config) and (checks or item.get_closest_marker(MARK)):
+            item.add_marker(pytest.mark.skip(reason=_ASKED))
         elif checks and not _has_base(config):
             item.add_marker(pytest.mark.skip(reason=_NO_BASE))
 
@@ -118,8 +125,8 @@ def dlprof_check(request: pytest.FixtureRequest) -> Checker:
     from dlprof.integrations.checking import Checker
 
     # Who asks for it within a test could not be marked before.
-    if _told_to_skip(request.config):
-        pytest.skip(_TOLD)
+    if _is_skipped(request.config):
+        pytest.skip(_ASKED)
     if not _has_base(request.config):
         pytest.skip(_NO_BASE)
     return Checker(request)
@@ -133,9 +140,9 @@ def _has_base(config: pytest.Config) -> bool:
     return bool(config.getoption("dlprof_against") or config.getoption("dlprof_baseline"))
 
 
-def _told_to_skip(config: pytest.Config) -> bool:
-    told: bool = config.getoption("dlprof_skip")
-    return told or bool(os.environ.get(SKIP_VARIABLE))
+def _is_skipped(config: pytest.Config) -> bool:
+    skip: bool = config.getoption("dlprof_skip")
+    return skip or bool(os.environ.get(SKIP_VARIABLE))
 
 
 class _TurnsOfController:
@@ -146,7 +153,7 @@ class _TurnsOfController:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker of xdist's, before it starts."""
+        """Say so to a worker of xdist's, before it starts."""
         node.workerinput[_TURNS_KEY] = self._folder
 
     def pytest_unconfigure(self) -> None:
@@ -163,9 +170,52 @@ class _TurnsOfWorkers:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wait for one's turn before anything of a test begins."""
-        from dlprof.integrations.turns import Turns
-
         turns = Turns(self._folder)
         with contextlib.ExitStack() as stack:
             stack.enter_context(turns.alone() if _checks(item) else turns.together())
             return (yield)
+
+
+class Turns:
+    """Takes turns with other processes that name the same folder.
+
+    Where files can't be locked nobody waits.
+
+    Args:
+        folder: Exists, and holds nothing else.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._gate = folder / "gate"
+        self._room = folder / "room"
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Hold off checks, not tests."""
+        with contextlib.ExitStack() as stack:
+            with _held(self._gate, alone=True):
+                stack.enter_context(_held(self._room, alone=False))
+            yield
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold off everybody."""
+        with _held(self._gate, alone=True), _held(self._room, alone=True):
+            yield
+
+
+@contextlib.contextmanager
+def _held(path: Path, *, alone: bool) -> Iterator[None]:
+    """The lock of a file, which is created where it doesn't exist."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,26 +1,27 @@
-"""Which process of a job this is, by what torchrun and its like tell in the environment."""
+"""Which process of a job this is, and what its ranks get of the data.
+
+torchrun and its like say the first in the environment. Of the data some ranks may get none, or rank
+0 loads it all.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from dlprof.errors import DlprofError
 from dlprof.machine.portable import began_at
-from dlprof.records import WatchedLoader
+from dlprof.records import Config, Diagnosis, Estimate, Finding, Fix, WatchedLoader
 from dlprof.store import read_run
 from dlprof.store.format import SUFFIX
 
-_PATIENCE_S, _PAUSE_S = 3.0, 0.25
 _TOGETHER = timedelta(minutes=2)
 """Between the starts of the ranks of one job on one machine, at most."""
-
-_ATTEMPTS = 7
-"""Attempts of a job that never share a name with another's of the next process number."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +54,7 @@ class Rank:
 
 
 def read_others(
-    rank: Rank,
-    path: Path,
-    began_at: str,
-    *,
-    wait_s: float = _PATIENCE_S,
-    sleep: Callable[[float], None] = time.sleep,
+    rank: Rank, path: Path, began_at: str, *, sleep: Callable[[float], None] = time.sleep
 ) -> dict[int, tuple[WatchedLoader, ...]]:
     """What the other ranks of this machine have seen of their loaders, each to its end.
 
@@ -68,7 +64,6 @@ def read_others(
         rank: Of this process.
         path: Its run file.
         began_at: When that was begun: an older file is of another job.
-        wait_s: How long to wait for them to end.
         sleep: Waits for so many seconds.
     """
     first = rank.rank // rank.local_size * rank.local_size
@@ -76,6 +71,7 @@ def read_others(
     head, _, tail = path.name.rpartition(f".rank{rank.rank}")
     seen: dict[int, tuple[WatchedLoader, ...]] = {}
     job_began = datetime.fromisoformat(began_at) - _TOGETHER
+    waits = 12  # of a quarter of a second
     while left:
         for other in sorted(left):
             with contextlib.suppress(DlprofError):  # it has none yet
@@ -84,34 +80,33 @@ def read_others(
                 if of_this_job and run.script is not None and run.script.ending != "running":
                     seen[other] = run.watched
         left -= seen.keys()
-        if wait_s <= 0:
+        if not waits:
             break
         if left:
-            sleep(_PAUSE_S)
-        wait_s -= _PAUSE_S
+            sleep(0.25)
+        waits -= 1
     return seen
 
 
 def read_rank(environ: Mapping[str, str]) -> Rank | None:
-    """The rank of this process; ``None`` where it is the only one, or that isn't told."""
+    """The rank of this process; ``None`` where it is the only one, or that isn't known."""
     try:
         rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
     except (KeyError, ValueError):
         return None
     if size <= 1 or not 0 <= rank < size:
         return None
-    return Rank(rank=rank, world_size=size, local_size=_local_size(environ, size))
+    here = environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's
+    local_size = min(max(1, int(here)), size) if here.isdecimal() else 1
+    return Rank(rank=rank, world_size=size, local_size=local_size)
 
 
 def job_moment(
-    environ: Mapping[str, str],
-    parent: int,
-    *,
-    began_at: Callable[[int], float | None] = began_at,
+    environ: Mapping[str, str], parent: int, *, began_at: Callable[[int], float | None] = began_at
 ) -> datetime:
     """What the run files of this job are named after: the same moment for all ranks of a machine.
 
-    torchrun starts all of them, so it is when torchrun began. The fraction of its second tells jobs
+    torchrun starts all of them, so it is when torchrun began. The fraction of its second keeps jobs
     apart that began together, and the attempts of one. Without torchrun it is now.
 
     Args:
@@ -122,13 +117,115 @@ def job_moment(
     began_s = began_at(parent) if "TORCHELASTIC_RUN_ID" in environ else None
     if began_s is None:
         return datetime.now().astimezone()
-    told = environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    attempt = int(told) if told.isdecimal() else 0
-    apart = (_ATTEMPTS * parent + attempt) % 1_000_000
+    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    attempt = int(restarts) if restarts.isdecimal() else 0
+    # Seven attempts of a job never share a name with another's of the next process number.
+    apart = (7 * parent + attempt) % 1_000_000
     return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
 
 
-def _local_size(environ: Mapping[str, str], world_size: int) -> int:
-    """Ranks of this machine: as torchrun tells; one where nobody does."""
-    told = environ.get("LOCAL_WORLD_SIZE", "")
-    return min(max(1, int(told)), world_size) if told.isdecimal() else 1
+_DISPATCH = """config = accelerate.DataLoaderConfiguration(dispatch_batches=False)
+accelerator = accelerate.Accelerator(dataloader_config=config)"""
+
+
+def with_ranks(
+    found: Diagnosis | None,
+    loaders: Sequence[WatchedLoader],
+    others: Mapping[int, Sequence[WatchedLoader]],
+) -> Diagnosis | None:
+    """A diagnosis of rank 0 with what it can't show by itself.
+
+    Args:
+        found: Without that; ``None`` where no loader costs time to speak of.
+        loaders: What rank 0 has seen.
+        others: What other ranks have seen, by their number, each to its end.
+    """
+    poor = [*itertools.chain.from_iterable(_unfed(each, others) for each in loaders)]
+    slow = [*itertools.chain.from_iterable(map(_dispatched, loaders))]
+    if not poor and not slow:
+        return found
+    if found is None:
+        config = next((each.config for each in loaders if each.config is not None), Config())
+        found = Diagnosis(config=config)
+    # As in a profile, where workers without data come before what would speed up the others.
+    return dataclasses.replace(found, findings=(*poor, *slow, *found.findings))
+
+
+def _unfed(
+    loader: WatchedLoader, others: Mapping[int, Sequence[WatchedLoader]]
+) -> Iterator[Finding]:
+    """Ranks that iterate a loader as others do, and get no data of it, or far less."""
+    if loader.loads_for > 1:  # its batches reach other ranks in another way
+        return
+    made = {0: loader}
+    made |= {
+        rank: each for rank, seen in others.items() for each in seen if each.name == loader.name
+    }
+    batches = {rank: each.batches / max(1, each.epochs) for rank, each in sorted(made.items())}
+    most = max(batches.values())
+    # A rank with at most half of the batches of the one that got most lacks data.
+    poor = [rank for rank, count in batches.items() if count <= 0.5 * most]
+    # A loader of rank 0 alone has no others, and how a few batches fall between ranks says little.
+    if len(made) < 2 or most < 10 or not poor:
+        return
+    none = all(batches[rank] == 0 for rank in poor)
+    named = f"{'Rank' if len(poor) == 1 else 'Ranks'} {', '.join(map(str, poor))}"
+    verb = "gets" if len(poor) == 1 else "get"
+    counts = ", ".join(f"{rank}: {count:.0f}" for rank, count in batches.items())
+    text = (
+        "Cut the data into more shards, a multiple of ranks times workers, and split them by "
+        "steps: shards[rank::world_size]."
+    )
+    if loader.dataset.startswith("datasets."):
+        text += " split_dataset_by_node does that where the shards are a multiple of the ranks."
+    elif "webdataset" in loader.kind + loader.dataset:
+        text += " Or draw shards at random: ResampledShards gives each rank as many as it asks for."
+    yield Finding(
+        code="workers.unfed",
+        severity="high",
+        title=f"{named} of {len(made)} {verb} {'no' if none else 'far less'} data",
+        explanation=f"Batches an epoch of {loader.name} by rank: {counts}. A training that "
+        "synchronizes its ranks stops, or hangs, when the first of them runs out.",
+        evidence={
+            "unfed_ranks": poor,
+            "batches_by_rank": {str(rank): count for rank, count in batches.items()},
+            "seen_in": [loader.name],
+        },
+        fix=Fix(text=text),
+        cost=1.0,
+    )
+
+
+def _dispatched(loader: WatchedLoader) -> Iterator[Finding]:
+    """Rank 0 loads for all ranks, as accelerate does for iterable datasets unless set otherwise."""
+    wait, ranks = loader.wait_fraction or 0.0, loader.loads_for
+    if ranks < 2 or wait < 0.05:  # what holds nobody up is no fault
+        return
+    gain = 1 / (1 - wait + wait / ranks)
+    text = (
+        "Set dispatch_batches=False, so that each rank loads its own batches. The dataset has to "
+        "split by rank: otherwise each rank reads all of it and drops what is of the others."
+    )
+    if loader.dataset.startswith("datasets."):
+        text = (
+            "Set dispatch_batches=False, so that each rank loads its own shards; the dataset needs "
+            f"{ranks} of them or more (num_shards), best a multiple of ranks times workers."
+        )
+    yield Finding(
+        code="workers.unfed",
+        severity="high" if wait >= 1 / 4 else "medium",
+        title=f"Rank 0 loads the batches of all {ranks} ranks",
+        explanation=f"accelerate dispatches batches from rank 0: before each step {loader.name} "
+        f"makes {ranks} batches there, and the loaders of the other ranks "
+        f"are idle. Rank 0 waits for data in {wait:.0%} of its loop.",
+        evidence={
+            "ranks": ranks,
+            "wait_fraction": wait,
+            "gain_from": "bound",
+            "gain_at": "at most",
+            "seen_in": [loader.name],
+        },
+        fix=Fix(text=text, code=_DISPATCH),
+        predicted_gain=Estimate(value=gain),
+        cost=wait * (1 - 1 / ranks),
+    )

@@ -1,4 +1,4 @@
-"""Every loader that a script iterates, told apart by where it was made, in bounded memory."""
+"""Every loader that a script iterates, known by where it was made, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from dlprof.integrations.first_batches import FirstBatches, LookingReading, promised_batches
-from dlprof.integrations.following import BATCHES, FEW, Follower
-from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingReading
-from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
-from dlprof.integrations.loaders import describe
-from dlprof.integrations.patches import Method, wrap_methods
-from dlprof.integrations.places import Place, is_library, place_of
+from dlprof.integrations.first_batches import FirstBatches, Follower, LookingTimer, promised_batches
+from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
+from dlprof.integrations.loaders import CallSite, call_site_of, describe, is_library
+from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer, Pace, WaitStatistics
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import call_at, call_of, ranks_served
@@ -29,7 +26,6 @@ from dlprof.targets.adapters import call_at, call_of, ranks_served
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
 _MOST_LOADERS = 64
-_MOST_DATASETS = 4  # told apart among loaders that are alike in all else
 _OTHERS = "other loaders"
 _READING = "_dlprof_reading"
 _NOT_THE_USERS = (*LOADING_MODULES, "dlprof.")
@@ -53,7 +49,7 @@ class _Seen:
             asked for it in one of them.
     """
 
-    ledger: Ledger
+    ledger: WaitStatistics
     known: WatchedLoader
     dataset: weakref.ref[Any] | None
     made: int = 0
@@ -90,12 +86,12 @@ class _Made:
     """
 
     loader: weakref.ref[Any]
-    place: Place
+    place: CallSite
     call: LoaderCall
     seen: _Seen | None = None
 
 
-class Recorder:
+class LoaderRecorder:
     """Watches all DataLoaders of this process, once it is attached.
 
     Args:
@@ -124,8 +120,8 @@ class Recorder:
         self._follow = follow
         self._process = os.getpid()
         # Threads that share a loader make iterators of it at once; forked ones have no use for it.
-        self._telling_apart = threading.RLock()
-        self._inside: dict[int, Reading | None] = {}
+        self._finding = threading.RLock()
+        self._inside: dict[int, IterationTimer | None] = {}
         self._headrooms = Headrooms(clock=clock, inside=self._inside) if headroom else None
         self._made: dict[int, _Made] = {}
         self._groups: dict[object, list[_Seen]] = {}
@@ -168,7 +164,12 @@ class Recorder:
             duplicated=None if seen.first is None else seen.first.duplicated,
             asks_worker=None if seen.asks is None else seen.asks(),
         )
-        record = _with_headroom(record, seen.headroom)
+        if seen.headroom is not None:
+            summary, why_not = seen.headroom.summary(), seen.headroom.why_not
+            reasons = {"headroom": why_not} if summary is None and why_not else {}
+            record = dataclasses.replace(
+                record, headroom=summary, unavailable={**record.unavailable, **reasons}
+            )
         if record.duplicated:
             why = {"samples_per_s": "its workers yield the same samples"}
             record = dataclasses.replace(
@@ -179,21 +180,21 @@ class Recorder:
         return record
 
     def followed(self, *, over: bool) -> dict[str, tuple[Explanation, Timeline]]:
-        """What the first batches of loaders told, by the loader's name.
+        """What the first batches of loaders showed, by the loader's name.
 
         Args:
             over: Whether only of those that are followed no more.
         """
-        told = {}
+        summaries = {}
         for seen in self._seen:
             follower = seen.follower
             if follower is None or (over and not follower.over):
                 continue
             with self._guarded(f"the batches of {seen.known.name} could not be traced"):
-                found = follower.told()
+                found = follower.summary()
                 if found is not None:
-                    told[seen.known.name] = found
-        return told
+                    summaries[seen.known.name] = found
+        return summaries
 
     def refusals(self) -> dict[str, str]:
         """Why the batches of loaders could not be followed, by the loader's name."""
@@ -207,7 +208,10 @@ class Recorder:
 
     def _around_loader(self, method: Method) -> Method:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is that method
-            self._note_made(loader, sys._getframe(1))  # noqa: SLF001 - the only way to know the caller
+            with self._guarded("a loader's place could not be found"):
+                known = self._made.get(id(loader))
+                if known is None or known.loader() is not loader:
+                    self._remember(loader, sys._getframe(1))  # noqa: SLF001 - the only way to know the caller
             method(loader, *args, **kwargs)
 
         return __init__
@@ -256,27 +260,21 @@ class Recorder:
         reading, _ = seen.ledger.open(make)
         noticed: Any = reading if follower is None else follower.copies.noticed(reading)
         if seen.headroom is not None:
-            noticed = ReplayingReading(noticed, reading, seen.headroom)
+            noticed = ReplayingTimer(noticed, reading, seen.headroom)
         with self._guarded("how many batches a loader promises could not be seen"):
             seen.promise(promised_batches(loader))
         if seen.first is not None and not seen.first.over:
             # Each epoch has its own until one of them shows something.
             seen.first = seen.first.again()
             plainly = functools.partial(_read_by, weakref.ref(iterator))
-            noticed = LookingReading(noticed, seen.first, plainly)
+            noticed = LookingTimer(noticed, seen.first, plainly)
         setattr(iterator, _READING, noticed)
-
-    def _note_made(self, loader: Any, frame: FrameType) -> None:
-        with self._guarded("a loader's place could not be found"):
-            known = self._made.get(id(loader))
-            if known is None or known.loader() is not loader:
-                self._remember(loader, frame)
 
     def _remember(self, loader: Any, frame: FrameType) -> _Made:
         key = id(loader)
         gone = weakref.ref(loader, lambda _: self._made.pop(key, None))
         call = call_at(frame, is_library) or call_of(loader) or LoaderCall()
-        self._made[key] = made = _Made(gone, place_of(frame), call)
+        self._made[key] = made = _Made(gone, call_site_of(frame), call)
         return made
 
     def _seen_as(self, loader: Any) -> _Seen:
@@ -284,13 +282,13 @@ class Recorder:
         made = self._made.get(id(loader))
         if made is None or made.loader() is not loader:
             made = self._remember(loader, sys._getframe(1))  # noqa: SLF001 - where it is iterated, for want of better
-        with self._telling_apart:
+        with self._finding:
             if made.seen is None:
                 made.seen = self._find(loader, made.place, made.call)
                 made.seen.made += 1
             return made.seen
 
-    def _find(self, loader: Any, place: Place, call: LoaderCall) -> _Seen:
+    def _find(self, loader: Any, place: CallSite, call: LoaderCall) -> _Seen:
         known = dataclasses.replace(describe(loader, name=""), call=call)
         group = self._groups.setdefault(
             (place.callers, known.kind, known.config, known.dataset), []
@@ -300,42 +298,36 @@ class Recorder:
             if seen.is_over(dataset):
                 seen.dataset = _reference(dataset)
                 return seen
-        if len(group) >= _MOST_DATASETS:
+        if len(group) >= 4:  # kept apart among loaders that are alike in all else
             return group[-1]
         if len(self._seen) >= _MOST_LOADERS:
-            return self._other()
+            if self._others is None:
+                why = {"config": f"these are several, made after the first {_MOST_LOADERS}"}
+                known = WatchedLoader(name=_OTHERS, unavailable=why)
+                self._others = _Seen(self._new_ledger(), known, None)
+            return self._others
         first, called = place.line(0, self._folder), place.line(1, self._folder)
-        named = dataclasses.replace(
-            known, name=self._free_name(first or known.kind), place=first, called_from=called
-        )
+        name, taken = first or known.kind, {seen.known.name for seen in self._seen}
+        if name in taken:
+            numbered = (f"{name} #{number}" for number in itertools.count(2))
+            name = next(each for each in numbered if each not in taken)
+        named = dataclasses.replace(known, name=name, place=first, called_from=called)
         first_batches = FirstBatches.of(named, dataset)
         seen = _Seen(self._new_ledger(), named, _reference(dataset), first=first_batches)
         if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
             seen.asks = self._asks  # a worker_init_fn is given its worker's number
         if self._follow and named.config is not None:
-            seen.follower = Follower(
-                named.name, named.config, BATCHES if self._headrooms is None else FEW
-            )
+            # Steps that are to be measured by themselves as well begin behind the followed ones.
+            few = 200 if self._headrooms is None else 60
+            seen.follower = Follower(named.name, named.config, batches=few)
         if self._headrooms is not None:
             seen.headroom = self._headrooms.of(named.config, seen.looks_at_none)
         group.append(seen)
         self._seen.append(seen)
         return seen
 
-    def _other(self) -> _Seen:
-        if self._others is None:
-            why = {"config": f"these are several, made after the first {_MOST_LOADERS}"}
-            known = WatchedLoader(name=_OTHERS, unavailable=why)
-            self._others = _Seen(self._new_ledger(), known, None)
-        return self._others
-
-    def _free_name(self, wanted: str) -> str:
-        taken = {seen.known.name for seen in self._seen}
-        numbered = (f"{wanted} #{number}" for number in itertools.count(2))
-        return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
-
-    def _new_ledger(self) -> Ledger:
-        return Ledger(
+    def _new_ledger(self) -> WaitStatistics:
+        return WaitStatistics(
             clock=self._clock,
             began_ns=self.began_ns,
             inside=self._inside,
@@ -357,15 +349,6 @@ class Recorder:
             fault = f"{what}: {type(error).__name__}: {error}"
             if fault not in self.faults[:_MOST_LOADERS]:
                 self.faults.append(fault)
-
-
-def _with_headroom(record: WatchedLoader, headroom: LoopHeadroom | None) -> WatchedLoader:
-    """The record with what a perfect loader would bring, or why that isn't known."""
-    if headroom is None:
-        return record
-    told, why = headroom.told(), headroom.why_not
-    reasons = {"headroom": why} if told is None and why else {}
-    return dataclasses.replace(record, headroom=told, unavailable={**record.unavailable, **reasons})
 
 
 def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:
@@ -405,7 +388,7 @@ def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
 
 def _around_next(method: Method) -> Method:
     def __next__(iterator: Any) -> Any:  # noqa: N807 - it is that method
-        reading: Reading | None = getattr(iterator, _READING)
+        reading: IterationTimer | None = getattr(iterator, _READING)
         return method(iterator) if reading is None else reading.take(method, iterator)
 
     return __next__
@@ -416,3 +399,45 @@ def _reference(dataset: object) -> weakref.ref[Any] | None:
         return weakref.ref(dataset)
     except TypeError:
         return None
+
+
+Method = Callable[..., Any]
+Wrap = Callable[[Method], Method]
+
+
+def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
+    """Wrap methods in a class, in its present subclasses, and in those still to be defined.
+
+    Only where a class defines a method itself; so the wrapped methods of a class and its base may
+    run inside one another, and each wrapper has to know whether it is the outermost.
+
+    Args:
+        cls: The base class.
+        wraps: For each method's name, what makes its replacement.
+    """
+    for each in _with_subclasses(cls):
+        _wrap_own(each, wraps)
+    inherited = cls.__dict__.get("__init_subclass__")
+
+    def __init_subclass__(derived: type[Any], /, **kwargs: Any) -> None:  # noqa: N807 - it is that method
+        if inherited is None:
+            super(cls, derived).__init_subclass__(**kwargs)
+        else:
+            inherited.__func__(derived, **kwargs)
+        _wrap_own(derived, wraps)
+
+    setattr(cls, "__init_subclass__", classmethod(__init_subclass__))  # noqa: B010 - mypy refuses to assign a method
+
+
+def _wrap_own(cls: type[Any], wraps: dict[str, Wrap]) -> None:
+    for name, wrap in wraps.items():
+        method = cls.__dict__.get(name)
+        if callable(method):
+            setattr(cls, name, functools.wraps(method)(wrap(method)))
+
+
+def _with_subclasses(cls: type[Any]) -> list[type[Any]]:
+    found = [cls]
+    for each in cls.__subclasses__():
+        found += [derived for derived in _with_subclasses(each) if derived not in found]
+    return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import importlib.abc
 import importlib.metadata
+import importlib.util
 import multiprocessing
 import os
 import platform
@@ -14,21 +16,19 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 from dlprof.errors import DlprofError
-from dlprof.integrations.between_ranks import with_ranks
 from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.integrations.imports import AfterImport
-from dlprof.integrations.ledger import NEVER_NS, NS, Clock
-from dlprof.integrations.meanwhile import Meanwhile
-from dlprof.integrations.ranks import Rank, read_others
-from dlprof.integrations.recorder import DATALOADER_MODULE, Recorder
+from dlprof.integrations.ranks import Rank, read_others, with_ranks
+from dlprof.integrations.recorder import DATALOADER_MODULE, LoaderRecorder
 from dlprof.integrations.script import Ending, Program, as_main, execute, show_fault
-from dlprof.integrations.tuned import tune_all
-from dlprof.machine import inspect_machine
+from dlprof.integrations.wait_statistics import NEVER_NS, NS, Clock
+from dlprof.internals import iterator_maker, set_iterator_maker
+from dlprof.machine import Sampler, Snapshot, inspect_machine, usage_between
 from dlprof.records import (
     SCHEMA_VERSION,
     SCRIPT_SPEC,
@@ -39,10 +39,12 @@ from dlprof.records import (
     RunEnd,
     RunHeader,
     Target,
+    Usage,
     WatchedLoader,
     WatchedScript,
 )
 from dlprof.store import RunWriter
+from dlprof.tuning import tune
 from dlprof.version import __version__
 
 _FIRST_PAUSE_NS = NS
@@ -53,7 +55,7 @@ _NO_TORCH = "The script did not import torch.utils.data in this process."
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ScriptRun:
     """What is to be run, and what becomes of what is seen.
 
     Attributes:
@@ -99,7 +101,7 @@ def _now() -> str:
 
 
 def run_program(
-    plan: Plan, header: RunHeader, open_writer: Callable[[], RunWriter | None], *, clock: Clock
+    plan: ScriptRun, header: RunHeader, open_writer: Callable[[], RunWriter | None], *, clock: Clock
 ) -> Ending:
     """Run a script to its end, its loaders watched.
 
@@ -137,10 +139,10 @@ class _Watching:
         clock: Nanoseconds, never going back.
     """
 
-    def __init__(self, plan: Plan, header: RunHeader, clock: Clock) -> None:
+    def __init__(self, plan: ScriptRun, header: RunHeader, clock: Clock) -> None:
         self._plan, self._header, self._clock = plan, header, clock
         self._writer: RunWriter | None = None
-        self._recorder = Recorder(
+        self._recorder = LoaderRecorder(
             clock=clock,
             folder=str(Path.cwd()),
             due=self._keep,
@@ -151,7 +153,7 @@ class _Watching:
         self._meanwhile = Meanwhile(alone=plan.rank is None)
         self._finder = AfterImport(DATALOADER_MODULE, self._attach)
         self._written: dict[str, WatchedLoader] = {}
-        self._told: dict[str, Explanation] = {}
+        self._reported: dict[str, Explanation] = {}
         self._tuned: Sequence[Any] = ()
         self._process = os.getpid()
         self._ending = _RUNNING
@@ -232,7 +234,16 @@ class _Watching:
         records, script = self._recorder.records(), self._script()
         self._write(*self._explanations(over=False), *self._changed())
         diagnosis = self._diagnosis(records, script.wall_s)
-        self._write(*([diagnosis] if diagnosis else []), script, self._run_end(script))
+        end = RunEnd(
+            ended_at=_now(),
+            reason="interrupted" if script.ending == "interrupted" else "complete",
+            cost_s=Cost(
+                measured=script.wall_s - script.overhead_s,
+                overhead=script.overhead_s,
+                total=script.wall_s,
+            ),
+        )
+        self._write(*([diagnosis] if diagnosis else []), script, end)
         path = ""
         if self._writer is not None:
             path = str(self._writer.path)
@@ -241,7 +252,7 @@ class _Watching:
             Run(
                 path=path,
                 header=self._header,
-                explanations=tuple(self._told.values()),
+                explanations=tuple(self._reported.values()),
                 watched=records,
                 script=script,
                 diagnosis=diagnosis,
@@ -257,20 +268,20 @@ class _Watching:
         return fresh
 
     def _explanations(self, *, over: bool) -> list[object]:
-        """What followed batches told that the file doesn't have yet."""
+        """What followed batches showed that the file doesn't have yet."""
         fresh = {
-            name: told
-            for name, told in self._recorder.followed(over=over).items()
-            if name not in self._told
+            name: found
+            for name, found in self._recorder.followed(over=over).items()
+            if name not in self._reported
         }
-        self._told.update((name, explanation) for name, (explanation, _) in fresh.items())
-        return [record for told in fresh.values() for record in told]
+        self._reported.update((name, explanation) for name, (explanation, _) in fresh.items())
+        return [record for found in fresh.values() for record in found]
 
     def _diagnosis(self, loaders: Sequence[WatchedLoader], wall_s: float) -> Diagnosis | None:
         try:
             found = diagnose_script(
                 loaders,
-                tuple(self._told.values()),
+                tuple(self._reported.values()),
                 self._header.machine,
                 self._header.target,
                 wall_s=wall_s,
@@ -328,18 +339,6 @@ class _Watching:
         notes += [tuning.summary() for tuning in self._tuned]
         return tuple(notes)
 
-    def _run_end(self, script: WatchedScript) -> RunEnd:
-        interrupted = script.ending == "interrupted"
-        return RunEnd(
-            ended_at=_now(),
-            reason="interrupted" if interrupted else "complete",
-            cost_s=Cost(
-                measured=script.wall_s - script.overhead_s,
-                overhead=script.overhead_s,
-                total=script.wall_s,
-            ),
-        )
-
 
 def _start_method() -> str:
     """How workers start unless a loader says otherwise; asking sets nothing."""
@@ -355,3 +354,130 @@ def _end_as_interrupted() -> None:
     if sys.platform != "win32":
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
+
+
+class Meanwhile:
+    """Two snapshots of the machine, at the two ends of what is watched.
+
+    What can't be read is no fault of the script's: there are no figures then.
+
+    Args:
+        alone: Whether this process is its job's only one. Of several ranks each would take the
+            others for neighbours, so that nothing is read.
+        begin: Gives what takes the snapshots.
+    """
+
+    def __init__(
+        self,
+        *,
+        alone: bool,
+        begin: Callable[[], Callable[[], Snapshot]] = lambda: Sampler(os.getpid()).take,
+    ) -> None:
+        self._alone = alone
+        self._begin = begin
+        self._take: Callable[[], Snapshot] | None = None
+        self._first: Snapshot | None = None
+
+    def begin(self) -> None:
+        """Take the first snapshot; once."""
+        if not self._alone or self._first is not None:
+            return
+        try:
+            self._take = self._begin()
+            self._first = self._take()
+        except Exception:  # noqa: BLE001 - a training must not end by being watched
+            self._first = None
+
+    def usage(self) -> Usage | None:
+        """What was used since; ``None`` where that isn't known."""
+        if self._take is None or self._first is None:
+            return None
+        try:
+            return usage_between(self._first, self._take())[0]
+        except Exception:  # noqa: BLE001 - as above
+            return None
+
+
+def tune_all(kind: Any) -> Sequence[Any]:
+    """Have every loader of a class tune itself from its first iterator on.
+
+    Args:
+        kind: ``DataLoader``, whose module may just be loading.
+
+    Returns:
+        What was tried on each of them, filled as they are met.
+    """
+    make: Any = iterator_maker(kind)
+    met: list[Any] = []
+
+    def get_iterator(loader: Any) -> Any:
+        if hasattr(loader, "tuning"):
+            return make(loader)
+        from dlprof.tuning.loader import Tuning  # noqa: PLC0415 - it needs all of torch's loading
+
+        tune(loader)
+        if not isinstance(getattr(loader, "tuning", None), Tuning):
+            return make(loader)
+        met.append(loader.tuning)
+        tuned: Any = iterator_maker(type(loader))
+        return tuned(loader)
+
+    set_iterator_maker(kind, get_iterator)
+    return met
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Stands first in ``sys.meta_path`` until one module is imported.
+
+    Args:
+        name: The module.
+        act: Called with it once its code has run; what it raises is kept from the importer.
+    """
+
+    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._act = act
+
+    def install(self) -> None:
+        """Wait for the import; where it has happened already, act at once."""
+        module = sys.modules.get(self._name)
+        if module is None:
+            sys.meta_path.insert(0, self)
+        else:
+            self._act(module)
+
+    def remove(self) -> None:
+        """Wait no longer."""
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module as others find it, with a loader that acts afterwards."""
+        del path, target
+        if fullname != self._name:
+            return None
+        self.remove()  # those behind it in the list are asked, and later imports are theirs
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ActingLoader(spec.loader, self._act)
+        return spec
+
+
+class _ActingLoader(importlib.abc.Loader):
+    """Loads as another loader does, then acts and steps back."""
+
+    def __init__(self, loader: importlib.abc.Loader, act: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._act = act
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._act(module)

@@ -19,8 +19,6 @@ from dlprof.records import ScriptEnding
 from dlprof.tracing.frames import OWN, without_own_lines
 from dlprof.units import quoted
 
-_MOST_CAUSES = 100
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
@@ -224,7 +222,7 @@ def _exit_code(request: SystemExit) -> int:
 
 
 def _strip(error: BaseException | None, seen: set[int]) -> None:
-    if error is None or id(error) in seen or len(seen) > _MOST_CAUSES:
+    if error is None or id(error) in seen or len(seen) > 100:
         return
     seen.add(id(error))
     error.__traceback__ = _without_own(error.__traceback__)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from dlprof.errors import UsageError
-from dlprof.integrations.copies import ConsumerCopies, NoticedReading
-from dlprof.integrations.histogram import Histogram
-from dlprof.integrations.ledger import NS, Clock, Ledger, Reading
+from dlprof.integrations.copies import ConsumerCopies, NoticedTimer
 from dlprof.integrations.loaders import describe
+from dlprof.integrations.wait_statistics import NS, Clock, Histogram, IterationTimer, WaitStatistics
 from dlprof.records import WatchedLoader
 from dlprof.targets.deriving import derive_in_place
 
@@ -23,11 +22,7 @@ Logger = Callable[[dict[str, float]], object]
 
 
 def watch(
-    loader: Iterable[_Batch],
-    *,
-    log: Logger | None = None,
-    every: int = 100,
-    name: str = "loader",
+    loader: Iterable[_Batch], *, log: Logger | None = None, every: int = 100, name: str = "loader"
 ) -> Watched[_Batch]:
     """Iterate over a loader as ever, and know afterwards how long the loop waited for it.
 
@@ -104,7 +99,7 @@ class Watched(Generic[_Batch]):
         clock: Clock = time.perf_counter_ns,
     ) -> None:
         # Plain assignment would set the loader's attributes.
-        ledger, flush = Ledger(clock=clock, began_ns=clock()), _nothing
+        ledger, flush = WaitStatistics(clock=clock, began_ns=clock()), _nothing
         if log is not None:
             logged = _Log(log, every, clock)
             ledger, flush = logged.ledger, logged.flush
@@ -169,7 +164,7 @@ class _WatchedIterator(Iterator[_Batch]):
 
     __slots__ = ("_dlprof_iterator", "_dlprof_reading")
 
-    def __init__(self, reading: Reading | NoticedReading, iterator: Iterator[_Batch]) -> None:
+    def __init__(self, reading: IterationTimer | NoticedTimer, iterator: Iterator[_Batch]) -> None:
         self._dlprof_reading = reading
         self._dlprof_iterator = iterator
 
@@ -188,7 +183,7 @@ class _WatchedIterator(Iterator[_Batch]):
 
 
 class _Log:
-    """Tells the user's logger of every so many batches.
+    """Calls the user's logger for every so many batches.
 
     Args:
         log: The user's.
@@ -199,7 +194,7 @@ class _Log:
     def __init__(self, log: Logger, every: int, clock: Clock) -> None:
         self._log: Logger | None = log
         self._every = every
-        self.ledger = Ledger(clock=clock, began_ns=clock(), settled=self._settled)
+        self.ledger = WaitStatistics(clock=clock, began_ns=clock(), settled=self._settled)
         self._batches = self._waited_ns = 0
         self._waits, self._steps = Histogram(), Histogram()
         self._make_room()

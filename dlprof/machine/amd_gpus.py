@@ -1,7 +1,7 @@
-"""What ``amdsmi`` tells of AMD's GPUs, where that optional package of ROCm's is installed.
+"""What ``amdsmi`` reports of AMD's GPUs, where that optional package of ROCm's is installed.
 
 Written from AMD's reference of amdsmi 6 and 7, and not yet tried on a card: what it words
-differently is ``None`` with a reason, like everything that it doesn't tell (it says ``N/A``).
+differently is ``None`` with a reason, like everything that it doesn't report (it says ``N/A``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.records import GpuInfo, GpuUsage
 
-_NOT_TOLD = "amdsmi doesn't report it"
+_MISSING = "amdsmi doesn't report it"
 _ONLY_NVML = (
     *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_generation"),
     *("sm_active_fraction", "sm_occupancy_fraction", "throttled_fraction"),
@@ -40,7 +40,7 @@ class AmdReader(Gpus):
         return tuple(self._describe(index, card) for index, card in enumerate(self._handles))
 
     def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
-        """What each card is doing; ``pcie`` changes nothing, for the link's bytes aren't told."""
+        """What each card is doing; ``pcie`` changes nothing, the link's bytes aren't reported."""
         del pcie
         return tuple(self._sample(index, card) for index, card in enumerate(self._handles))
 
@@ -90,7 +90,7 @@ class AmdReader(Gpus):
         )
 
     def _sample(self, index: int, card: Any) -> GpuUsage:
-        reasons = dict.fromkeys(_ONLY_NVML, _NOT_TOLD)
+        reasons = dict.fromkeys(_ONLY_NVML, _MISSING)
         busy, used = self._activity(card, reasons)
         # Watts, under the name that the card's generation has for them.
         power = self._ask(reasons, "power_w", "amdsmi_get_power_info", card)
@@ -115,7 +115,7 @@ class AmdReader(Gpus):
         )
 
     def _neighbours(self, index: int, card: Any) -> GpuNeighbours:
-        reasons = {"process_memory_bytes": _NOT_TOLD}
+        reasons = {"process_memory_bytes": _MISSING}
         busy, used = self._activity(card, reasons)
         processes = self._ask(reasons, "processes", "amdsmi_get_gpu_process_list", card)
         return GpuNeighbours(
@@ -142,12 +142,12 @@ class AmdReader(Gpus):
     def _clock(self, reasons: dict[str, str], card: Any) -> float | None:
         """MHz of the engine that computes."""
         kind = getattr(getattr(self._amdsmi, "AmdSmiClkType", None), "GFX", None)
-        told = self._ask(reasons, "sm_clock_hz", "amdsmi_get_clock_info", card, kind)
-        return self._at(reasons, "sm_clock_hz", told, "clk")
+        answer = self._ask(reasons, "sm_clock_hz", "amdsmi_get_clock_info", card, kind)
+        return self._at(reasons, "sm_clock_hz", answer, "clk")
 
     def _name(self, index: int, card: Any) -> str:
-        told = self._ask({}, "name", "amdsmi_get_gpu_asic_info", card)
-        name = told.get("market_name") if isinstance(told, dict) else None
+        answer = self._ask({}, "name", "amdsmi_get_gpu_asic_info", card)
+        name = answer.get("market_name") if isinstance(answer, dict) else None
         return str(name or f"GPU {index}")
 
     def _uuid(self, card: Any) -> str:
@@ -158,13 +158,13 @@ class AmdReader(Gpus):
     ) -> float | None:
         return self._at(reasons, field, self._ask(reasons, field, function, card), *path)
 
-    def _at(self, reasons: dict[str, str], field: str, told: Any, *path: str) -> float | None:
+    def _at(self, reasons: dict[str, str], field: str, answer: Any, *path: str) -> float | None:
         """The number at a path of keys in an answer."""
         for key in path:
-            told = told.get(key) if isinstance(told, dict) else None
-        if isinstance(told, (int, float)):
-            return float(told)
-        reasons.setdefault(field, _NOT_TOLD)
+            answer = answer.get(key) if isinstance(answer, dict) else None
+        if isinstance(answer, (int, float)):
+            return float(answer)
+        reasons.setdefault(field, _MISSING)
         return None
 
     def _ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:

@@ -2,7 +2,7 @@ r"""Which control groups hold a process, and what they allow it: cgroup v1, v2 a
 
 A limit binds on every level: the tightest one over a process's own cgroup and all its ancestors
 counts. In a container ``/proc/self/cgroup`` may name a path of the host that isn't there under
-the mount; the mount's root in ``/proc/self/mountinfo`` tells which part of the path is.
+the mount; the mount's root in ``/proc/self/mountinfo`` says which part of the path is.
 """
 
 from __future__ import annotations
@@ -245,10 +245,7 @@ def _headroom(level: Level) -> int | None:
 
 
 def _levels(
-    controller: str,
-    memberships: Sequence[Membership],
-    mounts: Sequence[CgroupMount],
-    root: Path,
+    controller: str, memberships: Sequence[Membership], mounts: Sequence[CgroupMount], root: Path
 ) -> tuple[Level, ...]:
     """The levels of the v1 hierarchy that has the controller, and those of v2's.
 
@@ -265,14 +262,11 @@ def _levels(
             if mount.version == version and (version == 2 or controller in mount.controllers)
         ]
         if candidates:
-            levels += _ancestry(member.path, _widest(candidates, member.path), root)
+            # The mount that shows most of the path's ancestors; any if none shows the path.
+            showing = [each for each in candidates if _below(member.path, each.root) is not None]
+            widest = min(showing or candidates, key=lambda mount: len(mount.root))
+            levels += _ancestry(member.path, widest, root)
     return tuple(levels)
-
-
-def _widest(mounts: Sequence[CgroupMount], path: str) -> CgroupMount:
-    """The mount that shows most of the path's ancestors; any if none shows the path."""
-    showing = [mount for mount in mounts if _below(path, mount.root) is not None]
-    return min(showing or mounts, key=lambda mount: len(mount.root))
 
 
 def _below(path: str, top: str) -> PurePosixPath | None:

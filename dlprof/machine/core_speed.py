@@ -2,7 +2,7 @@
 
 A virtual core switches between speeds that can be 1.8x apart, for 0.3 to 10 s at a time and each
 core by itself; neither steal nor CPU time shows it. So the speed is measured in
-the very window whose rate is to be understood: before it or after it tells nothing.
+the very window whose rate is to be understood: before it or after it says nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,6 @@ _MOST_CORES = 16
 """Cores that a window visits often enough for a mean; on a larger machine they change from window
 to window."""
 
-
-_SLOW = 1.3
-"""A visit counts as slow if it took this many times as long as the quickest tenth: single visits of
-one state scatter by 7 to 10 %, states lie 1.8x apart."""
 
 UNPINNED = "threads can't be put on a core of their choice on this system"
 TOO_SHORT = "the window was too short to visit each core"
@@ -141,20 +137,18 @@ class SpeedProbe:
             return None
         visits = sorted(speed for seen in self._visits.values() for speed in seen)
         quick = visits[math.ceil(0.9 * len(visits)) - 1]
+        # A visit counts as slow if it took this many times as long as the quickest tenth: single
+        # visits of one state scatter by 7 to 10 %, states lie 1.8x apart.
         return CoreSpeeds(
             median=statistics.median(speeds),
             low=speeds[0],
             high=speeds[-1],
             unit=CoreSpeeds.unit_of(platform.python_version()),
-            slow_fraction=sum(speed * _SLOW < quick for speed in visits) / len(visits),
+            slow_fraction=sum(speed * 1.3 < quick for speed in visits) / len(visits),
         )
 
     def _visit(
-        self,
-        place: int,
-        cpu: int,
-        over: threading.Event,
-        pin: Callable[[int, set[int]], object],
+        self, place: int, cpu: int, over: threading.Event, pin: Callable[[int, set[int]], object]
     ) -> None:
         """Work on one core now and then until the window is over."""
         visits, period_s = self._visits[cpu], PERIOD_S * len(self._visits)

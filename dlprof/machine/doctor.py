@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -28,7 +29,6 @@ State = Literal["ok", "warning", "problem"]
 
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
-_SOCKET_PATH = 108  # bytes of a socket's name, unix(7)
 _SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
 
@@ -100,7 +100,9 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         start_method=multiprocessing.get_all_start_methods()[0],  # the first is the default
         python=sys.version_info[:3],
         torch=_torch_version(),
-        gpu_devices=sum(map(_is_gpu, list_names(root / "dev"))),
+        gpu_devices=sum(
+            bool(re.fullmatch(r"kfd|nvidia\d+", name)) for name in list_names(root / "dev")
+        ),
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
         temporary=_temporary(),
         clock=_clock(root),
@@ -120,10 +122,6 @@ def _torch_version() -> str | None:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _is_gpu(device: str) -> bool:
-    return device == "kfd" or (device.startswith("nvidia") and device[6:].isdecimal())
 
 
 def _others(path: str, own: Path) -> Iterator[str]:
@@ -340,7 +338,7 @@ def _temporary_files(facts: SystemFacts) -> Iterator[Check]:
     if place is None:
         advice = "Free room on the disk, or name another directory with TMPDIR."
         yield Check(name, "problem", "No directory for them can be written to.", advice)
-    elif len(os.fsencode(place)) + _SOCKET_NAME >= _SOCKET_PATH:
+    elif len(os.fsencode(place)) + _SOCKET_NAME >= 108:  # bytes of a socket's name, unix(7)
         text = f"The name of {place} is too long for the sockets of multiprocessing."
         yield Check(name, "problem", text, "Set TMPDIR to a shorter path.")
     else:

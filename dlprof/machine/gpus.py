@@ -80,7 +80,7 @@ _PEAKS = ("memory_used_bytes", "pcie_generation", "pcie_width")
 def mean_usage(samples: Sequence[Sequence[GpuUsage]]) -> tuple[GpuUsage, ...]:
     """One entry per card: means, the peak of the memory, and the link at its widest.
 
-    A card that fell silent keeps what it told before, with the reason under ``samples``.
+    A card that fell silent keeps what it reported before, with the reason under ``samples``.
     """
     by_card: dict[int, list[GpuUsage]] = {}
     for sample in samples:
@@ -109,15 +109,15 @@ def _mean_of(usages: Sequence[GpuUsage]) -> GpuUsage:
 
 
 def _silence(usages: Sequence[GpuUsage]) -> dict[str, str]:
-    """Why the last sample of a card that had told something told nothing."""
-    heard = [usage for usage in usages if _tells(usage)]
-    if not heard or _tells(usages[-1]):
+    """Why the last sample of a card that had reported something reported nothing."""
+    heard = [usage for usage in usages if _reports(usage)]
+    if not heard or _reports(usages[-1]):
         return {}
     why = next(iter(usages[-1].unavailable.values()), "it reported nothing more")
     return {"samples": f"{why}; the figures are of the {len(heard)} samples before"}
 
 
-def _tells(usage: GpuUsage) -> bool:
+def _reports(usage: GpuUsage) -> bool:
     return usage.kernel_active_fraction is not None or usage.memory_used_bytes is not None
 
 

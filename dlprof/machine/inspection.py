@@ -18,12 +18,7 @@ from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
 from dlprof.machine.patience import PatientGpus
-from dlprof.machine.procfs import (
-    parse_allowed_cpus,
-    parse_cpu_list,
-    parse_cpu_ticks,
-    parse_cpuinfo,
-)
+from dlprof.machine.procfs import parse_allowed_cpus, parse_cpu_list, parse_cpu_ticks, parse_cpuinfo
 from dlprof.records import GpuInfo, Machine
 
 _HERE = Path("/")
@@ -140,7 +135,7 @@ _REASONS = {
 
 
 def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:
-    """The CPUs of each node that has any, by node; empty where the kernel doesn't tell."""
+    """The CPUs of each node that has any, by node; empty where the kernel doesn't say."""
     nodes = root / "sys/devices/system/node"
     found = {}
     for name in list_names(nodes):

@@ -66,7 +66,15 @@ def read_system_memory(root: Path = Path("/")) -> SystemMemory:
     """The machine's memory from ``/proc/meminfo``, or by psutil where there is none."""
     text = read_text(root / "proc/meminfo")
     if text is None:
-        return _portable_memory() if root == Path("/") else _UNKNOWN
+        if root != Path("/"):
+            return _UNKNOWN
+        try:
+            memory, swap_of = psutil.virtual_memory(), psutil.swap_memory()
+        except (psutil.Error, OSError, RuntimeError):
+            return _UNKNOWN
+        return SystemMemory(
+            total_bytes=memory.total, available_bytes=memory.available, swap_used_bytes=swap_of.used
+        )
     sizes = parse_meminfo(text)
     swap = None
     if "SwapTotal" in sizes and "SwapFree" in sizes:
@@ -121,13 +129,3 @@ def memory_now(pid: int, *, root: Path = Path("/")) -> MemoryNow:
 
 
 _UNKNOWN = SystemMemory(total_bytes=None, available_bytes=None, swap_used_bytes=None)
-
-
-def _portable_memory() -> SystemMemory:
-    try:
-        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    except (psutil.Error, OSError, RuntimeError):
-        return _UNKNOWN
-    return SystemMemory(
-        total_bytes=memory.total, available_bytes=memory.available, swap_used_bytes=swap.used
-    )

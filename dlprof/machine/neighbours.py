@@ -92,7 +92,7 @@ class ProcessTicks:
 
     Attributes:
         user: Its owner's number.
-        parent: The process that will be told what it used in all.
+        parent: The process that will learn what it used in all.
         cpu_ticks: CPU time so far, its ended threads included.
         reaped_ticks: The same of its ended children.
     """
@@ -306,10 +306,6 @@ def name_of_user(number: int) -> str:
         return str(number)
 
 
-MAX_SECONDS = 3600.0
-"""Nobody watches for longer; a mistyped figure would."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """A machine and its users at one time.
@@ -340,10 +336,10 @@ def survey(
     Raises:
         UsageError: ``seconds`` is no length of time to watch for.
     """
-    if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
+    if not (math.isfinite(seconds) and 0 < seconds <= 3600):
         raise UsageError(
             f"--seconds {seconds:g} is not a time to watch for",
-            hint=f"Give more than 0 and at most {MAX_SECONDS:g} seconds",
+            hint="Give more than 0 and at most 3600 seconds",
         )
     reader: Gpus = PatientGpus() if gpus is None else gpus
     probe = speed or SpeedProbe(root)

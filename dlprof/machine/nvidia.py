@@ -164,7 +164,7 @@ class GpuCard:
         return self._nvml.ask(reasons, field, function, self._handle, *arguments)
 
     def prime(self) -> None:
-        """Begin a window: what the counters tell from now on is of it."""
+        """Begin a window: what the counters show from now on is of it."""
         if self._is_split:
             return
         if self._gpm is None:
@@ -198,7 +198,8 @@ class GpuCard:
             reasons, "sm_clock_hz", "nvmlDeviceGetClockInfo", self._nvml.constant("NVML_CLOCK_SM")
         )
         power = self.ask(reasons, "power_w", "nvmlDeviceGetPowerUsage")
-        held = self._held_down(reasons)
+        bits = self._nvml.ask_first(reasons, "throttled_fraction", _EVENT_REASONS, self._handle)
+        held = [words for bit, words in _THROTTLES.items() if int(bits or 0) & bit]
         return GpuUsage(
             index=self.index,
             name=self.name,
@@ -214,8 +215,8 @@ class GpuCard:
             sm_active_fraction=figures.get("sm_active_fraction"),
             sm_occupancy_fraction=figures.get("sm_occupancy_fraction"),
             sm_clock_hz=None if clock is None else clock * 1e6,
-            throttled_fraction=None if held is None else float(bool(held)),
-            throttle_reasons=held or (),
+            throttled_fraction=None if bits is None else float(bool(held)),
+            throttle_reasons=tuple(held),
             power_w=None if power is None else power / 1000,
             samples=1,
             unavailable=reasons,
@@ -267,13 +268,6 @@ class GpuCard:
         number = self._nvml.constant(counter)
         rate = self.ask(reasons, field, "nvmlDeviceGetPcieThroughput", number)
         return None if rate is None else float(rate) * 1024  # its unit
-
-    def _held_down(self, reasons: dict[str, str]) -> tuple[str, ...] | None:
-        """What holds the clocks down; ``None`` where that isn't told."""
-        bits = self._nvml.ask_first(reasons, "throttled_fraction", _EVENT_REASONS, self._handle)
-        if bits is None:
-            return None
-        return tuple(words for bit, words in _THROTTLES.items() if int(bits) & bit)
 
 
 # Metrics by number (nvml.h: NVML_GPM_METRIC_...), and what their units are of ours: per cent, MiB.
@@ -490,7 +484,6 @@ def read_link(
     nvml: Any = None,
     *,
     opening_s: float = 20.0,
-    patience_s: float = 2.0,
 ) -> LinkState:
     """The link of one card while it does something; whatever is not available has a reason.
 
@@ -502,7 +495,6 @@ def read_link(
             than the card can be kept busy. Not called where NVML hasn't.
         nvml: The bindings; the module ``pynvml`` of nvidia-ml-py for ``None``.
         opening_s: Loading it is not waited for longer; without its daemon it takes seconds a card.
-        patience_s: A sick driver's call is not waited for longer.
     """
     found: list[LinkState] = []
     ready, busy = threading.Event(), threading.Event()
@@ -523,7 +515,7 @@ def read_link(
             meanwhile()
     finally:
         busy.set()
-    asking.join(patience_s if is_ready else 0.0)
+    asking.join(2.0 if is_ready else 0.0)  # a sick driver's call is not waited for longer
     return found[0] if found else _without("NVML did not answer in time")
 
 
@@ -601,13 +593,6 @@ def cuda_indices(
             return {}, {card.uuid: UNSURE for card in cards}
         found[card.uuid] = place
     return found, {card.uuid: hidden for card in cards if card.uuid not in found}
-
-
-def card_of(uuid: str, cards: Sequence[GpuInfo]) -> GpuInfo | None:
-    """The card of a CUDA device, by the UUID that torch tells; ``None`` for none that is known."""
-    wanted = uuid.lower().removeprefix("gpu-")
-    same = (card for card in cards if card.uuid.lower().removeprefix("gpu-") == wanted)
-    return next(same, None) if wanted else None
 
 
 def _named(entry: str, cards: Sequence[GpuInfo]) -> GpuInfo | None:

@@ -1,4 +1,4 @@
-"""What psutil can tell where there is no ``/proc``: macOS, Windows and the BSDs."""
+"""What psutil reports where there is no ``/proc``: macOS, Windows and the BSDs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 import psutil
 
 from dlprof.machine.tree import ProcessTree, TreeUsage
-
-_SECOND = 1_000_000_000
 
 
 def began_at(pid: int) -> float | None:
@@ -38,7 +36,7 @@ class PortableTree:
                 times = process.cpu_times()
                 threads += process.num_threads()
                 key = (process.pid, process.create_time())
-                self._cpu_ns[key] = int((times.user + times.system) * _SECOND)
+                self._cpu_ns[key] = int((times.user + times.system) * 1e9)
         return TreeUsage(
             processes=len(self._alive),
             threads=threads,
@@ -50,7 +48,7 @@ class PortableTree:
         )
 
     def pss_bytes(self) -> int | None:
-        """Always ``None``: only Linux tells a proportional size."""
+        """Always ``None``: only Linux reports a proportional size."""
         return None
 
     def private_bytes(self) -> int | None:
@@ -86,7 +84,7 @@ def cpu_times() -> tuple[int, int] | None:
     """Idle nanoseconds since boot, summed over the CPUs, and their number."""
     with contextlib.suppress(psutil.Error, OSError):
         idle = [times.idle for times in psutil.cpu_times(percpu=True)]
-        return int(sum(idle) * _SECOND), len(idle)
+        return int(sum(idle) * 1e9), len(idle)
     return None
 
 
@@ -98,7 +96,7 @@ def allowed_cpu_count() -> int | None:
 
 
 def physical_core_count() -> int | None:
-    """Physical cores; ``None`` where psutil can't tell."""
+    """Physical cores; ``None`` where psutil doesn't know."""
     with contextlib.suppress(psutil.Error, OSError):
         return psutil.cpu_count(logical=False)
     return None

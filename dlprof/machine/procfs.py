@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 
-# The largest CPU number worth believing; Linux is built for at most 8192 CPUs today. Bounds what
-# a broken text such as "0-99999999999" can cost.
-_MAX_CPUS = 65536
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CpuInfo:
@@ -120,7 +116,9 @@ def parse_cpu_list(text: str) -> frozenset[int] | None:
         if not part.strip():
             continue
         low, high = parse_int(first), parse_int(last if dash else first)
-        if low is None or high is None or not 0 <= low <= high < _MAX_CPUS:
+        # The largest CPU number worth believing; Linux is built for at most 8192 CPUs today. Bounds
+        # what a broken text such as "0-99999999999" can cost.
+        if low is None or high is None or not 0 <= low <= high < 65536:
             return None
         cpus.update(range(low, high + 1))
     return frozenset(cpus)
@@ -232,11 +230,7 @@ def parse_io(text: str) -> IoCounters | None:
         return None
     written, reads, writes = (parse_int(fields.get(name, "")) or 0 for name in _IO_CALLS)
     return IoCounters(
-        read_chars=chars,
-        read_bytes=fetched,
-        written_chars=written,
-        reads=reads,
-        writes=writes,
+        read_chars=chars, read_bytes=fetched, written_chars=written, reads=reads, writes=writes
     )
 
 

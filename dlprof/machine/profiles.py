@@ -17,15 +17,7 @@ from dlprof.errors import FileError
 from dlprof.files import replace_file
 from dlprof.machine.inspection import fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
-from dlprof.tomlfile import (
-    TABLE,
-    Rule,
-    check_table,
-    number_rule,
-    read_text,
-    read_toml,
-    whole_rule,
-)
+from dlprof.tomlfile import TABLE, Rule, check_table, number_rule, read_text, read_toml, whole_rule
 from dlprof.units import quoted
 
 _KNOWN = Path(__file__).with_name("known")

@@ -26,15 +26,12 @@ from dlprof.machine.procfs import (
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import GpuUsage, Usage
 
-_SECOND = 1_000_000_000
-_NO_PROC = "only Linux reports it (there is no /proc here)"
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Totals at one moment; only differences between two of them mean something.
 
-    ``None`` is a figure that the system doesn't tell; ``unavailable`` has the reason.
+    ``None`` is a figure that the system doesn't report; ``unavailable`` has the reason.
 
     Attributes:
         time_ns: When, on a clock that never steps.
@@ -82,7 +79,6 @@ class Sampler:
         root: Where ``/proc`` and ``/sys`` are found.
         clock: Nanoseconds of a clock that never steps.
         cpu_clock: CPU nanoseconds of this process.
-        shm_base_bytes: What /dev/shm held before the trial; as it is now for ``None``.
     """
 
     def __init__(
@@ -93,7 +89,6 @@ class Sampler:
         root: Path = Path("/"),
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
-        shm_base_bytes: int | None = None,
     ) -> None:
         self._pid = pid
         self._root = root
@@ -103,10 +98,8 @@ class Sampler:
         self._tree = portable.open_tree(pid, root, beside)
         self._cgroups: Cgroups = read_cgroups(pid, root)
         self._throttle_hidden = throttled_ns(self._cgroups) is None
-        self._shm_base = shm_base_bytes
         shm = read_shared_memory(root)
-        if shm is not None and shm_base_bytes is None:
-            self._shm_base = shm.used_bytes
+        self._shm_base = None if shm is None else shm.used_bytes
         self._shm_peak: int | None = None
         self._pss_peak: int | None = None
         self._cost_ns = 0
@@ -129,7 +122,13 @@ class Sampler:
         quota = cpu_quota(self._cgroups)
         moment = self._clock()
         if memory:
-            self._watch_memory()
+            pss = self._tree.pss_bytes()
+            if pss is not None:
+                self._pss_peak = max(pss, self._pss_peak or 0)
+            shm = read_shared_memory(self._root)
+            if shm is not None and self._shm_base is not None:
+                growth = max(0, shm.used_bytes - self._shm_base)
+                self._shm_peak = max(growth, self._shm_peak or 0)
         pressures = [self._read_pressure(name) for name in ("cpu", "io", "memory")]
         throttled = None if self._throttle_hidden else throttled_ns(self._cgroups)
         observer = self._cpu_clock()
@@ -169,7 +168,7 @@ class Sampler:
 
     def rest_s(self, share: float = 0.02) -> float:
         """Seconds to wait after the last snapshot to stay below a share of one core."""
-        return self._cost_ns / _SECOND / share
+        return self._cost_ns / 1e9 / share
 
     def _read_cpus(self) -> tuple[int | None, int | None, int | None]:
         """Idle and stolen time of the CPUs that the trial may use, and how many those are."""
@@ -182,28 +181,19 @@ class Sampler:
         allowed = [ticks[cpu] for cpu in mask if cpu in ticks] if mask else list(ticks.values())
         if not any(_total(cpu) for cpu in allowed):
             return None, None, len(allowed) or None
-        tick_ns = _SECOND // os.sysconf("SC_CLK_TCK")
+        tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         idle, stolen = (sum(cpu.idle for cpu in allowed), sum(cpu.stolen for cpu in allowed))
         return idle * tick_ns, stolen * tick_ns, len(allowed)
 
     def _read_pressure(self, name: str) -> int | None:
         return parse_pressure(read_text(self._root / "proc/pressure" / name) or "")
 
-    def _watch_memory(self) -> None:
-        pss = self._tree.pss_bytes()
-        if pss is not None:
-            self._pss_peak = max(pss, self._pss_peak or 0)
-        shm = read_shared_memory(self._root)
-        if shm is not None and self._shm_base is not None:
-            growth = max(0, shm.used_bytes - self._shm_base)
-            self._shm_peak = max(growth, self._shm_peak or 0)
-
     def _reasons(self, snapshot: Snapshot) -> dict[str, str]:
         """Why figures are missing, by the names that ``records.Usage`` has for them."""
+        missing = _linux_reasons(snapshot)
         if not self._linux:
-            missing = dict.fromkeys(_LINUX_FIELDS, _NO_PROC)
-        else:
-            missing = _linux_reasons(snapshot)
+            why = "only Linux reports it (there is no /proc here)"
+            missing = dict.fromkeys(("stolen_cpu_cores", *missing), why)
         if snapshot.idle_ns is None:
             uncounted = "the system doesn't count idle time"
             missing["available_cpu_cores"] = missing["other_cpu_cores"] = uncounted
@@ -211,21 +201,6 @@ class Sampler:
         if not snapshot.tree.processes:
             missing["own_cpu_cores"] = f"process {self._pid} had ended"
         return missing
-
-
-_LINUX_FIELDS = (
-    "stolen_cpu_cores",
-    "other_runnable",
-    "run_queue_wait_fraction",
-    "throttled_fraction",
-    "cpu_pressure_fraction",
-    "io_pressure_fraction",
-    "memory_pressure_fraction",
-    "pss_peak_bytes",
-    "shm_peak_bytes",
-    "read_bytes_per_s",
-    "cache_hit_fraction",
-)
 
 
 def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What a process and all its descendants have used, read again and again while they come and go.
 
 Totals never go backwards. What ended processes and threads had used stays counted: a thread's own
-figures are kept, and of a process that its parent has waited for, the kernel tells the exact sum.
+figures are kept, and of a process that its parent has waited for, the kernel has the exact sum.
 """
 
 from __future__ import annotations
@@ -77,20 +77,12 @@ class ProcessTree:
         pid: The tree's first process.
         beside: First processes of trees that count as part of it.
         root: Where ``/proc`` is found.
-        tick_ns: Length of a clock tick; the kernel's own for ``None``.
     """
 
-    def __init__(
-        self,
-        pid: int,
-        *,
-        beside: Sequence[int] = (),
-        root: Path = Path("/"),
-        tick_ns: int | None = None,
-    ) -> None:
+    def __init__(self, pid: int, *, beside: Sequence[int] = (), root: Path = Path("/")) -> None:
         self._first = (*beside, pid)
         self._proc = f"{root}/proc".replace("//", "/")
-        self._tick_ns = tick_ns or 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         self._members: dict[int, _Member] = {}
         self._lists_children = Path(f"{self._proc}/{pid}/task/{pid}/children").exists()
         self._unsettled_ns = 0
@@ -125,7 +117,7 @@ class ProcessTree:
         )
 
     def pss_bytes(self) -> int | None:
-        """Proportional set size of the tree as of the last reading; dear: 1-24 ms a process."""
+        """Proportional set size of the tree as of the last reading: 1-24 ms a process."""
         sizes = [
             parse_pss(text)
             for pid in self._members
@@ -172,7 +164,7 @@ class ProcessTree:
             member = _Member(start_ticks=stat.start_ticks)
         self._read_threads(folder, member)
         member.io = parse_io(read_text(f"{folder}/io") or "") or member.io
-        # Threads tell nanoseconds; the process tells ticks, but of threads never seen too.
+        # Threads report nanoseconds; the process reports ticks, but of threads never seen too.
         seen = max(member.run_ns, stat.cpu_ticks * self._tick_ns)
         member.cpu_ns = max(member.cpu_ns, seen)
         member.reaped_ns = max(member.reaped_ns, stat.reaped_ticks * self._tick_ns)
@@ -196,10 +188,7 @@ class ProcessTree:
         member.threads = threads
 
     def _settle(
-        self,
-        before: dict[int, tuple[int, int]],
-        members: dict[int, _Member],
-        gone: list[_Member],
+        self, before: dict[int, tuple[int, int]], members: dict[int, _Member], gone: list[_Member]
     ) -> None:
         """Keep what ended processes had used until a parent's account of its children has it.
 

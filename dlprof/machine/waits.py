@@ -1,14 +1,19 @@
-"""What a thread of another process does just now: it runs, or it is known what it waits for. Pure.
+"""What a thread of another process does just now: it runs, or it is known what it waits for.
 
 ``/proc/PID/task/TID/syscall`` names the system call with its arguments, where the kernel lets us
 read it (the same user, and no ``ptrace_scope`` of Yama); ``wchan`` the kernel's function that it is
-in, which is shown more readily. Both cost microseconds and don't disturb the thread.
+in, which is shown more readily. Both are kept open, cost microseconds and don't disturb the thread.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
+
+from dlprof.machine.files import read_text
+from dlprof.machine.procfs import parse_process_stat
 
 Wait = Literal[
     "running",
@@ -37,86 +42,55 @@ _QUEUE_MS = range(4000, 5001)
 waits for a socket by ``poll`` too, with the time-out of that socket."""
 
 
-Calls = Mapping[int, str]
-_X86: Calls = {
-    0: "read",
-    17: "read",
-    19: "read",
-    45: "read",
-    47: "read",
-    42: "connect",
-    1: "write",
-    7: "poll",
-    271: "ppoll",
-    35: "sleep",
-    230: "sleep",
-    202: "futex",
-    61: "child",
-    247: "child",
-    73: "lock",
-    72: "lock",
+_NUMBERS: Mapping[str, Mapping[str, Sequence[int]]] = {
+    "x86_64": {
+        "read": (0, 17, 19, 45, 47),
+        "connect": (42,),
+        "write": (1,),
+        "poll": (7,),
+        "ppoll": (271,),
+        "sleep": (35, 230),
+        "futex": (202,),
+        "child": (61, 247),
+        "lock": (73, 72),
+    },
+    "aarch64": {
+        "read": (63, 67, 65, 207, 212),
+        "connect": (203,),
+        "write": (64,),
+        "ppoll": (73,),
+        "sleep": (101, 115),
+        "futex": (98,),
+        "child": (260, 95),
+        "lock": (32, 25),
+    },
 }
-_ARM: Calls = {
-    63: "read",
-    67: "read",
-    65: "read",
-    207: "read",
-    212: "read",
-    203: "connect",
-    64: "write",
-    73: "ppoll",
-    101: "sleep",
-    115: "sleep",
-    98: "futex",
-    260: "child",
-    95: "child",
-    32: "lock",
-    25: "lock",
-}
-_CALLS: Mapping[str, Calls] = {"x86_64": _X86, "aarch64": _ARM}
 """Numbers of the system calls in which threads wait, by architecture (the kernel's
 ``syscall_64.tbl`` and ``asm-generic/unistd.h``)."""
 
-_CHANNELS: tuple[tuple[Wait, tuple[str, ...]], ...] = (
-    ("queue", ("poll_schedule_timeout", "do_sys_poll", "pipe_read", "anon_pipe_read", "pipe_wait")),
-    ("handover", ("unix_", "__skb_wait_for_more_packets", "sock_alloc_send")),
-    ("sleep", ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
-    ("threads", ("futex_",)),
-    (
-        "lock",
-        ("locks_", "flock_", "posix_lock", "fcntl_setlk", "__fcntl", "nlmclnt", "do_semtimedop"),
+_CALLS: Mapping[str, Mapping[int, str]] = {
+    machine: {number: name for name, numbers in calls.items() for number in numbers}
+    for machine, calls in _NUMBERS.items()
+}
+
+_CHANNELS: Mapping[Wait, tuple[str, ...]] = {
+    "queue": ("poll_schedule_timeout", "do_sys_poll", "pipe_read", "anon_pipe_read", "pipe_wait"),
+    "handover": ("unix_", "__skb_wait_for_more_packets", "sock_alloc_send"),
+    "sleep": ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep"),
+    "threads": ("futex_",),
+    "lock": (
+        *("locks_", "flock_", "posix_lock", "fcntl_setlk", "__fcntl", "nlmclnt", "do_semtimedop"),
     ),
-    ("network", ("sk_", "wait_woken", "tcp_", "inet_", "ep_poll", "do_epoll", "udp_")),
-    ("child", ("do_wait", "kernel_wait")),
-    (
-        "disk",
-        (
-            *("folio_", "wait_on_page", "io_schedule", "blk_", "blkdev", "submit_bio", "bio_"),
-            *(
-                "rpc_wait",
-                "nfs",
-                "fuse",
-                "request_wait_answer",
-                "ceph",
-                "cl_",
-                "ll_",
-                "gpfs",
-                "cxi",
-            ),
-            *(
-                "xfs",
-                "ext4",
-                "btrfs",
-                "jbd2",
-                "filemap",
-                "__wait_on_buffer",
-                "wait_on_bit",
-                "__lock_page",
-            ),
-            *("__filemap", "bit_wait", "swap", "__folio", "get_request", "rq_qos", "balance_dirty"),
-        ),
+    "network": ("sk_", "wait_woken", "tcp_", "inet_", "ep_poll", "do_epoll", "udp_"),
+    "child": ("do_wait", "kernel_wait"),
+    "disk": (
+        *("folio_", "wait_on_page", "io_schedule", "blk_", "blkdev", "submit_bio", "bio_"),
+        *("rpc_wait", "nfs", "fuse", "request_wait_answer", "ceph", "cl_", "ll_", "gpfs", "cxi"),
+        *("xfs", "ext4", "btrfs", "jbd2", "filemap", "__wait_on_buffer", "wait_on_bit"),
+        *("__lock_page", "__filemap", "bit_wait", "swap", "__folio", "get_request", "rq_qos"),
+        "balance_dirty",
     ),
-)
+}
 """Beginnings of the kernel's functions that threads wait in."""
 
 
@@ -166,17 +140,14 @@ def python_data(maps: str) -> tuple[range, ...]:
         except ValueError:
             continue
         follows = bool(found) and first == found[-1].stop and not path and name == "python"
-        name = "python" if _is_interpreter(path) or follows else path
+        is_interpreter = path.rpartition("/")[2].startswith(("python", "libpython"))
+        name = "python" if is_interpreter or follows else path
         if name == "python" and rights.startswith("rw"):
             if found and first == found[-1].stop:
                 found[-1] = range(found[-1].start, last)
             else:
                 found.append(range(first, last))
     return tuple(found)
-
-
-def _is_interpreter(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(("python", "libpython"))
 
 
 _BY_CHANNEL = frozenset({"", "read", "write", "connect"})
@@ -204,7 +175,7 @@ def _call(syscall: str | None, machine: str) -> tuple[str, list[int]]:
 def _by_channel(channel: str) -> Wait:
     if channel.strip() in {"", "0"}:
         return "running"
-    for wait, beginnings in _CHANNELS:
+    for wait, beginnings in _CHANNELS.items():
         if channel.startswith(beginnings):
             return wait
     return "other"
@@ -216,3 +187,74 @@ def _number(word: str) -> int:
         return int(word, 0) if len(word) <= 20 else -1
     except ValueError:
         return -1
+
+
+_ENDED = "-1 0x0 0x0"
+"""What ``syscall`` says of a thread without a stack, as of a process that nobody has waited for."""
+
+
+def gil_of(folder: str) -> tuple[range, ...]:
+    """Where a process's interpreter keeps its GIL; empty where that isn't known.
+
+    Args:
+        folder: The process's, below ``/proc``.
+    """
+    return python_data(read_text(f"{folder}/maps") or "")
+
+
+class ProcFile:
+    """A file of ``/proc`` that is kept open and read again and again."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = -1
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> str | None:
+        """Its text now; ``None`` where it can't be read, as of a process that has ended."""
+        if self._descriptor < 0:
+            return None
+        try:
+            return os.pread(self._descriptor, 4096, 0).decode("ascii", "replace")
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Thread:
+    """One thread, and what it does just now.
+
+    Args:
+        folder: Its own, below ``/proc``.
+        machine: The architecture, as ``os.uname`` names it.
+        gil: Where its process keeps the GIL (``gil_of``); without, a wait for that is one for
+            another thread.
+    """
+
+    def __init__(self, folder: str, machine: str, gil: Sequence[range] = ()) -> None:
+        self._machine, self._gil = machine, gil
+        self._syscall, self._channel = ProcFile(f"{folder}/syscall"), ProcFile(f"{folder}/wchan")
+        self._stat = ProcFile(f"{folder}/stat")
+        self.unreadable = self._syscall.read() is None
+
+    def look(self) -> Wait | None:
+        """What it does; ``None`` where it has ended."""
+        call = None if self.unreadable else self._syscall.read()
+        if call is None or call.startswith(_ENDED):
+            stat = parse_process_stat(self._stat.read() or "")
+            if stat is None or stat.state in ("Z", "X"):
+                return None
+            if stat.state == "R":
+                return "running"
+        channel = self._channel.read() if needs_channel(call, self._machine) else None
+        return parse_wait(call, channel, self._machine, self._gil)
+
+    def close(self) -> None:
+        """Let go of its files."""
+        for each in (self._syscall, self._channel, self._stat):
+            each.close()

@@ -23,15 +23,9 @@ from dlprof.records.advice import (
     RuleOfThumb,
     ToMeasure,
 )
-from dlprof.records.calibration import (
-    Calibration,
-    PredictedCell,
-    Prediction,
-    SweepPrediction,
-)
+from dlprof.records.calibration import Calibration, PredictedCell, Prediction, SweepPrediction
 from dlprof.records.config import Config, Estimate
 from dlprof.records.findings import (
-    COPIED_BYTES_PER_S,
     PIPE_BYTES,
     AttributeWeight,
     DatasetWeight,
@@ -112,7 +106,6 @@ from dlprof.records.watched import (
 
 __all__ = [
     "AGE_STAGES",
-    "COPIED_BYTES_PER_S",
     "CUT_SHORT_SIGN",
     "DATA_FAULTS",
     "DUPLICATED_SIGN",

@@ -14,7 +14,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
 
@@ -66,7 +66,10 @@ def to_json(value: Any) -> Any:
             raise ValueError(f"{value} can't be written as JSON: only finite numbers can")
         return value
     if isinstance(value, Mapping):
-        return {_text_key(key): to_json(item) for key, item in value.items()}
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"{key!r} can't be a key in JSON")
+        return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -77,12 +80,6 @@ def to_json(value: Any) -> Any:
 @functools.cache
 def _field_names(record_type: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(record_type))
-
-
-def _text_key(key: object) -> str:
-    if not isinstance(key, str):
-        raise TypeError(f"{key!r} can't be a key in JSON")
-    return key
 
 
 def from_json(record_type: type[_Record], data: object) -> _Record:
@@ -106,13 +103,21 @@ def _decoder(hint: Any) -> _Decoder:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _record_decoder(hint)
     if origin in (types.UnionType, typing.Union):
-        return _optional_decoder(arguments)
+        (own,) = (argument for argument in arguments if argument is not types.NoneType)
+        decode = _decoder(own)
+        return lambda data: None if data is None else decode(data)
     if origin is Literal:
         return _literal_decoder(arguments)
     if origin is tuple:
-        return _tuple_decoder(arguments[0])
+        item = _decoder(arguments[0])
+        return _only(list, "is not a list", lambda data: tuple(item(each) for each in data))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping_decoder(arguments[1])
+        value = _decoder(arguments[1])
+        return _only(
+            dict,
+            "is not an object",
+            lambda data: {key: value(each) for key, each in data.items()},
+        )
     return _PLAIN[hint]
 
 
@@ -147,39 +152,11 @@ def _record_decoder(record_type: type) -> _Decoder:
     return decode
 
 
-def _optional_decoder(arguments: tuple[Any, ...]) -> _Decoder:
-    (hint,) = (argument for argument in arguments if argument is not types.NoneType)
-    decode = _decoder(hint)
-    return lambda data: None if data is None else decode(data)
-
-
 def _literal_decoder(choices: tuple[Any, ...]) -> _Decoder:
     def decode(data: Any) -> Any:
         if not isinstance(data, str) or data not in choices:
             raise MismatchError(f"is none of {', '.join(choices)}")
         return data
-
-    return decode
-
-
-def _tuple_decoder(hint: Any) -> _Decoder:
-    decode_item = _decoder(hint)
-
-    def decode(data: Any) -> tuple[Any, ...]:
-        if not isinstance(data, list):
-            raise MismatchError("is not a list")
-        return tuple(decode_item(item) for item in data)
-
-    return decode
-
-
-def _mapping_decoder(hint: Any) -> _Decoder:
-    decode_item = _decoder(hint)
-
-    def decode(data: Any) -> dict[str, Any]:
-        if not isinstance(data, dict):
-            raise MismatchError("is not an object")
-        return {key: decode_item(item) for key, item in data.items()}
 
     return decode
 
@@ -207,38 +184,29 @@ def _decode_int(data: Any) -> int:
     return data
 
 
-def _decode_bool(data: Any) -> bool:
-    if not isinstance(data, bool):
-        raise MismatchError("is neither true nor false")
-    return data
+def _only(kind: type, fault: str, read: _Decoder | None = None) -> _Decoder:
+    def decode(data: Any) -> Any:
+        if not isinstance(data, kind):
+            raise MismatchError(fault)
+        return data if read is None else read(data)
 
-
-def _decode_str(data: Any) -> str:
-    if not isinstance(data, str):
-        raise MismatchError("is not a text")
-    return data
+    return decode
 
 
 def _decode_any(data: Any) -> Any:
     """What may be anything that JSON has, its numbers within bounds all the same."""
     if isinstance(data, int | float) and (fault := number_fault(data)):
         raise MismatchError(fault)
-    for item in _items(data):
+    for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
         _decode_any(item)
     return data
-
-
-def _items(data: Any) -> Iterable[Any]:
-    if isinstance(data, dict):
-        return data.values()
-    return data if isinstance(data, list) else ()
 
 
 _PLAIN: Mapping[Any, _Decoder] = {
     float: _decode_float,
     int: _decode_int,
-    bool: _decode_bool,
-    str: _decode_str,
+    bool: _only(bool, "is neither true nor false"),
+    str: _only(str, "is not a text"),
     Any: _decode_any,
 }
 

@@ -171,12 +171,7 @@ class Config:
     @property
     def turnover_group(self) -> Config:
         """What configurations share whose epochs end alike: how the queues are kept matters not."""
-        return dataclasses.replace(
-            self,
-            prefetch_factor=None,
-            pin_memory=False,
-            in_order=True,
-        )
+        return dataclasses.replace(self, prefetch_factor=None, pin_memory=False, in_order=True)
 
     def canonical(self) -> Config:
         """The same configuration with every argument that can't matter here at its default.

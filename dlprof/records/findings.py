@@ -141,9 +141,6 @@ class Diagnosis:
 Exactness = Literal["exact", "sampled", "at_least"]
 StartPhaseName = Literal["server", "create", "process", "imports", "unpickle", "init", "fetch"]
 
-COPIED_BYTES_PER_S = 1e9
-"""Memory that copying pages of a forked process moves in a second, by which objects are weighed
-against pickled bytes."""
 
 PIPE_BYTES = 64 << 10
 """What a pipe holds: with more, main waits until the worker has read all but that."""
@@ -183,7 +180,8 @@ class AttributeWeight:
     @property
     def cost_s(self) -> float:
         """Seconds of a core that it costs with each worker: sent, and then copied page by page."""
-        return self.pickle_s + self.unpickle_s + self.object_bytes / COPIED_BYTES_PER_S
+        # Copying pages of a forked process moves about 1 GB of memory a second.
+        return self.pickle_s + self.unpickle_s + self.object_bytes / 1e9
 
 
 @record(frozen=True, slots=True, kw_only=True)

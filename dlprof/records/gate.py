@@ -18,13 +18,7 @@ Design = Literal["abba", "duet"]
 Scale = Literal["ratio", "difference"]
 GateState = Literal["pass", "fail", "inconclusive", "no_baseline"]
 GateName = Literal[
-    "service",
-    "receive",
-    "wall",
-    "startup",
-    "epoch_turnover",
-    "memory",
-    "shared_memory",
+    "service", "receive", "wall", "startup", "epoch_turnover", "memory", "shared_memory"
 ]
 ReasonCode = Literal[
     "not_slower",
@@ -417,10 +411,6 @@ class CheckReport:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-SELF_TEST_SCHEMA_VERSION = 1
-"""Of the JSON document of a self-test; fields may be added without a new one."""
-
-
 @record(frozen=True, slots=True)
 class Sight:
     """The smallest slowdown that a look would have called a failure.
@@ -473,7 +463,7 @@ class SelfTest:
         machine: What was measured on.
     """
 
-    schema_version: int = SELF_TEST_SCHEMA_VERSION
+    schema_version: int = 1
     trusted: bool
     explanation: str
     injected: float

@@ -333,18 +333,17 @@ def _promise(trial: Trial) -> tuple[int, int]:
 def _overlong(trials: Sequence[Trial]) -> list[tuple[Trial, Failure]]:
     """Trials whose workers give more than ``__len__`` promises, which holds for fewer workers."""
     promises = ((trial, *_promise(trial)) for trial in trials if trial.failure is None)
-    more = [trial for trial, came, promised in promises if came > promised]
-    if any(trial.config.num_workers < 2 for trial in more):
+    more = [each for each in promises if each[1] > each[2]]
+    if any(trial.config.num_workers < 2 for trial, _, _ in more):
         return []
-    return [(trial, _overlong_fault(trial)) for trial in more]
-
-
-def _overlong_fault(trial: Trial) -> Failure:
-    if any(sign in text for text in trial.warnings for sign in (SHARED_SIGN, UNSHARED_SIGN)):
-        return doubled(trial.config.num_workers)
-    came, promised = _promise(trial)
-    said = f"An epoch gave {came:,} batches where __len__ promises {promised:,}."
-    return Failure(kind="duplicated", message=said, hint=SHARE_OUT)
+    found = []
+    for trial, came, promised in more:
+        said = f"An epoch gave {came:,} batches where __len__ promises {promised:,}."
+        fault = Failure(kind="duplicated", message=said, hint=SHARE_OUT)
+        if any(sign in text for text in trial.warnings for sign in (SHARED_SIGN, UNSHARED_SIGN)):
+            fault = doubled(trial.config.num_workers)
+        found.append((trial, fault))
+    return found
 
 
 def _compared(trials: Iterable[Trial]) -> Iterator[tuple[list[Trial], list[Trial]]]:
@@ -448,9 +447,9 @@ def _unshared(trials: Sequence[Trial], shared_out: Collection[int]) -> dict[str,
     """
     found: dict[str, str] = {}
     compared = [] if _is_varied(trials) else [*_compared(trials)]
-    told = {trial.id for group, _ in compared for trial in group}
+    covered = {trial.id for group, _ in compared for trial in group}
     for trial in trials:
-        if trial.config.num_workers in {0, 1, *shared_out} or trial.id in told:
+        if trial.config.num_workers in {0, 1, *shared_out} or trial.id in covered:
             continue
         if any(SHARED_SIGN in text for text in trial.warnings):
             found[trial.id] = SOME_SHARED

@@ -308,8 +308,5 @@ class Transfers:
         if not pinned or not plain:
             return None
         return Pinning(
-            bytes=pinned.bytes,
-            of_batch=False,
-            pageable_s=plain.time_s,
-            pinned_s=pinned.time_s,
+            bytes=pinned.bytes, of_batch=False, pageable_s=plain.time_s, pinned_s=pinned.time_s
         )

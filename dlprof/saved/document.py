@@ -56,16 +56,12 @@ class MachineEntry:
     """What was saved for one machine.
 
     Attributes:
-        about: Tells people which machine it is.
+        about: Says to people which machine it is.
         targets: Under TARGET as the user wrote it.
     """
 
     about: Mapping[str, Any]
     targets: Mapping[str, Entry]
-
-
-def _is_expectation(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values()))
 
 
 _NUMBER = number_rule()
@@ -90,7 +86,10 @@ _ABOUT_ENTRY: Mapping[str, Rule] = MappingProxyType(
         "ranks": _COUNT,
         "sharing_strategy": TEXT,
         "worker_threads": _COUNT,
-        "expected": Rule("a table of numbers", _is_expectation),
+        "expected": Rule(
+            "a table of numbers",
+            lambda value: isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values())),
+        ),
     }
 )
 _ABOUT_MACHINE: Mapping[str, Rule] = MappingProxyType(
@@ -162,9 +161,7 @@ def _check(
 
 
 def revised_document(
-    path: Path,
-    machines: Mapping[str, MachineEntry],
-    notes: Mapping[tuple[str, ...], Sequence[str]],
+    path: Path, machines: Mapping[str, MachineEntry], notes: Mapping[tuple[str, ...], Sequence[str]]
 ) -> str:
     """The settings file for these machines, with the comments and the order that it has now.
 
@@ -175,10 +172,11 @@ def revised_document(
     from dlprof.tomledit import revised_toml  # noqa: PLC0415
 
     text = read_text(path) if path.exists() else _NEW
-    values = {
-        "version": VERSION,
-        "machine": {name: _machine_values(machine) for name, machine in machines.items()},
-    }
+    tables: dict[str, dict[str, Any]] = {}
+    for name, machine in machines.items():
+        targets = {spec: {**entry.kwargs, **entry.about} for spec, entry in machine.targets.items()}
+        tables[name] = {**machine.about, **({"target": targets} if targets else {})}
+    values = {"version": VERSION, "machine": tables}
     places: dict[tuple[str, ...], Sequence[str]] = {
         ("machine", fingerprint, "target", spec): lines
         for (fingerprint, spec), lines in notes.items()
@@ -190,8 +188,3 @@ def revised_document(
             f"{path} is laid out in a way that dlprof can't add to without losing some of it",
             hint="Give each table its own [header] once, or save to another file.",
         ) from None
-
-
-def _machine_values(machine: MachineEntry) -> dict[str, Any]:
-    targets = {spec: {**entry.kwargs, **entry.about} for spec, entry in machine.targets.items()}
-    return {**machine.about, **({"target": targets} if targets else {})}

@@ -90,7 +90,7 @@ SUFFIX = ".dlprof.jsonl"
 
 
 def run_file_name(target: str, now: datetime) -> str:
-    """A name that tells the target and the time: ``images-20260131-142501-7k2q.dlprof.jsonl``.
+    """A name that has the target and the time: ``images-20260131-142501-7k2q.dlprof.jsonl``.
 
     The last four characters stand for the microseconds, so that sweeps which are started in the
     same second, as the ranks of a job are, don't take each other's file.

@@ -130,7 +130,7 @@ def _damaged(
 
 
 def _joined(path: Path, number: int) -> FileError:
-    """Two files in one, whose trials must not be told as one run's."""
+    """Two files in one, whose trials must not count as one run's."""
     return _damaged(
         path,
         number,

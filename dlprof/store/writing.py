@@ -30,7 +30,7 @@ def check_output(path: Path, *, force: bool = False) -> None:
     An empty file is as good as none: a sweep that was ended as it began it leaves one.
 
     Raises:
-        FileError: As ``RunWriter.create`` would, as far as can be told without writing.
+        FileError: As ``RunWriter.create`` would, as far as can be known without writing.
     """
     try:
         there = path.stat()

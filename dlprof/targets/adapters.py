@@ -173,15 +173,11 @@ def _loaded(point: metadata.EntryPoint) -> Adapter:
 
 def _misfit(package: str, found: object, error: Exception) -> str:
     kind = f"{type(found).__module__}.{type(found).__qualname__}"
+    version = getattr(sys.modules.get(package), "__version__", None) or "of an unknown version"
     return (
-        f"{kind} of {package} {_version_of(package)} isn't what the adapter of dlprof "
+        f"{kind} of {package} {version} isn't what the adapter of dlprof "
         f"{__version__} expects ({one_line(error)}), so it is taken as any other object."
     )
-
-
-def _version_of(package: str) -> str:
-    version = getattr(sys.modules.get(package), "__version__", None)
-    return str(version) if version is not None else "of an unknown version"
 
 
 def _is_a(found: object, *names: str) -> bool:

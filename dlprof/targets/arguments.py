@@ -44,7 +44,16 @@ def bind_arguments(
     _refuse_unknown(parameters, arguments, name)
     values = dict(settings)
     for key, text in arguments.items():
-        values[key] = _convert_for(parameters.get(key), key, text, name)
+        wanted = _wanted_type(parameters.get(key))
+        try:
+            values[key] = _convert(text, wanted)
+        except (ValueError, TypeError):
+            shown = getattr(wanted, "__name__", None) or str(wanted)
+            raise TargetError(
+                f"--arg {key}={text} can't be converted to {shown}, which {name} asks for.",
+                hint="int, float, bool, str, Path and None can be given as text; for anything else "
+                "name a function that builds the value itself.",
+            ) from None
     _refuse_missing(parameters, values, name)
     positional = [
         values.pop(key)
@@ -113,19 +122,6 @@ def _refuse_missing(
         raise TargetError(
             f"{name} needs the argument{'s'[: len(missing) > 1]} {listed}.", hint=hint
         )
-
-
-def _convert_for(parameter: inspect.Parameter | None, key: str, text: str, name: str) -> Any:
-    wanted = _wanted_type(parameter)
-    try:
-        return _convert(text, wanted)
-    except (ValueError, TypeError):
-        shown = getattr(wanted, "__name__", None) or str(wanted)
-        raise TargetError(
-            f"--arg {key}={text} can't be converted to {shown}, which {name} asks for.",
-            hint="int, float, bool, str, Path and None can be given as text; for anything else "
-            "name a function that builds the value itself.",
-        ) from None
 
 
 def _wanted_type(parameter: inspect.Parameter | None) -> Any:

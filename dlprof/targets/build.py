@@ -29,7 +29,6 @@ from dlprof.targets.parts import (
     with_inner,
 )
 
-DEFAULT_BATCH_SIZE = 32
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
     "take num_workers and the other settings, and return the loader."
@@ -41,7 +40,7 @@ class BuiltTarget:
     """A target, built once in this process; :func:`~dlprof.targets.loader.make_loader` uses it.
 
     Attributes:
-        target: What the run file tells of it.
+        target: What the run file says of it.
         parts: What loaders are rebuilt from; ``None`` where only ``factory`` can make one.
         factory: The target's own callable; ``None`` where there is none that makes loaders.
         own: The target's own loader, where it can only be taken as it is; ``None`` else.
@@ -58,7 +57,6 @@ def build_target(
     arguments: Mapping[str, str] | None = None,
     *,
     shuffle: bool | None = None,
-    batch_size: int = DEFAULT_BATCH_SIZE,
     seed: int = 0,
     share: tuple[int, int] = (0, 1),
 ) -> BuiltTarget:
@@ -68,7 +66,6 @@ def build_target(
         spec: From :func:`dlprof.targets.grammar.parse_target`.
         arguments: ``--arg`` pairs.
         shuffle: ``None`` keeps the loader's own sampler, and takes a bare dataset in sequence.
-        batch_size: For a bare dataset; a loader keeps its own.
         seed: For the order where ``shuffle`` is true, and for the built-in workloads.
         share: The rank whose share is loaded, and of how many, where the target has no sharding.
 
@@ -84,13 +81,7 @@ def build_target(
     else:
         found, passed = import_object(spec), arguments
     built = build_from_object(
-        found,
-        passed,
-        shuffle=shuffle,
-        batch_size=batch_size,
-        seed=seed,
-        text=spec.text,
-        share=share,
+        found, passed, shuffle=shuffle, seed=seed, text=spec.text, share=share
     )
     target = dataclasses.replace(built.target, arguments={**spec.parameters, **arguments})
     if spec.source == "dlio":
@@ -106,7 +97,7 @@ def build_from_object(
     arguments: Mapping[str, str] | None = None,
     *,
     shuffle: bool | None = None,
-    batch_size: int = DEFAULT_BATCH_SIZE,
+    batch_size: int = 32,
     seed: int = 0,
     text: str = "<object>",
     share: tuple[int, int] = (0, 1),
@@ -127,9 +118,7 @@ def build_from_object(
     ):
         name = getattr(found, "__qualname__", type(found).__qualname__)
         factory = Factory.of(
-            found,
-            f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()",
-            arguments,
+            found, f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()", arguments
         )
         found = factory.first_call()
         source = f"{factory.name} returned"
@@ -166,7 +155,11 @@ def build_from_object(
     fixed = _fixed(found, parts, factory)
     call = _call(found, parts, factory)
     if adapted is not None:
-        fixed = {**fixed, **_by_field(adapted.fixed)}
+        # The adapter's reasons are by the names of DataLoader's arguments, others by Config's.
+        fields = {argument: field for field, argument in KEYWORDS.items()}
+        fields["worker_init_fn"] = "worker_threads"
+        own = {fields.get(name, name): reason for name, reason in adapted.fixed.items()}
+        fixed = {**fixed, **own}
         call = (adapted.call if parts is not None or factory is not None else None) or call
     notes = _notes(loader, parts, factory, shuffle=shuffle)
     notes += (*(parts.notes if parts else ()), *([misfit] if misfit else []))
@@ -232,13 +225,6 @@ def _call(found: object, parts: LoaderParts | None, factory: Factory | None) -> 
     return LoaderCall(text=f"# {name} is measured as it is: nothing of it is set", variable="")
 
 
-def _by_field(fixed: Mapping[str, str]) -> Mapping[str, str]:
-    """Reasons by the names of ``Config``, from those by the names of DataLoader's arguments."""
-    fields = {argument: field for field, argument in KEYWORDS.items()}
-    fields["worker_init_fn"] = "worker_threads"
-    return {fields.get(name, name): reason for name, reason in fixed.items()}
-
-
 def _fixed(found: object, parts: LoaderParts | None, factory: Factory | None) -> Mapping[str, str]:
     """Settings that can't be changed, each with the reason."""
     if parts is not None:
@@ -281,7 +267,10 @@ def _parts_of(
     is_loader = isinstance(found, Iterable) and not isinstance(found, str | bytes)
     if own_way and is_loader and not _is_collection_of_targets(found):
         return None
-    raise TargetError(f"{source} neither a Dataset nor a DataLoader: {_told(found)}.", hint=_WANTED)
+    what = type_name(found)
+    if isinstance(found, list | tuple) and _is_collection_of_targets(found):
+        what = f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
+    raise TargetError(f"{source} neither a Dataset nor a DataLoader: {what}.", hint=_WANTED)
 
 
 def _parts_of_loader(found: DataLoader[Any], factory: Factory | None) -> LoaderParts | None:
@@ -364,12 +353,6 @@ def _is_collection_of_targets(found: object) -> bool:
     if not isinstance(found, list | tuple) or not found:
         return False
     return isinstance(found[0], Dataset | DataLoader)
-
-
-def _told(found: object) -> str:
-    if isinstance(found, list | tuple) and _is_collection_of_targets(found):
-        return f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
-    return type_name(found)
 
 
 def _notes(

@@ -9,8 +9,6 @@ from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
 _MOST_CHANNELS = 4  # that two images of one sample have in common
-_FEWEST = 3  # samples that have to differ from each other before equal ones say anything
-_MOST_STAGES, _LONGEST_STAGE = 8, 64  # of a pipeline, and in a list: a longer one holds the data
 
 
 Digest = tuple[int, int]
@@ -56,7 +54,8 @@ class SampleCounter:
     what a list of growing length does.
 
     Args:
-        batch_size: The loader's own, where it is known; see :func:`count_samples`.
+        batch_size: The loader's own, where it is known: preferred wherever some part of the batch
+            has that length, because a list of images and a list of collated tensors look alike.
 
     Attributes:
         earlier: Samples in each batch that came before the number was found elsewhere, all of one
@@ -72,7 +71,7 @@ class SampleCounter:
         self._looks = 32 if batch_size is None else 0
 
     @property
-    def told(self) -> str:
+    def wording(self) -> str:
         """The length by which batches are counted, in words; empty where there is none."""
         if self._place is None or self._place.read in {_one, _of_image}:
             return ""
@@ -80,7 +79,15 @@ class SampleCounter:
         return f", by the length of batch{''.join(where)}"
 
     def __call__(self, batch: object) -> int | None:
-        """The samples in a batch; ``None`` where its structure doesn't say."""
+        """The samples in a batch, as far as its structure says.
+
+        Returns:
+            The leading dimension of the first tensor, or the length of the first list of samples;
+            1 for a tuple or a dictionary with a single number, text or scalar tensor in it, and for
+            a tensor of one dimension, where the loader doesn't batch; ``batch_size`` for an object
+            of the user's own that shows no length; ``None`` where there is neither (a single
+            number, text or scalar tensor).
+        """
         if self._looks:
             self._looks -= 1
             self._compare(batch)
@@ -204,7 +211,8 @@ def agreeing(streams: Sequence[Sequence[Digest]]) -> set[tuple[int, int]] | None
         Then samples are drawn with replacement or hardly differ, and equal ones say nothing.
     """
     sets = [{whole for whole, _ in stream} for stream in streams]  # some workers may idle
-    if min(len(each) or _FEWEST for each in sets) < _FEWEST or any(map(_repeats, streams)):
+    # Fewer samples have to differ from each other before equal ones say anything.
+    if min(len(each) or 3 for each in sets) < 3 or any(map(_repeats, streams)):
         return None
     # Share of a worker's samples that another gave too, from which they are duplicates
     return {
@@ -227,36 +235,18 @@ def is_resampled(dataset: object, depth: int = 0) -> bool:
     for kind in type(dataset).__mro__:
         if "resampl" in kind.__name__.lower() and kind.__module__.partition(".")[0] == "webdataset":
             return True
-    if depth > _MOST_STAGES:
+    if depth > 8:
         return False
     stages: Iterable[object] = getattr(dataset, "__dict__", {}).values()
     if type(dataset) in (list, tuple):  # no class of the user's, whose code would run
         stages = dataset  # type: ignore[assignment]
-    held = (each for each in stages if _is_stage(each))
-    return any(is_resampled(each, depth + 1) for each in itertools.islice(held, _LONGEST_STAGE))
-
-
-def _is_stage(found: object) -> bool:
-    named = {each.__name__ for each in type(found).__mro__}
-    return "IterableDataset" in named or type(found) in (list, tuple)
-
-
-def count_samples(batch: object, batch_size: int | None = None) -> int | None:
-    """How many samples a batch holds, as far as its structure says.
-
-    Args:
-        batch: What the loader yielded.
-        batch_size: The loader's own, where it is known: preferred wherever some part of the batch
-            has that length, because a list of images and a list of collated tensors look alike.
-
-    Returns:
-        The leading dimension of the first tensor, or the length of the first list of samples; 1
-        for a tuple or a dictionary with a single number, text or scalar tensor in it, and for a
-        tensor of one dimension, where the loader doesn't batch; ``batch_size`` for an object of
-        the user's own that shows no length; ``None`` where there is neither (a single number, text
-        or scalar tensor).
-    """
-    return SampleCounter(batch_size)(batch)
+    held = (
+        each
+        for each in stages
+        if type(each) in (list, tuple)
+        or any(kind.__name__ == "IterableDataset" for kind in type(each).__mro__)
+    )
+    return any(is_resampled(each, depth + 1) for each in itertools.islice(held, 64))
 
 
 def sample_digests(batch: object, samples: int) -> list[Digest]:
@@ -271,7 +261,7 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
 
     Returns:
         For each sample, of all of it, and of what is more in it than single numbers, where it has
-        that: a label or an index that counts along tells nothing of an image that stays the same.
+        that: a label or an index that counts along says nothing of an image that stays the same.
     """
     if samples == 1:
         contents = [_content(batch, 0)]
@@ -324,7 +314,7 @@ def _content(found: object, depth: int) -> object:
         return None
     if _is_array(found):
         flat: Any = found.reshape(-1)  # type: ignore[attr-defined]
-        # Values of a tensor's row by which samples are told apart
+        # Values of a tensor's row by which samples are distinguished
         values = flat[:: max(1, len(flat) // 1024)].tolist()
         known = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN
         return known[0] if len(known) == 1 else _Values(hash(tuple(known)))

@@ -1,4 +1,4 @@
-"""What a run file tells of a target, read from a loader of it."""
+"""What a run file says of a target, read from a loader of it."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -89,10 +89,13 @@ class EpochGate:
             return
         slot = "sampler" if loader.batch_sampler is None else "batch_sampler"
         own = getattr(loader, slot)
-        if _counts_itself(loader, own):
+        # A class draws from indices without end, as timm's ``MultiEpochsDataLoader`` does.
+        endless = hasattr(type(own), "__iter__") and not hasattr(type(own), "__len__")
+        counts_itself = type(loader).__len__ is not DataLoader.__len__
+        if endless and counts_itself and not isinstance(loader.dataset, IterableDataset):
             self.detach(f"{type(loader).__name__} {_COUNTS}")
             return
-        gated = GatedIndices(own, self, size_of_indices(loader))
+        gated = GatedIndices(own, self, list | tuple if loader.batch_sampler is None else Sized)
         try:
             # Past DataLoader.__setattr__, which guards against half-changed loaders of a user.
             object.__setattr__(loader, slot, gated)
@@ -151,12 +154,15 @@ class EpochGate:
 
 
 class GatedIndices:
-    """The user's sampler behind a gate; everything but iterating goes to the sampler itself."""
+    """The user's sampler behind a gate; everything but iterating goes to the sampler itself.
 
-    def __init__(self, source: Any, gate: EpochGate, size_of: Callable[[Any], int | None]) -> None:
+    What it yields asks for as many samples as it has entries, where it is of ``kinds``.
+    """
+
+    def __init__(self, source: Any, gate: EpochGate, kinds: Any) -> None:
         self._source = source
         self._gate = gate
-        self._size_of = size_of
+        self._kinds = kinds
 
     def __iter__(self) -> Iterator[Any]:
         # The user's __iter__ runs here and not at the first index, because torch calls it before
@@ -164,14 +170,13 @@ class GatedIndices:
         return self._passed(iter(self._source))
 
     def _passed(self, indices: Iterator[Any]) -> Iterator[Any]:
-        gate, size_of = self._gate, self._size_of
+        gate, kinds = self._gate, self._kinds
         if gate.closed:
             return
         for index in indices:
             gate.batches += 1
-            size = size_of(index)
-            if size is not None:
-                gate.handed(size)
+            if isinstance(index, kinds):
+                gate.handed(len(index))
             yield index
             if gate.closed:
                 return
@@ -183,23 +188,3 @@ class GatedIndices:
         if name.startswith("__") or name == "_source":  # copying asks before __init__ ran
             raise AttributeError(name)
         return getattr(self._source, name)
-
-
-def _counts_itself(loader: DataLoader[Any], indices: object) -> bool:
-    """Whether a class draws from indices without end, as timm's ``MultiEpochsDataLoader`` does."""
-    if isinstance(loader.dataset, IterableDataset) or hasattr(type(indices), "__len__"):
-        return False
-    return type(loader).__len__ is not DataLoader.__len__ and hasattr(type(indices), "__iter__")
-
-
-def size_of_indices(loader: DataLoader[Any]) -> Callable[[Any], int | None]:
-    """How many samples one element of the loader's index source asks for."""
-    return _length if loader.batch_sampler is not None else _length_of_list
-
-
-def _length(index: Any) -> int | None:
-    return len(index) if isinstance(index, Sized) else None
-
-
-def _length_of_list(index: Any) -> int | None:
-    return len(index) if isinstance(index, list | tuple) else None

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-DEFAULT_LIMIT = 1_000_000
 _DEEPEST = 4
 
 
@@ -25,7 +24,7 @@ class Eviction:
     reason: str = ""
 
 
-def dataset_files(dataset: object, limit: int = DEFAULT_LIMIT) -> Iterator[Path]:
+def dataset_files(dataset: object, limit: int = 1_000_000) -> Iterator[Path]:
     """Find the files that a dataset names in its attributes, without loading a sample.
 
     Looks at texts and paths, at lists and tuples of them or of ``(path, label)``, and into data

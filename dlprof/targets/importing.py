@@ -93,7 +93,8 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if _is_missing_target(error, name):
+        # The target's module is missing, and not one that it needs.
+        if f"{name}.".startswith(f"{error.name}.") and not raised_outside(error):
             raise TargetError(
                 f"There is no module {error.name!r} (target {spec.text!r}).",
                 hint="The working directory is searched first; for a file write path/to/file.py:"
@@ -108,12 +109,6 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
         ) from error
     except Exception as error:
         raise _import_failed(spec, error) from error
-
-
-def _is_missing_target(error: ModuleNotFoundError, name: str) -> bool:
-    """Tell "the target's module is missing" from "the module needs one that is missing"."""
-    prefix = f"{error.name}."
-    return f"{name}.".startswith(prefix) and not raised_outside(error)
 
 
 def _import_failed(spec: TargetSpec, error: Exception) -> TargetError:

@@ -12,7 +12,6 @@ from dlprof.targets.adapters import with_settings
 from dlprof.targets.build import BuiltTarget
 from dlprof.targets.describe import type_name
 from dlprof.targets.epoch import EpochGate
-from dlprof.targets.factory import Factory
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.parts import LoaderParts, core_of, dataloader_of, take_apart
 from dlprof.targets.workers import WorkerSetup
@@ -53,10 +52,25 @@ def make_loader(
         if gate is not None:
             gate.detach(built.target.fixed["num_workers"])
         return built.own
-    if built.parts is not None and not _needs_factory(built.parts, built.factory, config):
+    # A batch size that only the target's own callable can change.
+    by_factory = (
+        config.batch_size is not None
+        and built.factory is not None
+        and built.factory.takes("batch_size")
+        and built.parts is not None
+        and built.parts.batching.get("batch_size") is None
+    )
+    if built.parts is not None and not by_factory:
         loader: Any = _rebuild(built.parts, config)
     elif built.factory is not None:
-        loader = _from_factory(built.factory, config, built.target.own_config)
+        loader = built.factory.loader(config, built.target.own_config)
+        count = getattr(core_of(loader), "num_workers", config.num_workers)
+        if count != config.num_workers:
+            raise TargetError(
+                f"{built.factory.name} was asked for num_workers={config.num_workers} and returned "
+                f"a loader with {count}.",
+                hint="Pass num_workers on to the loader.",
+            )
     else:
         raise AssertionError("a built target has parts or a factory")
     if not any_size:
@@ -124,16 +138,6 @@ def _apply_around(config: Config, found: Any) -> Any:
     return made
 
 
-def _needs_factory(parts: LoaderParts, factory: Factory | None, config: Config) -> bool:
-    """A batch size that only the target's own callable can change."""
-    return (
-        config.batch_size is not None
-        and factory is not None
-        and factory.takes("batch_size")
-        and parts.batching.get("batch_size") is None
-    )
-
-
 def _rebuild(parts: LoaderParts, config: Config) -> Iterable[Any]:
     if config.batch_size is not None:
         parts = parts.with_batch_size(config.batch_size)
@@ -142,22 +146,10 @@ def _rebuild(parts: LoaderParts, config: Config) -> Iterable[Any]:
     return parts.build(settings)
 
 
-def _from_factory(factory: Factory, config: Config, own: Config | None) -> Any:
-    loader = factory.loader(config, own)
-    made = getattr(core_of(loader), "num_workers", config.num_workers)
-    if made != config.num_workers:
-        raise TargetError(
-            f"{factory.name} was asked for num_workers={config.num_workers} and returned a "
-            f"loader with {made}.",
-            hint="Pass num_workers on to the loader.",
-        )
-    return loader
-
-
 def _refuse_partial_epochs(loader: Any, built: BuiltTarget) -> None:
     """An epoch without one full batch has no rate: what it takes is start-up."""
     if built.target.kind == "iterable":
-        return  # its length, where it tells one, may be anybody's guess
+        return  # its length, where it has one, may be anybody's guess
     size, length = getattr(loader, "batch_size", None), built.target.length
     if isinstance(size, int) and length is not None and length < size:
         raise TargetError(

@@ -254,7 +254,7 @@ def take_apart(loader: DataLoader[Any], outer: Any = None) -> LoaderParts:
     """Find the arguments that build a loader again.
 
     Raises:
-        TargetError: The loader is of a class whose arguments can't be told from the loader.
+        TargetError: The loader is of a class whose arguments can't be read from the loader.
     """
     extra = _extra_arguments(loader)
     kept = {name: getattr(loader, name) for name in _KEPT}

@@ -39,10 +39,6 @@ from dlprof.targets.faults import one_line
 _FEW = 64
 """Entries up to which a list or dict is looked into one by one for what holds the most."""
 
-_DEEPEST = 8
-_MOST_LEAVES = 2_000
-_MOST_NAMED = 10
-_LEAST_NAMED_BYTES = 4096
 
 _AT_ONCE = 256
 """Entries that are pickled at once, at most: as one list, as torch would find them."""
@@ -50,12 +46,9 @@ _AT_ONCE = 256
 _SAMPLE_S, _SAMPLE_BYTES = 0.25, 8 << 20
 """Of one attribute; what has fewer is weighed as a whole."""
 
-_CHUNK_S = 0.02
 _SLOW_STATE_S = 0.02
 """Time in a ``__getstate__`` of the user's that counts by itself."""
 
-_LISTED = 200_000
-"""Entries of a dict or set that are looked at: listing more would copy their pages, too."""
 
 _OBJECTS = 20_000
 """Objects of an attribute that are counted, each with its size."""
@@ -66,12 +59,8 @@ _WHOLE = ("pandas", "polars", "pyarrow", "PIL")
 _PART = 1_000
 """Entries of a container within an attribute that stand for all of it."""
 
-_PAGE = 4096
-_FLAT_APART, _COPIED_SLICE = 1 << 20, 16 << 20
-"""Bytes from which flat data is not pickled, and of which pickling shows what that takes."""
-_FLAT_FROM = 4096
-"""Bytes from which a text, or bytes, counts as flat but for its first page."""
-
+_COPIED_SLICE = 16 << 20
+"""Bytes of flat data whose pickling shows what that takes."""
 
 _now_s = time.perf_counter
 
@@ -118,9 +107,20 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
             if root is not None:
                 weigher.look_into(name, root)
     gc.unfreeze()
-    found = sorted(weigher.weights, key=_heaviness, reverse=True)
+    found = sorted(
+        weigher.weights,
+        key=lambda each: (each.cost_s, each.pickled_bytes + each.object_bytes),
+        reverse=True,
+    )
     return DatasetWeight(
-        attributes=tuple(each for each in found if _worth_naming(each))[:_MOST_NAMED],
+        attributes=tuple(
+            each
+            for each in found
+            if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= 4096
+            or each.failure
+            or each.how == "at_least"
+            or each.pickle_s >= _SLOW_STATE_S
+        )[:10],
         pickled_bytes=math.fsum(each.pickled_bytes for each in found),
         pickle_s=math.fsum(each.pickle_s for each in found),
         unpickle_s=math.fsum(each.unpickle_s for each in found),
@@ -134,16 +134,6 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
 
 
 _VAGUE = ("exact", "sampled", "at_least")
-
-
-def _heaviness(weight: AttributeWeight) -> tuple[float, float]:
-    return weight.cost_s, weight.pickled_bytes + weight.object_bytes
-
-
-def _worth_naming(weight: AttributeWeight) -> bool:
-    size = max(weight.pickled_bytes, weight.object_bytes, weight.flat_bytes)
-    slow = weight.how == "at_least" or weight.pickle_s >= _SLOW_STATE_S
-    return size >= _LEAST_NAMED_BYTES or bool(weight.failure) or slow
 
 
 @contextlib.contextmanager
@@ -194,11 +184,7 @@ class _Pickler(ForkingPickler):
 
     def __init__(self, sink: _Sink) -> None:
         super().__init__(sink)
-        self.dispatch_table[torch.UntypedStorage] = _no_storage
-
-
-def _no_storage(_: Any) -> tuple[type[bytes], tuple[()]]:
-    return bytes, ()
+        self.dispatch_table[torch.UntypedStorage] = lambda _: (bytes, ())
 
 
 class _Sample(NamedTuple):
@@ -254,7 +240,7 @@ class _Weigher:
         self._pickler, self._unpickler = _Pickler(self._sink), None
 
     def _look(self, name: str, value: Any, depth: int) -> None:
-        if len(self.weights) >= _MOST_LEAVES or _now_s() > self.until_s:
+        if len(self.weights) >= 2_000 or _now_s() > self.until_s:
             self.unavailable["attributes"] = "weighing all of them takes too long"
             return
         if id(value) in self._seen:
@@ -264,7 +250,7 @@ class _Weigher:
         fault = ""
         inside: Sequence[tuple[str, Any]] | None = None
         self._last_s = _spent_s()
-        if depth < _DEEPEST:
+        if depth < 8:
             try:
                 inside, fault = _inside(value)
             except Exception as error:  # noqa: BLE001 - whatever the user's __getstate__ raises
@@ -296,7 +282,7 @@ class _Weigher:
         flat = flat_bytes(value)
         weight = AttributeWeight(name=name, type=_type_of(value), flat_bytes=flat or 0)
         try:
-            if flat is not None and flat >= _FLAT_APART:
+            if flat is not None and flat >= 1 << 20:  # so much is not pickled as a whole
                 weight = self._flat(weight, value)
             else:
                 weight = self._pickled(weight, value)
@@ -361,7 +347,7 @@ class _Weigher:
             found = self._sent(taken, len(taken))
             done += len(taken)
             parts.append(found)
-            if found.pickle_s + found.unpickle_s < _CHUNK_S:
+            if found.pickle_s + found.unpickle_s < 0.02:
                 chunk = min(2 * chunk, _AT_ONCE)
             size = sum(each.pickled_bytes for each in parts)
             if size >= _SAMPLE_BYTES or _now_s() - began_s >= _SAMPLE_S:
@@ -461,7 +447,7 @@ def _size_of(value: Any) -> tuple[float, float]:
         size = sys.getsizeof(value)
     except Exception:  # noqa: BLE001 - a __sizeof__ of the user's
         return 64.0, 0.0
-    return float(min(size, _PAGE)), float(max(0, size - _PAGE))
+    return float(min(size, 4096)), float(max(0, size - 4096))  # a page
 
 
 def _joined(name: str, key: str) -> str:
@@ -506,7 +492,8 @@ def _entries(value: Any) -> tuple[int, _Entries | None]:
     if _is(value, dict | set | frozenset | collections.deque):
         count = len(value)
         source = dict.items(value) if _is(value, dict) else iter(value)
-        listed = [each for each, _ in zip(source, range(_LISTED), strict=False)]
+        # Listing more entries of a dict or set would copy their pages, too.
+        listed = [each for each, _ in zip(source, range(200_000), strict=False)]
         step = _stride(len(listed))
         return count, _Entries(len(listed), lambda place: listed[place * step % len(listed)])
     return 1, None
@@ -537,7 +524,7 @@ def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kin
         return int(value.nbytes())
     if _is(value, bytearray | array.array | memoryview | mmap.mmap):
         return memoryview(value).nbytes
-    if _is(value, bytes | str) and len(value) >= _FLAT_FROM:
+    if _is(value, bytes | str) and len(value) >= 4096:
         return len(value)
     module = kind.__module__.partition(".")[0]
     if module == "numpy" and hasattr(kind, "nbytes") and hasattr(kind, "strides"):

@@ -42,7 +42,10 @@ class WorkerSetup:
         if self.first is not None:
             self.first()
         if self.sharing_strategy is not None:
-            _set_sharing_strategy(self.sharing_strategy)
+            import torch.multiprocessing  # noqa: PLC0415 - as below
+
+            set_strategy: Callable[[str], None] = torch.multiprocessing.set_sharing_strategy
+            set_strategy(self.sharing_strategy)
         if self.threads is not None:
             limit_threads(self.threads)
         if self.user_init is not None:
@@ -68,10 +71,3 @@ def limit_threads(count: int) -> None:
     except ImportError:
         return
     threadpoolctl.threadpool_limits(limits=count)
-
-
-def _set_sharing_strategy(strategy: str) -> None:
-    import torch.multiprocessing  # noqa: PLC0415 - as above
-
-    set_strategy: Callable[[str], None] = torch.multiprocessing.set_sharing_strategy
-    set_strategy(strategy)

@@ -2,7 +2,7 @@
 
 ``tracer`` puts hooks on one loader while its iterator is made: a multiprocessing context whose
 queues stamp what passes (``queues``), and a ``worker_init_fn`` that in the worker only times the
-fetcher (``stamper``, ``fetchers``, ``chains``). Stamps travel to main with the batch itself, inside
-its pickle; main adds its own (``recorder``) and keeps the latest rows (``trace``). ``explain`` and
-``timeline`` are pure: from a trace and a window to records; they import no torch.
+fetcher (``stamper``, ``chains``). Stamps travel to main with the batch itself, inside its pickle;
+main adds its own (``recorder``) and keeps the latest rows (``trace``). ``explain`` is pure: from a
+trace and a window to records; it imports no torch.
 """

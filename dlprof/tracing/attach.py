@@ -21,7 +21,7 @@ class Attachment:
     torch ends the workers as soon as the last reference goes, and must go on doing so.
 
     Args:
-        recorder: Who is told.
+        recorder: Who is called.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -144,7 +144,7 @@ class Attachment:
         return put
 
     def let_go(self) -> None:
-        """Take the hooks off; workers that still run are told with their next indices."""
+        """Take the hooks off; workers that still run learn it with their next indices."""
         self._hook.listener = None
         for undo in self._undo:
             undo()

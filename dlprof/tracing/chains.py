@@ -15,9 +15,6 @@ from typing import Any
 
 from dlprof.tracing.clocks import now_ns
 
-_MOST_LOOKED_AT = 300
-_MOST_ELEMENTS = 16
-_DEEPEST = 7
 _LEAVES = {str, bytes, int, float, complex, bool, type(None), type, FunctionType}
 
 
@@ -183,7 +180,7 @@ def find_chains(dataset: object) -> list[Any]:
     outer one's step.
     """
     found, level, seen = [], [dataset], {id(dataset)}
-    for _ in range(_DEEPEST):
+    for _ in range(7):
         below: list[Any] = []
         for each in level:
             if _is_chain(each):
@@ -195,7 +192,7 @@ def find_chains(dataset: object) -> list[Any]:
             if id(part) not in seen and type(part) not in _LEAVES:
                 seen.add(id(part))
                 level.append(part)
-        if not level or len(seen) > _MOST_LOOKED_AT:
+        if not level or len(seen) > 300:
             break
     return found
 
@@ -218,7 +215,7 @@ def _attributes(each: Any) -> dict[str, Any]:
 def _parts(each: Any) -> list[Any]:
     # By exact type: isinstance() would ask a lazy proxy for its class, and so load it.
     if type(each) in (list, tuple):
-        return list(each) if len(each) <= _MOST_ELEMENTS else []
+        return list(each) if len(each) <= 16 else []
     if type(each) is dict:
-        return list(each.values()) if len(each) <= _MOST_ELEMENTS else []
+        return list(each.values()) if len(each) <= 16 else []
     return list(_attributes(each).values())

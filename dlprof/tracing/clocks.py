@@ -15,7 +15,7 @@ now_ns = time.perf_counter_ns
 """CLOCK_MONOTONIC on Linux: comparable between the processes of one machine."""
 
 now_s = time.perf_counter
-"""The same clock in seconds, for stamps of single samples: reckoning with floats is cheaper."""
+"""The same clock in seconds, for stamps of single samples: computing with floats is cheaper."""
 
 cpu_ns = time.thread_time_ns
 """CPU time of the calling thread."""

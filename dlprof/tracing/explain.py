@@ -9,8 +9,10 @@ import statistics
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from dlprof.records import Config
+from dlprof.records.run import Timeline
 from dlprof.records.stages import (
     AGE_STAGES,
     BatchCosts,
@@ -19,16 +21,14 @@ from dlprof.records.stages import (
     Stage,
     StageName,
     TransformCost,
+    WorkerCosts,
 )
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.spans import Span, spans
 from dlprof.tracing.trace import Made, Row, Trace
-from dlprof.tracing.workers import worker_costs
 
-_NS = 1e-9
-_SLOWEST = 10
 LEAST_RESTED = 3
-"""Batches from resting workers that tell what receiving one takes."""
+"""Batches from resting workers that show what receiving one takes."""
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
 _NO_RUN_QUEUE = "the kernel reports no run-queue delay here, so it counts as blocked time"
 _WHOLE_BATCHES = "the dataset is asked for whole batches (__getitems__)"
@@ -59,7 +59,8 @@ def explain(
         The explanation; what is missing has a reason under ``unavailable``.
     """
     rows = in_window(trace, window)
-    window_s = _length_s(rows, window)
+    began, ended = window or ((rows[0].asked, rows[-1].yielded) if rows else (0, 0))
+    window_s = (ended - began) * 1e-9
     unavailable = dict(trace.unavailable)
     if not rows:
         unavailable["stages"] = _NO_WINDOW
@@ -74,6 +75,8 @@ def explain(
     if made and samples is None:
         unavailable["samples"] = _WHOLE_BATCHES
     rate = len(rows) / window_s if window_s > 0 else 0.0
+    ages = [row.yielded - row.made.picked for row in made if row.made is not None]
+    own, ever = _by_worker(made), _by_worker(trace.rows)
     return Explanation(
         trial_id=trial_id,
         config=config,
@@ -82,10 +85,18 @@ def explain(
         stages=stages,
         samples=samples,
         transforms=_transforms(made, trace.names),
-        workers=worker_costs(made, window_s, seen=trace.rows),
+        # Memory, threads and affinity are looked up seldom, and are no matter of a window.
+        workers=tuple(
+            _worker(worker, each, ever[worker], window_s) for worker, each in sorted(own.items())
+        ),
         costs=_costs(made, {} if computes else _let_go(rows)),
-        age_s=_age_s(made),
-        waiting_batches=_waiting_batches(stages, rate),
+        age_s=statistics.fmean(ages) * 1e-9 if ages else None,
+        # Little's law: at each place lie rate x mean time batches.
+        waiting_batches={
+            stage.name: rate * stage.mean_s
+            for stage in stages
+            if stage.name in {"pick_up", *AGE_STAGES}
+        },
         wait_fraction=_wait_fraction(rows, window, window_s),
         main_threads_cpu_cores=_other_threads(rows),
         fetch_threads_cpu_s=(
@@ -99,7 +110,7 @@ def explain(
 
 
 def with_copies(explanation: Explanation, held_s: float, exposed_s: Sequence[float]) -> Explanation:
-    """The explanation with copies to the device told apart from the step that they stand before.
+    """The explanation with copies to the device separated from the step that they stand before.
 
     Args:
         explanation: Whose step is all that the consumer did.
@@ -140,12 +151,6 @@ def in_window(trace: Trace, window: tuple[int, int] | None) -> list[Row]:
     return [row for row in trace.rows if began <= row.yielded <= ended]
 
 
-def _length_s(rows: Sequence[Row], window: tuple[int, int] | None) -> float:
-    if window is not None:
-        return (window[1] - window[0]) * _NS
-    return (rows[-1].yielded - rows[0].asked) * _NS if rows else 0.0
-
-
 def quantile(ordered: Sequence[float], share: float) -> float:
     """A quantile of ascending values: linear between the two that stand about it."""
     place = share * (len(ordered) - 1)
@@ -156,32 +161,21 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 def _mean_s(values: Sequence[int | None]) -> float | None:
     known = [each for each in values if each is not None]
-    return statistics.fmean(known) * _NS if known and len(known) == len(values) else None
+    return statistics.fmean(known) * 1e-9 if known and len(known) == len(values) else None
 
 
 def _stage(name: StageName, found: Sequence[Span]) -> Stage:
     walls = sorted(span.wall_ns for span in found)
     return Stage(
         name=name,
-        mean_s=statistics.fmean(walls) * _NS,
-        median_s=quantile(walls, 0.5) * _NS,
-        p95_s=quantile(walls, 0.95) * _NS,
-        max_s=walls[-1] * _NS,
+        mean_s=statistics.fmean(walls) * 1e-9,
+        median_s=quantile(walls, 0.5) * 1e-9,
+        p95_s=quantile(walls, 0.95) * 1e-9,
+        max_s=walls[-1] * 1e-9,
         cpu_s=_mean_s([span.cpu_ns for span in found]),
         run_queue_s=_mean_s([span.run_queue_ns for span in found]),
         io_s=_mean_s([span.io_ns for span in found]),
     )
-
-
-def _age_s(made: Sequence[Row]) -> float | None:
-    ages = [row.yielded - row.made.picked for row in made if row.made is not None]
-    return statistics.fmean(ages) * _NS if ages else None
-
-
-def _waiting_batches(stages: Sequence[Stage], rate: float) -> Mapping[str, float]:
-    """Little's law: at each place lie rate x mean time batches."""
-    places = {"pick_up", *AGE_STAGES}
-    return {stage.name: rate * stage.mean_s for stage in stages if stage.name in places}
 
 
 def _wait_fraction(
@@ -190,7 +184,7 @@ def _wait_fraction(
     if not rows or window_s <= 0:
         return None
     began = rows[0].asked if window is None else window[0]
-    waited = math.fsum(row.yielded - max(row.asked, began) for row in rows) * _NS
+    waited = math.fsum(row.yielded - max(row.asked, began) for row in rows) * 1e-9
     return min(1.0, waited / window_s)
 
 
@@ -211,7 +205,7 @@ def _beside_fetching_s(made: Sequence[Row]) -> float | None:
             used.append(row.made.others_cpu)
         elif MISSING not in (row.asked_process_cpu, row.process_cpu, row.next_cpu):
             used.append(max(0, row.process_cpu - row.asked_process_cpu - row.next_cpu))
-    return statistics.fmean(used) * _NS if used else None
+    return statistics.fmean(used) * 1e-9 if used else None
 
 
 def _step_cpu_s(rows: Sequence[Row]) -> float | None:
@@ -221,7 +215,7 @@ def _step_cpu_s(rows: Sequence[Row]) -> float | None:
         for row, after in itertools.pairwise(rows)
         if after.epoch == row.epoch and MISSING not in (after.asked_process_cpu, row.process_cpu)
     ]
-    return statistics.fmean(used) * _NS if used else None
+    return statistics.fmean(used) * 1e-9 if used else None
 
 
 def _rested_receive_s(trace: Trace, ended_ns: int) -> float | None:
@@ -232,7 +226,7 @@ def _rested_receive_s(trace: Trace, ended_ns: int) -> float | None:
     """
     rested = [row for row in trace.rows if ended_ns <= row.received != MISSING]
     waits = [max(0, span.wall_ns - (span.cpu_ns or 0)) for span in spans("rebuild", rested)]
-    return statistics.median_low(waits) * _NS if len(waits) >= LEAST_RESTED else None
+    return statistics.median_low(waits) * 1e-9 if len(waits) >= LEAST_RESTED else None
 
 
 def _samples(made: Sequence[Row]) -> SampleCosts | None:
@@ -247,18 +241,23 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
     for each in batches:
         for name, took in each.slowest:
             slowest[name] = max(took, slowest.get(name, 0))
-    first = sorted(slowest.items(), key=lambda pair: -pair[1])[:_SLOWEST]
-    max_s = max(each.worst_ns for each in batches) * _NS
+    first = sorted(slowest.items(), key=lambda pair: -pair[1])[:10]
+    max_s = max(each.worst_ns for each in batches) * 1e-9
     # The kept ones are rounded otherwise than the worst, which none of them exceeds.
-    at = _weighed_quantile([min(value, max_s) for value, _ in weighed], ends)
+    values = [min(value, max_s) for value, _ in weighed]
+
+    def at(share: float) -> float:
+        wanted = share * ends[-1]
+        return next(v for v, end in zip(values, ends, strict=True) if end >= wanted - 1e-9)
+
     return SampleCosts(
         count=count,
-        mean_s=sum(each.samples_ns for each in batches) / count * _NS,
+        mean_s=sum(each.samples_ns for each in batches) / count * 1e-9,
         median_s=at(0.5),
         p95_s=at(0.95),
         p99_s=at(0.99),
         max_s=max_s,
-        slowest={name: took * _NS for name, took in first},
+        slowest={name: took * 1e-9 for name, took in first},
     )
 
 
@@ -266,14 +265,6 @@ def _kept(made: Made) -> list[tuple[float, float]]:
     """Seconds and weights."""
     kept = array("d", made.kept)
     return [(each, made.samples / len(kept)) for each in kept]
-
-
-def _weighed_quantile(values: Sequence[float], ends: Sequence[float]) -> Callable[[float], float]:
-    def at(share: float) -> float:
-        wanted = share * ends[-1]
-        return next(v for v, end in zip(values, ends, strict=True) if end >= wanted - 1e-9)
-
-    return at
 
 
 def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCost, ...]:
@@ -290,7 +281,7 @@ def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCos
     return tuple(
         TransformCost(
             name=name,
-            mean_s=took[place] / calls[place] * _NS,
+            mean_s=took[place] / calls[place] * 1e-9,
             share=took[place] / fetch if fetch > 0 else 0.0,
         )
         for place, name in enumerate(names)
@@ -316,14 +307,132 @@ def _costs(made: Sequence[Row], let_go: Mapping[int, int]) -> BatchCosts:
     usual = statistics.fmean(let_go.values()) if let_go else 0.0
     both = list(zip(fetch, collate, strict=True))
     return BatchCosts(
-        cpu_s=tuple(((a.cpu_ns or 0) + (b.cpu_ns or 0)) * _NS for a, b in both),
-        io_s=tuple((a.waited_ns + b.waited_ns) * _NS for a, b in both),
-        run_queue_s=tuple(((a.run_queue_ns or 0) + (b.run_queue_ns or 0)) * _NS for a, b in both),
-        put_cpu_s=tuple(each.others_cpu * _NS if each.worker >= 0 else 0.0 for each in own),
-        between_cpu_s=tuple(each.between_cpu * _NS if each.worker >= 0 else 0.0 for each in own),
-        receive_cpu_s=tuple((span.cpu_ns or 0) * _NS for span in receive) or (0.0,) * len(rows),
-        receive_io_s=tuple(span.waited_ns * _NS for span in receive) or (0.0,) * len(rows),
-        main_cpu_s=tuple(max(0, row.next_cpu - row.other_cpu) * _NS for row in rows),
-        let_go_cpu_s=tuple(let_go.get(id(row), usual) * _NS for row in rows) if let_go else (),
-        pin_s=tuple(span.wall_ns * _NS for span in pin) if len(pin) == len(rows) else (),
+        cpu_s=tuple(((a.cpu_ns or 0) + (b.cpu_ns or 0)) * 1e-9 for a, b in both),
+        io_s=tuple((a.waited_ns + b.waited_ns) * 1e-9 for a, b in both),
+        run_queue_s=tuple(((a.run_queue_ns or 0) + (b.run_queue_ns or 0)) * 1e-9 for a, b in both),
+        put_cpu_s=tuple(each.others_cpu * 1e-9 if each.worker >= 0 else 0.0 for each in own),
+        between_cpu_s=tuple(each.between_cpu * 1e-9 if each.worker >= 0 else 0.0 for each in own),
+        receive_cpu_s=tuple((span.cpu_ns or 0) * 1e-9 for span in receive) or (0.0,) * len(rows),
+        receive_io_s=tuple(span.waited_ns * 1e-9 for span in receive) or (0.0,) * len(rows),
+        main_cpu_s=tuple(max(0, row.next_cpu - row.other_cpu) * 1e-9 for row in rows),
+        let_go_cpu_s=tuple(let_go.get(id(row), usual) * 1e-9 for row in rows) if let_go else (),
+        pin_s=tuple(span.wall_ns * 1e-9 for span in pin) if len(pin) == len(rows) else (),
+    )
+
+
+def _by_worker(rows: Sequence[Row]) -> dict[int, list[Made]]:
+    """The batches of each worker, in the order in which it made them."""
+    found: dict[int, list[Made]] = defaultdict(list)
+    for row in rows:
+        if row.made is not None and row.made.worker >= 0:
+            found[row.made.worker].append(row.made)
+    return {worker: sorted(each, key=lambda m: m.picked) for worker, each in found.items()}
+
+
+def _worker(
+    worker: int, made: Sequence[Made], ever: Sequence[Made], window_s: float
+) -> WorkerCosts:
+    facts = [each.facts for each in ever if each.facts is not None]
+    busy_s = sum(each.collated - each.picked for each in made) * 1e-9
+    return WorkerCosts(
+        worker=worker,
+        batches=len(made),
+        busy_fraction=min(1.0, busy_s / window_s) if window_s > 0 else 0.0,
+        cpu_cores=_cpu_cores(made),
+        threads=max((each.threads for each in facts if each.threads != MISSING), default=None),
+        affinity_cpus=next(
+            (each.affinity_cpus for each in reversed(facts) if each.affinity_cpus != MISSING), None
+        ),
+        pss_growth_bytes_per_batch=_growth(ever),
+        growing=_growing(ever),
+    )
+
+
+def _cpu_cores(made: Sequence[Made]) -> float | None:
+    """CPU of all its threads, while it is the same process: each epoch may start new ones."""
+    used = lasted = 0
+    for before, after in itertools.pairwise(made):
+        if after.ordinal > before.ordinal and after.process_cpu >= before.process_cpu:
+            used += after.process_cpu - before.process_cpu
+            lasted += after.collated - before.collated
+    return used / lasted if lasted > 0 else None
+
+
+def _growth(made: Sequence[Made]) -> float | None:
+    """Slope of private memory over batches, by least squares, of the worker's last process."""
+    points: list[tuple[int, int]] = []
+    for each in made:
+        if points and each.ordinal < points[-1][0]:
+            points = []
+        if each.facts is not None and each.facts.private_bytes != MISSING:
+            points.append((each.ordinal, each.facts.private_bytes))
+    # The first quarter of a worker's readings shows caches that fill, not growth.
+    points = points[len(points) // 4 :]
+    if len(points) < 4:
+        return None
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else None
+
+
+def _growing(made: Sequence[Made]) -> dict[str, float]:
+    """Bytes a batch of the containers that grow, of the worker's last process."""
+    points: dict[str, list[tuple[int, int]]] = {}
+    sizes: dict[str, int] = {}
+    last = -1
+    for each in made:
+        if each.ordinal < last:
+            points.clear()
+        last = each.ordinal
+        for name, entries, entry_bytes in () if each.facts is None else each.facts.kept:
+            points.setdefault(name, []).append((each.ordinal, entries))
+            sizes[name] = entry_bytes
+    grown = {
+        name: sizes[name] * (ys[-1][1] - ys[0][1]) / (ys[-1][0] - ys[0][0])
+        for name, ys in points.items()
+        if ys[-1][0] - ys[0][0] >= 4 and ys[-1][1] > ys[(len(ys) - 1) // 2][1]
+    }
+    first = sorted(grown, key=grown.__getitem__, reverse=True)[:5]
+    return {name: grown[name] for name in first if grown[name] > 0}
+
+
+def timeline(
+    trace: Trace, *, trial_id: str, window: tuple[int, int] | None = None, most: int = 4096
+) -> Timeline:
+    """When each batch of a window was where.
+
+    Args:
+        trace: From a tracer.
+        trial_id: The trial that it belongs to.
+        window: As for ``explain``; second 0 is its beginning, or that of the tracer.
+        most: Batches that are kept, the first ones of the window; 4096 are about 1 MB of JSON.
+    """
+    found = in_window(trace, window)
+    rows = sorted(found[:most], key=lambda row: (row.epoch, row.batch))
+    began_ns = trace.began_ns if window is None else window[0]
+    began_at = trace.began_at + (began_ns - trace.began_ns) * 1e-9
+
+    def column(stamp: Callable[[Row], int]) -> tuple[float | None, ...]:
+        stamps = map(stamp, rows)
+        return tuple(None if each == MISSING else (each - began_ns) * 1e-9 for each in stamps)
+
+    return Timeline(
+        trial_id=trial_id,
+        began_at=datetime.fromtimestamp(began_at, UTC).isoformat(),
+        batch=tuple(row.batch for row in rows),
+        epoch=tuple(row.epoch for row in rows),
+        worker=tuple(-1 if row.made is None else row.made.worker for row in rows),
+        dispatched_s=column(lambda row: row.dispatched),
+        picked_s=column(lambda row: MISSING if row.made is None else row.made.picked),
+        fetched_s=column(lambda row: MISSING if row.made is None else row.made.fetched),
+        collated_s=column(lambda row: MISSING if row.made is None else row.made.collated),
+        serialising_s=column(lambda row: row.serialising),
+        serialised_s=column(lambda row: row.serialised),
+        received_s=column(lambda row: row.received),
+        rebuilt_s=column(lambda row: row.rebuilt),
+        pinned_s=column(lambda row: row.pinned),
+        yielded_s=column(lambda row: row.yielded),
+        asked_s=column(lambda row: row.asked),
+        dropped=len(found) - len(rows) + (trace.dropped if window is None else 0),
     )

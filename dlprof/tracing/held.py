@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-_MOST_LOOKED_AT = 300
-_MOST_KEPT = 48
 _MOST_ENTRIES = 16
 _DEEPEST = 4
 _CONTAINERS = (list, dict, set, collections.deque, bytearray)
@@ -39,7 +37,7 @@ def kept(dataset: object) -> tuple[Kept, ...]:
     seen: set[int] = set()
     waiting = collections.deque([("", dataset, 0), *_around(dataset)])
     looks = 0
-    while waiting and looks < _MOST_LOOKED_AT and len(found) < _MOST_KEPT:
+    while waiting and looks < 300 and len(found) < 48:
         name, value, depth = waiting.popleft()
         if isinstance(value, _SIMPLE) or id(value) in seen:
             continue

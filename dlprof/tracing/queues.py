@@ -1,6 +1,6 @@
 """Queues and a ``worker_init_fn`` that stamp what passes between main and its workers.
 
-A batch leaves its worker as a parcel: the batch between two stamps, in one pickle. The feeder
+A batch leaves its worker stamped: the batch between two stamps, in one pickle. The feeder
 thread reads the clock when it comes to the first and to the last, so pickling and moving to shared
 memory are timed by the pickle itself. In main the queue unpacks it and torch gets what it always
 gets.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this ru
 
 
 class Listener(Protocol):
-    """Main's side: who is told what passes the queues."""
+    """Main's side: who is called with what passes the queues."""
 
     def dispatching(self, batch: int) -> None:
         """Indices are about to be sent."""
@@ -39,8 +39,8 @@ class Listener(Protocol):
     def taking(self) -> Reading:
         """A thread begins to wait for a batch."""
 
-    def taken(self, began: Reading, batch: int, parcel: Parcel | None) -> None:
-        """It has one; without a parcel it came unstamped."""
+    def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
+        """It has one; ``stamped`` is None for one that came without stamps."""
 
 
 class Hook:
@@ -106,7 +106,7 @@ class WorkerInit:
             self._user_init(worker_id)
 
 
-class Parcel:
+class StampedBatch:
     """A batch on its way to main, between the stamps of its maker and of the feeder thread.
 
     Attributes:
@@ -129,31 +129,28 @@ class Parcel:
     def __reduce__(self) -> Any:
         hook = self.hook
         if hook is None:
-            raise TypeError("a parcel travels once")
+            raise TypeError("a stamped batch travels once")
         if hook.feeder is None:
             hook.feeder = ThreadClock()
         clock = hook.feeder
         # The last part is an iterator of what is to be appended: the pickler comes to it once all
         # that stands before has been pickled.
-        return _unpack, (tuple(self.made), tuple(clock.read()), self.item), None, _when_asked(clock)
+        later = (tuple(clock.read()) for _ in range(1))
+        return _unpack, (tuple(self.made), tuple(clock.read()), self.item), None, later
 
     def append(self, ended: tuple[int, int, int]) -> None:
         """Take the last stamp, as the pickle's end brings it."""
         self.ended = _new(Reading, ended)
 
 
-def _when_asked(clock: ThreadClock) -> Iterator[tuple[int, ...]]:
-    yield tuple(clock.read())
-
-
-def _unpack(made: tuple[Any, ...], began: tuple[int, ...], item: Any) -> Parcel:
-    parcel = Parcel(item, _new(Made, made), None)
-    parcel.began = _new(Reading, began)
-    return parcel
+def _unpack(made: tuple[Any, ...], began: tuple[int, ...], item: Any) -> StampedBatch:
+    stamped = StampedBatch(item, _new(Made, made), None)
+    stamped.began = _new(Reading, began)
+    return stamped
 
 
 class _Last:
-    """Indices with which a worker is told to stop stamping."""
+    """Indices with which a worker is asked to stop stamping."""
 
     __slots__ = ("item",)
 
@@ -185,7 +182,7 @@ class _Queue:
 class IndexQueue(_Queue):
     """Takes indices from main to one worker."""
 
-    _told = False
+    _word = False
 
     def put(self, item: Any, *args: Any, **options: Any) -> None:
         """Send indices, from main."""
@@ -195,8 +192,8 @@ class IndexQueue(_Queue):
             self._inner.put(item, *args, **options)
             listener.dispatched(number)
             return
-        if listener is None and number is not None and not self._told:
-            self._told, item = True, _Last(item)
+        if listener is None and number is not None and not self._word:
+            self._word, item = True, _Last(item)
         self._inner.put(item, *args, **options)
 
     def get(self, *args: Any, **options: Any) -> Any:
@@ -222,12 +219,12 @@ class DataQueue(_Queue):
             return
         if _number(item) is not None:
             of_error, of_end = _WORDS()
-            error = _told(item[1], of_error)
+            error = _word(item[1], of_error)
             if error is not None:
                 error.exc_msg = without_own_lines(error.exc_msg)
-            ended = _told(item[1], of_end) is not None
+            ended = _word(item[1], of_end) is not None
             made = stamper.handed(ended=ended, failed=error is not None)
-            item = item if made is None else Parcel(item, made, hook)
+            item = item if made is None else StampedBatch(item, made, hook)
         self._inner.put(item, *args, **options)
         del item  # the batch is the feeder thread's alone now
         stamper.look()
@@ -237,18 +234,18 @@ class DataQueue(_Queue):
         listener = self._hook.listener
         if listener is None:
             item = self._inner.get(*args, **options)
-            return item.item if type(item) is Parcel else item
+            return item.item if type(item) is StampedBatch else item
         began = listener.taking()
         item = self._inner.get(*args, **options)
-        parcel = item if type(item) is Parcel else None
-        item = item if parcel is None else parcel.item
+        stamped = item if type(item) is StampedBatch else None
+        item = item if stamped is None else stamped.item
         number = _number(item)
         if number is not None:
-            listener.taken(began, number, parcel)
+            listener.taken(began, number, stamped)
         return item
 
 
-def _told(data: Any, kind: Any) -> Any:
+def _word(data: Any, kind: Any) -> Any:
     """The word that a worker sends instead of a batch; torchdata's puts it first in a tuple."""
     word = data[0] if type(data) is tuple and data else data
     return word if isinstance(word, kind) else None

@@ -14,7 +14,7 @@ from dlprof.tracing.clocks import (
     process_cpu_ns,
     waited_between,
 )
-from dlprof.tracing.queues import Parcel
+from dlprof.tracing.queues import StampedBatch
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made, Ring, Row
 
@@ -27,7 +27,6 @@ class Recorder:
         in_order: Whether batches are yielded in the order of their numbers.
         seen: Called with what a worker knows of a batch, once it is there.
         finished: Called with each row that is finished, last of all.
-        clock_of_thread: Makes a clock for the thread that calls it.
     """
 
     def __init__(
@@ -37,13 +36,11 @@ class Recorder:
         in_order: bool,
         seen: Callable[[Made], object] = lambda _made: None,
         finished: Callable[[Row], object] = lambda _row: None,
-        clock_of_thread: Callable[[], ThreadClock] = ThreadClock,
     ) -> None:
         self._ring = ring
         self._in_order = in_order
         self._seen = seen
         self._finished = finished
-        self._clock_of_thread = clock_of_thread
         self._clocks: dict[int, ThreadClock] = {}
         self._rows: dict[int, Row] = {}
         self._ready: list[int] = []
@@ -61,7 +58,7 @@ class Recorder:
         thread = threading.get_ident()
         clock = self._clocks.get(thread)
         if clock is None:
-            clock = self._clocks[thread] = self._clock_of_thread()
+            clock = self._clocks[thread] = ThreadClock()
         return clock.read()
 
     def close(self) -> None:
@@ -112,7 +109,7 @@ class Recorder:
         """A thread begins to wait for a batch."""
         return self._read()
 
-    def taken(self, began: Reading, batch: int, parcel: Parcel | None) -> None:
+    def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
         """It has one: from this process's waiting, or from the worker's putting it, if later."""
         ended = self._read()
         if threading.get_ident() == self._asked_by:
@@ -125,14 +122,14 @@ class Recorder:
         row.rebuilt, row.received = ended.wall, began.wall
         row.receive_cpu = ended.cpu - began.cpu
         row.receive_run_queue = waited_between(began, ended)
-        if parcel is not None:
-            self._unpack(row, parcel)
+        if stamped is not None:
+            self._unpack(row, stamped)
         if row.made is None or not row.made.ended:
             self._ready.append(batch)
 
-    def _unpack(self, row: Row, parcel: Parcel) -> None:
-        row.made, put, done = parcel.made, parcel.began, parcel.ended
-        self._seen(parcel.made)
+    def _unpack(self, row: Row, stamped: StampedBatch) -> None:
+        row.made, put, done = stamped.made, stamped.began, stamped.ended
+        self._seen(stamped.made)
         if put is None or done is None:
             return
         row.serialising, row.serialised = put.wall, done.wall
@@ -175,7 +172,11 @@ class Recorder:
         if row is None:
             return
         if self.stamper is not None:
-            self._finish_own(row, self.stamper)
+            # Without workers: the batch was made in this very ``next()``.
+            made = row.made = self.stamper.handed()
+            if made is not None:
+                self._other_cpu += made.fetch_cpu + made.collate_cpu
+                self._seen(made)
         row.asked, row.asked_cpu, row.yielded = self._asked_ns, self._asked_cpu, yielded_ns
         row.asked_process_cpu = self._asked_process_cpu
         row.next_cpu, row.other_cpu = spent_ns - self._asked_cpu, self._other_cpu
@@ -183,13 +184,6 @@ class Recorder:
         row.left = now_ns()
         self._ring.add(row)
         self._finished(row)
-
-    def _finish_own(self, row: Row, stamper: Stamper) -> None:
-        """Without workers: the batch was made in this very ``next()``."""
-        made = row.made = stamper.handed()
-        if made is not None:
-            self._other_cpu += made.fetch_cpu + made.collate_cpu
-            self._seen(made)
 
     def failed(self) -> None:
         """``next()`` raised."""

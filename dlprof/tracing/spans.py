@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dlprof.records.stages import StageName
 from dlprof.tracing.clocks import MISSING
-from dlprof.tracing.trace import Row
+from dlprof.tracing.trace import Made, Row
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Span:
 
     Attributes:
         wall_ns: From its beginning to its end.
-        cpu_ns: CPU of the thread that did it; ``None`` if it isn't told apart.
+        cpu_ns: CPU of the thread that did it; ``None`` if it isn't known apart.
         run_queue_ns: That thread's waiting for a core.
     """
 
@@ -40,90 +40,43 @@ def _known(value: int) -> int | None:
     return None if value == MISSING else value
 
 
-def _between(began: int, ended: int) -> int | None:
-    """``None`` unless both are known."""
-    return None if MISSING in (began, ended) else max(0, ended - began)
-
-
-def _plain(began: int, ended: int) -> Span | None:
-    wall = _between(began, ended)
-    return None if wall is None else Span(wall)
-
-
-def _dispatch(row: Row) -> Span | None:
-    return _plain(row.drawing, row.dispatched)
-
-
-def _pick_up(row: Row) -> Span | None:
-    if row.made is None or row.made.worker < 0:
+def _plain(
+    began: int, ended: int, cpu_ns: int = MISSING, run_queue_ns: int = MISSING
+) -> Span | None:
+    """``None`` unless both ends are known."""
+    if MISSING in (began, ended):
         return None
-    return _plain(row.dispatched, row.made.picked)
-
-
-def _fetch(row: Row) -> Span | None:
-    made = row.made
-    if made is None:
-        return None
-    run_queue = _known(made.fetch_run_queue)
-    return Span(made.fetched - made.picked, made.fetch_cpu, run_queue)
-
-
-def _collate(row: Row) -> Span | None:
-    made = row.made
-    if made is None:
-        return None
-    run_queue = _known(made.collate_run_queue)
-    return Span(made.collated - made.fetched, made.collate_cpu, run_queue)
-
-
-def _serialise(row: Row) -> Span | None:
-    """From the worker's handing it over: the feeder thread's waiting for the GIL belongs to it."""
-    wall = None if row.made is None else _between(row.made.collated, row.serialised)
-    if wall is None:
-        return None
-    return Span(wall, _known(row.serialise_cpu), _known(row.serialise_run_queue))
-
-
-def _queue(row: Row) -> Span | None:
-    return _plain(row.serialised, row.received)
-
-
-def _rebuild(row: Row) -> Span | None:
-    wall = _between(row.received, row.rebuilt)
-    if wall is None or row.made is None:
-        return None
-    return Span(wall, _known(row.receive_cpu), _known(row.receive_run_queue))
-
-
-def _pin(row: Row) -> Span | None:
-    wall = _between(row.rebuilt, row.pinned)
-    return None if wall is None else Span(wall, _known(row.pin_cpu))
-
-
-def _hold_up(row: Row) -> Span | None:
-    if row.made is None:
-        return None
-    known = (row.made.collated, row.rebuilt, row.pinned)
-    return _plain(next(each for each in reversed(known) if each != MISSING), row.yielded)
-
-
-def _wait(row: Row) -> Span | None:
-    wall = _between(row.asked, row.yielded)
-    return None if wall is None else Span(wall, _known(row.next_cpu))
+    return Span(max(0, ended - began), _known(cpu_ns), _known(run_queue_ns))
 
 
 _OF_ROW: Mapping[str, Callable[[Row], Span | None]] = {
-    "dispatch": _dispatch,
-    "pick_up": _pick_up,
-    "fetch": _fetch,
-    "collate": _collate,
-    "serialise": _serialise,
-    "queue": _queue,
-    "rebuild": _rebuild,
-    "pin": _pin,
-    "hold_up": _hold_up,
-    "wait": _wait,
+    "dispatch": lambda row: _plain(row.drawing, row.dispatched),
+    "queue": lambda row: _plain(row.serialised, row.received),
+    "pin": lambda row: _plain(row.rebuilt, row.pinned, row.pin_cpu),
+    "wait": lambda row: _plain(row.asked, row.yielded, row.next_cpu),
 }
+
+_OF_MADE: Mapping[str, Callable[[Row, Made], Span | None]] = {
+    "pick_up": lambda row, made: None if made.worker < 0 else _plain(row.dispatched, made.picked),
+    "fetch": lambda _row, made: _plain(
+        made.picked, made.fetched, made.fetch_cpu, made.fetch_run_queue
+    ),
+    "collate": lambda _row, made: _plain(
+        made.fetched, made.collated, made.collate_cpu, made.collate_run_queue
+    ),
+    # From the worker's handing it over: the feeder thread's waiting for the GIL belongs to it.
+    "serialise": lambda row, made: _plain(
+        made.collated, row.serialised, row.serialise_cpu, row.serialise_run_queue
+    ),
+    "rebuild": lambda row, _made: _plain(
+        row.received, row.rebuilt, row.receive_cpu, row.receive_run_queue
+    ),
+    "hold_up": lambda row, made: _plain(
+        next(each for each in (row.pinned, row.rebuilt, made.collated) if each != MISSING),
+        row.yielded,
+    ),
+}
+"""Stages that only a batch with stamps of its making has."""
 
 
 def spans(name: StageName, rows: Sequence[Row]) -> list[Span]:
@@ -135,13 +88,12 @@ def spans(name: StageName, rows: Sequence[Row]) -> list[Span]:
     """
     if name == "step":
         return [
-            Span(
-                max(0, after.asked - row.left),
-                after.asked_cpu - row.thread_cpu,
-            )
+            Span(max(0, after.asked - row.left), after.asked_cpu - row.thread_cpu)
             for row, after in itertools.pairwise(rows)
             if after.epoch == row.epoch
         ]
-    of_row = _OF_ROW.get(name)
-    found = () if of_row is None else map(of_row, rows)
+    of_row, of_made = _OF_ROW.get(name), _OF_MADE.get(name)
+    found = [of_row(row) for row in rows] if of_row is not None else []
+    if of_made is not None:
+        found = [of_made(row, row.made) for row in rows if row.made is not None]
     return [span for span in found if span is not None]

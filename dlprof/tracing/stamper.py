@@ -1,13 +1,20 @@
-"""Stamps of the process that makes batches: a worker, or main where there are no workers."""
+"""Stamps of the process that makes batches: a worker, or main where there are no workers.
+
+Of torch's fetcher only its own attributes are replaced: they are torch's, made again in each worker
+and for each iterator. The user's code sees its own dataset, as ``self`` and in
+``get_worker_info()``.
+"""
 
 from __future__ import annotations
 
 import operator
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch.utils.data import Subset
 
 from dlprof.tracing.chains import Chains
 from dlprof.tracing.clocks import (
@@ -16,24 +23,15 @@ from dlprof.tracing.clocks import (
     ThreadClock,
     cpu_ns,
     now_ns,
+    now_s,
     process_cpu_ns,
     waited_between,
 )
-from dlprof.tracing.fetchers import instrument
 from dlprof.tracing.held import kept
 from dlprof.tracing.trace import Facts, Made
 
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
-_KEPT = 64
-_PER_S = 1e9
-_FAR_SLOWER = 4.0
-_WORTH_A_LOOK_S = 200e-6
-_SLOWEST = 4
 _LONGEST_NAME = 60
-_LOOK_EVERY_NS = 100_000_000
-_LOOK_SHARE = 200
-"""Looking up memory may take one part in so many of a worker's time: the kernel goes through all of
-its pages for it, 4 ms of CPU where torch is loaded and little else."""
 
 
 class Stamper:
@@ -68,7 +66,26 @@ class Stamper:
         """Time a fetcher, instead of the one before."""
         self._streamed = 0 if hasattr(fetcher, "dataset_iter") else None
         self._batched = fetcher.auto_collation
-        self._undo = instrument(fetcher, self)
+        collate = fetcher.collate_fn
+        before: dict[str, Any] = {"collate_fn": collate}
+        if hasattr(fetcher, "dataset_iter"):
+            before["dataset_iter"] = fetcher.dataset_iter
+            fetcher.dataset_iter = timed_stream(fetcher.dataset_iter, self.ends)
+        elif not fetcher.auto_collation or asked_one_by_one(fetcher.dataset):
+            before["dataset"] = fetcher.dataset
+            fetcher.dataset = timed_samples(fetcher.dataset, self.ends)
+
+        def timed(samples: Any) -> Any:
+            self.collating()
+            batch = collate(samples)
+            self.collated()
+            return batch
+
+        def undo() -> None:
+            for name, value in before.items():
+                setattr(fetcher, name, value)
+
+        fetcher.collate_fn, self._undo = timed, undo
         self._left_cpu = cpu_ns()  # what came before was starting
 
     def picked(self, index: Any) -> None:
@@ -142,11 +159,11 @@ class Stamper:
         count, total_s, worst_s = len(took), ends[-1] - ends[0], max(took)
         keys = self._keys(count)
         places = [took.index(worst_s)]
-        if worst_s > _WORTH_A_LOOK_S and worst_s * count > _FAR_SLOWER * total_s:
-            places = sorted(range(count), key=took.__getitem__, reverse=True)[:_SLOWEST]
-        kept = array("d", took if count <= _KEPT else took[:: -(-count // _KEPT)])
-        slowest = tuple([(_name(keys[each]), round(took[each] * _PER_S)) for each in places])
-        return count, round(total_s * _PER_S), round(worst_s * _PER_S), kept.tobytes(), slowest
+        if worst_s > 200e-6 and worst_s * count > 4.0 * total_s:
+            places = sorted(range(count), key=took.__getitem__, reverse=True)[:4]
+        kept = array("d", took if count <= 64 else took[:: -(-count // 64)])
+        slowest = tuple([(_name(keys[each]), round(took[each] * 1e9)) for each in places])
+        return count, round(total_s * 1e9), round(worst_s * 1e9), kept.tobytes(), slowest
 
     def _keys(self, count: int) -> Sequence[Any]:
         """What so many samples were asked by: their indices, or their positions in the stream."""
@@ -167,7 +184,9 @@ class Stamper:
         self._facts = look_up()._replace(kept=kept(self._dataset))
         took_ns = cpu_ns() - began_ns
         self._left_cpu += took_ns  # it belongs to no batch
-        pause_ns = max(_LOOK_EVERY_NS, _LOOK_SHARE * took_ns)
+        # Looking up memory takes at most one part in 200 of a worker's time: the kernel goes
+        # through all of its pages for it, 4 ms of CPU where torch is loaded and little else.
+        pause_ns = max(100_000_000, 200 * took_ns)
         self._next_look_ns = now_ns() + pause_ns
 
     def let_go(self) -> None:
@@ -215,3 +234,57 @@ def _private_bytes(proc: Path) -> int:
         return 1024 * sum(int(words[1]) for words in lines)
     except (OSError, IndexError, ValueError):
         return MISSING
+
+
+# Closures and no attributes: this runs for every single sample.
+
+
+def timed_samples(dataset: Any, ends: list[float]) -> Any:
+    """A map-style dataset as its fetcher sees it; all else goes to the dataset itself."""
+    stamp, clock = ends.append, now_s
+
+    class TimedSamples:
+        def __getitem__(self, index: Any) -> Any:
+            sample = dataset[index]
+            stamp(clock())
+            return sample
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "__getitems__":
+                raise AttributeError(name)
+            return getattr(dataset, name)
+
+    return TimedSamples()
+
+
+def timed_stream(stream: Iterator[Any], ends: list[float]) -> Any:
+    """An iterable dataset's iterator as its fetcher sees it."""
+    advance, stamp, clock = stream.__next__, ends.append, now_s
+
+    class TimedStream:
+        def __iter__(self) -> TimedStream:
+            return self
+
+        def __next__(self) -> Any:
+            sample = advance()
+            stamp(clock())
+            return sample
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(stream, name)
+
+    return TimedStream()
+
+
+def asked_one_by_one(dataset: Any) -> bool:
+    """Whether the fetcher of a map-style dataset asks for single samples.
+
+    A ``Subset`` offers whole batches whatever it holds, and asks its dataset for single samples if
+    that has no ``__getitems__``: then nothing changes if it is asked for them itself.
+    """
+    if type(dataset) is Subset:
+        inner = dataset.dataset
+        return not callable(getattr(inner, "__getitems__", None)) or (
+            type(inner) is Subset and asked_one_by_one(inner)
+        )
+    return not getattr(dataset, "__getitems__", None)

@@ -13,13 +13,9 @@ from torch.utils.data import DataLoader
 
 from dlprof.internals import iterator_maker, kept_iterator, set_iterator_maker, untraceable
 from dlprof.tracing.attach import Attachment
-from dlprof.tracing.clocks import now_ns
+from dlprof.tracing.clocks import cpu_ns, now_ns, process_cpu_ns
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.trace import Made, Ring, Row, Trace
-from dlprof.tracing.waiting import WaitingIterator
-
-CAPACITY = 16_384
-"""Rows that are kept unless more are asked for; about 20 MB."""
 
 _WAIT_ONLY = "so only the wait in next() is timed"
 _FOREIGN = "{name} is not a torch.utils.data.DataLoader, " + _WAIT_ONLY
@@ -55,7 +51,7 @@ class Tracer:
     Args:
         loader: A ``DataLoader`` of any class and mode; of anything else only waits are timed.
             ``None`` where only ``making`` is used.
-        capacity: How many of the latest batches are kept.
+        capacity: How many of the latest batches are kept; 16,384 are about 20 MB.
         stop_after_batches: Stop by itself after so many; ``None`` goes on.
         stop_after_s: Stop by itself so many seconds after the first batch; ``None`` goes on.
     """
@@ -64,7 +60,7 @@ class Tracer:
         self,
         loader: Any = None,
         *,
-        capacity: int = CAPACITY,
+        capacity: int = 16_384,
         stop_after_batches: int | None = None,
         stop_after_s: float | None = None,
     ) -> None:
@@ -217,3 +213,64 @@ class Tracer:
             hooked=self._hooked,
             unavailable=unavailable,
         )
+
+
+class WaitingIterator:
+    """One epoch of a loader, the wait for each batch timed until somebody sees more than that.
+
+    Args:
+        iterator: Of the loader.
+        ring: Where rows go.
+        hooked: Whether the loader's own iterator has been hooked meanwhile: a class whose
+            ``__iter__`` is a generator makes it at the first ``next()``.
+        finished: Called after each row.
+    """
+
+    def __init__(
+        self,
+        iterator: Iterator[Any],
+        ring: Ring,
+        *,
+        hooked: Callable[[], bool],
+        finished: Callable[[Row], object],
+    ) -> None:
+        self._iterator = iterator
+        self._ring = ring
+        self._hooked = hooked
+        self._finished = finished
+        self._epoch: int | None = None
+        self._batch = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        asked_ns, asked_cpu_ns = now_ns(), cpu_ns()
+        batch = next(self._iterator)
+        if not self._hooked():
+            self._add(asked_ns, asked_cpu_ns)
+        return batch
+
+    def _add(self, asked_ns: int, asked_cpu_ns: int) -> None:
+        yielded_ns, spent_ns = now_ns(), cpu_ns()
+        if self._epoch is None:
+            self._epoch = self._ring.next_epoch()
+        row = Row(
+            epoch=self._epoch,
+            batch=self._batch,
+            asked=asked_ns,
+            asked_cpu=asked_cpu_ns,
+            yielded=yielded_ns,
+            next_cpu=spent_ns - asked_cpu_ns,
+            left=yielded_ns,
+            thread_cpu=spent_ns,
+            process_cpu=process_cpu_ns(),
+        )
+        self._batch += 1
+        self._ring.add(row)
+        self._finished(row)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_iterator":
+            raise AttributeError(name)
+        return getattr(self._iterator, name)

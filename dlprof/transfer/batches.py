@@ -15,8 +15,6 @@ from dlprof.errors import DlprofError
 from dlprof.records.transfer import BatchTransfer, CopyWay, TensorTransfer, WayTime
 from dlprof.stats import median_interval
 
-_ROUNDS = 12
-
 _Make = Callable[[bool], Any]
 _Clock = Callable[[], float]
 
@@ -98,11 +96,7 @@ def _pinned_by_loader(load: _Make) -> Any:
 
 
 def _tensor(
-    path: str,
-    tensor: torch.Tensor,
-    ways: dict[CopyWay, Any],
-    runtime: Runtime,
-    clock: _Clock,
+    path: str, tensor: torch.Tensor, ways: dict[CopyWay, Any], runtime: Runtime, clock: _Clock
 ) -> TensorTransfer:
     alone: dict[CopyWay, Any] = {"pageable": tensor}
     for way, batch in ways.items():
@@ -125,7 +119,7 @@ def _times(ways: dict[CopyWay, Any], runtime: Runtime, clock: _Clock) -> tuple[W
     copies: dict[CopyWay, list[float]] = {way: [] for way in ways}
     pins: list[float] = []
     began_s = clock()
-    for _ in range(_ROUNDS + 1):
+    for _ in range(12 + 1):
         for way in order.sample(list(ways), len(ways)):
             if way == "pinned_by_caller":
                 pins.append(_timed(pinned, ways["pageable"], runtime, clock))

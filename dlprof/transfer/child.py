@@ -1,4 +1,4 @@
-"""The process that copies: reads one request, tells what it measures as it goes, and ends."""
+"""The process that copies: reads one request, reports what it measures as it goes, and ends."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def main() -> None:
 
 
 def answer(
-    request: TransferRequest, tell: Callable[[Message], object], opened: _Open = open_runtime
+    request: TransferRequest, send: Callable[[Message], object], opened: _Open = open_runtime
 ) -> None:
-    """Measure all that is asked for, and tell each part when it is known."""
+    """Measure all that is asked for, and report each part when it is known."""
     try:
-        _answer(request, tell, opened)
+        _answer(request, send, opened)
     except DlprofError as error:
-        tell({"event": "failed", "error": describe_error(error)})
+        send({"event": "failed", "error": describe_error(error)})
         return
-    tell(
+    send(
         {
             "event": "done",
             "torch_version": str(torch.__version__),
@@ -62,7 +62,7 @@ def answer(
     )
 
 
-def _answer(request: TransferRequest, tell: Callable[[Message], object], opened: _Open) -> None:
+def _answer(request: TransferRequest, send: Callable[[Message], object], opened: _Open) -> None:
     try:
         found = [opened(name) for name in _names(request)]
     except UnavailableError as reason:
@@ -73,36 +73,36 @@ def _answer(request: TransferRequest, tell: Callable[[Message], object], opened:
     runtimes = {str(runtime.device): runtime for runtime in found}
     load = None if request.build is None else _loading(request)
     if load is not None:
-        load(False)  # what is wrong with a target is told before all else is measured
+        load(False)  # what is wrong with a target is reported before all else is measured
     everywhere = {**runtimes, "cpu": HostRuntime()}
     for name, runtime in everywhere.items():
-        tell({"event": "progress", "text": f"copying to {name}"})
+        send({"event": "progress", "text": f"copying to {name}"})
         copied = measure_device(name, runtime, request, request.budget_s / len(everywhere))
-        tell({"event": "device", "device": dataclasses.asdict(copied)})
+        send({"event": "device", "device": dataclasses.asdict(copied)})
     if request.all_devices and len(runtimes) > 1:
-        tell({"event": "progress", "text": f"copying to {len(runtimes)} devices at once"})
-        with _missing("together", tell):
+        send({"event": "progress", "text": f"copying to {len(runtimes)} devices at once"})
+        with _missing("together", send):
             rates = all_at_once(runtimes, request.most_bytes)
-            tell({"event": "together", "rates": [dataclasses.asdict(rate) for rate in rates]})
+            send({"event": "together", "rates": [dataclasses.asdict(rate) for rate in rates]})
     if load is not None and request.build is not None:
-        tell({"event": "progress", "text": "copying the target's own batch"})
-        with _missing("batch", tell):
+        send({"event": "progress", "text": "copying the target's own batch"})
+        with _missing("batch", send):
             runtime = next(iter(everywhere.values()))
             batch = measure_batch(load, runtime, request.build.target)
-            tell({"event": "batch", "batch": dataclasses.asdict(batch)})
+            send({"event": "batch", "batch": dataclasses.asdict(batch)})
 
 
 @contextlib.contextmanager
-def _missing(what: str, tell: Callable[[Message], object]) -> Iterator[None]:
+def _missing(what: str, send: Callable[[Message], object]) -> Iterator[None]:
     """Go on without one part; the device or the batch's own code may raise anything."""
     try:
         yield
     except DlprofError:
         raise
     except UnavailableError as reason:
-        tell({"event": "missing", "what": what, "reason": str(reason)})
+        send({"event": "missing", "what": what, "reason": str(reason)})
     except Exception as error:  # noqa: BLE001 - a batch's objects have a ``to`` of the user's own
-        tell({"event": "missing", "what": what, "reason": one_line(error)})
+        send({"event": "missing", "what": what, "reason": one_line(error)})
 
 
 def _names(request: TransferRequest) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import random
 import statistics
 import time
@@ -19,7 +20,7 @@ from dlprof.stats import median_interval
 def line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     """``(latency_s, s_per_byte)`` of the line through times of copies.
 
-    Least squares of the *relative* errors, so that the small sizes, which alone tell the latency,
+    Least squares of the *relative* errors, so that the small sizes, which alone show the latency,
     count as much as the large ones. A latency below 0 is none: the line then goes through 0.
 
     Raises:
@@ -225,8 +226,16 @@ def measure_copies(
     ]
     passes: list[dict[CopyCell, Round]] = []
     began_s = clock()
-    for number, order in enumerate(_orders(cells, seed)):
-        found = {cell: _round(copier, buffers, cell) for cell in order}
+    generator = random.Random(seed)
+    for number in itertools.count():
+        found = {
+            cell: copier.round(
+                buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size)),
+                cell.memory,
+                cell.mode,
+            )
+            for cell in generator.sample(cells, len(cells))
+        }
         if number:  # the first only warms up: pages are touched, the driver sets up
             passes.append(found)
         if len(passes) >= 30:
@@ -239,18 +248,6 @@ def measure_copies(
         fits=tuple(_fits(cells, passes)),
         unavailable={**buffers.unavailable, **missing},
     )
-
-
-def _orders(cells: Sequence[CopyCell], seed: int) -> Iterator[list[CopyCell]]:
-    """The cells in ever new orders."""
-    generator = random.Random(seed)
-    while True:
-        yield generator.sample(cells, len(cells))
-
-
-def _round(copier: Copier, buffers: Buffers, cell: CopyCell) -> Round:
-    pairs = buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size))
-    return copier.round(pairs, cell.memory, cell.mode)
 
 
 def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:

@@ -69,7 +69,7 @@ def look_at_link(
     best_bytes_per_s: float,
     read: Callable[[Callable[[], object]], LinkState],
 ) -> LinkState:
-    """The link as NVML tells it while a third of a second of copies is on its way.
+    """The link as NVML reports it while a third of a second of copies is on its way.
 
     Raises:
         UnavailableError: Nothing can be pinned here.
@@ -87,7 +87,7 @@ def _judged(state: LinkState, best_bytes_per_s: float, *, in_time: bool) -> Link
     """What was read, held against what was measured."""
     reasons, theory = dict(state.unavailable), state.theory_bytes_per_s
     if theory is not None and not in_time:
-        # What NVML then told is of an idle link, or may be.
+        # What NVML then reported is of an idle link, or may be.
         theory = None
         reasons |= dict.fromkeys(("generation", "width", "theory_bytes_per_s"), _ENDED)
         state = dataclasses.replace(state, generation=None, width=None)
@@ -107,10 +107,7 @@ def _judged(state: LinkState, best_bytes_per_s: float, *, in_time: bool) -> Link
 
 
 def near_and_far(
-    runtime: Runtime,
-    most_bytes: int,
-    nodes: Mapping[int, Sequence[int]],
-    near: int,
+    runtime: Runtime, most_bytes: int, nodes: Mapping[int, Sequence[int]], near: int
 ) -> tuple[NumaRate, ...]:
     """Copies from the memory of each NUMA node that this process may run on.
 
@@ -160,9 +157,7 @@ def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[Toget
             together[name].append(sent / timer.seconds())
     return tuple(
         TogetherRate(
-            device=name,
-            alone_bytes_per_s=alone[name],
-            together_bytes_per_s=median_interval(rates),
+            device=name, alone_bytes_per_s=alone[name], together_bytes_per_s=median_interval(rates)
         )
         for name, rates in together.items()
     )

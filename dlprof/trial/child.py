@@ -30,13 +30,7 @@ from dlprof.trial.in_worker import guard_of
 from dlprof.trial.measure import Loop, WindowPlan, measure
 from dlprof.trial.probing import probe, try_workers, weigh_dataset
 from dlprof.trial.processes import tie_forked
-from dlprof.trial.protocol import (
-    BuildRequest,
-    Channel,
-    Message,
-    TrialRequest,
-    describe_error,
-)
+from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
@@ -45,12 +39,10 @@ if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
     from dlprof.trial.copying import DeviceCopier
 
-_BEAT_S = 1.0
 _NO_GROUP = "process group has not been initialized"
 _MEETING = timedelta(minutes=1)
 """For all ranks to come to a process group."""
 
-_PARTING_S = 2.0
 _clock = time.perf_counter
 
 
@@ -121,16 +113,8 @@ def preload() -> None:
     from dlprof.targets import build, loader  # noqa: F401, PLC0415 - torch comes with them
 
 
-def describe_versions() -> dict[str, str]:
-    """The versions that the run header names."""
-    return {
-        "torch": importlib.metadata.version("torch"),
-        "python": ".".join(str(part) for part in sys.version_info[:3]),
-    }
-
-
 class Session:
-    """What the child tells the supervisor while it measures."""
+    """What the child reports to the supervisor while it measures."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -139,11 +123,11 @@ class Session:
         self.loop: Loop | None = None  # once there is one
 
     def send(self, message: Message) -> None:
-        """Tell something else."""
+        """Report something else."""
         self._channel.send(message)
 
     def fail(self, error: BaseException) -> None:
-        """Tell what went wrong."""
+        """Report what went wrong."""
         # Torch raises a worker's death wherever the main thread is, and one is enough.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -156,16 +140,16 @@ class Session:
     def _exit_codes(self) -> tuple[int, ...]:
         """How workers have ended; one that is about to end is given a moment."""
         workers = () if self.loop is None else self.loop.workers
-        ending = connection.wait([worker.sentinel for worker in workers], _PARTING_S)
+        ending = connection.wait([worker.sentinel for worker in workers], 2.0)
         for worker in workers:
             if worker.sentinel in ending:  # it closes before the process has quite ended
-                worker.join(_PARTING_S)
+                worker.join(2.0)
         return tuple(worker.exitcode for worker in workers if worker.exitcode is not None)
 
     def beat(self, now_s: float) -> None:
         """Say that batches still come, about once a second."""
         if now_s >= self._next_beat_s:
-            self._next_beat_s = now_s + _BEAT_S
+            self._next_beat_s = now_s + 1.0
             self._channel.send({"event": "beat"})
 
     def window(self, edge: str, fill_s: float) -> None:
@@ -183,9 +167,9 @@ class Session:
 
 
 def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel: Channel) -> None:
-    """Run one trial in this process and tell the supervisor what came of it.
+    """Run one trial in this process and report to the supervisor what came of it.
 
-    Never raises for what the target does: that is told as a ``failed`` event.
+    Never raises for what the target does: that becomes a ``failed`` event.
     """
     keep_sockets_in(request.temporary)
     answer_with_stacks()
@@ -205,7 +189,13 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
 def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Session) -> None:
     built = builder()
     if request.cold_cache:
-        _evict(built)
+        from dlprof.targets.files import (  # noqa: PLC0415 - of few trials
+            dataset_files,
+            evict_from_page_cache,
+        )
+
+        if built.parts is not None:
+            evict_from_page_cache(dataset_files(built.parts.dataset))
     if request.probe:
         look = try_workers if request.config.num_workers else probe
         look = weigh_dataset if request.weigh else look
@@ -223,7 +213,11 @@ def _measure(
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
     from dlprof.targets.parts import core_of  # noqa: PLC0415
 
-    copies = _copies(request)
+    copies: DeviceCopier | None = None
+    if request.device != "cpu":
+        from dlprof.trial.copying import make_copier  # noqa: PLC0415 - of use with a device only
+
+        copies = make_copier(request)
     consume = copies or make_consumer(request.step_s, request.step_callable, request.step_spread)
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
     in_worker = guard_of(request.config, built.target.own_config)
@@ -279,15 +273,6 @@ def _measure(
     }
 
 
-def _copies(request: TrialRequest) -> DeviceCopier | None:
-    """What copies the batches to a device; ``None`` where they stay on the CPU."""
-    if request.device == "cpu":
-        return None
-    from dlprof.trial.copying import make_copier  # noqa: PLC0415 - of use with a device only
-
-    return make_copier(request)
-
-
 def _then(consume: Consumer, step: Callable[[], None]) -> Consumer:
     """A consumer that ends each step together with those of other ranks."""
 
@@ -296,13 +281,6 @@ def _then(consume: Consumer, step: Callable[[], None]) -> Consumer:
         step()
 
     return both
-
-
-def _evict(built: BuiltTarget) -> None:
-    from dlprof.targets.files import dataset_files, evict_from_page_cache  # noqa: PLC0415
-
-    if built.parts is not None:
-        evict_from_page_cache(dataset_files(built.parts.dataset))
 
 
 def main() -> None:
@@ -349,7 +327,9 @@ def build_failed(error: BaseException) -> Message:
 def describe_built(built: BuiltTarget, import_s: float) -> dict[str, Any]:
     """The answer to an order to build that succeeded."""
     target = dataclasses.replace(built.target, import_s=import_s)
-    return {"event": "built", "target": dataclasses.asdict(target), "versions": describe_versions()}
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    versions = {"torch": importlib.metadata.version("torch"), "python": python}
+    return {"event": "built", "target": dataclasses.asdict(target), "versions": versions}
 
 
 if __name__ == "__main__":

@@ -15,12 +15,6 @@ from dlprof.units import parse_step
 
 Consumer = Callable[[Any], object]
 
-_NAPS, _LONGEST_NAP_S = 5, 1e-3
-_LATEST_S = 2.5e-4
-"""An idle core's timer slack and waking stay below this; what is more is a crowd's doing."""
-
-_SHORTEST_S = 1e-9
-
 
 def _nothing(_batch: object) -> None:
     """Consume at no cost: the rate is then the loader's own."""
@@ -44,24 +38,20 @@ def make_consumer(step_s: float, step_callable: str | None, step_spread: str = "
     """
     if step_callable is not None:
         return _imported(step_callable)
-    if step_s > 0:
-        return _sleeper(step_s, step_spread)
-    return _nothing
+    if step_s <= 0:
+        return _nothing
+    sleep, late_s = time.sleep, lateness_s(min(step_s, 1e-3))
+    nap_s = max(1e-9, step_s - late_s)
+    if not step_spread:
+        return lambda _batch: sleep(nap_s)
+    steps = steps_of(step_s, step_spread)
+    return lambda _batch: sleep(max(1e-9, next(steps) - late_s))
 
 
 def steps_of(step_s: float, step_spread: str) -> Iterator[float]:
     """The lengths of one step after the other, without end."""
     step = parse_step(step_spread) if step_spread else step_s
     return itertools.cycle(step_s * of for of in getattr(step, "shape", (1.0,)))
-
-
-def _sleeper(step_s: float, step_spread: str) -> Consumer:
-    sleep, late_s = time.sleep, lateness_s(min(step_s, _LONGEST_NAP_S))
-    nap_s = max(_SHORTEST_S, step_s - late_s)
-    if not step_spread:
-        return lambda _batch: sleep(nap_s)
-    steps = steps_of(step_s, step_spread)
-    return lambda _batch: sleep(max(_SHORTEST_S, next(steps) - late_s))
 
 
 def lateness_s(
@@ -81,11 +71,12 @@ def lateness_s(
         Seconds, 0 or more: of a few sleeps the second shortest, since a crowd makes some later.
     """
     found = []
-    for _ in range(_NAPS):
+    for _ in range(5):
         began_s = clock()
         sleep(nap_s)
         found.append(clock() - began_s - nap_s)
-    return min(max(0.0, sorted(found)[1]), _LATEST_S)
+    # An idle core's timer slack and waking stay below this; what is more is a crowd's doing.
+    return min(max(0.0, sorted(found)[1]), 2.5e-4)
 
 
 def try_consumer(consume: Consumer, batch: Any, step_callable: str | None) -> None:

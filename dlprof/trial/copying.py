@@ -1,6 +1,6 @@
 """The consumer that copies each batch to the device as a training loop does it, and times that.
 
-It also tells what the thread that pins batches uses.
+It also reports what the thread that pins batches uses.
 
 Only every few batches are timed, by device events: those cost microseconds each. The consuming
 thread's own clock is read around every copy.
@@ -42,14 +42,9 @@ _TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fract
 _EVERY = 4
 """Every so many batches are timed, and ever fewer in a long window."""
 
-_MOST_SAMPLES = 512
-"""Devices have only so many events."""
-
-_RUN_AHEAD = 2
-"""Batches whose work may be on its way while the loop goes on, where nothing else waits for it."""
 
 Window = Callable[[str, float], object]
-"""Told of the window's ends; see ``measure``."""
+"""Called at the window's ends; see ``measure``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +129,14 @@ class DeviceCopier:
         self._runtime = runtime
         self._step = step
         self._clock = clock
-        self._side = _side_stream(runtime) if ahead else None
+        self._side: Any = None
+        if ahead:
+            try:
+                self._side = runtime.stream()
+            except UnavailableError as reason:
+                raise TargetError(
+                    f"--copy-ahead can't be used here: {reason}.", hint="Leave it out."
+                ) from None
         self._waiting: _Flight | None = None
         self._under_way: deque[Event] = deque()
         self._count = 0
@@ -148,7 +150,11 @@ class DeviceCopier:
     def __call__(self, batch: Any) -> None:
         """Copy a batch, and do the step with it, or with the one before."""
         sample = self._sample(batch)
-        self._mark_ready()
+        # Mark on the compute stream when it could go on with the batch that was sent before.
+        # Before the next one is sent: ordering that, or staging it, may delay the step too.
+        if self._waiting is not None and self._waiting.sample is not None:
+            self._waiting.sample.ready = self._runtime.event()
+            self._waiting.sample.ready.record(self._runtime.current())
         from_s = self._clock()
         flight = self._send(batch, sample)
         sent_s = self._clock()
@@ -165,7 +171,12 @@ class DeviceCopier:
         self._step.work(flight.batch)
         flight.batch = None
         if self._step.runs_ahead:
-            self._hold_back()
+            # Wait for the work of two batches ago, as a loop does that reads its loss.
+            done = self._runtime.event()
+            done.record(self._runtime.current())
+            self._under_way.append(done)
+            if len(self._under_way) > 2:
+                self._under_way.popleft().synchronize()
 
     def window(self, inner: Window) -> Window:
         """Note the window's edges, and look at the thread that pins just within them."""
@@ -188,7 +199,7 @@ class DeviceCopier:
         """What the copies of the window cost."""
         held = held_bytes(self._runtime)
         reasons = {} if held is not None else {"held_bytes": "torch doesn't report it"}
-        told = Copies(
+        record = Copies(
             device=str(self._runtime.device),
             uuid=identity(self._runtime)[1],
             held_bytes=held,
@@ -201,12 +212,12 @@ class DeviceCopier:
         count = len(samples)
         if not count:
             untimed = dict.fromkeys(_TIMED, "no batch was timed in the window")
-            return dataclasses.replace(told, unavailable={**untimed, **reasons})
+            return dataclasses.replace(record, unavailable={**untimed, **reasons})
         size = sum(sample.bytes for sample in samples)
         copy_s = sum(sample.copy_s() for sample in samples) / count
         exposed_s = sum(self.exposed_times()) / count
         return dataclasses.replace(
-            told,
+            record,
             timed=count,
             bytes=size / count,
             copy_s=copy_s,
@@ -239,7 +250,8 @@ class DeviceCopier:
         """Make ready to time this batch, if it is one of those that are timed."""
         if self._count % self._every:
             return None
-        if len(self._samples) >= _MOST_SAMPLES:
+        # Devices have only so many events.
+        if len(self._samples) >= 512:
             self._samples, self._every = self._samples[::2], 2 * self._every
         tensors = [tensor for _, tensor in tensors_of(batch)]
         sample = _TimedCopy(
@@ -265,15 +277,6 @@ class DeviceCopier:
                 ended.record(stream)
         return _Flight(moved, ended, sample)
 
-    def _mark_ready(self) -> None:
-        """Mark on the compute stream when it could go on with the batch that was sent before.
-
-        Before the next one is sent: ordering that, or staging it, may hold the step up too.
-        """
-        if self._waiting is not None and self._waiting.sample is not None:
-            self._waiting.sample.ready = self._runtime.event()
-            self._waiting.sample.ready.record(self._runtime.current())
-
     def _arrive(self, flight: _Flight, from_s: float) -> None:
         """Make the step wait for its batch: the device, or this thread where the step is its own.
 
@@ -282,7 +285,15 @@ class DeviceCopier:
             from_s: When the step could have begun, but for the copy.
         """
         if self._side is not None:
-            self._hand_over(flight)
+            # The compute stream waits for the side stream, and uses its memory.
+            stream, sample = self._runtime.current(), flight.sample
+            stream.wait_event(flight.ended)
+            if sample is not None:
+                sample.arrived = self._runtime.event()
+                sample.arrived.record(stream)
+            for _, tensor in tensors_of(flight.batch):
+                if tensor.device == self._runtime.device:
+                    tensor.record_stream(stream)
         if self._step.waits and flight.ended is not None:
             began_s = self._clock()
             flight.ended.synchronize()
@@ -290,34 +301,6 @@ class DeviceCopier:
                 ended_s = self._clock()
                 flight.sample.waited_s = ended_s - began_s
                 flight.sample.exposed_s = ended_s - from_s
-
-    def _hand_over(self, flight: _Flight) -> None:
-        """Have the compute stream wait for the side stream, and use its memory."""
-        stream, sample = self._runtime.current(), flight.sample
-        stream.wait_event(flight.ended)
-        if sample is not None:
-            sample.arrived = self._runtime.event()
-            sample.arrived.record(stream)
-        for _, tensor in tensors_of(flight.batch):
-            if tensor.device == self._runtime.device:
-                tensor.record_stream(stream)
-
-    def _hold_back(self) -> None:
-        """Wait for the work of some batches ago, as a loop does that reads its loss."""
-        done = self._runtime.event()
-        done.record(self._runtime.current())
-        self._under_way.append(done)
-        if len(self._under_way) > _RUN_AHEAD:
-            self._under_way.popleft().synchronize()
-
-
-def _side_stream(runtime: Runtime) -> Any:
-    try:
-        return runtime.stream()
-    except UnavailableError as reason:
-        raise TargetError(
-            f"--copy-ahead can't be used here: {reason}.", hint="Leave it out."
-        ) from None
 
 
 _NO_THREAD = "no thread of this name runs: without workers the caller pins, in next()"
@@ -327,7 +310,7 @@ _NO_STATS = "torch reports page-locked memory on CUDA only"
 
 
 def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
-    """The threads of this process that pin, by their ids; ``None`` where that isn't told."""
+    """The threads of this process that pin, by their ids; ``None`` where that isn't known."""
     # Where a trial pins only: importing the room takes as long as a trial takes to start.
     from dlprof.machine.files import list_names, read_text  # noqa: PLC0415
     from dlprof.machine.procfs import parse_schedstat  # noqa: PLC0415

@@ -25,14 +25,11 @@ from dlprof.trial.measure import Loop, WrongDataError
 LENGTH = "an epoch gave {came} batches where __len__ promises {promised}"
 IN_SAMPLES = "__len__ counts samples, not batches"
 
-_TELLING = frozenset({"id", "num_workers", "dataset", "__dict__"})
+_SHARE_FIELDS = frozenset({"id", "num_workers", "dataset", "__dict__"})
 """What of ``WorkerInfo`` is read in order to share samples out."""
 
 _DUPLICATED = f"workers yield the same samples: {DUPLICATED_SIGN}"
-"""The warning of a trial whose workers did ask: shares may begin alike, which long epochs tell."""
-
-_WEIGHED = 2
-"""Batches before the window whose bytes are counted."""
+"""The warning of a trial whose workers did ask: shares may begin alike, which long epochs show."""
 
 
 class BatchChecks:
@@ -78,7 +75,7 @@ class BatchChecks:
         Raises:
             WrongDataError: The workers give the same samples, and none asked for its share.
         """
-        if self._seen < _WEIGHED:
+        if self._seen < 2:
             self.weigh(batch)
         if self._compared is None:
             return
@@ -180,7 +177,7 @@ def _watched(plain: type, mark: Callable[[], object]) -> type:
     """The class of a worker's own description, that marks when it is asked for its share."""
 
     def read(info: object, name: str) -> Any:
-        if name in _TELLING and not _is_for_nothing(info, sys._getframe(1)):  # noqa: SLF001 - whose it is
+        if name in _SHARE_FIELDS and not _is_for_nothing(info, sys._getframe(1)):  # noqa: SLF001 - whose it is
             mark()
             object.__setattr__(info, "__class__", plain)  # costs nothing from here on
         return object.__getattribute__(info, name)
@@ -219,13 +216,13 @@ def check_length(loop: Loop, target: Target, config: Config) -> list[str]:
     spare = config.num_workers  # each may end with a batch that is not full, or leave it out
     for log in loop.logs:
         came = len(log.yields_s)
-        told = LENGTH.format(came=f"{came:,}", promised=f"{promised:,}")
+        text = LENGTH.format(came=f"{came:,}", promised=f"{promised:,}")
         if log.whole and came < promised - spare:
             batches = config.batch_size or target.batch_size
             each = (log.epoch_samples or 0) / came
             if batches is None and abs(each * came - promised) <= spare * each:
                 return [*found, IN_SAMPLES]
-            raise WrongDataError("truncated", f"{told[0].upper()}{told[1:]}.", hint=WHOLE_EPOCHS)
+            raise WrongDataError("truncated", f"{text[0].upper()}{text[1:]}.", hint=WHOLE_EPOCHS)
         if came > promised + spare:
-            return [*found, told]
+            return [*found, text]
     return found

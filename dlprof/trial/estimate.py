@@ -18,11 +18,7 @@ from collections.abc import Callable, Sequence
 from dlprof.records import Config, Estimate
 from dlprof.stats import mean_interval
 
-_MIN_BLOCK_BATCHES = 10
-_MAX_BLOCKS = 20
 _MIN_BLOCKS = 3
-_MIN_QUARTER_BATCHES = 4
-_RISE = 1.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +127,10 @@ def blocks_of_rounds(rounds: Sequence[Stretch], config: Config) -> list[Stretch]
     blocks, and at most 20 blocks are made; rounds beyond the last whole block join none.
     """
     stride = max(config.num_workers, 1)
-    wanted = math.ceil(max(config.batches_in_flight, _MIN_BLOCK_BATCHES) / stride)
+    wanted = math.ceil(max(config.batches_in_flight, 10) / stride)
     if len(rounds) < wanted * _MIN_BLOCKS:
         wanted = max(1, len(rounds) // _MIN_BLOCKS)
-    size = max(wanted, math.ceil(len(rounds) / _MAX_BLOCKS))
+    size = max(wanted, math.ceil(len(rounds) / 20))
     starts = range(0, len(rounds) - size + 1, size)
     return [Stretch.joined(rounds[start : start + size]) for start in starts]
 
@@ -146,13 +142,13 @@ def is_rising(rounds: Sequence[Stretch]) -> bool:
     or files were read into the page cache.
     """
     size = len(rounds) // 4
-    if size * min((each.batches for each in rounds), default=0) < _MIN_QUARTER_BATCHES:
+    if size * min((each.batches for each in rounds), default=0) < 4:
         return False
     first, *rest, third, fourth = (
         math.fsum(each.seconds for each in rounds[part * size : (part + 1) * size])
         for part in range(4)
     )
-    return first > max(*rest, third, fourth) and first > _RISE * (third + fourth) / 2
+    return first > max(*rest, third, fourth) and first > 1.25 * (third + fourth) / 2
 
 
 def _rate(mean_s: Estimate) -> Estimate:

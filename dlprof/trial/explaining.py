@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from dlprof.trial.copying import DeviceCopier
     from dlprof.trial.measure import Loop
 
-_FILLED = 1.5
-"""The queues are taken to be full after so many times the time that loading as many takes."""
 
 _REBATCHED = (
     "{name} makes other batches of those of the DataLoader that it holds, "
     "so only the wait in next() is timed"
 )
 _MOST_RESTING_S = 0.5
-_ROUNDS = 3
 
 
 class Explainer:
@@ -35,7 +32,7 @@ class Explainer:
 
     Args:
         loader: From ``make_loader``.
-        window: Told of the window's ends; see ``measure``.
+        window: Called at the window's ends; see ``measure``.
         computes: Whether the consumer may compute between batches.
     """
 
@@ -86,8 +83,11 @@ class Explainer:
             config: What ran.
             copies: What copied the batches to a device.
         """
-        from dlprof.tracing.explain import explain, with_copies  # noqa: PLC0415
-        from dlprof.tracing.timeline import timeline  # noqa: PLC0415
+        from dlprof.tracing.explain import (  # noqa: PLC0415
+            explain,
+            timeline,
+            with_copies,
+        )
 
         edges = (self._began_ns, self._ended_ns)
         trace = self._trace(edges)
@@ -106,7 +106,7 @@ def take_rested(loop: Loop, config: Config, rate: float) -> None:
     """Take some batches from workers that have nothing to do, so that the trace holds them.
 
     Receiving takes longer from a worker that computes, and in a window without a step all of
-    them do. A pin thread receives batches while others are made, so that it tells nothing.
+    them do. A pin thread receives batches while others are made, so that it shows nothing.
 
     Args:
         loop: Whose window is over.
@@ -115,10 +115,11 @@ def take_rested(loop: Loop, config: Config, rate: float) -> None:
     """
     from dlprof.tracing.explain import LEAST_RESTED  # noqa: PLC0415
 
-    filled_s = _FILLED * config.batches_in_flight / rate if rate > 0 else math.inf
+    # The queues are taken to be full after so many times the time that loading as many takes.
+    filled_s = 1.5 * config.batches_in_flight / rate if rate > 0 else math.inf
     if not config.num_workers or config.pin_memory or filled_s > _MOST_RESTING_S:
         return
-    rounds = min(_ROUNDS, math.floor(_MOST_RESTING_S / filled_s))
+    rounds = min(3, math.floor(_MOST_RESTING_S / filled_s))
     if rounds * config.num_workers < LEAST_RESTED:
         return
     with contextlib.suppress(Exception):  # the window was sound, whatever comes behind it

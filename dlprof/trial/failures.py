@@ -100,19 +100,11 @@ SIGNS = (
     Sign("unable to resize file </torch_", "shared_memory", MORE_SHM),
     Sign("No space left on device", "shared_memory", MORE_SHM, common=True),
     Sign("received 0 items of ancdata", "file_descriptors", MORE_FILES),
-    Sign(
-        "Cannot re-initialize CUDA in forked subprocess",
-        "cuda_fork",
-        NO_CUDA,
-    ),
+    Sign("Cannot re-initialize CUDA in forked subprocess", "cuda_fork", NO_CUDA),
     Sign("CUDA out of memory", "worker_exception", DEVICE_FULL),
     Sign("CUDA error: out of memory", "worker_exception", DEVICE_FULL),
     Sign("only dense CPU tensors can be pinned", "worker_exception", NOT_PINNED),
-    Sign(
-        "Caught PicklingError in DataLoader worker",
-        "batch_not_picklable",
-        SENDABLE_BATCH,
-    ),
+    Sign("Caught PicklingError in DataLoader worker", "batch_not_picklable", SENDABLE_BATCH),
     Sign("Can't pickle", "not_picklable", PICKLABLE, common=True),
     Sign("Can't get local object", "not_picklable", PICKLABLE, common=True),
     Sign("cannot pickle", "not_picklable", PICKLABLE, common=True),
@@ -120,22 +112,10 @@ SIGNS = (
     Sign("Resource temporarily unavailable", "start_failed", MORE_PROCESSES, common=True),
     Sign("can't start new thread", "start_failed", MORE_PROCESSES),
     Sign("Cannot allocate memory", "start_failed", LESS_MEMORY, common=True),
-    Sign(
-        "DataLoader timed out after",
-        "timeout",
-        OWN_TIMEOUT,
-    ),
+    Sign("DataLoader timed out after", "timeout", OWN_TIMEOUT),
     Sign("killed by signal: Killed", "worker_signal", BY_SIGNAL["SIGKILL"]),
-    Sign(
-        "killed by signal: Bus error",
-        "worker_signal",
-        BY_SIGNAL["SIGBUS"],
-    ),
-    Sign(
-        "killed by signal: Alarm clock",
-        "worker_signal",
-        BY_SIGNAL["SIGALRM"],
-    ),
+    Sign("killed by signal: Bus error", "worker_signal", BY_SIGNAL["SIGBUS"]),
+    Sign("killed by signal: Alarm clock", "worker_signal", BY_SIGNAL["SIGALRM"]),
     Sign("killed by signal: Terminated", "worker_signal", BY_SIGNAL["SIGTERM"]),
     Sign("killed by signal: CPU time limit", "worker_signal", BY_SIGNAL["SIGXCPU"]),
     Sign("killed by signal", "worker_signal", CRASHED, common=True),
@@ -151,7 +131,7 @@ _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker"
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
 _TRACEBACK = "Traceback (most recent call last)"
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
-_RAISES_ANEW = "torch/_utils.py"
+_RAISES_AGAIN = "torch/_utils.py"
 _COLLATE = "torch/utils/data/_utils/collate.py"
 _FILE = re.compile(r'^  File "(?P<file>.+)", line \d+', re.MULTILINE)
 _UNPICKLING = re.compile(
@@ -168,8 +148,6 @@ _REFUSED = re.compile(
 _SENDING = "/multiprocessing/"
 _STARTING = re.compile(r"/torch/|/(subprocess|threading)\.py$")
 _HANDING_OVER = ("multiprocessing/connection.py", "multiprocessing/reduction.py")
-_TAIL_LINES = 30
-_TAIL_BYTES = 8192
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -221,16 +199,16 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
         return Failure(
             kind="inconsistent_batches",
             message="torch's default_collate can't put the samples of a batch together: "
-            f"{name}: {_told(name, texts[0])}",
+            f"{name}: {_summary(name, texts[0])}",
             hint=ALIKE,
             stderr_tail=tail,
         )
     said_by = (name for name, said in IN_WORKER.items() if any(said in text for text in texts))
     where = next(said_by, "the main process")
-    told = _told(name, texts[0])
+    summary = _summary(name, texts[0])
     return Failure(
         kind="worker_exception",
-        message=f"{name} in {where}: {told}" if told else f"{name} in {where}.",
+        message=f"{name} in {where}: {summary}" if summary else f"{name} in {where}.",
         hint="The dataset or its collate_fn raised this; the traceback shows where."
         + (f" {TOO_LONG}" if isinstance(error, IndexError) else ""),
         stderr_tail=tail,
@@ -270,10 +248,10 @@ def _passed_on(error: BaseException) -> tuple[str, str] | None:
     """The name of a worker's exception and torch's message of it, where torch raises it again.
 
     Torch fails at some, such as exception groups, and others can't be read: what it was about to
-    raise tells more than what came out.
+    raise says more than what came out.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_name == "reraise" and frame.f_code.co_filename.endswith(_RAISES_ANEW):
+        if frame.f_code.co_name == "reraise" and frame.f_code.co_filename.endswith(_RAISES_AGAIN):
             kind = getattr(frame.f_locals.get("self"), "exc_type", None)
             message = frame.f_locals.get("msg")
             if isinstance(kind, type) and isinstance(message, str):
@@ -281,7 +259,7 @@ def _passed_on(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-def _told(name: str, text: str) -> str:
+def _summary(name: str, text: str) -> str:
     """What an exception says, in one line, from its own message or from a traceback with it."""
     said = re.findall(rf"^[ |]*(?:[\w.]+\.)?{re.escape(name)}: (.*)$", text, re.MULTILINE)
     lines = said or text.strip().splitlines() or [""]
@@ -293,10 +271,7 @@ def _of_ours(error: BaseException) -> Failure | None:
     """The failure that an exception of dlprof's own stands for."""
     if isinstance(error, TargetError):
         return Failure(
-            kind="target_error",
-            message=error.message,
-            hint=error.hint,
-            stderr_tail=error.traceback,
+            kind="target_error", message=error.message, hint=error.hint, stderr_tail=error.traceback
         )
     if isinstance(error, EmptyLoaderError):
         return Failure(
@@ -310,7 +285,7 @@ def _of_ours(error: BaseException) -> Failure | None:
 
 
 def lost_worker(error: BaseException) -> bool:
-    """Whether a worker was gone, and the error doesn't tell how it ended."""
+    """Whether a worker was gone, and the error doesn't say how it ended."""
     if isinstance(error, RuntimeError):
         return _text(error).endswith(_GONE)
     return isinstance(error, (EOFError, OSError)) and any(
@@ -324,9 +299,12 @@ def _lost(error: BaseException, exit_codes: Sequence[int]) -> Failure:
     if not exit_codes:
         message = f"The connection to a worker process broke: {type(error).__name__}: {error}"
         return Failure(kind="worker_exit", message=message, hint=ENDED)
-    message = f"A worker process {ended(exit_codes[0])}."
-    if exit_codes[0] < 0:
-        hint = BY_SIGNAL.get(_signal_name(-exit_codes[0]), CRASHED)
+    return _by_status(f"A worker process {ended(exit_codes[0])}.", exit_codes[0])
+
+
+def _by_status(message: str, status: int) -> Failure:
+    if status < 0:
+        hint = BY_SIGNAL.get(_signal_name(-status), CRASHED)
         return Failure(kind="worker_signal", message=message, hint=hint)
     return Failure(kind="worker_exit", message=message, hint=ENDED)
 
@@ -365,19 +343,9 @@ def died(status: int, stderr_tail: str) -> Failure:
         status: As ``os.waitstatus_to_exitcode`` gives it: minus the signal, or the exit code.
         stderr_tail: What its processes wrote last.
     """
-    if status < 0:
-        return Failure(
-            kind="worker_signal",
-            message=f"The loading process {ended(status)}.",
-            hint=BY_SIGNAL.get(_signal_name(-status), CRASHED),
-            stderr_tail=stderr_tail,
-        )
-    return Failure(
-        kind="worker_exit",
-        message=f"The loading process {ended(status)} in the middle of the trial.",
-        hint=ENDED,
-        stderr_tail=stderr_tail,
-    )
+    when = "" if status < 0 else " in the middle of the trial"
+    failure = _by_status(f"The loading process {ended(status)}{when}.", status)
+    return dataclasses.replace(failure, stderr_tail=stderr_tail)
 
 
 def not_started(number: int, reason: str) -> Failure:
@@ -395,7 +363,7 @@ def not_started(number: int, reason: str) -> Failure:
 
 
 def blame_log(failure: Failure, log: str) -> Failure:
-    """Name a worker's end for what was written down before it, where its exit status tells nothing.
+    """Name a worker's end for what was written down before it, where its exit status says nothing.
 
     Torch's handler names a crash before the process ends, and Python what it can't unpickle.
     """
@@ -437,7 +405,7 @@ def outcome_of(failure: Failure) -> Outcome:
 
 def last_lines(text: str) -> str:
     """The end of a log, short enough to keep in a record."""
-    return "\n".join(text[-_TAIL_BYTES:].splitlines()[-_TAIL_LINES:])
+    return "\n".join(text[-8192:].splitlines()[-30:])
 
 
 _REMEDIES = {

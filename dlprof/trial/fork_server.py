@@ -39,19 +39,11 @@ from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
 
-_TRIAL_DESCRIPTORS = 2  # its channel, and the file for what it prints
-_LINGER_S = 1.0
 _GRACE_S = 1.0
-_PARTING_S = 0.3
 _POLL_S = 0.002
-_MAX_MESSAGE = 1 << 20
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 _THREADS = Path("/proc/self/task")
-_SHARED_OUT = 1 << 18
-"""Elements of an operation that torch shares out among threads: it does from 32,768 on."""
-_FORK_PATIENCE_S = 3.0
-"""For an operation of 0.1 ms; where it takes longer, each trial builds the target for itself."""
 
 
 class ForkServer:
@@ -91,7 +83,7 @@ class ForkServer:
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._reap()
-                self._finish_child(linger_s=_LINGER_S)
+                self._finish_child(linger_s=1.0)
             if link in ready and not self._answer():
                 self._end_child()
                 return
@@ -106,11 +98,12 @@ class ForkServer:
     def _answer(self) -> bool:
         """Take what has been ordered; false when the supervisor has gone."""
         try:
-            text, descriptors, _, _ = socket.recv_fds(self._link, _MAX_MESSAGE, _TRIAL_DESCRIPTORS)
+            # Two descriptors: a trial's channel, and the file for what it prints.
+            text, descriptors, _, _ = socket.recv_fds(self._link, 1 << 20, 2)
         except OSError:
             return False
         while text and not text.endswith(b"\n"):
-            more = self._link.recv(_MAX_MESSAGE)
+            more = self._link.recv(1 << 20)
             text = text + more if more else b""
         if not text:
             return False
@@ -152,8 +145,8 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            told = {"event": "not_started", "errno": error.errno, "error": error.strerror}
-            self._channel.send(told)
+            message = {"event": "not_started", "errno": error.errno, "error": error.strerror}
+            self._channel.send(message)
             _close(descriptors)
             return
         if pid == 0:
@@ -188,7 +181,7 @@ class ForkServer:
         """
         began_s = time.monotonic()
         while (orphans := children() - self._own) and time.monotonic() < began_s + _GRACE_S:
-            if time.monotonic() > began_s + _PARTING_S:
+            if time.monotonic() > began_s + 0.3:
                 for pid in orphans:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
@@ -252,7 +245,12 @@ class _Newborn:
         """Become a trial, run it, and never return."""
         status = 70
         try:
-            self._detach()
+            os.setsid()
+            die_with_parent(self.server_pid)
+            self.server.release()
+            os.dup2(self.descriptors[1], 1)
+            os.dup2(self.descriptors[1], 2)
+            os.close(self.descriptors[1])
             from dlprof.trial import child  # noqa: PLC0415 - loaded by the fork server already
 
             channel = Channel.of_descriptors(os.dup(self.descriptors[0]), self.descriptors[0])
@@ -268,14 +266,6 @@ class _Newborn:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(status)
-
-    def _detach(self) -> None:
-        os.setsid()
-        die_with_parent(self.server_pid)
-        self.server.release()
-        os.dup2(self.descriptors[1], 1)
-        os.dup2(self.descriptors[1], 2)
-        os.close(self.descriptors[1])
 
 
 def _close(descriptors: list[int]) -> None:
@@ -353,10 +343,12 @@ def _computes_in_fork() -> bool:
     pid = os.fork()
     if pid == 0:
         try:
-            torch.zeros(_SHARED_OUT).add_(1)
+            # Torch shares an operation out among threads from 32,768 elements on.
+            torch.zeros(1 << 18).add_(1)
         finally:
             os._exit(0)
-    ends_s = time.monotonic() + _FORK_PATIENCE_S
+    # For an operation of 0.1 ms; where it takes longer, each trial builds the target for itself.
+    ends_s = time.monotonic() + 3.0
     while time.monotonic() < ends_s:
         if os.waitpid(pid, os.WNOHANG)[0]:
             return True
@@ -367,7 +359,7 @@ def _computes_in_fork() -> bool:
 
 
 def _open_files(descriptors: Path) -> Iterator[str]:
-    """The names of what this process has open; none where ``/proc`` is not to be had."""
+    """The names of what this process has open; none where ``/proc`` is missing."""
     for name in list_names(descriptors):
         with contextlib.suppress(OSError):  # the one that lists them is closed by now
             yield str((descriptors / name).readlink())

@@ -16,17 +16,8 @@ from dlprof.machine.gpus import GpuNeighbours, Gpus, mean_usage
 from dlprof.machine.patience import open_gpus
 from dlprof.records import GpuInfo, GpuUsage
 
-PERIOD_S = 0.5
-"""NVML averages over up to a second: asking more than five times a second adds nothing."""
-
-_SHARE = 0.02
-"""Most that asking may take of a core; where it takes more, it is asked less often."""
-
 _PATIENCE_S = 0.5
 """For the last sample of a window: a round takes 80 ms where links are probed."""
-
-_GIVE_UP_S = 2.0
-"""For what is ordered of a driver that still owes an answer; later, nothing more is asked of it."""
 
 _SILENT = "the GPUs' driver gave no answer in time: it may hang"
 _NOT_READY = "the GPUs' driver was not ready in time"
@@ -38,7 +29,8 @@ class GpuSampler:
 
     Args:
         opener: Opens the driver, in the thread.
-        period_s: Between two samples.
+        period_s: Between two samples. NVML averages over up to a second: asking more than five
+            times a second adds nothing.
         clock: Monotonic seconds.
     """
 
@@ -46,7 +38,7 @@ class GpuSampler:
         self,
         opener: Callable[[], Gpus] = open_gpus,
         *,
-        period_s: float = PERIOD_S,
+        period_s: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._period_s = period_s
@@ -119,13 +111,13 @@ class _Order:
     def is_overdue(self) -> bool:
         """Whether it should have been carried out long ago; sampling, once its window is over."""
         due_s = max(self._given_s, self._window.stopped_s or self._given_s)
-        return not self.done.is_set() and self._clock() - due_s > _GIVE_UP_S
+        # For what is ordered of a driver that still owes an answer; later, nothing more is asked of
+        # it.
+        return not self.done.is_set() and self._clock() - due_s > 2.0
 
 
 def _serve(
-    opener: Callable[[], Gpus],
-    cards: list[GpuInfo],
-    orders: queue.SimpleQueue[_Order | None],
+    opener: Callable[[], Gpus], cards: list[GpuInfo], orders: queue.SimpleQueue[_Order | None]
 ) -> None:
     """Carry out orders until there is none."""
     gpus = opener()
@@ -170,9 +162,9 @@ class _Window:
         self._before = gpus.neighbours()
 
     def collect(self, gpus: Gpus) -> None:
-        """Sample until told to stop, then see who is on the cards once more.
+        """Sample until asked to stop, then see who is on the cards once more.
 
-        The first sample waits, because what NVML tells is of the time before it.
+        The first sample waits, because what NVML reports is of the time before it.
         """
         if self.stop.is_set():  # it is over already
             return
@@ -181,7 +173,8 @@ class _Window:
         rest_s = self._period_s
         while not self.stop.wait(rest_s):
             cpu_s = self._sample(gpus, pcie=True)
-            rest_s = max(self._period_s, cpu_s / _SHARE)
+            # Asking takes at most 2 % of a core: where it would take more, it is asked less often.
+            rest_s = max(self._period_s, cpu_s / 0.02)
         if not self._samples:
             self._sample(gpus, pcie=False)
         self._ended_s = self._clock()
@@ -205,9 +198,12 @@ class _Window:
         return tuple(samples[-1]) if samples else ()
 
     def usage(self, cards: Sequence[GpuInfo], silence: str) -> tuple[GpuUsage, ...]:
-        """One entry per card; what was not told has ``silence`` for a reason, if that is one."""
+        """One entry per card; what is missing has ``silence`` for a reason, if that is one."""
         means = {usage.index: usage for usage in mean_usage(list(self._samples))}
-        found = [means.get(card.index) or _nothing_of(card) for card in cards]
+        found = [
+            means.get(card.index) or GpuUsage(index=card.index, name=card.name, uuid=card.uuid)
+            for card in cards
+        ]
         return tuple(self._finished(usage, len(cards), silence) for usage in found)
 
     def _finished(self, usage: GpuUsage, cards: int, silence: str) -> GpuUsage:
@@ -221,10 +217,6 @@ class _Window:
             sampler_cpu_cores=self._cpu_s / cards / length_s if length_s > 0 else None,
         )
         return dataclasses.replace(full, unavailable=_reasons(full, before, after, silence))
-
-
-def _nothing_of(card: GpuInfo) -> GpuUsage:
-    return GpuUsage(index=card.index, name=card.name, uuid=card.uuid)
 
 
 def _of(crowd: Sequence[GpuNeighbours], usage: GpuUsage) -> GpuNeighbours | None:

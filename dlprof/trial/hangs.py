@@ -18,10 +18,6 @@ from dlprof.trial.runtime import TrialLog
 from dlprof.trial.stacks import Frame, awaits_work, users_frame
 from dlprof.trial.state import TrialState
 
-_HAND_OVER = 3
-"""Descriptors that a process needs to hand over one piece of shared memory: the connection over
-which it is asked for, the piece itself, and one for whatever it looks up meanwhile."""
-
 _LIMIT = "Max open files"
 _RANK_GROUP = "/dlprof/trial/rank_group.py"
 
@@ -43,7 +39,9 @@ class OpenFiles:
     @property
     def scarce(self) -> bool:
         """Whether there is no room for what a hand-over takes."""
-        return self.limit - self.count < _HAND_OVER
+        # Descriptors that a process needs to hand over one piece of shared memory: the connection
+        # over which it is asked for, the piece itself, and one for whatever it looks up meanwhile.
+        return self.limit - self.count < 3
 
 
 def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
@@ -80,8 +78,6 @@ _NO_DESCRIPTORS = "[Errno 24]"
 """EMFILE, as Python names it in every language. A worker that can't accept a connection for want of
 descriptors tries for ever, and prints this each time."""
 
-_MOST_PLACES = 5
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
@@ -107,38 +103,27 @@ class Standstill:
 def dropped_batch(log: str) -> Failure | None:
     """The fault of a batch that a worker could not send, if the log shows one.
 
-    The main process is not told and waits for that batch for ever. A queue of the user's own that
-    drops something prints the very same: whether it was the loader's is told by ``all_wait``.
+    The main process waits for that batch for ever. A queue of the user's own that drops something
+    prints the very same: whether it was the loader's is what ``all_wait`` says.
     """
     found = _FEEDER.search(log)
     if found is None:
         return None
     error = found["error"]
+    kind: FailureKind = "batch_not_picklable"
+    what, hint = "send a batch to the main process", failures.SENDABLE_BATCH
     # First, because want of descriptors shows as shared memory that can't be opened.
     if "Too many open files" in error:
-        return Failure(
-            kind="file_descriptors",
-            message=f"A worker could not send a batch: {error}",
-            hint=failures.MORE_FILES,
-            stderr_tail=log,
-        )
-    if "</torch_" in error or "No space left on device" in error:
-        return Failure(
-            kind="shared_memory",
-            message=f"A worker could not put a batch into /dev/shm: {error}",
-            hint=failures.MORE_SHM,
-            stderr_tail=log,
-        )
+        kind, what, hint = "file_descriptors", "send a batch", failures.MORE_FILES
+    elif "</torch_" in error or "No space left on device" in error:
+        kind, what, hint = "shared_memory", "put a batch into /dev/shm", failures.MORE_SHM
     return Failure(
-        kind="batch_not_picklable",
-        message=f"A worker could not send a batch to the main process: {error}",
-        hint=failures.SENDABLE_BATCH,
-        stderr_tail=log,
+        kind=kind, message=f"A worker could not {what}: {error}", hint=hint, stderr_tail=log
     )
 
 
 def all_wait(stacks: Mapping[int, Sequence[Sequence[Frame]]], workers: int) -> bool:
-    """Whether every worker has done what it was told and waits for more.
+    """Whether every worker has done what it was asked and waits for more.
 
     The main process then waits for a batch that nobody makes any more: it was dropped.
 
@@ -158,7 +143,7 @@ def judge(standstill: Standstill) -> Failure:
             for frame in map(users_frame, stacks)
             if frame is not None
         }
-    )[:_MOST_PLACES]
+    )[:5]
     # While the user's code runs in a worker, what was dropped may have been in a queue of its own.
     dropped = None if places else dropped_batch(standstill.log)
     return dropped or _stopped(standstill) or _shortage(standstill) or _stuck(standstill, places)
@@ -206,8 +191,6 @@ def _failure(kind: FailureKind, message: str, hint: str, standstill: Standstill)
 
 
 _SILENT_S = 1.0  # without a sign of progress before a trial's log is read
-_STOPPED_S = 3.0  # of one of several ranks, before it is looked whether a signal has stopped it
-_IDLE_CORES = 0.02
 
 
 def find_hang(
@@ -228,13 +211,15 @@ def find_hang(
     silent_s = now_s - state.heard_s
     if silent_s > stall_s:
         standstill = _standstill(state, silent_s, log)
-        if not alone and silent_s <= 2 * stall_s and _awaits_ranks(standstill):
-            return None
+        if not alone and silent_s <= 2 * stall_s:
+            stacks = (stack for each in standstill.stacks.values() for stack in each)
+            if any(frame.file.endswith(_RANK_GROUP) for stack in stacks for frame in stack):
+                return None  # a process of it waits at the barrier of a step
         return judge(standstill)
     if silent_s <= max(_SILENT_S, state.asked_s):
         return None
     state.asked_s = silent_s + _SILENT_S
-    tree = [] if alone or silent_s <= _STOPPED_S or state.pid is None else _tree(state.pid)
+    tree = [] if alone or silent_s <= 3.0 or state.pid is None else _tree(state.pid)
     if stopped := [pid for pid in tree if is_stopped(pid)]:
         return _stopped(
             Standstill(waited_s=silent_s, log=log.text(), stacks={}, idle=None, stopped=stopped)
@@ -249,7 +234,7 @@ def find_hang(
 def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill:
     written = log.text()
     tree = [] if state.pid is None else _tree(state.pid)
-    idle = None if state.busy_cores is None else state.busy_cores < _IDLE_CORES
+    idle = None if state.busy_cores is None else state.busy_cores < 0.02
     return Standstill(
         waited_s=silent_s,
         log=written,
@@ -258,12 +243,6 @@ def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill
         stopped=[pid for pid in tree if is_stopped(pid)],
         full=without_room(tree),
     )
-
-
-def _awaits_ranks(standstill: Standstill) -> bool:
-    """Whether a process of it waits at the barrier of a step."""
-    found = (frame for stacks in standstill.stacks.values() for stack in stacks for frame in stack)
-    return any(frame.file.endswith(_RANK_GROUP) for frame in found)
 
 
 def _tree(pid: int) -> list[int]:

@@ -53,7 +53,7 @@ class BuilderDiedError(TargetError):
 
 
 def built_of(message: Message) -> Built:
-    """The target that a process tells of.
+    """The target that a process reports.
 
     Raises:
         DlprofError: It could not be built, or its settings are none that a run can hold.
@@ -68,9 +68,7 @@ def built_of(message: Message) -> Built:
             hint="Give the loader a setting that DataLoader takes.",
         ) from None
     return Built(
-        target=target,
-        versions=message["versions"],
-        fork_hazard=message.get("fork_hazard", ""),
+        target=target, versions=message["versions"], fork_hazard=message.get("fork_hazard", "")
     )
 
 
@@ -107,7 +105,7 @@ _QUIT_S = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Handle:
-    """A trial that is running; its first message tells its process id.
+    """A trial that is running; its first message has its process id.
 
     Attributes:
         channel: To talk to it.
@@ -201,7 +199,7 @@ class ForkLauncher:
         self._count = 0
         self._stuck = False
         if local_rank is not None and local_rank.cpus:
-            with contextlib.suppress(OSError):  # it has died, of which the inbox tells
+            with contextlib.suppress(OSError):  # it has died, which the inbox reports
                 os.sched_setaffinity(self._process.pid, local_rank.cpus)
 
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
@@ -237,7 +235,7 @@ class ForkLauncher:
         with theirs:
             # First, because without a listener there must be no trial.
             self._inbox.listen(handle.source, channel.hear)
-            with contextlib.suppress(OSError):  # of a dead fork server, the inbox tells
+            with contextlib.suppress(OSError):  # the inbox reports a dead fork server
                 socket.send_fds(link, [line], [theirs.fileno(), log.fileno()])
         return handle
 
@@ -246,7 +244,7 @@ class ForkLauncher:
         self._process.order("kill")
 
     def give_up(self) -> None:
-        """Take the fork server for dead, because something stopped it; the inbox tells so."""
+        """Take the fork server for dead, because something stopped it; the inbox says so."""
         self._stuck = True
         self._process.kill()
 

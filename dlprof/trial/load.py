@@ -1,7 +1,7 @@
 """A load beside a sweep: busy cores, memory traffic and reads, in a process of its own, bounded.
 
 A busy server is tried on a quiet machine that way. The process ends with who started it, whatever
-ends that: the kernel tells it, its standard input ends, and it has a time limit of its own. What it
+ends that: the kernel says so, its standard input ends, and it has a time limit of its own. What it
 writes is one file without a name, which is gone with it.
 """
 
@@ -33,18 +33,11 @@ _COPIED, _MOST_COPIERS, _COPIER_BYTES_PER_S = 256 * _MIB, 16, 4e9
 """Memory that is copied to and fro, more than caches hold; threads that copy, and what each can."""
 
 _READ, _AT_ONCE = 256 * _MIB, _MIB
-_READY_S, _TOLD_S = 60.0, 3.0
-_REACHED = 0.9
-"""Share of what was asked for below which the user is warned."""
 
 
 @contextlib.contextmanager
 def made_load(
-    asked: Mapping[str, float] | None,
-    *,
-    folder: Path,
-    limit_s: float,
-    say: Callable[[str], object],
+    asked: Mapping[str, float] | None, *, folder: Path, limit_s: float, say: Callable[[str], object]
 ) -> Iterator[None]:
     """Keep a load going as long as the block lasts.
 
@@ -53,7 +46,7 @@ def made_load(
             ``None`` for no load.
         folder: Whose storage is read.
         limit_s: After which it ends by itself.
-        say: Told what the user should know.
+        say: Called with what the user should know.
 
     Raises:
         DlprofError: It can't be made.
@@ -65,7 +58,7 @@ def made_load(
     process = ModuleProcess(command, what="the load", inbox=Inbox(), source="load")
     try:
         process.order("load", **asked, folder=str(folder), limit_s=limit_s)
-        answer = process.answer(_READY_S)
+        answer = process.answer(60.0)
         heard = None if answer is None else answer.message
         if heard is None:
             raise NothingMeasuredError(
@@ -77,13 +70,13 @@ def made_load(
                 hint="Leave reads out, or keep the run file where there is room for 256 MiB.",
             )
         yield
-        process.order("tell")
-        answer = process.answer(_TOLD_S)
+        process.order("report")
+        answer = process.answer(3.0)
         made = {} if answer is None or answer.message is None else answer.message
         short = [
             f"{name} reached {made.get(name, 0.0) / value:.0%} of what was asked for"
             for name, value in asked.items()
-            if made.get(name, 0.0) < _REACHED * value
+            if made.get(name, 0.0) < 0.9 * value  # from here on the user is warned
         ]
         if short:
             say(f"the load of --make-load was smaller: {', '.join(short)}")
@@ -124,7 +117,7 @@ class _Load:
         self._began_s = time.monotonic()
         return {"event": "loading"}
 
-    def tell(self) -> Message:
+    def report(self) -> Message:
         gone_s = max(1e-9, time.monotonic() - self._began_s)
         totals = {name: math.fsum(made.values()) for name, made in self._made.items()}
         return {"event": "made", **{name: made / gone_s for name, made in totals.items()}}
@@ -186,7 +179,7 @@ def main() -> None:
     """Serve until standard input ends."""
     die_with_parent()
     made = _Load()
-    serve(Channel.of_standard_streams(), {"load": made.load, "tell": made.tell}, _failed)
+    serve(Channel.of_standard_streams(), {"load": made.load, "report": made.report}, _failed)
     os._exit(0)  # threads go on until then
 
 

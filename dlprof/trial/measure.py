@@ -24,18 +24,14 @@ from dlprof.trial.estimate import (
     throughput,
     warm_up_batches,
 )
+from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
-_MIN_ROUNDS = 3
 _PATIENCE = 3.0
-"""The warm-up, and a window that gathers ``_MIN_ROUNDS``, may last this many windows each; so many
+"""The warm-up, and a window that gathers three rounds, may last this many windows each; so many
 windows at most are given to a loader that is still getting faster."""
 
-_FELT = 0.1
-"""Share of the time until a loader is steady that it must lose there to be worth a word."""
 
-_FILL_CAP_S = 0.25
-_STRETCH_S = 1.0
 _ONE_BATCH = -math.inf
 
 _Waits = list[float]
@@ -63,18 +59,6 @@ class Gate(Protocol):
 
     def reopen(self, *, limit: float = ...) -> None:
         """Make ready for an epoch of at most ``limit`` batches."""
-
-
-class Ranks(Protocol):
-    """The ranks that load at once; see ``dlprof.trial.rank_group.RankGroup``."""
-
-    waited_s: float
-
-    def arrive(self, *, again: bool = ...) -> None:
-        """Say that this one is ready, and whether it wants another window."""
-
-    def answer(self) -> bool | None:
-        """Whether one of them does; ``None`` until all are ready."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,7 +416,7 @@ def _warm_up(loop: Loop, plan: WindowPlan, gate: Gate, clock: Callable[[], float
     return ""
 
 
-def _meet(loop: Loop, gate: Gate, ranks: Ranks, *, again: bool = False) -> bool:
+def _meet(loop: Loop, gate: Gate, ranks: RankGroup, *, again: bool = False) -> bool:
     """Load on until all ranks are ready; returns whether one of them wants another window."""
     ranks.arrive(again=again)
     while (wanted := ranks.answer()) is None:
@@ -459,7 +443,7 @@ def _window_is_over(loop: Loop, plan: WindowPlan, began_s: float) -> bool:
         return bool(steady) and now - steady[0] > plan.window_s / 2
     rounds, rest = divmod(len(log.yields_s) - 1 - log.warm_up, max(plan.config.num_workers, 1))
     late = now - began_s >= _PATIENCE * plan.window_s
-    return rest == 0 and (rounds >= _MIN_ROUNDS or (late and rounds >= 1))
+    return rest == 0 and (rounds >= 3 or (late and rounds >= 1))
 
 
 def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
@@ -468,7 +452,7 @@ def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
     ends_s = began_s + plan.window_s
     while not _window_is_over(loop, plan, began_s):
         # In stretches of a second, between which the supervisor hears that batches still come.
-        if loop.run(min(loop.now.yields_s[-1] + _STRETCH_S, ends_s)):
+        if loop.run(min(loop.now.yields_s[-1] + 1.0, ends_s)):
             continue
         if loop.now.yields_s[-1] - began_s >= plan.window_s and len(loop.logs) > 1:
             return
@@ -479,7 +463,7 @@ def _settle(
     loop: Loop,
     plan: WindowPlan,
     gate: Gate,
-    ranks: Ranks | None,
+    ranks: RankGroup | None,
     start: Callable[[], Callable[[], _Waits]],
 ) -> _Waits:
     """Measure windows until the loader is steady: one in which it still got faster was warm-up.
@@ -569,7 +553,7 @@ def fill_s(rate: float, config: Config) -> float:
     """Seconds to wait for the queues to fill once nothing is consumed any more."""
     if config.num_workers == 0 or rate <= 0:
         return 0.0
-    return min(_FILL_CAP_S, 1.2 * config.queued_batches / rate)
+    return min(0.25, 1.2 * config.queued_batches / rate)
 
 
 def measure(
@@ -579,7 +563,7 @@ def measure(
     *,
     clock: Callable[[], float],
     window: Callable[[str, float], object],
-    ranks: Ranks | None = None,
+    ranks: RankGroup | None = None,
 ) -> WindowFigures:
     """Measure one configuration.
 
@@ -660,7 +644,8 @@ def _transient(
         return (), None
     took_s = log.yields_s[log.warm_up] - log.yields_s[0]
     transient_s = max(0.0, took_s - log.warm_up / rate.batches_per_s.value)
-    if log.warm_up <= plan.warm_up or transient_s < _FELT * took_s:
+    # Share of the time until a loader is steady that it must lose there to be worth a word.
+    if log.warm_up <= plan.warm_up or transient_s < 0.1 * took_s:
         return (), transient_s
     still = is_rising(steady_rounds(log.frozen(), plan.config))
     text = (

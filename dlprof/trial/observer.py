@@ -24,13 +24,11 @@ from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.files import read_text
 from dlprof.machine.procfs import parse_process_stat
 from dlprof.machine.snapshot import Sampler, Snapshot, usage_between
-from dlprof.machine.threads import Thread, gil_of
+from dlprof.machine.waits import Thread, gil_of
 from dlprof.records import Usage
 from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.protocol import Channel, Message
 from dlprof.units import format_bytes
-
-_FURTHER = 1.05
 
 
 class MemoryGuard:
@@ -60,7 +58,7 @@ class MemoryGuard:
             )
         if self._memory_bytes is None or private is None:
             return ""
-        if private <= max(self._memory_bytes, _FURTHER * self._asked_at_bytes):
+        if private <= max(self._memory_bytes, 1.05 * self._asked_at_bytes):
             return ""
         # Pages shared since a fork count in every process; what they take in truth costs more
         # to ask, so it is asked again only when there is clearly more.
@@ -74,9 +72,6 @@ class MemoryGuard:
 
 LOOK_S = 0.2
 """Seconds between looks at a running trial's memory."""
-
-GLANCE_S = 0.02
-"""Mean seconds between glances at its threads, where batches are traced."""
 
 
 class Glances:
@@ -175,7 +170,7 @@ class EachRank:
 
 
 PULSE_S = 0.5
-"""Seconds between samples of a running trial; more where a sample is dear (2 % of a core)."""
+"""Seconds between samples of a running trial; more where a sample is expensive (2 % of a core)."""
 
 
 class Observer:
@@ -186,7 +181,6 @@ class Observer:
         gpus: Samples the GPUs in the background.
         root: Where ``/proc`` and ``/sys`` are found.
         clock: Monotonic seconds.
-        speed: Measures how fast the cores are.
     """
 
     def __init__(
@@ -195,10 +189,9 @@ class Observer:
         gpus: GpuSampler,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
-        speed: SpeedProbe | None = None,
     ) -> None:
         self._clock = clock
-        self._speed = speed or SpeedProbe(root)
+        self._speed = SpeedProbe(root)
         self._send = send
         self._gpus = gpus
         self._root = root
@@ -217,7 +210,8 @@ class Observer:
         """Seconds until the next look; ``None`` while there is nothing to watch."""
         if self._sampler is None:
             return None
-        return LOOK_S if self._glances is None else GLANCE_S * random.uniform(0.5, 1.5)
+        # Every 20 ms on average it glances at threads, where batches are traced.
+        return LOOK_S if self._glances is None else 0.02 * random.uniform(0.5, 1.5)
 
     def obey(self, order: Message) -> None:
         """Carry out one order; what makes no sense in its place does nothing."""
@@ -304,9 +298,9 @@ class Observer:
         self._send({**answer, "ranks": [rank.used(self._each) for rank in self._each]})
 
     def look(self) -> None:
-        """Count who wants cores, hold the trial against its memory limits, and now and then tell.
+        """Count who wants cores, hold the trial against its memory limits, and now and then report.
 
-        What the machine did is told by pulses.
+        Pulses report what the machine did.
         """
         if self._glances is not None:
             self._glances.look()

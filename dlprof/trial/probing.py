@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dlprof.targets.loader import EpochGate
 
 _NOTHING = object()
-_FILES = 8
 _clock = time.perf_counter
 
 
@@ -72,7 +71,11 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
     # Last, because the user's step may change the batch.
-    there = batch if request.device == "cpu" else _brought(batch, request.device)
+    there: object = batch
+    if request.device != "cpu":
+        from dlprof.trial.copying import bring_for_step  # noqa: PLC0415 - needs a device
+
+        there = bring_for_step(batch, request.device)
     try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
@@ -162,15 +165,8 @@ def _samples_per_batch(
     samples = count(batch)
     if samples is None:
         return None, ""
-    told = f"The second batch counts as {counted(samples, 'sample')}{count.told}."
-    return float(samples), "" if built.target.batch_size is not None else told
-
-
-def _brought(batch: object, device: str) -> object:
-    """The batch where the user's step will find it."""
-    from dlprof.trial.copying import bring_for_step  # noqa: PLC0415 - of use with a device only
-
-    return bring_for_step(batch, device)
+    text = f"The second batch counts as {counted(samples, 'sample')}{count.wording}."
+    return float(samples), "" if built.target.batch_size is not None else text
 
 
 def _data_files(built: BuiltTarget) -> int:
@@ -179,17 +175,17 @@ def _data_files(built: BuiltTarget) -> int:
 
     if built.parts is None:
         return 0
-    return sum(1 for _ in dataset_files(built.parts.dataset, limit=_FILES))
+    return sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
 
 
-def _sent(first: object, second: object) -> Parcel:
+def _sent(first: object, second: object) -> SentBatch:
     """What is sure of both batches: the smaller figures, or the fault of either."""
     one, two = try_batch(first), try_batch(second)
     if one.failure is not None or two.failure is not None:
         return one if one.failure is not None else two
     if one.shared_bytes is None or two.shared_bytes is None:
-        return Parcel()
-    return Parcel(
+        return SentBatch()
+    return SentBatch(
         shared_bytes=min(one.shared_bytes, two.shared_bytes),
         descriptors=min(one.descriptors or 0, two.descriptors or 0),
     )
@@ -211,7 +207,7 @@ _ITS_OWN = ("worker_exception", "not_picklable", "batch_not_picklable")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class SentBatch:
     """A batch as a worker would send it.
 
     Attributes:
@@ -226,17 +222,17 @@ class Parcel:
     failure: Failure | None = None
 
 
-def try_batch(batch: object) -> Parcel:
+def try_batch(batch: object) -> SentBatch:
     """Pickle a batch as a worker does, but for the tensors' data, which stay where they are."""
     counter = _Counter()
     try:
         counter.dump(batch)
     except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
         message = f"A worker can't send a batch to the main process: {one_line(error)}"
-        return Parcel(
+        return SentBatch(
             failure=_failure(error, "batch_not_picklable", message, failures.SENDABLE_BATCH)
         )
-    return Parcel(shared_bytes=sum(counter.sizes.values()), descriptors=counter.descriptors)
+    return SentBatch(shared_bytes=sum(counter.sizes.values()), descriptors=counter.descriptors)
 
 
 class _Counter(ForkingPickler):
@@ -265,7 +261,7 @@ def try_start(loader: Any, config: Config) -> Failure | None:
         config: Its start method counts, or else the loader's own, or the platform's.
 
     Returns:
-        Why no worker can be started so; ``None`` if it can, or if that can't be told.
+        Why no worker can be started so; ``None`` if it can, or if that is not known.
     """
     method = start_method_of(loader, config)
     if method not in _BY_COPY or not hasattr(loader, "dataset"):
@@ -283,21 +279,24 @@ def try_start(loader: Any, config: Config) -> Failure | None:
     try:
         process.start()
     except _PackingError as packing:
-        return _not_picklable(packing, method)
+        error = packing.__cause__ or packing
+        what = f"A worker that is started by {method} can't be sent {packing.name}"
+        message = f"{what}: {one_line(error)}"
+        return _failure(error, "not_picklable", message, failures.PICKLABLE)
     theirs.close()
     try:
-        told: Mapping[str, str] | None = ours.recv()
+        fault: Mapping[str, str] | None = ours.recv()
     except EOFError:  # it ended without a word: that may have any reason
-        told = None
+        fault = None
     process.join()
-    if told is None:
+    if fault is None:
         return None
     return Failure(
         kind="not_picklable",
-        message=f"A worker that is started by {method} can't unpickle {told['name']}: "
-        f"{told['error']}",
+        message=f"A worker that is started by {method} can't unpickle {fault['name']}: "
+        f"{fault['error']}",
         hint=failures.PICKLABLE,
-        stderr_tail=told["traceback"],
+        stderr_tail=fault["traceback"],
     )
 
 
@@ -348,18 +347,10 @@ def _receive(goods: _Packed, answer: connection.Connection) -> None:
         try:
             ForkingPickler.loads(packed)
         except Exception as error:  # noqa: BLE001 - whatever the user's __setstate__ raises
-            told = {"name": name, "error": one_line(error), "traceback": user_traceback(error)}
-            answer.send(told)
+            fault = {"name": name, "error": one_line(error), "traceback": user_traceback(error)}
+            answer.send(fault)
             return
     answer.send(None)
-
-
-def _not_picklable(packing: _PackingError, method: str) -> Failure | None:
-    error = packing.__cause__ or packing
-    message = (
-        f"A worker that is started by {method} can't be sent {packing.name}: {one_line(error)}"
-    )
-    return _failure(error, "not_picklable", message, failures.PICKLABLE)
 
 
 def _failure(error: BaseException, kind: FailureKind, message: str, hint: str) -> Failure | None:
@@ -370,14 +361,8 @@ def _failure(error: BaseException, kind: FailureKind, message: str, hint: str) -
     return Failure(kind=kind, message=message, hint=hint, stderr_tail=user_traceback(error))
 
 
-_MOST_SENT_BYTES, _MOST_SENT_S = 256 << 20, 5.0
-"""What is sent to a worker to see how it starts; of more it is computed what that would take."""
-
 _NUMBERS: Any = [0]
 """The lightest dataset that there is."""
-
-_PIPE_BYTES_PER_S = 1e9
-"""A pipe between two processes, each of which copies what goes through it."""
 
 
 def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
@@ -411,10 +396,7 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         else:
             starts.append(start)
     whole = dataclasses.replace(
-        weight,
-        start_method=start_method_of(loader, one),
-        starts=tuple(starts),
-        unavailable=missing,
+        weight, start_method=start_method_of(loader, one), starts=tuple(starts), unavailable=missing
     )
     return {"weight": dataclasses.asdict(whole)}
 
@@ -434,7 +416,8 @@ def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerS
     if method not in _BY_COPY:
         return measure_start(loader, method)
     packing_s = weight.pickle_s + weight.unpickle_s
-    too_much = weight.pickled_bytes > _MOST_SENT_BYTES or packing_s > _MOST_SENT_S
+    # What is sent to a worker to see how it starts; of more it is computed what that would take.
+    too_much = weight.pickled_bytes > 256 << 20 or packing_s > 5.0
     if weight.how == "at_least" or any(each.failure for each in weight.attributes):
         raise ValueError("the dataset can't be pickled, or takes too long to")
     if not too_much:
@@ -452,7 +435,8 @@ def _without_dataset(method: str, weight: DatasetWeight) -> WorkerStart | None:
     start = measure_start(DataLoader(_NUMBERS, num_workers=1), method)
     if start is None:
         return None
-    piped_s = weight.pickled_bytes / _PIPE_BYTES_PER_S
+    # A pipe between two processes, each of which copies what goes through it.
+    piped_s = weight.pickled_bytes / 1e9
     more = {"create": weight.pickle_s, "unpickle": weight.unpickle_s + piped_s}
     phases = tuple(
         dataclasses.replace(

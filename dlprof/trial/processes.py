@@ -11,10 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PR_SET_CHILD_SUBREAPER = 36
-_POLL_S = 0.002
-
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
@@ -28,7 +24,7 @@ def die_with_parent(parent: int | None = None) -> None:
     Args:
         parent: Its process id, where it is known: if it has died already, this process ends now.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, linux/prctl.h
     if parent is not None and os.getppid() != parent:
         os._exit(1)
 
@@ -52,7 +48,7 @@ def tie_forked() -> None:
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent dies, so that they can be reaped."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
 def group_exists(group: int) -> bool:
@@ -126,7 +122,7 @@ def end_group(
         while group_exists(group):
             if clock() >= deadline:
                 break
-            sleep(_POLL_S)
+            sleep(0.002)
             reap()
         else:
             return

@@ -120,7 +120,7 @@ class BlockRequest:
 
 
 def record_of(kind: type[_Record], values: object) -> _Record | None:
-    """A record that another process told as plain values; ``None`` where it told none.
+    """A record that another process sent as plain values; ``None`` where it sent none.
 
     Raises:
         MismatchError: They don't fit the record, or hold a number that isn't finite.
@@ -138,10 +138,10 @@ def describe_error(error: DlprofError) -> dict[str, str]:
     }
 
 
-def error_of(told: Mapping[str, str]) -> DlprofError:
+def error_of(fault: Mapping[str, str]) -> DlprofError:
     """The error that another process described."""
-    kind = _ERRORS.get(told["kind"], TargetError)
-    return kind(told["message"], hint=told["hint"], traceback=told["traceback"])
+    kind = _ERRORS.get(fault["kind"], TargetError)
+    return kind(fault["message"], hint=fault["hint"], traceback=fault["traceback"])
 
 
 class Channel:
@@ -186,8 +186,11 @@ class Channel:
         """
         with contextlib.suppress(ConnectionResetError, ValueError, OSError):
             while (line := self._reader.readline()).endswith(b"\n"):
-                message = _message_in(line)
-                if message is not None:
+                try:
+                    message = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(message, dict):
                     return message
         return None
 
@@ -202,7 +205,7 @@ class Channel:
         return None
 
     def close_writing(self) -> None:
-        """Tell the other end that nothing more will come; what it says is still received."""
+        """Say to the other end that nothing more will come; what it says is still received."""
         with contextlib.suppress(OSError):
             self._writer.close()
 
@@ -239,12 +242,3 @@ def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Me
             answer = failed(error)
         if answer is not None:
             channel.send(answer)
-
-
-def _message_in(line: bytes) -> Message | None:
-    """What a line says, if it is a message."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None

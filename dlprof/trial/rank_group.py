@@ -22,10 +22,6 @@ _BARRIER_BYTES = 64
 _MEETINGS = 16
 """More than a trial has: its start, the end of the warm-up, and at most four windows."""
 
-_MARK_BYTES = 8
-_SHARED = 1  # PTHREAD_PROCESS_SHARED
-_POLL_S = 0.001
-
 
 class RankGroup:
     """One rank among those of its trial, or with ``rank=-1`` the supervisor, which only looks.
@@ -54,12 +50,12 @@ class RankGroup:
     @classmethod
     def create(cls, place: Path, ranks: int, here: int) -> RankGroup:
         """Make the page, in an empty directory, for ranks of which some are on this node."""
-        size = _BARRIER_BYTES + _MARK_BYTES * _MEETINGS * ranks
+        size = _BARRIER_BYTES + 8 * _MEETINGS * ranks
         (place / _NAME).write_bytes(bytes(size))
         made = cls(place, -1, ranks)
         shared = ctypes.create_string_buffer(_BARRIER_BYTES)
         made._threads.pthread_barrierattr_init(shared)
-        made._threads.pthread_barrierattr_setpshared(shared, _SHARED)
+        made._threads.pthread_barrierattr_setpshared(shared, 1)  # PTHREAD_PROCESS_SHARED
         made._threads.pthread_barrier_init(made._address, shared, here)
         return made
 
@@ -85,7 +81,7 @@ class RankGroup:
         self.arrive()
         while self.answer() is None:
             beat(clock())
-            time.sleep(_POLL_S)
+            time.sleep(0.001)
 
     def step(self) -> None:
         """End a step: with a barrier, together with all others."""

@@ -33,10 +33,7 @@ from dlprof.trial.supervisor import (
 )
 
 _REBUILT = "each trial builds the target for itself, because {reason}"
-_SLOWEST_BATCH = 20.0  # batches may take so many times as long as the probe's
-_SPAWN_S = 4.0  # one interpreter that imports torch, on a busy core
 _LEAST_PROBE_S = 3.0  # for two batches, however little is left of a budget
-_JUDGING_S = 1.0
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 _UNEVEN = (
@@ -192,7 +189,7 @@ class TrialRunner:
                 return self._supervisor(dataclasses.replace(limits, wall_s=wall_s)).probe(request)
             self._build_in_each_trial(_HANGS)
         # A hang is judged by where it stands, for which its end leaves a moment.
-        stall_s = max(_LEAST_PROBE_S, until_s - self._clock() - _JUDGING_S)
+        stall_s = max(_LEAST_PROBE_S, until_s - self._clock() - 1.0)
         limits = dataclasses.replace(limits, stall_s=min(limits.stall_s, stall_s))
         return self._supervisor(limits).probe(request)
 
@@ -200,7 +197,7 @@ class TrialRunner:
         """Try in a disposable process whether workers of a configuration can be started.
 
         Returns:
-            Why they can't; ``None`` if they can, and also where that could not be told.
+            Why they can't; ``None`` if they can, and also where that is not known.
         """
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(config))
         request = TrialRequest(config=config, ranks=self.ranks)
@@ -234,12 +231,7 @@ class TrialRunner:
         )
 
     def run(
-        self,
-        request: TrialRequest,
-        *,
-        trial_id: str,
-        repetition: int,
-        wall_s: float | None = None,
+        self, request: TrialRequest, *, trial_id: str, repetition: int, wall_s: float | None = None
     ) -> Trial:
         """Measure one configuration once; ``explain`` says what the arguments are."""
         return self.explain(request, trial_id=trial_id, repetition=repetition, wall_s=wall_s)[0]
@@ -253,7 +245,7 @@ class TrialRunner:
         wall_s: float | None = None,
         ranks: int | None = None,
     ) -> tuple[Trial, Message]:
-        """Measure one configuration once, and hear what it tells beside; see ``Supervisor.run``.
+        """Measure one configuration once, and hear what it reports beside; see ``Supervisor.run``.
 
         A trial during which the process that starts the trials dies is tried once more, in what is
         left of its time.
@@ -273,7 +265,7 @@ class TrialRunner:
             limits = dataclasses.replace(limits, wall_s=min(wall_s, limits.wall_s))
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
-        told: Message = {}
+        details: Message = {}
         asked = dataclasses.replace(request, ranks=ranks or self.ranks)
         blank = Trial(id=trial_id, config=request.config, repetition=repetition, outcome="crashed")
         self._nodes.order(
@@ -286,7 +278,7 @@ class TrialRunner:
             ranks=asked.ranks,
         )
         try:
-            trial, told = self._persist(
+            trial, details = self._persist(
                 lambda left_s: self._supervisor(limits, left_s).run(
                     asked, trial_id=trial_id, repetition=repetition
                 ),
@@ -304,9 +296,9 @@ class TrialRunner:
                 failure = self._nodes.lose(whose)
             trial = failed(blank, failure)
         for link, answer in self._nodes.answers(limits.wall_s):
-            trial, told = _with(trial, told, link, answer, blank)
+            trial, details = _with(trial, details, link, answer, blank)
         trial = dataclasses.replace(trial, started_at=started_at, wall_s=self._clock() - began_s)
-        return trial, told
+        return trial, details
 
     def close(self) -> None:
         """End every process."""
@@ -317,11 +309,13 @@ class TrialRunner:
 
     def _stall_s(self, config: Config) -> float:
         """How long a trial of a configuration may show no progress."""
-        slow_s = _SLOWEST_BATCH * self._batch_s
+        # Batches may take so many times as long as the probe's.
+        slow_s = 20.0 * self._batch_s
         if not self.fork_safe:
             slow_s += self._build_s
         if (config.start_method or self._start_method) in ("spawn", "forkserver"):
-            slow_s += _SPAWN_S * config.num_workers
+            # One interpreter that imports torch, on a busy core.
+            slow_s += 4.0 * config.num_workers
         return self._limits.stall_s + slow_s
 
     def _supervisor(self, limits: TrialLimits, left_s: float | None = None) -> Supervisor:
@@ -411,7 +405,7 @@ def _there(link: Link, answer: Message | None) -> Message:
 
 
 def _with(
-    trial: Trial, told: Message, link: Link, answer: Message | None, blank: Trial
+    trial: Trial, details: Message, link: Link, answer: Message | None, blank: Trial
 ) -> tuple[Trial, Message]:
     """A trial with what another node has measured in it; failed if it failed there."""
     if trial.failure is not None:
@@ -422,7 +416,7 @@ def _with(
     if theirs.failure is not None:
         return failed(blank, theirs.failure), {}
     both, slowest = together([trial, theirs])
-    return both, answer["told"] if slowest else told
+    return both, answer["details"] if slowest else details
 
 
 def _alike(first: Target, other: Target, rank: int) -> Target:

@@ -24,7 +24,6 @@ from dlprof.trial.protocol import Channel, Message
 GRACE_S = 1.0
 """How long processes may take to end after they were asked, before they are forced."""
 
-_LOOK_S = 0.25  # how often the log of a process that says nothing is looked at
 _SHOWN_BYTES = 1 << 16
 _HEAD_BYTES = 1 << 14
 """Of what is shown, from the beginning: what went wrong first stands there."""
@@ -157,13 +156,13 @@ class ModuleProcess:
         """
         left_s, others = patience_s, list[Received]()
         while True:
-            received = self._inbox.get(min(left_s, _LOOK_S))
+            received = self._inbox.get(min(left_s, 0.25))
             if self.log is not None:
                 self.log.trim()
             if received is not None and received.source != self.source:
                 others.append(received)
                 continue
-            left_s -= _LOOK_S
+            left_s -= 0.25
             if received is not None or left_s <= 0:
                 for other in others:  # whoever waits for those comes next
                     self._inbox.put(other)
@@ -184,7 +183,7 @@ class ModuleProcess:
         end_group(self.pid, linger_s=0.0, grace_s=GRACE_S, reap=self._process.poll)
 
     def end(self, patience_s: float = 0.0) -> None:
-        """Tell it that nothing more comes; what then hasn't ended in time is ended by force."""
+        """Say that nothing more comes; what then hasn't ended in time is ended by force."""
         self.channel.close_writing()
         if self.link is not None:
             with contextlib.suppress(OSError):

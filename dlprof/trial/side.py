@@ -22,8 +22,6 @@ from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, TrialLog, open_l
 from dlprof.trial.temporary import SharedMemoryWatch
 from dlprof.units import format_duration
 
-_QUIT_S = 1.0
-_PATIENCE_S = 20.0
 _SIGNS = ("ModuleNotFoundError", "ImportError", "Unknown option")
 """What Python writes where it lacks something that the check itself needs."""
 
@@ -93,12 +91,15 @@ class SideProcess:
         self._process: ModuleProcess | None = None
         self._ending = contextlib.ExitStack()  # what is done when the process is ended
         self._config: Config | None = None
-        self._build_s = _PATIENCE_S
+        self._build_s = 20.0
         self._fault: Failure | None = None  # why the last block could not even be ordered
 
     def begin(self) -> None:
         """Start the process, and have it import torch and build the target meanwhile."""
         place, shared = self._place, SharedMemoryWatch()
+        # The user's environment, dlprof's own code first, and one order of sets for both sides.
+        paths = filter(None, (str(place.library), os.environ.get("PYTHONPATH", "")))
+        env = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with contextlib.ExitStack() as ending:
             ending.callback(shared.clear)
             log = ending.enter_context(open_log(self._path))
@@ -109,9 +110,9 @@ class SideProcess:
                 source=self.name,
                 log=log,
                 cwd=place.directory,
-                env=_environment(place),
+                env=env,
             )
-            ending.callback(process.end, _QUIT_S)
+            ending.callback(process.end, 1.0)
             self._ending = ending.pop_all()
         process.order(
             "build",
@@ -232,13 +233,6 @@ class SideProcess:
             return died(process.status(GRACE_S), tail)
         failure = from_json(Failure, message["failure"])
         return dataclasses.replace(failure, stderr_tail=failure.stderr_tail or tail)
-
-
-def _environment(place: SidePlace) -> dict[str, str]:
-    """The user's, with dlprof's own code first, and one order of sets for both sides."""
-    before = os.environ.get("PYTHONPATH", "")
-    paths = os.pathsep.join(filter(None, (str(place.library), before)))
-    return {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": paths}
 
 
 def _unbuilt(failure: Failure, python: str, limit: str) -> DlprofError:

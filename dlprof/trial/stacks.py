@@ -23,10 +23,6 @@ STACKS_SIGNAL = getattr(signal, "SIGUSR1", None)
 """Asks a process of a trial to write down the stacks of its threads; ``None`` on Windows."""
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
-_STDERR = 2
-_WRITING_S = 0.3
-_POLL_S = 0.01
-_ALL_WRITING_S = 1.5  # a fault may cost no more than its limit and 3 s
 _LOADING = "/torch/utils/data/"
 _LOOPS = ("/dlprof/trial/measure.py", "/dlprof/trial/probing.py")
 _QUEUES = "multiprocessing/queues.py"
@@ -55,7 +51,7 @@ class Frame:
 def answer_with_stacks() -> None:
     """Have this process, and those forked from it, write their stacks when they are asked."""
     if STACKS_SIGNAL is not None:
-        faulthandler.register(STACKS_SIGNAL, file=_STDERR, all_threads=True)
+        faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)  # stderr
 
 
 def parse_stacks(text: str) -> list[list[Frame]]:
@@ -81,17 +77,15 @@ def users_frame(stack: Sequence[Frame]) -> Frame | None:
     for a sample, a batch, an index or to prepare a worker, or by dlprof's loop for a batch or a
     step. What called torch is not it.
     """
-    loading = next((at for at, frame in enumerate(stack) if _loads(frame)), 0)
+    files = [frame.file for frame in stack]
+    loads = (at for at, file in enumerate(files) if _LOADING in file or file.endswith(_LOOPS))
+    loading = next(loads, 0)
     standard = sysconfig.get_paths()["stdlib"]
     for frame in stack[:loading]:
         foreign = any(part in frame.file for part in _FOREIGN)
         if not foreign and (not frame.file.startswith(standard) or "site-packages" in frame.file):
             return frame
     return None
-
-
-def _loads(frame: Frame) -> bool:
-    return _LOADING in frame.file or frame.file.endswith(_LOOPS)
 
 
 def awaits_work(stacks: Sequence[Sequence[Frame]]) -> bool:
@@ -112,12 +106,10 @@ def _waits_for_indices(stack: Sequence[Frame]) -> bool:
 
 def _is_sending(stack: Sequence[Frame]) -> bool:
     """Whether a thread is a queue's feeder that does anything but wait for something to send."""
-    feed = next((at for at, frame in enumerate(stack) if _feeds(frame)), None)
-    return feed is not None and not (feed and stack[feed - 1].function == "wait")
-
-
-def _feeds(frame: Frame) -> bool:
-    return frame.function == "_feed" and frame.file.endswith(_QUEUES)
+    for at, frame in enumerate(stack):
+        if frame.function == "_feed" and frame.file.endswith(_QUEUES):
+            return not (at and stack[at - 1].function == "wait")
+    return False
 
 
 def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
@@ -130,7 +122,8 @@ def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
         log: What they write to.
     """
     found: dict[int, list[list[Frame]]] = {}
-    ends_s = time.monotonic() + _ALL_WRITING_S
+    # A fault may cost no more than its limit and 3 s.
+    ends_s = time.monotonic() + 1.5
     for pid in _answering(pids):
         before = log.size()
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -144,10 +137,10 @@ def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
 
 def _await_writing(log: TrialLog, before: int) -> None:
     """Wait until a process has begun to write and pauses; not for long, if it doesn't begin."""
-    ends_s = time.monotonic() + _WRITING_S
+    ends_s = time.monotonic() + 0.3
     last, size = -1, before
     while (size == before or size != last) and time.monotonic() < ends_s:
-        time.sleep(_POLL_S)
+        time.sleep(0.01)
         last, size = size, log.size()
 
 

@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 from dlprof.internals import shut_down
 from dlprof.records import StartPhase, WorkerStart
 
-_PATIENCE_S = 60.0
-
 
 class _Moment(NamedTuple):
     """Seconds: of the clock, of CPU of this process, and of run-queue delay of its first thread."""
@@ -152,7 +150,11 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
     """
     server_s = _serve(method)
     ours, theirs = multiprocessing.get_context(method).Pipe(duplex=False)
-    modules = ("torch.utils.data", *_modules_of(loader))
+    # Those in which the classes are that a worker is sent.
+    parts = (loader.dataset, getattr(loader, "collate_fn", None))
+    names = (getattr(type(each), "__module__", "") for each in parts if each is not None)
+    own = dict.fromkeys(each for each in names if each and each != "builtins")
+    modules = ("torch.utils.data", *own)
     loader.multiprocessing_context = marking_context(method, modules, theirs)
     _moments.clear()
     began = _Moment.now()
@@ -163,9 +165,9 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
         batch = next(iterator, None)
         ended = _Moment.now()
         theirs.close()
-        if batch is None or not ours.poll(_PATIENCE_S):
+        if batch is None or not ours.poll(60.0):
             return None
-        told = {name: _Moment(*each) for name, each in ours.recv().items()}
+        moments = {name: _Moment(*each) for name, each in ours.recv().items()}
     except EOFError:
         return None
     finally:
@@ -174,7 +176,7 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
     main = _Main(began, created_s, packed, ended)
     return WorkerStart(
         method=method,
-        phases=tuple(_phases(told, main, server_s)),
+        phases=tuple(_phases(moments, main, server_s)),
         first_batch_s=ended.at - began.at,
     )
 
@@ -188,19 +190,19 @@ class _Main(NamedTuple):
     ended: _Moment
 
 
-def _phases(told: Mapping[str, _Moment], main: _Main, server_s: float) -> Iterable[StartPhase]:
+def _phases(moments: Mapping[str, _Moment], main: _Main, server_s: float) -> Iterable[StartPhase]:
     if server_s > 0:
         yield StartPhase(name="server", wall_s=server_s, cpu_s=server_s)
     yield StartPhase(name="create", wall_s=main.created_s, cpu_s=main.created_s)
-    started = told["started"]
+    started = moments["started"]
     since = main.packed.at if main.packed is not None else started.at - started.cpu
     born = _Moment(min(since, started.at), 0.0, 0.0)
     yield _phase("process", born, started)
-    yield _phase("imports", started, told["imported"])
-    yield _phase("unpickle", told["imported"], told["unpickled"])
-    yield _phase("init", told["unpickled"], told["ready"])
-    fetch = _phase("fetch", told["fetching"], told["fetched"])
-    received_s = max(0.0, main.ended.at - told["fetched"].at)
+    yield _phase("imports", started, moments["imported"])
+    yield _phase("unpickle", moments["imported"], moments["unpickled"])
+    yield _phase("init", moments["unpickled"], moments["ready"])
+    fetch = _phase("fetch", moments["fetching"], moments["fetched"])
+    received_s = max(0.0, main.ended.at - moments["fetched"].at)
     yield dataclasses.replace(fetch, wall_s=fetch.wall_s + received_s)
 
 
@@ -209,13 +211,6 @@ def _phase(name: Any, began: _Moment, ended: _Moment) -> StartPhase:
     cpu_s = max(0.0, ended.cpu - began.cpu)
     wall_s = max(0.0, ended.at - began.at - max(0.0, ended.delay - began.delay))
     return StartPhase(name=name, wall_s=max(wall_s, cpu_s), cpu_s=cpu_s)
-
-
-def _modules_of(loader: Any) -> tuple[str, ...]:
-    """Those in which the classes are that a worker is sent."""
-    parts = (loader.dataset, getattr(loader, "collate_fn", None))
-    names = (getattr(type(each), "__module__", "") for each in parts if each is not None)
-    return tuple(dict.fromkeys(each for each in names if each and each != "builtins"))
 
 
 def _serve(method: str) -> float:

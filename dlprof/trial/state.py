@@ -14,16 +14,6 @@ from dlprof.trial import failures
 from dlprof.trial.protocol import Message, TrialRequest, record_of
 from dlprof.units import format_duration
 
-NEIGHBOUR_CORES_FRACTION = 0.15
-"""Share of the usable cores that others may take before a window counts as disturbed; dlprof's own
-supervisor and observer take a few hundredths of a core of it."""
-
-THROTTLED_FRACTION = 0.05
-SPREAD = 0.25
-"""Half-width of the interval of the seconds for a batch, over their mean."""
-
-_WAITING = 0.05
-
 
 def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> tuple[str, ...]:
     """What disturbed a window, one sentence each; empty for a quiet one.
@@ -38,13 +28,14 @@ def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> 
     """
     found = []
     other, waited = usage.other_cpu_cores, usage.run_queue_wait_fraction
-    felt = waited is None or waited > _WAITING
-    if other is not None and felt and other > NEIGHBOUR_CORES_FRACTION * usable_cores:
+    felt = waited is None or waited > 0.05
+    # dlprof's own supervisor and observer take a few hundredths of a core of it.
+    if other is not None and felt and other > 0.15 * usable_cores:
         found.append(f"other processes kept {other:.1f} of the usable cores busy")
     throttled = usage.throttled_fraction
-    if throttled is not None and throttled > THROTTLED_FRACTION:
+    if throttled is not None and throttled > 0.05:
         found.append(f"a CPU quota throttled the trial for {throttled:.0%} of the window")
-    if spread is not None and spread > SPREAD:
+    if spread is not None and spread > 0.25:
         found.append(f"the rate is uncertain by ±{spread:.0%}: batches came unevenly")
     return tuple(found)
 
@@ -79,11 +70,6 @@ class TrialLimits:
     def left(self) -> float:
         """Seconds until its end from now on."""
         return self.wall_s if self.left_s is None else self.left_s
-
-
-_MOST_SAMPLES = 60
-"""Samples of usage that are kept: enough for a chart of a trial that takes half a minute, and for
-one of those that take longer."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -131,7 +117,7 @@ class TrialState:
 
     @property
     def busy_cores(self) -> float | None:
-        """What it used in the last half second, as far as the observer tells."""
+        """What it used in the last half second, as far as the observer reports it."""
         return self.samples[-1].own_cpu_cores if self.samples else None
 
     def used(self, usage: Usage, now_s: float) -> None:
@@ -146,7 +132,8 @@ class TrialState:
                 gpu_active_fraction=sum(known) / len(known) if known else None,
             )
         )
-        if len(self.samples) > _MOST_SAMPLES:
+        # Enough for a chart of a trial, however long it takes.
+        if len(self.samples) > 60:
             del self.samples[-2::-2]
 
     def stand_still(self, stopped_s: float) -> None:
@@ -195,7 +182,7 @@ def failure_of(state: TrialState, limits: TrialLimits, log: str) -> Failure:
 
 
 def failure_in(message: Message) -> Failure:
-    """The failure that a child tells of."""
+    """The failure that a child reports."""
     if message["event"] == "failed":
         return from_json(Failure, message["failure"])
     error = message["error"]
@@ -329,21 +316,14 @@ def _pace(trial: Trial) -> float:
 
 def _share(usage: Usage, ranks: int) -> Usage:
     """What each rank had of what all of them used together."""
-
-    def each(value: float | None) -> float | None:
-        return None if value is None else value / ranks
-
-    def size(value: int | None) -> int | None:
-        return None if value is None else round(value / ranks)
-
-    return dataclasses.replace(
-        usage,
-        own_cpu_cores=each(usage.own_cpu_cores),
-        available_cpu_cores=each(usage.available_cpu_cores),
-        pss_peak_bytes=size(usage.pss_peak_bytes),
-        shm_peak_bytes=size(usage.shm_peak_bytes),
-        read_bytes_per_s=each(usage.read_bytes_per_s),
-    )
+    shares: dict[str, Any] = {}
+    for name in ("own_cpu_cores", "available_cpu_cores", "read_bytes_per_s"):
+        if (value := getattr(usage, name)) is not None:
+            shares[name] = value / ranks
+    for name in ("pss_peak_bytes", "shm_peak_bytes"):
+        if (size := getattr(usage, name)) is not None:
+            shares[name] = round(size / ranks)
+    return dataclasses.replace(usage, **shares)
 
 
 def of_rank(failure: Failure, rank: int, ranks: int) -> Failure:

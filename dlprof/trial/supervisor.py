@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
@@ -41,8 +40,6 @@ from dlprof.trial.state import (
     together,
 )
 from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
-
-_QUIT_S = 2.0
 
 
 class ObserverProcess:
@@ -103,21 +100,14 @@ class ObserverProcess:
     def close(self) -> None:
         """End the observer."""
         if self._process is not None:
-            self._process.end(0.0 if self._silent else _QUIT_S)
+            self._process.end(0.0 if self._silent else 2.0)
             self._process = None
 
 
-_OBSERVER_PATIENCE_S = 3.0
 _END_PATIENCE_S = 2.0
-_KILL_PATIENCE_S = 4.0  # a launcher asks, then forces, then looks for what is left: a second each
-_LOOK_S = 0.25  # how often a trial is looked at that says nothing
-_SHORT_LOOK_S = 0.05  # the same while it writes a lot
-_LATE_S = 2.0  # a look that comes so late comes from a process that was stopped
-_ATTEMPTS = 3  # at a trial in which this process was not stopped
 _TARGETS_OWN = ("worker_exception", "worker_exit", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
 _RESULTS = frozenset({"measured", "probe"})
-_TOLD = ("explanation", "timeline")
 
 
 _BESIDE = Failure(kind="worker_exit", message="Another rank of the trial failed")
@@ -216,15 +206,13 @@ class Supervisor:
         """Measure one configuration once; whatever the target does, a trial comes back.
 
         Returns:
-            The trial, and what it told as plain values: ``explanation`` and ``timeline`` of one
+            The trial, and what it sent as plain values: ``explanation`` and ``timeline`` of one
             that was to explain and completed.
 
         Raises:
             LauncherDiedError: The process that starts trials has died.
             ResourceLimitError: There is no room to start one.
         """
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        began_s = self._clock()
         kills = oom_kills(read_cgroups())
         ranks, lost = self._undisturbed(request)
         blank = Trial(
@@ -232,8 +220,6 @@ class Supervisor:
             config=request.config,
             repetition=repetition,
             outcome="completed",
-            started_at=started_at,
-            wall_s=self._clock() - began_s,
             usage_over_time=tuple(ranks[0].state.samples),
         )
         if lost is None:
@@ -245,7 +231,10 @@ class Supervisor:
                     for place, (trial, rank) in enumerate(zip(each, ranks, strict=True))
                 ]
             trial, slowest = together(each)
-            return trial, {name: sent[slowest][name] for name in _TOLD if name in sent[slowest]}
+            result = sent[slowest]
+            return trial, {
+                name: result[name] for name in ("explanation", "timeline") if name in result
+            }
         failure = self._failure_of(lost, request.ranks)
         if kills is not None and (oom_kills(read_cgroups()) or 0) > kills:
             failure = blame_memory(failure)
@@ -268,7 +257,8 @@ class Supervisor:
         Returns:
             All its ranks, and the one that it failed for.
         """
-        for _ in range(1 if self._nodes.links else _ATTEMPTS):
+        # At a trial in which this process was not stopped.
+        for _ in range(1 if self._nodes.links else 3):
             ranks, lost = self._run(request)
             if not ranks[0].state.stopped_s:
                 break
@@ -331,7 +321,8 @@ class Supervisor:
                 for rank in ranks:
                     rank.launcher.look()
                 writes = sum(rank.log.trim() for rank in ranks)  # each of them is looked at
-                look_s = RELAY_S if with_others else _SHORT_LOOK_S if writes else _LOOK_S
+                # It is looked at more often while it writes a lot.
+                look_s = RELAY_S if with_others else 0.05 if writes else 0.25
                 event = self._next_event(ranks, look_s)
                 if event is not None:
                     self._take(event, ranks)
@@ -378,7 +369,8 @@ class Supervisor:
         patience_s = max(0.0, min(deadline_s - asked_at_s, look_s))
         event = self._inbox.get(patience_s)
         late_s = self._clock() - asked_at_s - patience_s
-        if late_s > _LATE_S:
+        # A look that comes so late comes from a process that was stopped
+        if late_s > 2.0:
             for rank in ranks:
                 rank.state.stand_still(late_s)
         return event
@@ -398,7 +390,7 @@ class Supervisor:
         """Hold a rank against the limits of the trial; ``alone`` where it is the only one."""
         now_s, state = self._clock(), rank.state
         since = _all_filled_since(ranks)
-        if since is not None and now_s - since > _OBSERVER_PATIENCE_S:
+        if since is not None and now_s - since > 3.0:
             self._watcher.give_up()
             self._go_on(ranks)
         # One that holds still for the observer may wait for other ranks to do so.
@@ -425,7 +417,8 @@ class Supervisor:
                 end_group(state.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
             state.status = _FORCED
         state.killed = True
-        state.deadline_s = self._clock() + _KILL_PATIENCE_S
+        # A launcher asks, then forces, then looks for what is left: a second each
+        state.deadline_s = self._clock() + 4.0
 
     def _take(self, event: Received, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:
@@ -458,7 +451,7 @@ class Supervisor:
                 state.awaiting_usage_since = self._clock()
                 if _all_filled_since(ranks) is not None:
                     self._watcher.order("memory")
-            # A trial that is being ended may tell of its workers' end, or still of its result; what
+            # A trial that is being ended may report its workers' end, or still of its result; what
             # it is ended for stands.
             case "result" if not state.settled() and not _RESULTS.isdisjoint(message):
                 state.result = message
@@ -497,9 +490,7 @@ class Supervisor:
             self._go_on(ranks)
         elif message["event"] == "memory" and not ranks[0].state.settled():
             ranks[0].state.failure = Failure(
-                kind="out_of_memory",
-                message=message["reason"],
-                hint=failures.LESS_MEMORY,
+                kind="out_of_memory", message=message["reason"], hint=failures.LESS_MEMORY
             )
             ranks[0].state.deadline_s = self._clock()
         elif message["event"] == "pulse":

@@ -22,12 +22,7 @@ from multiprocessing import process, resource_tracker
 from pathlib import Path
 from typing import Any
 
-_LONGEST_PATH = 107
-"""Of a Unix socket in bytes, on Linux; its structure holds one more, for the end."""
-
 _SOCKET = "/listener-12345678"
-_REMEMBERED = 64  # torch makes ten at a time
-_TRACKER_S, _POLL_S = 0.5, 0.005
 
 
 def keep_sockets_in(directory: str) -> bool:
@@ -40,7 +35,8 @@ def keep_sockets_in(directory: str) -> bool:
     Returns:
         Whether it is done; not where the path would be too long for a socket.
     """
-    if len(os.fsencode(directory + _SOCKET)) > _LONGEST_PATH:
+    # A Unix socket's path on Linux; its structure holds one byte more, for the end.
+    if len(os.fsencode(directory + _SOCKET)) > 107:
         return False
     process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing's only way to say where its sockets go
     return True
@@ -51,7 +47,7 @@ class RememberedNames:
 
     When torch has lost a worker, it makes ten temporary files to see whether it could, and raises
     that worker's death whenever it hears of it: in the midst of making or of removing one, which
-    then stays, and no exception need tell of it.
+    then stays, and no exception need report it.
 
     Args:
         names: Where the names come from.
@@ -59,7 +55,8 @@ class RememberedNames:
 
     def __init__(self, names: Iterator[str]) -> None:
         self._names = names
-        self.given: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
+        # torch makes ten at a time.
+        self.given: collections.deque[str] = collections.deque(maxlen=64)
 
     def __iter__(self) -> Iterator[str]:
         """Itself."""
@@ -134,9 +131,9 @@ def end_tracker() -> None:
             return
         os.close(pipe)
         tracker._fd = tracker._pid = None  # noqa: SLF001 - so that it isn't asked any more
-        ends_s = time.monotonic() + _TRACKER_S
+        ends_s = time.monotonic() + 0.5
         while os.waitpid(pid, os.WNOHANG)[0] != pid and time.monotonic() < ends_s:
-            time.sleep(_POLL_S)
+            time.sleep(0.005)
 
 
 def _finalizers() -> list[weakref.finalize[..., Any]]:
@@ -156,7 +153,7 @@ class SharedMemoryWatch:
 
     A file goes only if it appeared during the trial, has a name that torch or multiprocessing
     gives, belongs to this user, and no process has it mapped or open any more; nor does the process
-    live that its name tells of (a batch that is under way by ``file_system`` is open nowhere).
+    live that its name says (a batch that is under way by ``file_system`` is open nowhere).
 
     Args:
         folder: Where shared memory is.
@@ -196,11 +193,9 @@ class SharedMemoryWatch:
         except OSError:
             return False
         file = (status.st_dev, status.st_ino)
-        return status.st_uid == os.getuid() and file not in in_use and not self._maker_lives(name)
-
-    def _maker_lives(self, name: str) -> bool:
         named = _OF_PROCESS.match(name)
-        return named is not None and (self._proc / named[1]).exists()
+        maker_lives = named is not None and (self._proc / named[1]).exists()
+        return status.st_uid == os.getuid() and file not in in_use and not maker_lives
 
     def _in_use(self) -> set[_File]:
         """Files that any process still has mapped or open.
@@ -235,15 +230,10 @@ class ManagerWatch:
     One is started where ``file_system`` is the sharing strategy; its directory stays when it is
     killed. A directory goes only if it appeared during the trial, belongs to this user, and nobody
     listens at its socket any more.
-
-    Args:
-        folder: Where temporary files are; ``None`` for the system's place.
-        proc: Where the kernel lists sockets.
     """
 
-    def __init__(self, folder: Path | None = None, proc: Path = Path("/proc")) -> None:
-        self._folder = Path(tempfile.gettempdir()) if folder is None else folder
-        self._proc = proc
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.gettempdir())
         self._before = set(self._sockets())
 
     def clear(self) -> list[str]:
@@ -252,7 +242,7 @@ class ManagerWatch:
         removed = []
         for path in new:
             with contextlib.suppress(OSError):
-                listed = (self._proc / "net/unix").read_text(errors="replace")
+                listed = Path("/proc/net/unix").read_text(errors="replace")
                 if str(path) not in listed and path.stat().st_uid == os.getuid():
                     shutil.rmtree(path.parent)
                     removed.append(path.parent.name)

@@ -19,7 +19,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 MOST_BATCHES = 4096
 """A block has no more, so that all its rows are kept."""
 
-_MOST_FILL_S = 1.0
-_FILL_FACTOR = 1.2
 
 _clock = time.perf_counter
 
@@ -118,10 +116,7 @@ class Warm:
             self._placement.learn(self._workers(), took_s)
         rows, names = self._new_rows(len(seen.samples))
         figures = block_figures(
-            rows,
-            samples=seen.samples,
-            times_s=seen.times_s[: seen.undisturbed],
-            transforms=names,
+            rows, samples=seen.samples, times_s=seen.times_s[: seen.undisturbed], transforms=names
         )
         waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
         if waited is not None and ran is not None and waited + ran > 0:
@@ -183,8 +178,8 @@ class Warm:
         times = seen.times_s
         if len(times) > 1:
             period_s = (times[-1] - times[0]) / (len(times) - 1)
-            fill_s = _FILL_FACTOR * self._config.batches_in_flight * period_s
-            time.sleep(min(_MOST_FILL_S, fill_s))
+            fill_s = 1.2 * self._config.batches_in_flight * period_s
+            time.sleep(min(1.0, fill_s))
         self._tree.read()
         memory: Message = {"pss_peak_bytes": self._tree.pss_bytes()}
         shared = _shared_bytes()
@@ -251,17 +246,13 @@ def _seed_all(loader: Any, seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
     from dlprof.targets.parts import core_of  # noqa: PLC0415 - likewise
 
-    for generator in _generators(core_of(loader)):
+    core = core_of(loader)
+    batch_sampler = getattr(core, "batch_sampler", None)
+    samplers = (getattr(core, "sampler", None), batch_sampler)
+    for owner in (core, *samplers, getattr(batch_sampler, "sampler", None)):
+        generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator):
             generator.manual_seed(seed)
-
-
-def _generators(loader: Any) -> Iterator[Any]:
-    """The generators of a loader and its samplers."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    owners = (loader, getattr(loader, "sampler", None), batch_sampler)
-    for owner in (*owners, getattr(batch_sampler, "sampler", None)):
-        yield getattr(owner, "generator", None)
 
 
 def _shared_bytes() -> int | None:
@@ -365,10 +356,6 @@ def main() -> None:
     os._exit(0)  # what the target has started is ended with this process's group
 
 
-_NS = 1e-9
-_MOST_PARTS = 16
-
-
 def block_figures(
     rows: Sequence[Row],
     *,
@@ -376,7 +363,7 @@ def block_figures(
     times_s: Sequence[float],
     transforms: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The fields of a ``Block`` that stamps tell; times are in seconds.
+    """The fields of a ``Block`` that stamps show; times are in seconds.
 
     The service time is that of fetching and collating, less what the process that did it waited
     for a core. Where a loader could not be hooked it is the wait in ``next()``.
@@ -395,7 +382,7 @@ def block_figures(
     service = (
         [_own_s(one) + _own_s(two) for one, two in zip(fetch, collate, strict=True)]
         if hooked
-        else [span.wall_ns * _NS for span in spans("wait", rows)]
+        else [span.wall_ns * 1e-9 for span in spans("wait", rows)]
     )
     stages = {"fetch": fetch, "collate": collate} if hooked else {}
     stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
@@ -414,7 +401,7 @@ def block_figures(
 
 def _own_s(span: Span) -> float:
     """What a stage took, less run-queue delay."""
-    return max(0, span.wall_ns - (span.run_queue_ns or 0)) * _NS
+    return max(0, span.wall_ns - (span.run_queue_ns or 0)) * 1e-9
 
 
 def _received_s(span: Span) -> float:
@@ -423,7 +410,7 @@ def _received_s(span: Span) -> float:
     Its CPU time, where that is known: the wall time holds waiting for a worker that sends, and
     beside neighbours that worker's own waiting for a core.
     """
-    return _own_s(span) if span.cpu_ns is None else span.cpu_ns * _NS
+    return _own_s(span) if span.cpu_ns is None else span.cpu_ns * 1e-9
 
 
 def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
@@ -437,7 +424,7 @@ def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
         for name, took_ns in zip(names, chain[1::2], strict=True):
             key = f"fetch: {name}"
             found[key] = found.get(key, 0.0) + took_ns * own
-    return dict(itertools.islice(found.items(), _MOST_PARTS))
+    return dict(itertools.islice(found.items(), 16))
 
 
 def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:
@@ -449,11 +436,6 @@ def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:
 
 
 _PROC = Path("/proc")
-_THREADED = 1.15
-"""Cores that one process kept busy, from which it computes with several threads."""
-
-_CORE = 39
-"""Field of ``/proc/PID/stat`` that holds the core a thread was last on (proc_pid_stat(5))."""
 
 
 class Placement:
@@ -508,7 +490,7 @@ class Placement:
             took_s: How long it took.
         """
         for pid in [*workers, os.getpid()]:
-            if _spent_ns(pid) - self._spent_ns.get(pid, 0) > _THREADED * took_s * 1e9:
+            if _spent_ns(pid) - self._spent_ns.get(pid, 0) > 1.15 * took_s * 1e9:
                 self._is_free = True
 
     def release(self, workers: Sequence[int]) -> None:
@@ -527,7 +509,8 @@ def cores_of(pids: Sequence[int]) -> list[int]:
     try:
         stats = [(_PROC / str(pid) / "stat").read_text() for pid in pids]
         # The name before may hold anything, blanks and parentheses too; it is field 2.
-        return [int(stat.rpartition(")")[2].split()[_CORE - 3]) for stat in stats]
+        # The core that a thread was last on is field 39 of the file (proc_pid_stat(5)).
+        return [int(stat.rpartition(")")[2].split()[39 - 3]) for stat in stats]
     except (OSError, ValueError, IndexError):
         return []
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from dlprof.machine.nvidia import GpuReader, card_of
+from dlprof.machine.nvidia import GpuReader
 from dlprof.trial.gpu_sampling import GpuSampler
 
 _HAS_CUDA = torch.cuda.is_available() and torch.version.hip is None
@@ -37,9 +37,9 @@ def test_cudas_devices_are_found_among_nvmls_cards() -> None:
     reader = GpuReader()
     cards = reader.list_gpus()
     reader.close()
+    by_uuid = {card.uuid.removeprefix("GPU-"): card for card in cards}
     for index in range(torch.cuda.device_count()):
-        card = card_of(_uuid(index), cards)
-        assert card is not None
+        card = by_uuid[_uuid(index)]
         assert card.cuda_index in (index, None)  # None where the environment alone can't tell
 
 

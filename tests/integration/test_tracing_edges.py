@@ -14,8 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.records import Config
-from dlprof.tracing.explain import explain
-from dlprof.tracing.timeline import timeline
+from dlprof.tracing.explain import explain, timeline
 from dlprof.tracing.tracer import Tracer
 from dlprof.trial.measure import Loop
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dlprof.device import patching
 from dlprof.device.patching import Noticer, compiled_for
 from dlprof.integrations.copies import ConsumerCopies
-from dlprof.integrations.ledger import Ledger
+from dlprof.integrations.wait_statistics import WaitStatistics
 from dlprof.integrations.watch import watch
 
 
@@ -85,7 +85,7 @@ def test_copies_between_batches_are_counted(streams: list[Stream]) -> None:
     noticer = _noticer()
     _loop(noticer, 3, torch.zeros(4), torch.zeros(8))
     noticer.pause()
-    first, second = noticer.told(1)
+    first, second = noticer.moves(1)
     assert first.bytes == second.bytes == 48
     assert first.pinned_bytes == 0
     assert first.copy_s == first.exposed_s == pytest.approx(2e-3)
@@ -110,7 +110,7 @@ def test_all_ways_to_name_the_device_count_and_no_other_call_does(streams: list[
     like.to("meta")
     noticer.asked()
     noticer.pause()
-    assert [each.bytes for each in noticer.told(1)] == [4 * 8 + 16]  # one is converted first
+    assert [each.bytes for each in noticer.moves(1)] == [4 * 8 + 16]  # one is converted first
 
 
 def test_what_next_and_other_threads_copy_is_not_the_consumers(streams: list[Stream]) -> None:
@@ -123,7 +123,7 @@ def test_what_next_and_other_threads_copy_is_not_the_consumers(streams: list[Str
     other.join()
     noticer.asked()
     noticer.pause()
-    assert [each.bytes for each in noticer.told(1)] == [8, 0]
+    assert [each.bytes for each in noticer.moves(1)] == [8, 0]
 
 
 def test_copies_on_a_side_stream_are_hidden(streams: list[Stream]) -> None:
@@ -135,7 +135,7 @@ def test_copies_on_a_side_stream_are_hidden(streams: list[Stream]) -> None:
     streams.pop()
     noticer.asked()
     noticer.pause()
-    (told,) = noticer.told(1)
+    (told,) = noticer.moves(1)
     assert told.copy_s == pytest.approx(1e-3)
     assert told.exposed_s == 0.0
 
@@ -147,9 +147,9 @@ def test_copies_under_way_are_not_waited_for(
     noticer = _noticer()
     _loop(noticer, 3, torch.zeros(2))
     noticer.pause()
-    assert noticer.told(1) == []
+    assert noticer.moves(1) == []
     monkeypatch.setattr(Event, "reached", True)
-    assert len(noticer.told(1)) == 2
+    assert len(noticer.moves(1)) == 2
 
 
 def test_two_loaders_at_once_are_told_apart(streams: list[Stream]) -> None:
@@ -160,8 +160,8 @@ def test_two_loaders_at_once_are_told_apart(streams: list[Stream]) -> None:
     validation.pause()
     train.asked()
     train.pause()
-    assert [each.bytes for each in train.told(0)] == [8]
-    assert [each.bytes for each in validation.told(0)] == [8, 8, 8]
+    assert [each.bytes for each in train.moves(0)] == [8]
+    assert [each.bytes for each in validation.moves(0)] == [8, 8, 8]
 
 
 def test_a_loader_within_another_has_the_same_copies(streams: list[Stream]) -> None:
@@ -176,8 +176,8 @@ def test_a_loader_within_another_has_the_same_copies(streams: list[Stream]) -> N
     inner.asked()
     outer.pause()
     inner.pause()
-    assert [each.bytes for each in inner.told(0)] == [8, 8]
-    assert [each.bytes for each in outer.told(0)] == [8, 8]
+    assert [each.bytes for each in inner.moves(0)] == [8, 8]
+    assert [each.bytes for each in outer.moves(0)] == [8, 8]
 
 
 def test_following_ends_by_itself(streams: list[Stream]) -> None:
@@ -185,7 +185,7 @@ def test_following_ends_by_itself(streams: list[Stream]) -> None:
     _loop(noticer, 5, torch.zeros(2))
     assert noticer.over
     assert "to" not in vars(torch.Tensor)
-    assert len(noticer.told(0)) == 2
+    assert len(noticer.moves(0)) == 2
 
 
 def test_anothers_patch_is_left_and_given_back(streams: list[Stream]) -> None:
@@ -239,7 +239,7 @@ def test_errors_and_faults_leave_the_call_as_it_is(
     monkeypatch.setattr(torch, "Event", broken)
     _loop(noticer, 2, torch.zeros(2))
     noticer.pause()
-    assert len(noticer.told(1)) == 1
+    assert len(noticer.moves(1)) == 1
 
 
 def test_the_method_in_its_place_can_be_pickled(streams: list[Stream]) -> None:
@@ -252,7 +252,7 @@ def test_the_method_in_its_place_can_be_pickled(streams: list[Stream]) -> None:
 
 def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> None:
     copies = ConsumerCopies()
-    ledger = Ledger(clock=lambda: 1, began_ns=0)
+    ledger = WaitStatistics(clock=lambda: 1, began_ns=0)
     reading, iterator = ledger.open(lambda: iter([torch.zeros(2)] * 9))
     noticed: Any = copies.noticed(reading)
     for _ in range(4):
@@ -261,7 +261,7 @@ def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> No
     del noticed
     gc.collect()
     assert "to" not in vars(torch.Tensor)
-    told = copies.told()
+    told = copies.to_record()
     assert told is not None
     assert (told.device, told.timed, told.bytes, told.pinned_fraction) == ("meta:0", 2, 8, 0.0)
     assert told.exposed_s == pytest.approx(1e-3)
@@ -272,9 +272,9 @@ def test_without_an_accelerator_nothing_is_touched(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
     assert compiled_for() is None
     copies = ConsumerCopies()
-    reading = Ledger(clock=lambda: 1, began_ns=0).note_opening(0)
+    reading = WaitStatistics(clock=lambda: 1, began_ns=0).note_opening(0)
     assert copies.noticed(reading) is reading
-    assert copies.told() is None
+    assert copies.to_record() is None
 
 
 def test_torch_knows_its_methods_again_afterwards(streams: list[Stream]) -> None:
@@ -309,7 +309,7 @@ def test_a_batch_of_very_many_tensors_is_timed_too(streams: list[Stream]) -> Non
     noticer = _noticer()
     _loop(noticer, 3, *[torch.zeros(1)] * 600)
     noticer.pause()
-    assert [each.bytes for each in noticer.told(1)] == [2400, 2400]
+    assert [each.bytes for each in noticer.moves(1)] == [2400, 2400]
 
 
 def test_copies_to_another_device_are_exposed_on_its_own_stream(
@@ -332,7 +332,7 @@ def test_copies_to_another_device_are_exposed_on_its_own_stream(
     torch.zeros(2).to(second)  # on a side stream of it
     noticer.asked()
     noticer.pause()
-    plain, last = noticer.told(1)
+    plain, last = noticer.moves(1)
     assert plain.exposed_s == plain.copy_s == pytest.approx(1e-3)
     assert last.copy_s == pytest.approx(2e-3)
     assert last.exposed_s == pytest.approx(1e-3)
@@ -354,7 +354,7 @@ def test_a_copy_within_a_copy_is_counted_once(streams: list[Stream]) -> None:
     noticer = _noticer()
     _loop(noticer, 2, torch.zeros(4).as_subclass(_Wrapping))
     noticer.pause()
-    (told,) = noticer.told(1)
+    (told,) = noticer.moves(1)
     assert told.bytes == 16
     assert told.copy_s == pytest.approx(1e-3)
 
@@ -363,7 +363,7 @@ def test_sparse_rows_are_counted_too(streams: list[Stream]) -> None:
     noticer, rows = _noticer(), torch.eye(3).to_sparse_csr()
     _loop(noticer, 2, rows)
     noticer.pause()
-    assert [each.bytes for each in noticer.told(1)] == [rows.nbytes]
+    assert [each.bytes for each in noticer.moves(1)] == [rows.nbytes]
 
 
 def test_apples_devices_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +416,7 @@ def test_modes_are_shown_the_programs_own_calls_only(streams: list[Stream]) -> N
     noticer.asked()
     noticer.pause()
     assert (noticed.shown, noticed_below.shown) == plain
-    assert [each.bytes for each in noticer.told(1)] == [8]
+    assert [each.bytes for each in noticer.moves(1)] == [8]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -461,7 +461,7 @@ def test_torch_compile_has_no_more_to_compile(
     noticer.asked()
     noticer.pause()
     assert graphs == []
-    assert [each.bytes for each in noticer.told(1)] == [20]
+    assert [each.bytes for each in noticer.moves(1)] == [20]
 
 
 def test_what_is_converted_or_gathered_on_the_way_is_not_pinned(
@@ -483,7 +483,7 @@ def test_what_is_converted_or_gathered_on_the_way_is_not_pinned(
         tensor.to("meta", *arguments)
         noticer.asked()
     noticer.pause()
-    told = [(each.bytes, each.pinned_bytes) for each in noticer.told(1)]
+    told = [(each.bytes, each.pinned_bytes) for each in noticer.moves(1)]
     assert told == [(16, 16), (16, 16), (8, 0), (64, 0), (16, 16)]
 
 

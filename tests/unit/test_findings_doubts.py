@@ -9,7 +9,7 @@ import pytest
 from builders import around, config, trial
 from finding_cases import QUIET, Loader, codes, evidence
 
-from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, find
+from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, find
 from dlprof.advise.findings.evidence import View
 from dlprof.advise.findings.machine import growth_per_batch, may_grow
 from dlprof.model import Conditions
@@ -73,7 +73,7 @@ def test_a_suspicion_is_enough_for_a_longer_trial() -> None:
     assert not may_grow(View.of(_with_memory([(50, 200)])), 1000)
 
 
-class _Tails(Foresight):
+class _Tails(ModelAtStep):
     """A model that knows what order costs."""
 
     def __call__(self, chosen: Config, *, cores: float) -> Prediction | None:

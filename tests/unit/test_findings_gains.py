@@ -11,9 +11,9 @@ from finding_cases import Loader, evidence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.advise.findings import Experiment, Foresight, Observation, find
+from dlprof.advise.findings import Experiment, ModelAtStep, Observation, find
 from dlprof.advise.findings.claims import Gain, gain_of, measured_gain
-from dlprof.advise.findings.evidence import Costs, View, Work, costs_of
+from dlprof.advise.findings.evidence import Costs, StageTime, View, costs_of
 from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import (
@@ -30,7 +30,7 @@ WAITING = Loader(fetch_io=0.02, rate=100)
 MORE = config(8)
 
 
-class _Model(Foresight):
+class _Model(ModelAtStep):
     """A model that gives 50 batches per second for each worker, and knows of no more than 8."""
 
     def __call__(self, chosen: Config, *, cores: float) -> Prediction | None:
@@ -39,7 +39,7 @@ class _Model(Foresight):
         return Prediction(batches_per_s=around(50.0 * chosen.num_workers * min(1.0, cores)))
 
 
-def _model(kind: type[Foresight]) -> Foresight:
+def _model(kind: type[ModelAtStep]) -> ModelAtStep:
     return kind(calibration=Calibration(), conditions=Conditions(cores=2.0))
 
 
@@ -64,7 +64,7 @@ def test_the_model_comes_before_the_bound() -> None:
 def predicted_gain(chosen: Config, *, before: float, after: float) -> Estimate:
     """Of a model whose rates may each be off by such logarithms."""
 
-    class Off(Foresight):
+    class Off(ModelAtStep):
         def __call__(self, asked: Config, *, cores: float) -> Prediction | None:
             half = before if asked == WAITING.config else after
             rate = Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))
@@ -119,11 +119,11 @@ def test_without_workers_only_a_calibration_tells_of_workers() -> None:
 
 def _costs(cpu: float, io: float, main: float, step: float) -> Costs:
     return Costs(
-        fetch=Work(cpu_s=cpu, io_s=io),
-        collate=Work(),
+        fetch=StageTime(cpu_s=cpu, io_s=io),
+        collate=StageTime(),
         put_cpu_s=0.0,
-        receive=Work(cpu_s=main),
-        dispatch=Work(),
+        receive=StageTime(cpu_s=main),
+        dispatch=StageTime(),
         pin_s=0.0,
         copy_s=0.0,
         wait_s=0.01,
@@ -147,7 +147,7 @@ def test_more_workers_and_cores_never_reckon_slower(
     assert now > 0
 
 
-def test_figures_that_are_not_told_apart_are_shared_out() -> None:
+def test_figures_that_are_not_parted_are_shared_out() -> None:
     explained = Explanation(
         trial_id="t1",
         config=config(1),

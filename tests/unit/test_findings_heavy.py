@@ -11,7 +11,7 @@ from finding_cases import Loader, codes, evidence
 
 from dlprof.advise.findings import Evidence, find
 from dlprof.advise.findings.evidence import View
-from dlprof.advise.findings.threads import fetch_in_threads
+from dlprof.advise.findings.loader import fetched_in_threads
 from dlprof.records import AttributeWeight, DatasetWeight, Finding, StartPhase, WorkerStart
 
 
@@ -132,12 +132,12 @@ def test_threads_bring_what_the_blocked_time_allows() -> None:
         shown, samples=dataclasses.replace(shown.samples, count=32 * shown.batches)
     )
     view = dataclasses.replace(view, explained=many)
-    gains = fetch_in_threads(view, costs)
+    gains = fetched_in_threads(view, costs)
     assert list(gains) == [2, 4, 8, 16, 32]
     whole = costs.fetch.own_s + costs.collate.own_s
     assert gains[2].value == pytest.approx(whole / (whole - costs.fetch.own_s / 2), rel=0.1)
     assert gains[32].value <= whole / costs.fetch.cpu_s
-    assert not fetch_in_threads(dataclasses.replace(view, explained=shown), costs)
+    assert not fetched_in_threads(dataclasses.replace(view, explained=shown), costs)
 
 
 def test_the_container_that_grows_is_named() -> None:

@@ -14,8 +14,8 @@ import torch
 
 from dlprof.device.moving import copied, size_of
 from dlprof.integrations import headroom
-from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingReading, Rounds
-from dlprof.integrations.ledger import Ledger
+from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer, Rounds
+from dlprof.integrations.wait_statistics import WaitStatistics
 from dlprof.records import Config, WatchedLoader
 
 MS = 1_000_000
@@ -116,14 +116,16 @@ class Training:
         self.loops = Headrooms(clock=world.clock, sleep=world.sleep)
         config = Config(num_workers=world.workers, prefetch_factor=2 if world.workers else None)
         self.loop = self.loops.of(config, ready)
-        self.ledger = Ledger(clock=world.clock, began_ns=world.clock(), inside=self.loops.inside)
+        self.ledger = WaitStatistics(
+            clock=world.clock, began_ns=world.clock(), inside=self.loops.inside
+        )
         self.seen: list[float] = []
 
     def batches(self, count: int) -> Iterator[Any]:
         self.world.epoch(count)
         self.loops.opening()
         reading, _ = self.ledger.open(lambda: None)
-        taken = ReplayingReading(reading, reading, self.loop)
+        taken = ReplayingTimer(reading, reading, self.loop)
         while True:
             try:
                 batch = taken.take(self.world.advance, self.world)
@@ -146,7 +148,7 @@ class Training:
 
 def test_a_loop_that_waits() -> None:
     training = Training(World(make_ms=10.0, step_ms=5.0, slower=0.1))
-    told = training.run().told()
+    told = training.run().summary()
     assert told is not None
     assert told.period_s == pytest.approx(0.010, rel=0.01)
     assert told.step_s == pytest.approx(0.005, rel=0.011)
@@ -160,7 +162,7 @@ def test_a_loop_that_waits() -> None:
 
 def test_a_loop_that_nearly_keeps_up_is_not_taken_for_fed() -> None:
     """Full queues, left by a pause, hide a wait of 5% for 80 batches."""
-    told = Training(World(make_ms=10.0, step_ms=9.5, slower=0.0)).run().told()
+    told = Training(World(make_ms=10.0, step_ms=9.5, slower=0.0)).run().summary()
     assert told is not None
     assert told.speedup.value == pytest.approx(10 / 9.5, rel=0.01)
     assert told.waiting_fraction.value == pytest.approx(0.05, abs=0.01)
@@ -168,7 +170,7 @@ def test_a_loop_that_nearly_keeps_up_is_not_taken_for_fed() -> None:
 
 def test_a_step_that_is_slowed_while_the_loader_keeps_up() -> None:
     """Workers make a batch in 8 of 10 ms; so the step is slower for that long."""
-    told = Training(World(make_ms=8.0, step_ms=10.0, slower=0.25)).run().told()
+    told = Training(World(make_ms=8.0, step_ms=10.0, slower=0.25)).run().summary()
     assert told is not None
     assert told.step_s == pytest.approx(0.010, rel=0.01)
     assert told.waiting_fraction.value == pytest.approx(0.0, abs=0.005)
@@ -178,7 +180,7 @@ def test_a_step_that_is_slowed_while_the_loader_keeps_up() -> None:
 
 
 def test_without_workers_all_of_loading_is_wait() -> None:
-    told = Training(World(workers=0, make_ms=3.0, step_ms=6.0)).run().told()
+    told = Training(World(workers=0, make_ms=3.0, step_ms=6.0)).run().summary()
     assert told is not None
     assert told.waiting_fraction.value == pytest.approx(1 / 3, abs=0.01)
     assert told.slowed_fraction.value == pytest.approx(0.0, abs=0.01)
@@ -199,7 +201,7 @@ def test_batches_given_again_are_no_part_of_what_was_seen_of_the_loader() -> Non
     for each in (plain, measured):
         each.run()
     records = [each.ledger.fill(WatchedLoader(name="a")) for each in (plain, measured)]
-    assert measured.loop.told() is not None
+    assert measured.loop.summary() is not None
     assert [each.batches for each in records] == [1000, 1000]
     assert records[0].step is not None
     assert records[1].step is not None
@@ -215,7 +217,7 @@ def test_what_a_step_does_to_its_batch_stays_with_that_batch() -> None:
             batch["x"].mul_(0).sub_(1)
             batch["n"].clear()
             training.world.step()
-    assert training.loop.told() is not None
+    assert training.loop.summary() is not None
     assert training.own == [float(number) for number in range(1000)]
 
 
@@ -229,7 +231,7 @@ def test_random_numbers_go_on_as_if_no_batch_had_been_given_again() -> None:
                 torch.rand(1)
                 random.random()
                 training.world.step()
-        assert (training.loop.told() is not None) is measured
+        assert (training.loop.summary() is not None) is measured
         return [float(torch.rand(1)), random.random()]
 
     assert drawn(measured=True) == drawn(measured=False)
@@ -270,7 +272,7 @@ def _left_in_a_replay(training: Training, passing: World | Passing) -> torch.Ten
     training.world.epoch(500)
     training.loops.opening()
     reading, _ = training.ledger.open(lambda: None)
-    taken = ReplayingReading(reading, reading, training.loop)
+    taken = ReplayingTimer(reading, reading, training.loop)
     for _ in range(500):
         state = torch.get_rng_state()
         taken.take(training.world.advance, passing)
@@ -315,7 +317,7 @@ def test_batches_that_grow_are_kept_within_the_same_bytes(monkeypatch: pytest.Mo
         return {**batch, "wide": torch.zeros(wide)}
 
     world.advance = advance  # type: ignore[method-assign,assignment]
-    told = training.run().told()
+    told = training.run().summary()
     assert max(held) <= 20_000
     assert told is not None
     assert told.speedup.value == pytest.approx(2.0, rel=0.03)
@@ -326,7 +328,7 @@ def test_steps_that_do_something_else_as_well_are_left_out() -> None:
     for _ in range(4):
         for number, _ in enumerate(training.batches(250)):
             training.world.step(factor=30.0 if number % 25 == 0 else 1.0)
-    told = training.loop.told()
+    told = training.loop.summary()
     assert told is not None
     assert told.speedup.value == pytest.approx(1.0, abs=0.01)
 
@@ -335,12 +337,12 @@ def test_copies_wait_until_batches_are_followed_no_more() -> None:
     training = Training(World(), lambda: len(training.seen) > 200)
     training.run()
     assert training.seen[:200] == [float(number) for number in range(200)]
-    assert training.loop.told() is not None
+    assert training.loop.summary() is not None
 
 
 def test_epochs_that_are_too_short() -> None:
     loop = Training(World()).run(epochs=30, count=15)
-    assert loop.told() is None
+    assert loop.summary() is None
     assert loop.why_not.startswith("0 of 3 rounds fitted in: each takes some ")
 
 
@@ -348,10 +350,10 @@ def test_loops_that_train_nothing() -> None:
     training = Training(World())
     with torch.no_grad():
         loop = training.run()
-    assert loop.told() is None
+    assert loop.summary() is None
     assert loop.why_not == "its batches are not trained on: gradients are off"
     assert len(training.seen) == 1000
-    assert training.run().told() is not None  # a loop that does comes later
+    assert training.run().summary() is not None  # a loop that does comes later
 
 
 def test_two_loaders_in_step() -> None:
@@ -374,10 +376,10 @@ def test_a_validation_in_the_middle_ends_its_round_only() -> None:
             with torch.no_grad():
                 for _ in other.batches(20):
                     pass
-    told = training.loop.told()
+    told = training.loop.summary()
     assert told is not None
     assert told.speedup.value == pytest.approx(2.0, rel=0.03)
-    assert other.loop.told() is None
+    assert other.loop.summary() is None
     assert len(other.seen) == 20 * (len(training.seen) // 70)
 
 
@@ -407,7 +409,7 @@ def test_batches_that_cannot_be_kept(batch: Any, why: str) -> None:
 
     world.advance = advance  # type: ignore[method-assign,assignment]
     loop = training.run(epochs=1)
-    assert loop.told() is None
+    assert loop.summary() is None
     assert loop.why_not.startswith(why)
     assert len(came) == len(training.seen) == 250
 
@@ -416,7 +418,7 @@ def test_workers_that_never_rest() -> None:
     world = World()
     world.rests = False
     loop = Training(world).run()
-    assert loop.told() is None
+    assert loop.summary() is None
     assert loop.why_not == "its workers did not come to rest in 10 s"
 
 
@@ -459,10 +461,10 @@ def test_what_overlaps_with_the_device_is_no_exposed_wait() -> None:
     rounds = Rounds()
     for _ in range(4):
         rounds.add([(6 * MS, 5 * MS)] * 8, [9 * MS] * 8)
-    told = rounds.told(extra_steps=40, extra_s=1.0, overlaps=True)
+    told = rounds.summary(extra_steps=40, extra_s=1.0, overlaps=True)
     assert told.waiting_fraction.value == pytest.approx(2 / 11)
     assert told.slowed_fraction.value == pytest.approx(0.0)
-    plain = rounds.told(extra_steps=40, extra_s=1.0, overlaps=False)
+    plain = rounds.summary(extra_steps=40, extra_s=1.0, overlaps=False)
     assert plain.waiting_fraction.value == pytest.approx(6 / 11)
     assert plain.slowed_fraction.value == pytest.approx(-4 / 11)
 
@@ -472,7 +474,7 @@ def test_what_slows_both_sides_leaves_the_interval_narrow() -> None:
     for _ in range(12):
         speed = numbers.uniform(0.5, 1.5)
         rounds.add([(0, round(12 * MS * speed))] * 8, [round(10 * MS * speed)] * 8)
-    told = rounds.told(extra_steps=120, extra_s=1.0, overlaps=False)
+    told = rounds.summary(extra_steps=120, extra_s=1.0, overlaps=False)
     assert told.speedup.low == pytest.approx(1.2, abs=0.001)
     assert told.speedup.high == pytest.approx(1.2, abs=0.001)
     assert rounds.sure

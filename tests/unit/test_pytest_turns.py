@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from dlprof.integrations.turns import Turns
+from dlprof.integrations.pytest_plugin import Turns
 
 PATIENCE_S = 30.0
 

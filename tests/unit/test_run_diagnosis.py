@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import builders
 import pytest
 
 from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.integrations.meanwhile import Meanwhile
+from dlprof.integrations.running import Meanwhile
 from dlprof.machine import Snapshot
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import (
@@ -290,7 +291,7 @@ class Snapshots:
 
 
 def test_the_machine_is_looked_at_from_the_beginning_to_the_end() -> None:
-    meanwhile = Meanwhile(alone=True, sampler=Snapshots)
+    meanwhile = Meanwhile(alone=True, begin=lambda: Snapshots().take)
     assert meanwhile.usage() is None
     meanwhile.begin()
     meanwhile.begin()
@@ -301,19 +302,19 @@ def test_the_machine_is_looked_at_from_the_beginning_to_the_end() -> None:
 
 
 def test_what_cannot_be_read_of_the_machine_is_no_fault_of_the_script() -> None:
-    meanwhile = Meanwhile(alone=True, sampler=lambda: Snapshots(broken=True))
+    meanwhile = Meanwhile(alone=True, begin=lambda: Snapshots(broken=True).take)
     meanwhile.begin()
     assert meanwhile.usage() is None
 
-    def refuse() -> Snapshots:
+    def refuse() -> Callable[[], Snapshot]:
         raise OSError("none here")
 
-    meanwhile = Meanwhile(alone=True, sampler=refuse)
+    meanwhile = Meanwhile(alone=True, begin=refuse)
     meanwhile.begin()
     assert meanwhile.usage() is None
 
 
 def test_ranks_do_not_take_each_other_for_neighbours() -> None:
-    meanwhile = Meanwhile(alone=False, sampler=Snapshots)
+    meanwhile = Meanwhile(alone=False, begin=lambda: Snapshots().take)
     meanwhile.begin()
     assert meanwhile.usage() is None

@@ -12,8 +12,7 @@ from typing import Any
 import builders
 import pytest
 
-from dlprof.integrations.between_ranks import with_ranks
-from dlprof.integrations.ranks import Rank, read_others
+from dlprof.integrations.ranks import Rank, read_others, with_ranks
 from dlprof.integrations.running import new_header
 from dlprof.records import Config, Diagnosis, WatchedLoader, WatchedScript
 from dlprof.report.script import script_report

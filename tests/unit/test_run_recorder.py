@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.integrations.recorder import Recorder
+from dlprof.integrations.recorder import LoaderRecorder
 from dlprof.internals import OF_ITERABLES
 from dlprof.records import WatchedLoader
 
@@ -58,15 +58,15 @@ def torch_like() -> Any:
 
 
 @pytest.fixture
-def recorder(torch_like: Any) -> Recorder:
+def recorder(torch_like: Any) -> LoaderRecorder:
     ticks = itertools.count(1000, 1000)
-    made = Recorder(clock=lambda: next(ticks), folder=os.path.dirname(__file__))  # noqa: PTH120
+    made = LoaderRecorder(clock=lambda: next(ticks), folder=os.path.dirname(__file__))  # noqa: PTH120
     made.attach(torch_like)
     assert not made.faults
     return made
 
 
-def by_name(recorder: Recorder) -> dict[str, WatchedLoader]:
+def by_name(recorder: LoaderRecorder) -> dict[str, WatchedLoader]:
     return {each.name: each for each in recorder.records()}
 
 
@@ -74,7 +74,9 @@ def line_of(record: WatchedLoader) -> int:
     return int(record.place.rpartition(":")[2])
 
 
-def test_loaders_are_named_by_the_line_that_made_them(torch_like: Any, recorder: Recorder) -> None:
+def test_loaders_are_named_by_the_line_that_made_them(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
     first = torch_like.DataLoader(Data([1, 2]))
     second = torch_like.DataLoader(Data([1, 2, 3]))
     for _ in range(2):
@@ -89,7 +91,7 @@ def test_loaders_are_named_by_the_line_that_made_them(torch_like: Any, recorder:
     assert one.config.batch_size == 2
 
 
-def test_two_callers_of_one_line_are_two_loaders(torch_like: Any, recorder: Recorder) -> None:
+def test_two_callers_of_one_line_are_two_loaders(torch_like: Any, recorder: LoaderRecorder) -> None:
     def make(numbers: list[int]) -> Any:
         return torch_like.DataLoader(Data(numbers))
 
@@ -102,13 +104,17 @@ def test_two_callers_of_one_line_are_two_loaders(torch_like: Any, recorder: Reco
     assert one.called_from != two.called_from
 
 
-def test_two_data_sets_at_one_place_are_two_loaders(torch_like: Any, recorder: Recorder) -> None:
+def test_two_data_sets_at_one_place_are_two_loaders(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
     loaders = [torch_like.DataLoader(Data([number])) for number in range(2)]
     assert [list(each) for each in loaders] == [[0], [1]]
     assert [each.made for each in recorder.records()] == [1, 1]
 
 
-def test_a_loader_made_anew_for_each_epoch_is_one(torch_like: Any, recorder: Recorder) -> None:
+def test_a_loader_made_anew_for_each_epoch_is_one(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
     data = Data([1, 2])
     for _ in range(5):
         assert list(torch_like.DataLoader(data)) == [1, 2]
@@ -118,14 +124,16 @@ def test_a_loader_made_anew_for_each_epoch_is_one(torch_like: Any, recorder: Rec
     assert seen.turnover.count == 4
 
 
-def test_so_is_one_whose_data_set_is_made_anew_too(torch_like: Any, recorder: Recorder) -> None:
+def test_so_is_one_whose_data_set_is_made_anew_too(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
     for _ in range(5):
         assert list(torch_like.DataLoader(Data([1]))) == [1]
     (seen,) = recorder.records()
     assert (seen.made, seen.batches) == (5, 5)
 
 
-def test_a_thousand_loaders_stay_bounded(torch_like: Any, recorder: Recorder) -> None:
+def test_a_thousand_loaders_stay_bounded(torch_like: Any, recorder: LoaderRecorder) -> None:
     kept = []
     for number in range(1000):
         kept.append(torch_like.DataLoader(Data([number])))
@@ -136,7 +144,7 @@ def test_a_thousand_loaders_stay_bounded(torch_like: Any, recorder: Recorder) ->
     assert sum(each.batches for each in records) == 1000
 
 
-def test_so_do_a_thousand_places(torch_like: Any, recorder: Recorder) -> None:
+def test_so_do_a_thousand_places(torch_like: Any, recorder: LoaderRecorder) -> None:
     for number in range(200):
         code = compile("loader = make([1, 2])", f"/project/part{number}.py", "exec")
         names: dict[str, Any] = {"make": lambda rows: torch_like.DataLoader(Data(rows))}
@@ -149,7 +157,7 @@ def test_so_do_a_thousand_places(torch_like: Any, recorder: Recorder) -> None:
 
 
 def test_a_persistent_iterator_that_is_reset_begins_an_epoch(
-    torch_like: Any, recorder: Recorder
+    torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     loader = torch_like.DataLoader(Data([1, 2]))
     loader.persistent_workers = True
@@ -159,7 +167,7 @@ def test_a_persistent_iterator_that_is_reset_begins_an_epoch(
     assert (seen.epochs, seen.epochs_completed, seen.batches) == (3, 3, 6)
 
 
-def test_iterators_of_their_own_count_once(torch_like: Any, recorder: Recorder) -> None:
+def test_iterators_of_their_own_count_once(torch_like: Any, recorder: LoaderRecorder) -> None:
     """As torchdata's StatefulDataLoader: derived iterators, and no super().__init__ in the loader.
 
     Written to its public behaviour; the library itself is not installed here.
@@ -208,7 +216,7 @@ def test_iterators_of_their_own_count_once(torch_like: Any, recorder: Recorder) 
     assert seen.kind.endswith("StatefulDataLoader")
 
 
-def test_wrapping_loaders_count_once(torch_like: Any, recorder: Recorder) -> None:
+def test_wrapping_loaders_count_once(torch_like: Any, recorder: LoaderRecorder) -> None:
     """As accelerate's DataLoaderShard, a batch ahead, and its later adapter around a loader.
 
     Written to their public behaviour; the library itself is not installed here.
@@ -236,7 +244,7 @@ def test_wrapping_loaders_count_once(torch_like: Any, recorder: Recorder) -> Non
 
 
 def test_waits_inside_the_waits_of_another_loader_are_told(
-    torch_like: Any, recorder: Recorder
+    torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     inner = torch_like.DataLoader(Data([1, 2]))
 
@@ -253,7 +261,7 @@ def test_waits_inside_the_waits_of_another_loader_are_told(
     assert recorder.waited_s() == pytest.approx(outer.waited_s)
 
 
-def test_what_a_loader_raises_comes_through(torch_like: Any, recorder: Recorder) -> None:
+def test_what_a_loader_raises_comes_through(torch_like: Any, recorder: LoaderRecorder) -> None:
     class Broken(Data):
         def __iter__(self) -> Iterator[int]:
             yield 1
@@ -265,7 +273,9 @@ def test_what_a_loader_raises_comes_through(torch_like: Any, recorder: Recorder)
     assert (seen.failures, seen.failure, seen.epochs_completed) == (1, "KeyError", 0)
 
 
-def test_a_loader_that_refuses_everything_still_works(torch_like: Any, recorder: Recorder) -> None:
+def test_a_loader_that_refuses_everything_still_works(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
     class Odd(torch_like.DataLoader):  # type: ignore[misc]
         @property
         def multiprocessing_context(self) -> Any:
@@ -282,7 +292,7 @@ def test_a_loader_that_refuses_everything_still_works(torch_like: Any, recorder:
 
 
 def test_another_process_is_none_of_its_business(
-    torch_like: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    torch_like: Any, recorder: LoaderRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = os.getpid()
     monkeypatch.setattr("os.getpid", lambda: pid + 1)
@@ -291,13 +301,13 @@ def test_another_process_is_none_of_its_business(
 
 
 def test_a_torch_without_these_classes_is_said_and_not_raised() -> None:
-    recorder = Recorder(clock=lambda: 0, folder="/")
+    recorder = LoaderRecorder(clock=lambda: 0, folder="/")
     recorder.attach(types.ModuleType("dataloader"))
     (fault,) = recorder.faults
     assert "could not be watched" in fault
 
 
-def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: Recorder) -> None:
+def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: LoaderRecorder) -> None:
     import inspect  # noqa: PLC0415
 
     names: list[str] = []
@@ -338,7 +348,7 @@ def test_who_asks_for_its_worker_is_noticed_of_iterables(
 ) -> None:
     """Torch's own modules ask whatever the dataset does; an init function knows its worker."""
     torch_like.get_worker_info = lambda: "nobody"
-    recorder = Recorder(clock=itertools.count(1000, 1000).__next__, folder="")
+    recorder = LoaderRecorder(clock=itertools.count(1000, 1000).__next__, folder="")
     recorder.attach(torch_like)
     iterable = torch_like.DataLoader(Data([1, 2]))
     iterable.sampler, iterable.worker_init_fn = type(OF_ITERABLES, (), {})(), init_fn

@@ -7,7 +7,7 @@ import threading
 import types
 from typing import Any
 
-from dlprof.integrations.recorder import Recorder
+from dlprof.integrations.recorder import LoaderRecorder
 
 PATIENCE_S = 0.3
 
@@ -53,7 +53,7 @@ def _torch_like() -> Any:
 
 def test_threads_that_begin_at_once_share_one_loader() -> None:
     module, ticks = _torch_like(), itertools.count(1000, 1000)
-    recorder = Recorder(clock=lambda: next(ticks), folder="")
+    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
     recorder.attach(module)
     loader = module.DataLoader([1, 2, 3])
     threads = [threading.Thread(target=iter, args=(loader,)) for _ in range(2)]

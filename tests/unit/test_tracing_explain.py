@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from dlprof.records import Config
 from dlprof.records.stages import AGE_STAGES, Explanation
 from dlprof.tracing.clocks import MISSING
-from dlprof.tracing.explain import explain, quantile, with_copies
-from dlprof.tracing.timeline import timeline
+from dlprof.tracing.explain import explain, quantile, timeline, with_copies
 from dlprof.tracing.trace import Facts, Made, Ring, Row, Trace
 
 MS = 1_000_000

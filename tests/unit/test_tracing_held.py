@@ -7,9 +7,9 @@ import functools
 from typing import Any
 
 from dlprof.tracing.clocks import MISSING
+from dlprof.tracing.explain import _growing
 from dlprof.tracing.held import kept
 from dlprof.tracing.trace import Facts, Made
-from dlprof.tracing.workers import _growing
 
 SEEN: list[bytes] = []
 

@@ -15,9 +15,8 @@ from torch.utils.data import Subset, get_worker_info
 
 from dlprof.tracing.chains import Chains, find_chains
 from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, waited_between
-from dlprof.tracing.fetchers import asked_one_by_one
-from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, Parcel, WorkerInit
-from dlprof.tracing.stamper import Stamper, look_up
+from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, StampedBatch, WorkerInit
+from dlprof.tracing.stamper import Stamper, asked_one_by_one, look_up
 from dlprof.tracing.trace import Facts
 
 
@@ -316,8 +315,8 @@ class Pipe:
         return unpickled(self.items.pop(0))
 
 
-class Told:
-    """A listener that keeps what it is told."""
+class Seen:
+    """A listener that keeps what it is seen."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -331,13 +330,13 @@ class Told:
     def taking(self) -> Reading:
         return Reading(1, 2, 3)
 
-    def taken(self, began: Reading, batch: int, parcel: Parcel | None) -> None:
-        self.heard.append(("taken", batch, parcel))
+    def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
+        self.heard.append(("taken", batch, stamped))
 
 
 def test_what_a_worker_gets_shares_one_hook() -> None:
     """Under spawn they are pickled together, and main's side stays at home."""
-    hook = Hook(Told())
+    hook = Hook(Seen())
     sent = DataQueue(Pipe(), hook), IndexQueue(Pipe(), hook), WorkerInit(hook, double)
     data, index, init = through_pickle(sent)
     assert data._hook is index._hook is init._hook
@@ -346,31 +345,31 @@ def test_what_a_worker_gets_shares_one_hook() -> None:
 
 
 def test_a_batch_travels_between_its_stamps() -> None:
-    told = Told()
-    worker, main = Hook(None), Hook(told)
+    seen = Seen()
+    worker, main = Hook(None), Hook(seen)
     pipe = Pipe()
     stamper = worker.stamper = Stamper(1, None)
     stamper.picked([4, 5])
     DataQueue(pipe, worker).put((3, "batch"))
     assert DataQueue(pipe, main).get(timeout=1) == (3, "batch")
-    ((_, batch, parcel),) = told.heard
+    ((_, batch, stamped),) = seen.heard
     assert batch == 3
-    assert parcel.made.worker == 1
-    assert parcel.made.collated <= parcel.began.wall <= parcel.ended.wall
+    assert stamped.made.worker == 1
+    assert stamped.made.collated <= stamped.began.wall <= stamped.ended.wall
     assert worker.feeder is not None
     worker.feeder.close()
     stamper.let_go()
 
 
 def test_other_messages_pass_as_they_are() -> None:
-    told, pipe = Told(), Pipe()
-    hook = Hook(told)
+    seen, pipe = Seen(), Pipe()
+    hook = Hook(seen)
     hook.stamper = Stamper(0, None)
     queue = DataQueue(pipe, hook)
     for message in ((None, None), ("resumed", None), None, (0, "unstamped")):
         queue.put(message)
         assert queue.get() == message
-    assert told.heard == [("taken", 0, None)]
+    assert seen.heard == [("taken", 0, None)]
     hook.stamper.let_go()
 
 
@@ -384,11 +383,11 @@ def test_parcels_that_come_after_the_end_are_unpacked() -> None:
 
 
 def test_workers_are_told_of_the_end_once_with_their_next_indices() -> None:
-    told, pipe = Told(), Pipe()
-    main, worker = Hook(told), Hook(None)
+    seen, pipe = Seen(), Pipe()
+    main, worker = Hook(seen), Hook(None)
     sender, taker = IndexQueue(pipe, main), IndexQueue(pipe, worker)
     sender.put((0, [1]))
-    assert told.heard == [("dispatching", 0), ("dispatched", 0)]
+    assert seen.heard == [("dispatching", 0), ("dispatched", 0)]
     main.listener = None
     for message in (None, (1, [2]), (2, [3])):
         sender.put(message)
@@ -417,8 +416,8 @@ import time
 import dlprof.trial.warm
 for name in ("perf_counter_ns", "thread_time_ns", "process_time_ns"):
     setattr(time, name, lambda: 5)
-from dlprof.tracing import clocks, recorder, stamper, waiting
-for module in (clocks, recorder, stamper, waiting):
+from dlprof.tracing import clocks, recorder, stamper, tracer
+for module in (clocks, recorder, stamper, tracer):
     assert module.now_ns() > 5 and module.cpu_ns() > 5 and module.process_cpu_ns() > 5, module
 """
 

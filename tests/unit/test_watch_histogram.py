@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.integrations.histogram import Histogram
+from dlprof.integrations.wait_statistics import Histogram
 
 NANOSECONDS = st.integers(0, 10**13)
 

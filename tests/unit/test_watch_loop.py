@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import dlprof
-from dlprof.integrations.ledger import MOST_PENDING
+from dlprof.integrations.wait_statistics import MOST_PENDING
 from dlprof.integrations.watch import Logger, Watched
 
 MS = 1_000_000

@@ -1,19 +1,18 @@
 """Why a loader is slow: rules that turn what a profile measured into findings.
 
 ``evidence`` holds what was measured, worked out into the figures that rules ask for; ``claims``
-what a rule answers with, and what a change brings. The rules are in ``machine``, ``loader``,
-``heavy``, ``unfed`` and ``slowed``, and ``threads`` says what samples fetched at once would bring;
-``diagnosis`` lists the rules, one for each code, and makes what they find a diagnosis.
+what a rule answers with, and what a change brings. The rules are in ``machine``, ``loader`` and
+``dataset``; ``diagnosis`` lists them, one for each code, and makes what they find a diagnosis.
 """
 
 from dlprof.advise.findings.diagnosis import WRONG_DATA, diagnose, find
-from dlprof.advise.findings.evidence import Evidence, Experiment, Foresight, Observation, Script
+from dlprof.advise.findings.evidence import Evidence, Experiment, ModelAtStep, Observation, Script
 
 __all__ = [
     "WRONG_DATA",
     "Evidence",
     "Experiment",
-    "Foresight",
+    "ModelAtStep",
     "Observation",
     "Script",
     "diagnose",

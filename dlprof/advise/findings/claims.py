@@ -121,7 +121,7 @@ def measured_gain(view: View, config: Config) -> Gain | None:
         return None
     ratio = fit.ratio(key, own)
     if fit.groups[key] == fit.groups[own] and any(t.whole_epochs for t in (*plain, *present)):
-        # The same steady rate is told apart where epochs are measured whole.
+        # The same steady rate counts separately where epochs are measured whole.
         ratio = Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))
     now = {trial.repetition: _rate(trial) for trial in present}
     ratios = [_rate(trial) / now[trial.repetition] for trial in plain if trial.repetition in now]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from dlprof.advise.findings import heavy, loader, machine, slowed, unfed
+from dlprof.advise.findings import dataset, loader, machine
 from dlprof.advise.findings.claims import (
     Claim,
     Place,
@@ -39,14 +39,14 @@ from dlprof.units import format_duration
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class Cause:
     """One cause.
 
     Attributes:
         code: Which.
-        place: Where it belongs; within one, the dearer comes first.
+        place: Where it belongs; within one, the more expensive comes first.
         rule: Looks for it; ``None`` where it isn't.
-        remedy: The configuration worth a trial, which mends it if it is the cause; ``None`` where
+        remedy: The configuration worth a trial, which fixes it if it is the cause; ``None`` where
             no setting shows it.
     """
 
@@ -56,36 +56,36 @@ class Row:
     remedy: Callable[[View], Config | None] | None = None
 
 
-TABLE: tuple[Row, ...] = (
-    Row("memory.shm", Place.BROKEN, machine.shared),
-    Row("memory.limit", Place.BROKEN, machine.limit),
-    Row("memory.growth", Place.BROKEN, machine.growth),
-    Row("workers.unfed", Place.BROKEN, unfed.unfed),
-    Row("consumer", Place.CONSUMER, loader.consumer),
-    Row("cpu.threads", Place.FAULT, machine.threads, machine.single_threaded),
-    Row("cpu.affinity", Place.FAULT, machine.affinity),
-    Row("cpu.quota", Place.FAULT, machine.quota),
-    Row("cpu.oversubscribed", Place.FAULT, machine.oversubscribed, machine.enough_workers),
-    Row("cpu.neighbours", Place.BEHIND, machine.neighbours),
-    Row("dataset.heavy", Place.BEHIND, heavy.heavy),
-    Row("startup", Place.BEHIND, heavy.starting, loader.kept_workers),
-    Row("main.sampler", Place.FAULT, loader.sampler),
-    Row("main.pin", Place.FAULT, loader.pin, loader.unpinned),
-    Row("main.receive", Place.FAULT, loader.receive, loader.lighter),
-    Row("transfer.pageable", Place.FAULT, machine.pageable, machine.pinned_copies),
-    Row("transfer.link", Place.FAULT, machine.link),
-    Row("step.slowed", Place.FAULT, slowed.slowed),
-    Row("gpu.neighbours", Place.BEHIND, machine.device_neighbours),
-    Row("order.blocking", Place.FAULT, loader.order, loader.unordered),
-    Row("prefetch.shallow", Place.FAULT, loader.shallow, loader.deeper),
-    Row("lock", Place.FAULT, loader.lock),
-    Row("collate", Place.FAULT, loader.collate),
-    Row("too_few_workers", Place.SETTING, loader.too_few_workers, loader.more_workers),
-    Row("too_many_workers", Place.BEHIND, loader.too_many_workers, loader.fewer_workers),
-    Row("fetch.io", Place.NATURE, loader.fetch_io),
-    Row("fetch.cpu", Place.NATURE, loader.fetch_cpu),
+TABLE: tuple[Cause, ...] = (
+    Cause("memory.shm", Place.BROKEN, machine.shared),
+    Cause("memory.limit", Place.BROKEN, machine.limit),
+    Cause("memory.growth", Place.BROKEN, machine.growth),
+    Cause("workers.unfed", Place.BROKEN, dataset.unfed),
+    Cause("consumer", Place.CONSUMER, loader.consumer),
+    Cause("cpu.threads", Place.FAULT, machine.threads, machine.single_threaded),
+    Cause("cpu.affinity", Place.FAULT, machine.affinity),
+    Cause("cpu.quota", Place.FAULT, machine.quota),
+    Cause("cpu.oversubscribed", Place.FAULT, machine.oversubscribed, machine.enough_workers),
+    Cause("cpu.neighbours", Place.BEHIND, machine.neighbours),
+    Cause("dataset.heavy", Place.BEHIND, dataset.heavy),
+    Cause("startup", Place.BEHIND, dataset.starting, loader.kept_workers),
+    Cause("main.sampler", Place.FAULT, loader.sampler),
+    Cause("main.pin", Place.FAULT, loader.pin, loader.unpinned),
+    Cause("main.receive", Place.FAULT, loader.receive, loader.lighter),
+    Cause("transfer.pageable", Place.FAULT, machine.pageable, machine.pinned_copies),
+    Cause("transfer.link", Place.FAULT, machine.link),
+    Cause("step.slowed", Place.FAULT, machine.slowed),
+    Cause("gpu.neighbours", Place.BEHIND, machine.device_neighbours),
+    Cause("order.blocking", Place.FAULT, loader.order, loader.unordered),
+    Cause("prefetch.shallow", Place.FAULT, loader.shallow, loader.deeper),
+    Cause("lock", Place.FAULT, loader.lock),
+    Cause("collate", Place.FAULT, loader.collate),
+    Cause("too_few_workers", Place.SETTING, loader.too_few_workers, loader.more_workers),
+    Cause("too_many_workers", Place.BEHIND, loader.too_many_workers, loader.fewer_workers),
+    Cause("fetch.io", Place.NATURE, loader.fetch_io),
+    Cause("fetch.cpu", Place.NATURE, loader.fetch_cpu),
 )
-"""In the order in which equal causes are told: the rarer and graver first."""
+"""In the order in which equal causes are listed: the rarer and graver first."""
 
 
 _BESIDE_STEP: frozenset[FindingCode] = frozenset(
@@ -95,7 +95,7 @@ _BESIDE_STEP: frozenset[FindingCode] = frozenset(
 copies or workers that make the step itself longer."""
 
 
-def rows(view: View) -> Iterator[Row]:
+def rows(view: View) -> Iterator[Cause]:
     """The causes that come into question."""
     fed = view.limit == "consumer"
     for row in TABLE:
@@ -175,7 +175,7 @@ def _stalls(evidence: Evidence) -> Stalls | None:
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """All causes that the evidence shows, the one to bet on first.
 
-    Where the consumer is the limit nothing else is told but what ends the run or is wasted; or, in
+    Where the consumer is the limit, only what ends the run or is wasted is listed as well; or, in
     its place, that its batches come to the device too slowly. Each next finding can't cost more
     than the one before it leaves, so that ``cost`` falls.
 
@@ -203,16 +203,16 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     elif not codes.isdisjoint(_IN_STEP):
         found = [each for each in found if each[1].code != "consumer"]
     ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
-    told, left = list[Finding](), 1.0
+    listed, left = list[Finding](), 1.0
     for place, finding in _merged(ordered):
         left = min(left, finding.cost) or finding.cost  # what those before leave to it
         own = dataclasses.replace(finding, cost=left, severity=severity_of(left))
         if (graded := _graded(own, view, place)) is not None:
-            told.append(_doubted(graded, view))
-    return tuple(told)
+            listed.append(_doubted(graded, view))
+    return tuple(listed)
 
 
-def _stated(view: View, row: Row, claim: Claim) -> Placed:
+def _stated(view: View, row: Cause, claim: Claim) -> Placed:
     """The finding that a claim is, its trials among its evidence, and its place."""
     seen, gain = view.evidence, claim.gain
     evidence = view.figures(claim.figures, claim.given) | {"trials": [*view.trial_ids]}
@@ -343,8 +343,8 @@ def _unknown(view: View, config: Config) -> str:
             "that slows it down can't be predicted: this gain is that of loading alone"
         )
         also = ", once as it is and once with torch.set_num_threads(1)"
-    told = changed(view.config, config)
-    return f"{why}. Run the script with {told}{also}, and compare how long it takes."
+    settings = changed(view.config, config)
+    return f"{why}. Run the script with {settings}{also}, and compare how long it takes."
 
 
 def _sharing_unseen(view: View, config: Config) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from dlprof.advise import thresholds as at
-from dlprof.model import Conditions, Means, predict_all, rate_allowed
+from dlprof.model import Conditions, Means, fit, predict_all, rate_allowed
 from dlprof.records import (
     Calibration,
     Config,
@@ -36,7 +36,7 @@ from dlprof.units import spread_of
 
 Role = Literal["present", "calibration", "cold", "variant"]
 """``present``: the configuration that is explained; ``calibration``: few workers, for the model;
-``cold``: the present one with the page cache dropped; ``variant``: one that would mend a cause."""
+``cold``: the present one with the page cache dropped; ``variant``: one that would fix a cause."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Observation:
     Attributes:
         experiment: What was asked for.
         trial: Its record.
-        explanation: What an instrumented trial told; ``None`` for a plain or a failed one.
+        explanation: What an instrumented trial showed; ``None`` for a plain or a failed one.
     """
 
     experiment: Experiment
@@ -80,7 +80,7 @@ class Observation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Foresight:
+class ModelAtStep:
     """The model, at one calibration and one step.
 
     Attributes:
@@ -98,7 +98,7 @@ class Foresight:
     @classmethod
     def at_step(
         cls, calibration: Calibration, step: Stage | float, *, whole_cpu_s: float | None = None
-    ) -> Foresight:
+    ) -> ModelAtStep:
         """The model at a step as it was timed: what of it was CPU work slows down with the rest.
 
         Args:
@@ -119,7 +119,7 @@ class Foresight:
         return cls(calibration=calibration, conditions=conditions)
 
     def __call__(self, config: Config, *, cores: float) -> Prediction | None:
-        """The rate of a configuration where so many cores are to be had.
+        """The rate of a configuration where so many cores are available.
 
         Returns:
             ``None`` where the calibration says nothing of it.
@@ -197,13 +197,54 @@ class Evidence:
     config: Config
     accelerator: str | None = None
     observations: tuple[Observation, ...] = ()
-    predict: Foresight | None = None
+    predict: ModelAtStep | None = None
     step_s: float = 0.0
     has_step: bool = False
     reads_files: bool | None = None
     script: Script | None = None
     weight: DatasetWeight | None = None
     gain: Callable[[Config], Estimate | None] | None = None
+
+    @classmethod
+    def of_trial(cls, machine: Machine, target: Target, trial: Trial, name: str) -> Evidence:
+        """Of a single trial: what it shows of memory and data."""
+        experiment = Experiment(name=name, role="present", config=trial.config)
+        observations = (Observation(experiment=experiment, trial=trial),)
+        return cls(machine=machine, target=target, config=trial.config, observations=observations)
+
+    @classmethod
+    def of_training(
+        cls,
+        machine: Machine,
+        target: Target,
+        explanation: Explanation,
+        *,
+        plain: Trial,
+        traced: Trial,
+        name: str,
+        whole_cpu_s: float | None = None,
+    ) -> Evidence:
+        """Of a training that was watched, with the model fitted to what its batches cost.
+
+        Args:
+            machine: Where it ran.
+            target: What it loaded.
+            explanation: What its batches cost.
+            plain: The training as a trial that was not touched.
+            traced: The same as the one that the explanation is of.
+            name: What it is called.
+            whole_cpu_s: CPU seconds of a step in all threads; ``None`` for those of its own.
+        """
+        one = cls.of_trial(machine, target, plain, name)
+        followed = dataclasses.replace(one.observations[0].experiment, explain=True)
+        seen = Observation(experiment=followed, trial=traced, explanation=explanation)
+        calibration, step = fit([explanation], [plain, traced]), explanation.stage("step")
+        known = calibration.in_main is not None or calibration.in_workers is not None
+        predict = None
+        if step is not None and known:
+            predict = ModelAtStep.at_step(calibration, step, whole_cpu_s=whole_cpu_s)
+        both = (*one.observations, seen)
+        return dataclasses.replace(one, observations=both, predict=predict, has_step=True)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -249,12 +290,11 @@ class Evidence:
         return found[-1] if found else None
 
 
-_FASTEST = 1e9
 _LEAST_CORES = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Work:
+class StageTime:
     """What one part of loading takes, seconds per batch.
 
     Attributes:
@@ -267,10 +307,10 @@ class Work:
     io_s: float = 0.0
     run_queue_s: float = 0.0
 
-    def plus(self, other: Work, times: float = 1.0) -> Work:
+    def plus(self, other: StageTime, times: float = 1.0) -> StageTime:
         """Both together, the other so many times; no less than nothing."""
         mine, more = dataclasses.astuple(self), dataclasses.astuple(other)
-        return Work(*(max(0.0, a + times * b) for a, b in zip(mine, more, strict=True)))
+        return StageTime(*(max(0.0, a + times * b) for a, b in zip(mine, more, strict=True)))
 
     @property
     def wall_s(self) -> float:
@@ -306,11 +346,11 @@ class Costs:
         usual_io_s: True waiting in making the batch in the middle: a few slow ones don't move it.
     """
 
-    fetch: Work
-    collate: Work
+    fetch: StageTime
+    collate: StageTime
     put_cpu_s: float
-    receive: Work
-    dispatch: Work
+    receive: StageTime
+    dispatch: StageTime
     pin_s: float
     copy_s: float
     wait_s: float
@@ -319,7 +359,7 @@ class Costs:
     usual_io_s: float
 
     @property
-    def making(self) -> Work:
+    def making(self) -> StageTime:
         """Fetch and collate."""
         return self.fetch.plus(self.collate)
 
@@ -347,31 +387,31 @@ class Costs:
             )
         cores = max(_LEAST_CORES, cores)
         rate = rate_allowed(means, workers=config.num_workers, cores=cores, step_s=self.step_s)
-        return min(_FASTEST, rate)
+        return min(1e9, rate)
 
 
 def costs_of(explained: Explanation) -> Costs:
     """The mean costs of an explanation."""
     rows = explained.costs
-    making = Work(*map(_mean, (rows.cpu_s, rows.io_s, rows.run_queue_s)))
+    making = StageTime(*map(_mean, (rows.cpu_s, rows.io_s, rows.run_queue_s)))
     stages = {stage.name: stage for stage in explained.stages}
     seconds = {name: stage.mean_s for name, stage in stages.items()}
     work = {name: _work(stage) for name, stage in stages.items()}
-    fetch, collate = _told_apart(making, stages.get("fetch"), stages.get("collate"))
-    receive = work.get("rebuild", Work())
+    fetch, collate = _parted(making, stages.get("fetch"), stages.get("collate"))
+    receive = work.get("rebuild", StageTime())
     # The worker's part in handing over waits for a core as often as the worker, or its thread that
     # hands over, or main in the same crowd: main sees that as waiting, though it is for a core.
-    crowd = Work(receive.cpu_s, 0.0, receive.run_queue_s)
-    starved = max(making.starved, work.get("serialise", Work()).starved, crowd.starved)
+    crowd = StageTime(receive.cpu_s, 0.0, receive.run_queue_s)
+    starved = max(making.starved, work.get("serialise", StageTime()).starved, crowd.starved)
     if rows.receive_cpu_s:
         taken = _mean(rows.receive_cpu_s), _mean(rows.receive_io_s)
-        receive = Work(*taken, receive.run_queue_s)
+        receive = StageTime(*taken, receive.run_queue_s)
     return Costs(
         fetch=fetch,
         collate=collate,
         put_cpu_s=_mean(rows.put_cpu_s),
-        receive=receive.plus(Work(0.0, -starved * receive.io_s, starved * receive.io_s)),
-        dispatch=work.get("dispatch", Work(_mean(rows.main_cpu_s))),
+        receive=receive.plus(StageTime(0.0, -starved * receive.io_s, starved * receive.io_s)),
+        dispatch=work.get("dispatch", StageTime(_mean(rows.main_cpu_s))),
         pin_s=seconds.get("pin") or _mean(rows.pin_s),
         copy_s=seconds.get("copy", 0.0),
         wait_s=seconds.get("wait", 0.0),
@@ -386,12 +426,14 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
-def _told_apart(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:
+def _parted(
+    making: StageTime, fetch: Stage | None, collate: Stage | None
+) -> tuple[StageTime, StageTime]:
     """Fetch and collate, by their own figures or else by their lengths."""
-    own = Work() if fetch is None else _work(fetch)
+    own = StageTime() if fetch is None else _work(fetch)
     known = fetch is not None and fetch.cpu_s is not None
     if fetch is None or collate is None:
-        return (own if known else making), Work()
+        return (own if known else making), StageTime()
     if making.wall_s <= 0 or (known and collate.cpu_s is not None):
         return own, _work(collate)
     share = collate.mean_s / max(1e-12, fetch.mean_s + collate.mean_s)
@@ -399,13 +441,13 @@ def _told_apart(making: Work, fetch: Stage | None, collate: Stage | None) -> tup
     return first, making.plus(first, -1.0)
 
 
-def _work(stage: Stage) -> Work:
-    """A stage's parts; where they aren't told apart, all of it counts as CPU."""
+def _work(stage: Stage) -> StageTime:
+    """A stage's parts; where they aren't known, all of it counts as CPU."""
     if stage.cpu_s is None:
-        return Work(stage.mean_s)
+        return StageTime(stage.mean_s)
     queue_s = stage.run_queue_s or 0.0
     io_s = max(0.0, stage.mean_s - stage.cpu_s - queue_s) if stage.io_s is None else stage.io_s
-    return Work(stage.cpu_s, io_s, queue_s)
+    return StageTime(stage.cpu_s, io_s, queue_s)
 
 
 _USAGE = (
@@ -527,12 +569,12 @@ class View:
 
     @property
     def available(self) -> float:
-        """Cores that were to be had beside others."""
+        """Cores that were available beside others."""
         return self.usage.available_cpu_cores or self.cores
 
     @property
     def busy(self) -> float | None:
-        """Mean share of time that workers fetch and collate; ``None`` where that isn't told."""
+        """Mean share of time that workers fetch and collate; ``None`` where that isn't known."""
         if self.explained is None or not self.explained.workers:
             return None
         workers = self.explained.workers  # those that made a batch
@@ -596,9 +638,9 @@ class View:
         return max(spans)
 
     def costs_at(self, num_workers: int) -> Costs | None:
-        """What the calibration with so many workers told."""
-        told = self.evidence.explanations()
-        found = [each for each in told if each.config.num_workers == num_workers]
+        """What the calibration with so many workers showed."""
+        explained = self.evidence.explanations()
+        found = [each for each in explained if each.config.num_workers == num_workers]
         return costs_of(found[-1]) if found else None
 
     @property

@@ -20,9 +20,8 @@ from dlprof.advise.findings.claims import (
     predicted_gain,
     script_gain,
 )
-from dlprof.advise.findings.evidence import Costs, View, Work
+from dlprof.advise.findings.evidence import Costs, StageTime, View
 from dlprof.advise.findings.machine import used_gpu
-from dlprof.advise.findings.threads import CODE, fetch_in_threads, fewest
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Trial
 from dlprof.stats import NEAR, typical
@@ -79,7 +78,7 @@ def order(view: View) -> Claim | None:
 
 
 def _has_tail(rows: BatchCosts) -> bool:
-    """Whether a few batches take far more than most by themselves; of few batches none can tell.
+    """Whether a few batches take far more than most by themselves; of few batches none can say.
 
     What they waited for a core is left out: beside a busy neighbour any batch may be the slow one,
     and in any order.
@@ -113,8 +112,8 @@ def shallow(view: View) -> Claim | None:
     deep = deeper(view)
     if deep is None or order(view) is not None or lock(view) is not None:
         return None
-    step, told = view.stage("step"), view.explained
-    bursts = told is None or _has_tail(told.costs)
+    step, explained = view.stage("step"), view.explained
+    bursts = explained is None or _has_tail(explained.costs)
     bursts = bursts or (step is not None and step.mean_s >= 2 * step.median_s > 0)
     if (view.is_noisy or view.starved >= at.STARVED) and not bursts:
         return None  # it is others who come in bursts
@@ -386,10 +385,10 @@ def too_many_workers(view: View) -> Claim | None:
     gain = None if fewer is None else gain_of(view, fewer)
     if fewer is None or gain is None or (gain.value < at.AS_GOOD and not idle):
         return None
-    # Others that come and go may bring a gain; that handing over is dear shows in its costs.
+    # Others that come and go may bring a gain; that handing over is expensive shows in its costs.
     shown = idle > 0 or not view.is_noisy or limit == "main" or gain.sure
     better, keeps_up = gain.value >= at.PAYS and shown, limit == "consumer"
-    if is_dear_to_receive(view) or not (better or idle or keeps_up):
+    if is_expensive_to_receive(view) or not (better or idle or keeps_up):
         return None
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
     if better and limit == "main":
@@ -412,7 +411,7 @@ def too_many_workers(view: View) -> Claim | None:
     )
 
 
-def is_dear_to_receive(view: View) -> bool:
+def is_expensive_to_receive(view: View) -> bool:
     """Whether batches are held up by what receiving them takes, not because they are so cheap."""
     costs, limit = view.costs, view.limit
     if costs is None or not view.workers or limit == "consumer":
@@ -420,8 +419,8 @@ def is_dear_to_receive(view: View) -> bool:
     if costs.receive.own_s < max(costs.dispatch.own_s, costs.making.own_s) and limit != "main":
         return False
     tensors = view.evidence.target.batch_tensors or 1
-    dear = costs.receive.own_s >= at.LIGHT_S or tensors > at.FEW_TENSORS
-    return dear and costs.receive.own_s >= costs.dispatch.own_s
+    expensive = costs.receive.own_s >= at.LIGHT_S or tensors > at.FEW_TENSORS
+    return expensive and costs.receive.own_s >= costs.dispatch.own_s
 
 
 def fewer_workers(view: View) -> Config | None:
@@ -442,8 +441,8 @@ def fewer_workers(view: View) -> Config | None:
         counts = sorted({0, 1, min(2, now - 1)} & set(range(now)))
         count = max(counts, key=lambda n: costs.rate(view.having(num_workers=n), view.cores))
     else:  # those that were faster, all of them instrumented alike
-        told = [each for each in view.evidence.explanations() if each.window_s]
-        rates = {each.config.num_workers: each.batches / each.window_s for each in told}
+        explained = [each for each in view.evidence.explanations() if each.window_s]
+        rates = {each.config.num_workers: each.batches / each.window_s for each in explained}
         started = 1 - turn(view)[1]  # share of an epoch that is left where workers start
         rates = {n: rate * (started if n else 1.0) for n, rate in rates.items()}
         least = at.PAYS * rates.get(now, 0.0)
@@ -462,9 +461,9 @@ def fetch_cpu(view: View) -> Claim | None:
         return None
     chain = view.explained.transforms if view.explained else ()
     first = max(chain, key=lambda each: each.share, default=None)
-    dearest = first if first is not None and first.share >= at.LARGE_SHARE else None
-    named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
-    halved = Work(costs.fetch.cpu_s / 2, costs.fetch.io_s)
+    slowest = first if first is not None and first.share >= at.LARGE_SHARE else None
+    named = f" {slowest.name} takes {percent(slowest.share)} of that." if slowest else ""
+    halved = StageTime(costs.fetch.cpu_s / 2, costs.fetch.io_s)
     return Claim(
         "CPU time in __getitem__",
         f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU time: "
@@ -473,10 +472,10 @@ def fetch_cpu(view: View) -> Claim | None:
         "fetch_cpu_s fetch_waiting_s",
         {
             "share": share,
-            "dearest_transform": dearest.name if dearest else None,
-            "dearest_transform_share": dearest.share if dearest else None,
+            "dearest_transform": slowest.name if slowest else None,
+            "dearest_transform_share": slowest.share if slowest else None,
         },
-        f"Make {dearest.name if dearest else '__getitem__'} cheaper: resize before decoding in "
+        f"Make {slowest.name if slowest else '__getitem__'} cheaper: resize before decoding in "
         "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
         "the device. The gain assumes half of its CPU time.",
         gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
@@ -513,9 +512,10 @@ def fetch_io(view: View) -> Claim | None:
             "workers than cores pay. Or read faster: pack small files into shards, or read a "
             "local copy."
         )
-    gains = fetch_in_threads(view, costs)
-    threads = fewest(gains)
-    if threads is not None:
+    gains, threads = fetched_in_threads(view, costs), None
+    most = max((each.value for each in gains.values()), default=0.0)
+    if most >= at.PAYS:
+        threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += (
             f" Or fetch {threads} samples at once in each worker, by threads in __getitems__: "
             f"predicted {gains[threads].value:.2f}x."
@@ -526,15 +526,51 @@ def fetch_io(view: View) -> Claim | None:
         f"network: {percent(share)} of the time to make a batch.",
         share * (view.wait or 1.0),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
-        {
-            "share": share,
-            "threads_gain": {str(count): gain.value for count, gain in gains.items()},
-        },
+        {"share": share, "threads_gain": {str(count): gain.value for count, gain in gains.items()}},
         fix,
-        code="" if threads is None or more is not None else CODE.format(threads=threads),
+        code="" if threads is None or more is not None else _THREADED.format(threads=threads),
         config=more,
         gain=gain,
     )
+
+
+_THREADED = """from concurrent.futures import ThreadPoolExecutor
+
+def __getitems__(self, indices):  # torch calls it with all indices of a batch
+    if self.pool is None:
+        self.pool = ThreadPoolExecutor({threads})  # made in the worker
+    return list(self.pool.map(self.__getitem__, indices))"""
+
+
+def fetched_in_threads(view: View, costs: Costs) -> dict[int, Gain]:
+    """Gains by the number of threads that fetch samples in each worker.
+
+    Threads take turns on the interpreter, so that CPU time stays as it is, and only what is blocked
+    passes side by side: a batch takes ``max(cpu, (cpu + blocked) / threads)``. Code that computes
+    without the interpreter's lock does better than that.
+
+    Args:
+        view: The evidence.
+        costs: Of making batches now.
+
+    Returns:
+        Empty where samples can't be fetched at once: those of an iterable, or where the dataset is
+        asked for whole batches already.
+    """
+    samples = None if view.explained is None else view.explained.samples
+    if view.evidence.target.kind == "iterable" or samples is None or view.explained is None:
+        return {}
+    each = samples.count / max(1, view.explained.batches)
+    gains: dict[int, Gain] = {}
+    for count in (2, 4, 8, 16, 32):
+        if count > each:
+            break
+        blocked_s = max(0.0, costs.fetch.own_s / count - costs.fetch.cpu_s)
+        fetch = StageTime(costs.fetch.cpu_s, blocked_s)
+        gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
+        if gain is not None:
+            gains[count] = gain
+    return gains
 
 
 def _blocked(view: View, costs: Costs) -> Claim | None:
@@ -578,10 +614,13 @@ def collate(view: View) -> Claim | None:
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
     # While a worker collates in Python, main waits for its answer to every descriptor.
     rested_s = min(receive.io_s, at.LEAST_RECEIVE_S * max(1.0, tensors or 1))
-    receive, put_s = Work(receive.cpu_s, rested_s), costs.put_cpu_s
+    receive, put_s = StageTime(receive.cpu_s, rested_s), costs.put_cpu_s
     if objects:  # and handed over as one tensor
-        receive, put_s = Work(min(receive.own_s, at.LEAST_RECEIVE_S)), min(put_s, at.LEAST_PUT_S)
-    free = dataclasses.replace(costs, collate=Work(), receive=receive, put_cpu_s=put_s)
+        receive, put_s = (
+            StageTime(min(receive.own_s, at.LEAST_RECEIVE_S)),
+            min(put_s, at.LEAST_PUT_S),
+        )
+    free = dataclasses.replace(costs, collate=StageTime(), receive=receive, put_cpu_s=put_s)
     handing = " and that one tensor is sent instead of objects" if objects else ""
     name = view.evidence.target.collate_fn or ""
     is_torchs = name.startswith("torch.utils.data.")
@@ -610,9 +649,9 @@ def too_few_workers(view: View) -> Claim | None:
     more, costs = more_workers(view), view.costs
     gain = None if more is None else gain_of(view, more)
     if gain is not None and gain.source == "measured" and gain.value < at.PAYS and view.is_noisy:
-        # A trial beside others was too unsteady to tell.
-        untold = (gain.estimate.high or gain.value) >= at.PAYS
-        alone = predicted_gain(view, more, now=view.cores) if untold else None
+        # A trial beside others was too unsteady to say.
+        may_pay = (gain.estimate.high or gain.value) >= at.PAYS
+        alone = predicted_gain(view, more, now=view.cores) if may_pay else None
         gain = gain if alone is None else dataclasses.replace(alone, is_alone=True)
     if more is None or costs is None or gain is None or gain.value < at.PAYS:
         return None
@@ -659,8 +698,8 @@ def more_workers(view: View) -> Config | None:
     # The fewest with which a script is about as fast as it can be.
     sizes = {max(view.workers + 1, round(more.num_workers / at.FEWER**n)) for n in range(32)}
     configs = [view.having(num_workers=count) for count in sorted(sizes)]
-    told = ((each, script_gain(view, each, loop=True)) for each in configs)
-    gains = [(each, gain.value) for each, gain in told if gain is not None]
+    found = ((each, script_gain(view, each, loop=True)) for each in configs)
+    gains = [(each, gain.value) for each, gain in found if gain is not None]
     best = max((value for _, value in gains), default=0.0)
     return next((each for each, value in gains if value >= NEAR * best), more)
 
@@ -689,13 +728,13 @@ def receive(view: View) -> Claim | None:
     costs = view.costs
     if costs is None or not _is_receiving(view, costs):
         return None
-    if not is_dear_to_receive(view) and too_many_workers(view) is not None:
+    if not is_expensive_to_receive(view) and too_many_workers(view) is not None:
         return None  # nothing is wrong with the batches: they are just too cheap to hand over
     share = min(1.0, costs.receive.wall_s / max(costs.wait_s, 1e-12))
     cost = min(share * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
     remedy, gain = _best_remedy(view, costs)
     if view.evidence.has_step and remedy is None and cost < at.BEARABLE:
-        return None  # what any step waits for a batch from a worker, and nothing mends it
+        return None  # what any step waits for a batch from a worker, and nothing fixes it
     tensors = view.evidence.target.batch_tensors
     what = f" of {tensors} tensors" if tensors else ""
     waits = ""
@@ -730,7 +769,7 @@ def _is_receiving(view: View, costs: Costs) -> bool:
     """Whether receiving is what main does, and main, or what it receives, is the limit."""
     if costs.receive.own_s < costs.dispatch.own_s:
         return False
-    return view.limit == "main" or is_dear_to_receive(view)
+    return view.limit == "main" or is_expensive_to_receive(view)
 
 
 def _waits(costs: Costs) -> bool:
@@ -750,7 +789,7 @@ def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     least_s = min(costs.receive.own_s, at.LEAST_RECEIVE_S)
-    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=Work(least_s)))
+    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=StageTime(least_s)))
 
 
 def lighter(view: View) -> Config | None:
@@ -798,7 +837,7 @@ def sampler(view: View) -> Claim | None:
         """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
 # once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from
 loader = DataLoader(dataset, sampler=indices, ...)""",
-        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=Work())),
+        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
     )
 
 

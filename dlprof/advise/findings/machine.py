@@ -1,4 +1,4 @@
-"""What the machine does to a loader: cores, memory that runs out, the way to the device."""
+"""What the machine does to a loader and a step: cores, memory, the way to the device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.claims import (
     Claim,
+    Gain,
     Place,
     bound,
     gain_of,
@@ -17,9 +18,10 @@ from dlprof.advise.findings.claims import (
     predicted_gain,
 )
 from dlprof.advise.findings.evidence import View
+from dlprof.advise.thresholds import FED_WAIT_FRACTION, PARALLEL
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
-from dlprof.records import Config, Failure, FailureKind, GpuUsage
+from dlprof.records import Config, Estimate, Failure, FailureKind, GpuUsage
 from dlprof.units import format_bytes, format_duration
 
 
@@ -105,8 +107,8 @@ loader = DataLoader(dataset, worker_init_fn=use_all_cpus, ...)""",
 
 def _pinned_cpus(view: View) -> int | None:
     """CPUs of the worker that has fewest, where that is fewer than the job's; else ``None``."""
-    told, machine = view.evidence.explanations(), view.evidence.machine
-    masks = (worker.affinity_cpus for explained in told for worker in explained.workers)
+    traced, machine = view.evidence.explanations(), view.evidence.machine
+    masks = (worker.affinity_cpus for explained in traced for worker in explained.workers)
     least = min((cpus for cpus in masks if cpus is not None), default=None)
     if least is not None and least < machine.affinity_cpus:
         return least
@@ -135,6 +137,10 @@ def neighbours(view: View) -> Claim | None:
         waited = f"run-queue delay was {share} of the time that the loader's processes could run"
     # Whether others want as good as all cores; so it seems where nobody counted them.
     crowded = runnable is None or runnable >= at.CROWD * view.evidence.machine.logical_cpus
+    if (costs := view.costs) is not None:
+        # Fetching or collating may, by itself, take longer than what others take of a batch.
+        largest_s = max(costs.fetch.cpu_s, costs.fetch.io_s, costs.collate.own_s)
+        crowded = crowded and largest_s <= lost * costs.making.wall_s
     had = view.usage.available_cpu_cores or view.usage.own_cpu_cores or view.cores
     return Claim(
         "Other processes take the cores",
@@ -145,18 +151,8 @@ def neighbours(view: View) -> Claim | None:
         fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
         "cores.",
         gain=predicted_gain(view, cores=max(view.cores, had), now=had),
-        place=Place.CROWD
-        if lost >= at.TAKES_OVER and crowded and not _has_larger_part(view, lost)
-        else Place.BEHIND,
+        place=Place.CROWD if lost >= at.TAKES_OVER and crowded else Place.BEHIND,
     )
-
-
-def _has_larger_part(view: View, lost: float) -> bool:
-    """Whether fetching or collating, by itself, takes longer than what others take of a batch."""
-    if view.costs is None:
-        return False
-    fetch, collate, making = view.costs.fetch, view.costs.collate, view.costs.making
-    return max(fetch.cpu_s, fetch.io_s, collate.own_s) > lost * making.wall_s
 
 
 def oversubscribed(view: View) -> Claim | None:
@@ -320,10 +316,10 @@ def limit(view: View) -> Claim | None:
         return None
     fewer = view.having(num_workers=view.workers // 2, prefetch_factor=1)
     needs = "" if used is None else f"It used {format_bytes(used)}. "
-    told = "" if failure is None else f"{failure.message} "
+    why = "" if failure is None else f"{failure.message} "
     return Claim(
         "The setting does not fit into memory",
-        f"{told}{needs}The limit is {format_bytes(room)}.",
+        f"{why}{needs}The limit is {format_bytes(room)}.",
         1.0 if failure is not None else 0.5,
         "",
         {"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
@@ -372,7 +368,7 @@ class Copying:
     """Copies of one configuration's batches, as evidence of a finding.
 
     Attributes:
-        copy_s: Seconds a batch that the copy takes on the device; the next if not told apart.
+        copy_s: Seconds a batch that the copy takes on the device; the next if not known.
         exposed_s: Seconds a batch in which the step waits for its copy.
         share: Share of the time that is exposed copying.
         batch_bytes: Of a batch; ``None`` where it isn't known.
@@ -406,9 +402,9 @@ def _is_pinned(view: View, copying: Copying) -> bool:
 
 
 def used_gpu(view: View) -> GpuUsage | None:
-    """What the card did that batches were copied to; ``None`` where it can't be told which.
+    """What the card did that batches were copied to; ``None`` where it isn't known which.
 
-    NVML's order is not CUDA's: the UUID that torch told joins them, or else the machine's
+    NVML's order is not CUDA's: the UUID that torch reported joins them, or else the machine's
     ``cuda_index``.
     """
     copies = view.copies
@@ -567,3 +563,93 @@ def device_neighbours(view: View) -> Claim | None:
 
 def _active(gpu: GpuUsage) -> float:
     return gpu.kernel_active_fraction or 0.0
+
+
+_APART = """# at the top of the script, before torch computes
+cores = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, cores[{workers}:])
+
+def keep_apart(worker_id):
+    os.sched_setaffinity(0, cores[:{workers}])
+
+loader = DataLoader(dataset, worker_init_fn=keep_apart, ...)"""
+
+
+def slowed(view: View) -> Claim | None:
+    """The workers' CPU use, or the pin thread, makes the step slower."""
+    script = view.evidence.script
+    found = None if script is None else script.loader.headroom
+    if script is None or found is None or not view.workers:
+        return None
+    share = found.slowed_fraction
+    if share.low is None or share.low <= 0 or share.value < FED_WAIT_FRACTION:
+        return None
+    threads = script.step_threads or 1.0
+    wanted = view.demand + threads + view.others
+    # From so much of the cores on, workers and step take them from each other.
+    contended = wanted > 0.9 * view.cores
+    pins = view.config.pin_memory and script.loader.copies is not None
+    why = "There are cores for both: they share caches and memory bandwidth."
+    if contended:
+        others = f", other processes {view.others:.1f}" if view.others >= 1 else ""
+        why = f"The workers want {view.demand:.1f} cores and the step {threads:.1f}{others}, and "
+        why += f"{view.cores:g} are there."
+    elif pins:
+        why = "There are cores for both: the pin thread takes turns with the step on the GIL."
+    fix, code = _fix(view, threads, contended=contended, pins=pins)
+    fed = view.limit == "consumer"
+    gain = Gain(estimate=_without(share), source="bound") if fed else None
+    behind = (
+        ""
+        if fed
+        else " While the loop waits for data, a faster step only waits longer: data come first."
+    )
+    now_s = found.step_s + share.value * found.period_s
+    return Claim(
+        "Loading slows the step itself",
+        f"The step takes {format_duration(now_s)} beside the workers, and "
+        f"{format_duration(found.step_s)} with the same data in memory while they rest: that is "
+        f"{percent(share.value)} of the time. {why}{behind}",
+        share.value,
+        "wanted_cores usable_cores",
+        {
+            "slowed_fraction": share.value,
+            "step_in_memory_s": found.step_s,
+            "step_cores": threads,
+            "rounds": found.rounds,
+        },
+        fix,
+        code,
+        gain=gain,
+        place=None if fed else Place.BEHIND,
+    )
+
+
+def _fix(view: View, threads: float, *, contended: bool, pins: bool) -> tuple[str, str]:
+    """In words, and what to paste."""
+    workers = max(1, min(round(view.demand), int(view.cores) - 1))
+    if contended and threads >= PARALLEL and view.cores >= 2:
+        left = max(1, int(view.cores - workers))
+        text = f"Leave cores to the workers: torch.set_num_threads({left}) in the script."
+        return f"{text} Also try fewer workers.", f"torch.set_num_threads({left})"
+    if contended and view.cores >= 2:
+        fewer = "Try fewer workers, or keep" if view.workers > 1 else "Keep"
+        text = f"{fewer} workers and step on cores of their own. Less work in the workers"
+        return f"{text} helps as well.", _APART.format(workers=workers)
+    if pins:
+        return (
+            "Try pin_memory=False: copies get slower, and the step gets its GIL back.",
+            "loader = DataLoader(dataset, pin_memory=False, ...)",
+        )
+    return "Try fewer workers, and less work in each of them.", ""
+
+
+def _without(share: Estimate) -> Estimate:
+    """Throughput of a loop that hardly waits, if its step were as fast as without loading."""
+
+    def gain(part: float) -> float:
+        return 1 / (1 - min(0.95, max(0.0, part)))
+
+    low = share.value if share.low is None else share.low
+    high = share.value if share.high is None else share.high
+    return Estimate(value=gain(share.value), low=gain(low), high=gain(high))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being made, how many are done, and of how many."""
+"""Called with what is being made, how many are done, and of how many."""
 
 
 def prepare(

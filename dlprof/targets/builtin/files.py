@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report to nobody."""
 
 
 def images_directory(count: int, progress: Progress = silent) -> Path:
@@ -144,20 +144,16 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
         temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
         try:
             make(temporary)
-            _rename(temporary, final)
+            try:
+                temporary.rename(final)
+            except OSError:
+                if not final.is_dir():  # else another run was first: its files are the same
+                    raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise _not_writable(root, name, error) from error
     return final
-
-
-def _rename(temporary: Path, final: Path) -> None:
-    try:
-        temporary.rename(final)
-    except OSError:
-        if not final.is_dir():  # else another run was first: its files are the same
-            raise
 
 
 def _remove_stale(root: Path, before: float) -> None:
@@ -178,13 +174,12 @@ def _not_writable(root: Path, name: str, error: OSError) -> FileError:
     return FileError(what, hint="Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare.")
 
 
-VOCABULARY = 20_000
 _ONSETS = ("b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v", "w")
 _VOWELS = ("a", "e", "i", "o", "u", "ea", "ou")
 _CODAS = ("", "", "", "n", "r", "s", "t", "nd", "ng", "l")
 
 
-def make_vocabulary(rng: random.Random, size: int = VOCABULARY) -> list[str]:
+def make_vocabulary(rng: random.Random, size: int = 20_000) -> list[str]:
     """Different words, the frequent ones shorter, as in languages."""
     words: dict[str, None] = {}
     while len(words) < size:

@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader, Dataset
 from dlprof.targets.builtin.files import images_directory
 from dlprof.targets.builtin.options import ImagesOptions
 
-BATCH_SIZE = 32
-
 Sample = tuple[torch.Tensor, int]
 
 
@@ -48,7 +46,7 @@ def make_loader(options: ImagesOptions, *, seed: int) -> DataLoader[Sample]:
     """The loader of the workload, shuffled as for training."""
     dataset = ImageFiles(images_directory(options.count), options.size, options.length)
     generator = torch.Generator().manual_seed(seed)
-    return DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, generator=generator)
+    return DataLoader(dataset, batch_size=32, shuffle=True, generator=generator)
 
 
 # Means and standard deviations of ImageNet, the usual normalisation.

@@ -15,14 +15,13 @@ from xml.etree import ElementTree as ET
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageOps
 
 TEXTURE_SIZE = (1280, 960)
-TEXTURES = 6
 # Sizes of ImageNet's training images: half are 500x375, with portraits and a wide spread.
 _COMMON_SIZES = ((500, 375), (500, 375), (500, 333), (375, 500), (333, 500), (400, 300))
 
 
-def make_textures(rng: random.Random, number: int = TEXTURES) -> list[Image.Image]:
+def make_textures(rng: random.Random) -> list[Image.Image]:
     """Large colour textures to cut pictures from; about 0.2 s each."""
-    return [_texture(rng) for _ in range(number)]
+    return [_texture(rng) for _ in range(6)]
 
 
 def cut_picture(
@@ -63,7 +62,9 @@ def _texture(rng: random.Random) -> Image.Image:
     # scaling a cut down to its size takes the finest away.
     detail = _octaves(rng, last=960, decay=1.15, contrast=4.0)
     smooth = _octaves(rng, last=12, decay=0.5, contrast=2.5)
-    mask = _octaves(rng, last=48, decay=0.7, contrast=2.5).point(_steepen)
+    mask = _octaves(rng, last=48, decay=0.7, contrast=2.5).point(
+        lambda value: max(0, min(255, int((value - 90) * 5)))
+    )
     brightness = Image.composite(detail, smooth, mask)
     _draw_shapes(rng, brightness)
     chroma = [_octaves(rng, last=240, decay=0.8, contrast=1.0) for _ in range(2)]
@@ -89,10 +90,6 @@ def _noise(rng: random.Random, cells: int) -> Image.Image:
     size = (cells * 4 // 3 + 1, cells)
     noise = Image.frombytes("L", size, rng.randbytes(size[0] * size[1]))
     return noise.resize(TEXTURE_SIZE, Image.Resampling.BICUBIC)
-
-
-def _steepen(value: float) -> int:
-    return max(0, min(255, int((value - 90) * 5)))
 
 
 def _draw_shapes(rng: random.Random, picture: Image.Image) -> None:
@@ -137,10 +134,9 @@ def make_voc(
     for number, name in enumerate(names):
         size = picture_size(rng)
         picture = cut_picture(rng, textures, size)
-        objects = [
-            (rng.choices(VOC_CLASSES, weights)[0], _box(rng, size))
-            for _ in range(_object_count(rng))
-        ]
+        # VOC2012 has 2.4 objects a picture on average, and many pictures have one.
+        count = min(12, 1 + int(rng.expovariate(1 / 2.0)))
+        objects = [(rng.choices(VOC_CLASSES, weights)[0], _box(rng, size)) for _ in range(count)]
         for label, box in objects:
             _paste_object(rng, picture, textures, label, box)
         save_jpeg(rng, picture, directory / "JPEGImages" / f"{name}.jpg")
@@ -171,11 +167,6 @@ def annotation_xml(filename: str, size: tuple[int, int], objects: list[Object]) 
     return ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _object_count(rng: random.Random) -> int:
-    """Objects per picture: VOC2012 has 2.4 on average, many pictures have one."""
-    return min(12, 1 + int(rng.expovariate(1 / 2.0)))
-
-
 def _box(rng: random.Random, size: tuple[int, int]) -> Box:
     width = rng.randint(size[0] // 10, size[0] * 2 // 3)
     height = rng.randint(size[1] // 10, size[1] * 2 // 3)
@@ -184,11 +175,7 @@ def _box(rng: random.Random, size: tuple[int, int]) -> Box:
 
 
 def _paste_object(
-    rng: random.Random,
-    picture: Image.Image,
-    textures: list[Image.Image],
-    label: str,
-    box: Box,
+    rng: random.Random, picture: Image.Image, textures: list[Image.Image], label: str, box: Box
 ) -> None:
     """Paste an ellipse of another texture, in a tint that belongs to the class."""
     size = (box[2] - box[0], box[3] - box[1])

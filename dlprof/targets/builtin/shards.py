@@ -15,8 +15,6 @@ from dlprof.targets.builtin.files import shards_directory
 from dlprof.targets.builtin.images import training_image
 from dlprof.targets.builtin.options import ShardsOptions
 
-BATCH_SIZE = 32
-
 Sample = tuple[torch.Tensor, int]
 
 
@@ -56,4 +54,4 @@ def make_loader(options: ShardsOptions, *, seed: int) -> DataLoader[Sample]:
     del seed
     directory = shards_directory(options.count, options.shards)
     passes = max(1, round(options.length / options.count))
-    return DataLoader(TarShards(directory, options.size, passes), batch_size=BATCH_SIZE)
+    return DataLoader(TarShards(directory, options.size, passes), batch_size=32)

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from dlprof.targets.builtin.options import SyntheticOptions
 
-BATCH_SIZE = 32
 # Hashed in one go; below 2048 bytes hashlib keeps the GIL, as most Python code does.
 _CHUNK = bytes(2047)
 _MASK = 2**64 - 1
@@ -52,7 +51,7 @@ def make_loader(options: SyntheticOptions, *, seed: int) -> DataLoader[Sample]:
     """The loader of the workload; its order is the index order, so ``seed`` changes nothing."""
     del seed
     dataset = SyntheticStream(options) if options.iterable else SyntheticDataset(options)
-    return DataLoader(dataset, batch_size=BATCH_SIZE)
+    return DataLoader(dataset, batch_size=32)
 
 
 def make_sample(options: SyntheticOptions, index: int) -> Sample:

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 from dlprof.targets.builtin.files import text_directory
 from dlprof.targets.builtin.options import TextOptions
 
-BATCH_SIZE = 64
 PADDING, UNKNOWN = 0, 1
 # Where training pipelines cut documents.
 MAX_TOKENS = 512
@@ -62,7 +61,7 @@ def tokenise(line: str, vocabulary: dict[str, int]) -> list[int]:
 
 
 def collate(lines: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Pad to the longest line; the lengths tell what is padding."""
+    """Pad to the longest line; the lengths say what is padding."""
     return {
         "tokens": pad_sequence(list(lines), batch_first=True, padding_value=PADDING),
         "lengths": torch.tensor([len(line) for line in lines]),
@@ -73,6 +72,4 @@ def make_loader(options: TextOptions, *, seed: int) -> DataLoader[torch.Tensor]:
     """The loader of the workload, shuffled as for training."""
     dataset = TextLines(text_directory(options.lines, options.words), options.length)
     generator = torch.Generator().manual_seed(seed)
-    return DataLoader(
-        dataset, batch_size=BATCH_SIZE, shuffle=True, generator=generator, collate_fn=collate
-    )
+    return DataLoader(dataset, batch_size=64, shuffle=True, generator=generator, collate_fn=collate)

@@ -17,8 +17,6 @@ from dlprof.targets.builtin.images import to_tensor
 from dlprof.targets.builtin.options import VocOptions
 from dlprof.targets.builtin.pictures import VOC_CLASSES
 
-BATCH_SIZE = 16
-
 Labels = dict[str, torch.Tensor]
 Sample = tuple[torch.Tensor, Labels]
 Batch = tuple[list[torch.Tensor], list[Labels]]
@@ -92,4 +90,4 @@ def make_loader(options: VocOptions, *, seed: int) -> DataLoader[Sample]:
     sampler = WeightedRandomSampler(
         balanced_weights(annotations), num_samples=options.length, generator=generator
     )
-    return DataLoader(dataset, batch_size=BATCH_SIZE, sampler=sampler, collate_fn=collate)
+    return DataLoader(dataset, batch_size=16, sampler=sampler, collate_fn=collate)

@@ -167,10 +167,7 @@ def read_workload(file: str, data: str) -> Workload:
         ) from None
     except (yaml.YAMLError, RecursionError) as error:
         why = quoted(" ".join(str(error).split()))
-        raise UsageError(
-            f"{quoted(file)} is no YAML: {why}",
-            hint="Correct the file.",
-        ) from None
+        raise UsageError(f"{quoted(file)} is no YAML: {why}", hint="Correct the file.") from None
     found = found.get("workload", found) if isinstance(found, dict) else {}
     given = {name: found.get(name) or {} for name in _TAKEN}
     if not given["reader"]:

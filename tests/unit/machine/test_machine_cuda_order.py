@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.machine.nvidia import HIDDEN, SPLIT, UNSURE, card_of, cuda_indices
+from dlprof.machine.nvidia import HIDDEN, SPLIT, UNSURE, cuda_indices
 from dlprof.records import GpuInfo
 
 
@@ -60,10 +60,3 @@ def test_any_text_gives_each_card_an_index_or_a_reason(text: str) -> None:
     assert set(found) | set(reasons) == {card.uuid for card in _ALIKE}
     assert not set(found) & set(reasons)
     assert sorted(found.values()) == sorted(set(found.values()))
-
-
-def test_torchs_uuid_finds_its_card() -> None:
-    assert card_of("b123-4567", _UNLIKE) == _UNLIKE[1]
-    assert card_of("GPU-B123-4567", _UNLIKE) == _UNLIKE[1]
-    assert card_of("", _UNLIKE) is None
-    assert card_of("b123", _UNLIKE) is None

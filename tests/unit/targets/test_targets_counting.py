@@ -13,7 +13,6 @@ from torch.nn.utils.rnn import pack_sequence
 from dlprof.targets.counting import (
     SampleCounter,
     count_bytes,
-    count_samples,
     count_tensors,
     sample_digests,
 )
@@ -108,6 +107,10 @@ def test_a_loader_s_batches_are_all_counted_in_the_same_place(
     assert [count(make(n)) for n in (8, 8, 1, 3, 2)] == [8, 8, 1, 3, 2]
 
 
+def count_samples(batch: object, batch_size: int | None = None) -> int | None:
+    return SampleCounter(batch_size)(batch)
+
+
 def test_a_batch_with_a_figure_of_the_whole_is_no_single_sample() -> None:
     tokens = {"input_ids": torch.zeros(32, 9), "mask": torch.zeros(32, 9), "ntokens": 288}
     assert count_samples(tokens) == 32
@@ -121,7 +124,7 @@ def test_a_length_that_stays_the_same_is_not_that_of_the_samples_where_two_other
     ]
     assert [count(batch) for batch in batches[:1] * 9] == [5] * 9  # as looked at again
     assert [count(batch) for batch in batches] == [5, 12, 4, 6, 5]
-    assert count.told == ", by the length of batch['x']"
+    assert count.wording == ", by the length of batch['x']"
     known = SampleCounter(5)
     assert [known(batch) for batch in batches] == [5] * 5
 
@@ -137,7 +140,7 @@ def test_a_length_that_stays_the_same_is_not_that_of_the_samples_where_two_other
 def test_an_image_that_nobody_batches_is_one_sample(sample: object) -> None:
     count = SampleCounter()
     assert [count(sample), count(sample)] == [1, 1]
-    assert not count.told
+    assert not count.wording
 
 
 def test_a_batch_of_one_or_three_is_no_image() -> None:
@@ -247,7 +250,7 @@ def test_a_first_batch_of_one_sample_does_not_say_how_all_are_counted(
     count = SampleCounter()
     first = count(batch_of(1))
     assert [count(batch_of(n)) for n in (10, 1, 3)] == [10, 1, 3]
-    assert count.told == f", by the length of batch{told}"
+    assert count.wording == f", by the length of batch{told}"
     assert count.earlier == earlier
     assert first == 1 or earlier == 1
 

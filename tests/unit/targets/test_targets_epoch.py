@@ -113,7 +113,7 @@ def test_a_closed_gate_draws_no_further_index() -> None:
 
     gate = EpochGate()
     gate.reopen(limit=1)
-    assert list(GatedIndices(Batches(), gate, len)) == [[0]]
+    assert list(GatedIndices(Batches(), gate, list)) == [[0]]
     assert drawn == [0]
 
 

@@ -1,14 +1,15 @@
-"""What a dataset weighs: sent to each worker, and copied by it."""
+"""What is due to the dataset: it weighs much in each worker, or some workers get no data."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.findings import loader
-from dlprof.advise.findings.claims import Claim, Gain, Place, bound
+from dlprof.advise.findings.claims import Claim, Gain, Place, bound, gain_of
 from dlprof.advise.findings.evidence import View
+from dlprof.advise.thresholds import PAYS
 from dlprof.model import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
 from dlprof.units import counted, format_bytes, format_duration
@@ -17,12 +18,7 @@ _SENT_S, _SENT_LATER_S = 0.5, 2.0
 """Seconds that sending the dataset to all workers takes, from which it is worth a word: by the
 start method of now, and by the one that Python 3.14 takes."""
 
-_COPIED_SHARE = 0.05
-"""Share of the available memory that workers come to copy, likewise."""
 
-_MOST_OF_IT = 0.4
-"""Share of the start of the workers, from which sending the dataset comes before it."""
-_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 _ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")
 
 _TENSORS = """# one array instead of an object for each sample; texts are bytes with offsets
@@ -52,7 +48,8 @@ def heavy(view: View) -> Claim | None:
     sent_s, method = _sent_s(weight) * workers, _method(view)
     copied, now = workers * weight.object_bytes, method != "fork"
     room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
-    fills = room is not None and copied >= _COPIED_SHARE * room
+    # Or where workers come to copy a twentieth of the available memory.
+    fills = room is not None and copied >= 0.05 * room
     if sent_s < (_SENT_S if now else _SENT_LATER_S) and not (fills and not now):
         return None
     share = _share(view) if now else 0.0
@@ -101,14 +98,15 @@ def leads_start(view: View) -> bool:
     if weight is None or _method(view) == "fork" or not loader.starting_leads(view):
         return False
     sent_s = _sent_s(weight) * view.workers
-    return sent_s >= max(_SENT_S, _MOST_OF_IT * loader.turn(view)[0])
+    # Where sending the dataset is most of what starting the workers takes, it comes before that.
+    return sent_s >= max(_SENT_S, 0.4 * loader.turn(view)[0])
 
 
 def first_batches(view: View) -> Mapping[str, Mapping[str, float]]:
     """Predicted seconds to the first batch, by start method and ``num_workers``."""
     weight = view.evidence.weight
     starts = () if weight is None else weight.starts
-    counts = sorted({*_COUNTS, view.workers} - {0})
+    counts = sorted({1, 2, 4, 8, 16, 32, 64, view.workers} - {0})
     return {
         each.method: {str(n): round(first_batch_s(each, n, cores=view.cores), 3) for n in counts}
         for each in starts
@@ -191,3 +189,98 @@ def _is_slow(first: AttributeWeight) -> bool:
     """Whether it takes far longer than its size explains: it computes when it is pickled."""
     size: Any = max(first.pickled_bytes, first.object_bytes)
     return bool(first.failure) or (first.pickle_s > 1.0 and size < (1 << 20))
+
+
+_LISTED = 8
+
+_HUGGING_FACE = """# one shard for each worker, or a multiple of that
+dataset = dataset.to_iterable_dataset(num_shards={shards})  # of a map-style dataset
+dataset = dataset.reshard()  # of a streaming one: Parquet row groups become shards"""
+
+_STRIDED = """# worker w of n takes shards w, w + n, w + 2n, …: no division that leaves some without
+info = torch.utils.data.get_worker_info()
+shards = self.shards if info is None else self.shards[info.id :: info.num_workers]"""
+
+
+def unfed(view: View) -> Claim | None:
+    """Some workers of an iterable dataset get no data, or almost none."""
+    starved, workers = starved_workers(view), view.workers
+    if not starved:
+        return None
+    fed = workers - len(starved)
+    shards = None if view.evidence.weight is None else view.evidence.weight.shards
+    few = shards is not None and shards < workers
+    fewer = view.having(num_workers=fed)
+    # What all workers would bring over those that are fed.
+    now = 0.0 if view.costs is None else view.costs.rate(fewer, view.available)
+    whole = None
+    if view.costs is not None and now > 0:
+        whole = bound(view.costs.rate(view.config, view.available) / now)
+    gain = gain_of(view, fewer)
+    pays = whole is not None and whole.value >= PAYS
+    count = 0 if view.explained is None else view.explained.batches
+    none = all(_made(view, each) == 0 for each in starved)
+    why = "the dataset splits its data so that they get none"
+    if few:
+        why = f"the dataset has {counted(shards or 0, 'shard')} for {workers} workers"
+    elif shards is not None:
+        why = f"the dataset has {shards} shards, but its split leaves these workers without"
+    more = "Cut the data into more shards, a multiple of ranks times workers"
+    if not few:
+        more = "Split by worker so that each gets a share: shards w, w + n, w + 2n, …"
+    brings = f" (predicted {whole.value:.2f}x)" if whole is not None and pays else ""
+    return Claim(
+        f"{len(starved)} of {workers} workers get {'no' if none else 'almost no'} data",
+        f"{_named(starved)} gave {'none' if none else 'almost none'} of {count:,} batches: {why}.",
+        (whole.saved if whole is not None else 0.0) if pays else 0.0,
+        "num_workers",
+        {
+            "fed_workers": fed,
+            "starved_workers": list(starved),
+            "batches_by_worker": [_made(view, each) for each in range(workers)],
+            "shards": shards,
+            "more_shards_gain": None if whole is None else whole.value,
+        },
+        f"{more}{brings}. Or set num_workers={fed}, which does as well as {workers} now.",
+        code=_split(view, shards) if pays else "",
+        config=None if pays else fewer,
+        gain=whole if pays else gain,
+    )
+
+
+def starved_workers(view: View) -> tuple[int, ...]:
+    """Workers that made no batch, or almost none, while each other one made several."""
+    explained = view.explained
+    if explained is None or view.evidence.target.kind != "iterable" or view.workers < 2:
+        return ()
+    made = [_made(view, each) for each in range(view.workers)]
+    # In order, workers are asked in turns: one that gives little has ended. Out of order, it may
+    # be slow.
+    most = max(made)
+    # Batches of a worker over those of the one that gave most, up to which it counts as starved.
+    limit = 0.1 * most if view.config.in_order else 0
+    starved = tuple(each for each, batches in enumerate(made) if batches <= limit)
+    rest = [batches for batches in made if batches > limit]
+    # So many of each worker that is fed, before others count as starved.
+    clear = bool(rest) and min(rest) >= 3
+    return starved if clear else ()
+
+
+def _made(view: View, worker: int) -> int:
+    workers = () if view.explained is None else view.explained.workers
+    return next((each.batches for each in workers if each.worker == worker), 0)
+
+
+def _named(workers: Sequence[int]) -> str:
+    names = [str(each) for each in workers[:_LISTED]]
+    if len(workers) == 1:
+        return f"Worker {names[0]}"
+    if len(workers) > _LISTED:
+        return f"Workers {', '.join(names)} and {len(workers) - _LISTED} more"
+    return f"Workers {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _split(view: View, shards: int | None) -> str:
+    if view.evidence.target.dataset.startswith("datasets."):
+        return _HUGGING_FACE.format(shards=view.workers)
+    return _STRIDED if shards is None or shards >= view.workers else ""
