@@ -154,11 +154,8 @@ def observe(
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
     computing = NOISY_LOG_SD if trial.noisy else computing
-    between, within = math.hypot(WAITING_LOG_SD, share * computing), 0.0
-    if steady.low is None or steady.high is None:
-        between = NOISY_LOG_SD
-    else:
-        within = (steady.high - steady.low) / (4 * steady.value)  # about two errors to each side
+    between, within = math.hypot(WAITING_LOG_SD, share * computing), steady.log_sd
+    within = NOISY_LOG_SD if within is None else within
     return ObservedRate(
         key=trial.config.key,
         block=trial.repetition,
@@ -180,7 +177,8 @@ def _cpu_share(trial: Trial, wait: float | None) -> float:
     """
     own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
     workers, delayed = trial.config.num_workers, trial.usage.run_queue_wait_fraction or 0.0
-    most = min(max(1, workers), available or math.inf) * max(0.0, 1 - delayed)
+    cores = math.inf if available is None else available  # 0 where others left it none
+    most = min(max(1, workers), cores) * max(0.0, 1 - delayed)
     share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
     if wait is None:
         return share
