@@ -68,6 +68,11 @@ TAIL_DF = 4.0
 """Degrees of freedom of the errors, and of what is known beforehand of their spread: 3 to 5 is what
 moderated variances commonly estimate (Smyth 2004, limma)."""
 
+_NOISY_DF = 2.0
+"""The same of trials that are noisy or too short for an interval: what others do to those of one
+configuration was a standard deviation of 10 % in one run and of 50 % in another, so that where few
+are repeated little is known of it."""
+
 SPEED_EXPONENT, SPEED_EXPONENT_SD = 0.85, 0.25
 """How a computing loader's rate follows its cores' speed: 0.67 to 1.13 measured, 0.2 of zlib."""
 
@@ -113,6 +118,7 @@ class ObservedRate:
         block: Number of the interleaved block.
         log_rate: Natural logarithm of the rate.
         log_sd: How far off the figure may be expected to lie, before any repeat is seen.
+        df: How surely that is known, as degrees of freedom.
         group: Configurations of one group have the same rate by construction; empty for one
             that stands alone.
         whole_epochs: Whether the rate covers whole epochs, turnovers included.
@@ -125,6 +131,7 @@ class ObservedRate:
     block: int
     log_rate: float
     log_sd: float = COMPUTING_LOG_SD
+    df: float = TAIL_DF
     group: str = ""
     whole_epochs: bool = False
     cpu_share: float = 1.0
@@ -154,13 +161,14 @@ def observe(
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
     computing = NOISY_LOG_SD if trial.noisy else computing
-    between, within = math.hypot(WAITING_LOG_SD, share * computing), steady.log_sd
-    within = NOISY_LOG_SD if within is None else within
+    between = math.hypot(WAITING_LOG_SD, share * computing)
+    within = NOISY_LOG_SD if steady.log_sd is None else steady.log_sd
     return ObservedRate(
         key=trial.config.key,
         block=trial.repetition,
         log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
         log_sd=min(max(between, within, _LEAST_LOG_SD), _MOST_LOG_SD),
+        df=_NOISY_DF if trial.noisy or steady.log_sd is None else TAIL_DF,
         group="" if trial.whole_epochs else _steady_group(trial.config),
         whole_epochs=trial.whole_epochs,
         cpu_share=share,
@@ -236,12 +244,12 @@ class _Level:
 
     Attributes:
         fixed: What is left of it where that is 0.
-        slopes: How it follows what all have in common.
+        slopes: How it follows what all have in common, by place, where it does.
         variance: Of what is its own.
     """
 
     fixed: float
-    slopes: tuple[float, ...]
+    slopes: Mapping[int, float]
     variance: float
 
 
@@ -316,7 +324,7 @@ class Belief:
     def log_error(self, key: str) -> float:
         """Standard error of one log rate."""
         level = self._levels[self.groups[key]]
-        return math.sqrt(self._variance(level.slopes) + level.variance)
+        return math.sqrt(_variance(level.slopes, self._common) + level.variance)
 
     def ratio(self, key: str, other: str) -> Estimate:
         """Rate of one configuration over that of another."""
@@ -327,8 +335,8 @@ class Belief:
         if self.groups[key] == self.groups[other]:
             return 0.0
         one, two = self._levels[self.groups[key]], self._levels[self.groups[other]]
-        apart = [a - b for a, b in zip(one.slopes, two.slopes, strict=True)]
-        return math.sqrt(self._variance(apart) + one.variance + two.variance)
+        apart = _added(one.slopes, two.slopes, -1.0)
+        return math.sqrt(_variance(apart, self._common) + one.variance + two.variance)
 
     def gap(self, key: str, other: str) -> Gap:
         """By how much one log rate is above another."""
@@ -349,7 +357,8 @@ class Belief:
         levels: dict[str, _Level] = {}
         for key, each in there.items():
             here = self._levels[self.groups[key]]
-            slopes = (*(each.follows * slope for slope in here.slopes), each.by_speed)
+            slopes = {i: each.follows * a for i, a in here.slopes.items()}
+            slopes[len(self._common)] = each.by_speed
             variance = each.follows**2 * here.variance + each.log_sd**2
             levels.setdefault(
                 self.groups[key], _Level(fixed=here.fixed, slopes=slopes, variance=variance)
@@ -364,9 +373,6 @@ class Belief:
             _common=[*([*row, 0.0] for row in self._common), [*speed, log_speed_sd**2]],
         )
 
-    def _variance(self, slopes: Sequence[float]) -> float:
-        return _variance(dict(enumerate(slopes)), self._common)
-
 
 def shortfall(gaps: Iterable[Gap]) -> float:
     """By how much one log rate may be below the best of others, with ``PROBABILITY`` at most.
@@ -380,20 +386,28 @@ def shortfall(gaps: Iterable[Gap]) -> float:
     """
     known = list(gaps)
 
-    def risk(bound: float) -> float:
-        return math.fsum(gap.chance(bound) for gap in known)
+    def excess(bound: float) -> float:
+        risk = math.fsum(gap.chance(bound) for gap in known)
+        return math.log(max(risk, 1e-12) / (1 - PROBABILITY))
 
     low, high = 0.0, NEAR_LOG
-    if risk(low) <= 1 - PROBABILITY:
+    if (below := excess(low)) <= 0:
         return 0.0
-    while risk(high) > 1 - PROBABILITY:
-        low, high = high, 2 * high
+    while (above := excess(high)) > 0:
+        low, high, below = high, 2 * high, above
         if high > 4 * _LARGEST_LOG:
             return math.inf
-    # To within so much of a log rate a bound is found.
+    # To within so much of a log rate a bound is found: where the chord between both ends is 0; an
+    # end that stays counts half the next time (the Illinois method).
+    moved = 0
     while high - low > 1e-5:
-        middle = (low + high) / 2
-        low, high = (middle, high) if risk(middle) > 1 - PROBABILITY else (low, middle)
+        middle = high - above * (high - low) / (above - below)
+        middle = min(max(middle, low + 2e-6), high - 2e-6)
+        found = excess(middle)
+        if found > 0:
+            low, below, above, moved = middle, found, above / (2 if moved > 0 else 1), 1
+        else:
+            high, above, below, moved = middle, found, below / (2 if moved < 0 else 1), -1
     return high
 
 
@@ -470,7 +484,8 @@ class _Fit:
         # What blocks may drift by in the first round.
         self._block_variance = 0.2**2
         self._scale = 1.0
-        self._df, self._predicted_df = TAIL_DF, TAIL_DF
+        self._known_df = statistics.fmean(o.df for o in observations) if observations else TAIL_DF
+        self._df, self._predicted_df = self._known_df, TAIL_DF
         measured = [group for group, numbers in self._by_group.items() if numbers]
         for _ in range(8):
             self.cost = self._reweigh(*self._solve(measured))
@@ -536,7 +551,6 @@ class _Fit:
         Args:
             groups: Those that were measured at least: the others say nothing of what is common.
         """
-        size = self._size
         matrix, right = self._beforehand()
         parts: dict[str, _Level] = {}
         for group in groups:
@@ -557,9 +571,10 @@ class _Fit:
                 right[i] -= a * offset / total
                 for j, b in own.items():
                     matrix[i][j] -= a * b / total
-            slopes = [part.get(i, 0.0) - own.get(i, 0.0) / total for i in range(size)]
             parts[group] = _Level(
-                fixed=log_rate + offset / total, slopes=tuple(slopes), variance=1 / total
+                fixed=log_rate + offset / total,
+                slopes=_added(part, own, -1 / total),
+                variance=1 / total,
             )
         common = _inverted(matrix)
         found = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in common]
@@ -596,7 +611,7 @@ class _Fit:
             if group in self._predicted:
                 log_rate, part, _ = self._prior(group)
                 off = level - log_rate - math.fsum(found[i] * a for i, a in part.items())
-                apart = {i: a - part.get(i, 0.0) for i, a in enumerate(levels[group].slopes)}
+                apart = _added(levels[group].slopes, part, -1.0)
                 open_ = _variance(apart, common) + levels[group].variance
                 one = known**2 * (1 if self._predicted[group].place is None else _OWN_SHARE)
                 self._trust[group] = trust(self._trust[group], off**2 / one, open_ / one)
@@ -622,8 +637,8 @@ class _Fit:
             self._steps[step] = trust(self._steps[step], (off / spread) ** 2, open_)
         count = self._blocks
         free = max(0, len(self._seen) - sum(map(bool, self._by_group.values())) - max(0, count - 1))
-        self._df = TAIL_DF + free
-        self._scale = (TAIL_DF + squares) / (TAIL_DF + free) if free else 1.0
+        self._df = self._known_df + free
+        self._scale = (self._known_df + squares) / self._df if free else 1.0
         for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
             square = (found[place] / sd) ** 2
             costs.append(_surprise(square, TAIL_DF))
@@ -648,6 +663,11 @@ def _surprise(square: float, df: float) -> float:
 def _trust(square: float) -> float:
     """Weight of a prediction that is off by the square of so many standard deviations."""
     return (_MODEL_TAIL_DF + 1) / (_MODEL_TAIL_DF + square)
+
+
+def _added(one: Mapping[int, float], other: Mapping[int, float], factor: float) -> dict[int, float]:
+    """The sum of some slopes and of others times a factor."""
+    return {i: one.get(i, 0.0) + factor * other.get(i, 0.0) for i in {**one, **other}}
 
 
 def _variance(slopes: Mapping[int, float], common: Sequence[Sequence[float]]) -> float:
@@ -675,7 +695,7 @@ def _between(nodes: Sequence[float], place: float) -> tuple[dict[int, float], fl
 
 
 def _at(level: _Level, common: Sequence[float]) -> float:
-    return level.fixed + math.fsum(a * b for a, b in zip(level.slopes, common, strict=True))
+    return level.fixed + math.fsum(a * common[i] for i, a in level.slopes.items())
 
 
 def _groups(observations: Iterable[ObservedRate], expected: ExpectedRates | None) -> dict[str, str]:
@@ -735,13 +755,24 @@ def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:
 
 
 def _inverted(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Inverse of a positive definite matrix by Gauss-Jordan elimination (needs no pivoting)."""
-    size = len(matrix)
-    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
-    for i, pivot_row in enumerate(rows):
-        pivot = pivot_row[i]
-        rows[i] = [value / pivot for value in pivot_row]
-        for k, row in enumerate(rows):
-            if k != i and row[i]:
-                rows[k] = [a - row[i] * b for a, b in zip(row, rows[i], strict=True)]
-    return [row[size:] for row in rows]
+    """Inverse of a positive definite matrix: that of its Cholesky factor, times itself."""
+    size, factor = len(matrix), list[list[float]]()
+    for row in matrix:
+        found: list[float] = []
+        for other in factor:
+            rest = row[len(found)] - sum(map(operator.mul, found, other))
+            found.append(rest / other[-1])
+        rest = row[len(found)] - sum(map(operator.mul, found, found))
+        found.append(math.sqrt(max(rest, 1e-12 * row[len(found)])))
+        factor.append(found)
+    columns: list[list[float]] = []  # of the factor's inverse, from the diagonal on
+    for k in range(size):
+        column = [1 / factor[k][k]]
+        for row in factor[k + 1 :]:
+            column.append(-sum(map(operator.mul, row[k:-1], column)) / row[-1])
+        columns.append(column)
+    result = [[0.0] * size for _ in range(size)]
+    for i, column in enumerate(columns):
+        for j in range(i + 1):
+            result[i][j] = result[j][i] = sum(map(operator.mul, column, columns[j][i - j :]))
+    return result

@@ -390,7 +390,35 @@ def test_a_trial_is_as_sure_as_what_it_does() -> None:
     assert wide is not None
     assert noisy.log_sd == pytest.approx(NOISY_LOG_SD, rel=0.01)
     assert short.log_sd == NOISY_LOG_SD
-    assert wide.log_sd == pytest.approx(0.25)
+    assert wide.log_sd == pytest.approx(math.log(1.5 / 0.5) / (2 * 1.96))
+
+
+def test_a_starved_window_is_no_sign_of_waiting() -> None:
+    """Others left no core, so that the loader's own CPU time says nothing of what it does."""
+    starved = with_usage(0, own_cpu_cores=0.0, available_cpu_cores=0.0)
+    assert starved.cpu_share == 1.0
+
+
+def test_noisy_trials_that_nobody_repeated_make_nothing_sure() -> None:
+    """Each seen once beside busy neighbors, at 2.5 times the other's rate: chance may do that."""
+    pair = [
+        observe(trial(config(workers), rate, samples_per_s=Estimate(value=rate), noisy=True))
+        for workers, rate in ((1, 462.0), (3, 1179.0))
+    ]
+    belief = believe([each for each in pair if each is not None])
+    one, three = config(1).key, config(3).key
+    assert 1 - math.exp(-shortfall([belief.gap(one, three)])) > 0.15
+    steady = believe(seen({"one": [462] * 4, "three": [1179] * 4}, log_sd=0.05))
+    assert shortfall([steady.gap("one", "three")]) == 0
+
+
+def test_a_trial_that_contradicts_the_others_counts_though_its_interval_has_no_end() -> None:
+    """Of two trials one says 15 times as much, to within 477 and infinity."""
+    rates = [Estimate(value=64.3, low=44.1, high=118.9), Estimate(value=954, low=477, high=1e6)]
+    made = [observe(trial(config(0), each.value, samples_per_s=each, noisy=True)) for each in rates]
+    both = [dataclasses.replace(each, block=n) for n, each in enumerate(made) if each is not None]
+    assert both[1].log_sd < 2 * NOISY_LOG_SD
+    assert 75 < believe(both).rate(config(0).key).value < 500
 
 
 def test_observe_takes_another_rate_where_told() -> None:
