@@ -48,10 +48,11 @@ class Estimate:
         """
         if self.low is None or self.high is None or not self.value > 0:
             return None
-        down = math.log(self.value / self.low) if self.low > 0 else math.inf
-        up = math.log(self.high / self.value) if self.high > 0 else math.inf
+        middle = math.log(self.value)
+        down = middle - math.log(self.low) if self.low > 0 else math.inf
+        up = math.log(self.high) - middle if self.high > 0 else math.inf
         near, far = sorted((max(0.0, down), max(0.0, up)))
-        near = min(near, 700.0)  # the largest logarithm of a quotient
+        near = min(near, 1500.0)  # no logarithms are further apart
         return (near + min(far, max(near, math.log(4)))) / (2 * 1.96)
 
     @property
