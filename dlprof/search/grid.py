@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dlprof.records import Config, Plan, Trial
 from dlprof.search.space import by_importance, expected_survivors
@@ -60,17 +60,38 @@ class Stop:
     reason: StopReason
 
 
+class _Standing(NamedTuple):
+    """What may be the best by the trials so far.
+
+    Attributes:
+        belief: About all of them.
+        working: What did not fail, cheapest first.
+        pick: What would be chosen.
+        gaps: By how much each that isn't the same is above that; those first that narrow the
+            certificate most for their time.
+        rivals: Those of them that are worth a trial, in that order.
+    """
+
+    belief: Belief
+    working: Sequence[Config]
+    pick: Config
+    gaps: Mapping[Config, Gap]
+    rivals: Sequence[Config]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GridSearch:
     """Randomised blocks: first all of the plan, then the choice and what may be better.
 
     The first block holds every configuration of the plan, but for the least important ones where
-    trials cost more than was planned. A later one holds what would be chosen by then, and those
-    that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
-    measured, too; it ends when none could be better by more than ``NEAR``. Where the user asks for
-    a number of repeats, every block holds all that may be the best. Within a block the order is
-    random, but that a model's best is measured first of all, and where time may not suffice: there
-    the most important come first, and in a later block the fastest.
+    trials cost more than was planned, and for those that a model's best leaves little hope. A later
+    one holds what would be chosen by then, and those that could be better by most (Kalyanakrishnan
+    et al. 2012), of what a model predicted and nobody measured, too. None takes a greater share of
+    what is left of the budget than the probability that it is better by more than ``NEAR``: it ends
+    when nothing is worth that, or could be better by so much. Where the user asks for a number of
+    repeats, every block holds all that may be the best. Within a block the order is random, but in
+    the first one by a model, where its best comes first and few workers before many, and where time
+    may not suffice: there the most important come first, and in a later block the fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -102,19 +123,24 @@ class GridSearch:
         trials = [trial for trial in measured if trial.config in planned]
         tried = {trial.config for trial in trials}
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
-        due = 0
-        if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
-            seen = (belief.blocks[each.key] for each in self._members(trials, 1))
+        left_s, due = math.inf if remaining_s is None else remaining_s, 0
+        if untried and remaining_s is not None and (found := self._standing(trials, left_s)):
+            members = self._members(trials, 1, found)
+            seen = (found.belief.blocks[each.key] for each in members)
             due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
-        left_s = math.inf if remaining_s is None else remaining_s
+            if self.expected is not None and self.plan.take_turns:
+                kept = {*found.rivals, self.plan.present}
+                untried = [c for c in untried if not c.num_workers or c in kept]
         room = SweepBudget.of(trials, self.plan, left_s, due)
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
         reason: StopReason = "complete"
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
-            members = self._members(earlier, block, padded=not untried)
-            done = {trial.config for trial in trials if trial.repetition == block}
+            own = [trial for trial in trials if trial.repetition == block]
+            standing = self._standing(earlier, left_s + sum(trial.wall_s for trial in own))
+            members = self._members(earlier, block, standing, padded=not untried)
+            done = {trial.config for trial in own}
             todo = [*(config for config in members if config not in done), *new]
             if not todo:
                 continue
@@ -129,33 +155,32 @@ class GridSearch:
                 fitting = set(room.for_new(new, tried, _SURE))
                 sure = list(itertools.takewhile(fitting.__contains__, new))
             known = self.expected.log_rates if self.expected is not None else {}
-            if not tried and (best := [each for each in sure if each.key in known]):
-                sure = [max(best, key=lambda each: known[each.key])]  # lest others spend the budget
+            rates = {c: known[c.key] for c in sure if c.key in known}
+            if block == 0 and rates:
+                # The cheapest that may be the best, lest others spend the budget; then few workers
+                # before many, which show what more of them take to start.
+                least = -math.inf if tried else max(rates.values()) - NEAR_LOG
+                near = (c for c in rates if rates[c] >= least)
+                sure = [min(near, key=lambda config: config.cost_key)]
             return self._next(todo, sure, block, room)
         if any(map(room.fits, untried)):  # better one more seen once than time left over
             return self._next(untried, (), current, room)
         return Stop(reason="budget" if untried else reason)
 
-    def _members(
-        self, earlier: Sequence[Trial], block: int, *, padded: bool = False
-    ) -> list[Config]:
-        """What the next block holds: the choice, and what may be better, by how much it may.
-
-        Judged again for each block: one that was dropped comes back if later blocks speak for it.
+    def _standing(self, trials: Sequence[Trial], left_s: float) -> _Standing | None:
+        """What may be the best, and is worth a trial; ``None`` before anything was measured.
 
         Args:
-            earlier: Trials of the blocks before it.
-            block: Its number.
-            padded: Whether first repeats hold what comes nearest where nothing may be better: drift
-                does not show in one alone.
+            trials: To judge by.
+            left_s: What was left of the budget after them.
         """
-        belief = self._judge(earlier)
-        working = [] if belief is None else self._working(earlier, belief)
+        belief = self._judge(trials)
+        working = [] if belief is None else self._working(trials, belief)
         seen = [c for c in working if belief is not None and belief.blocks[c.key]]
         if belief is None or not seen:
-            return self._instead(earlier)
+            return None
         expected, over = self.expected, dict[str, float]()
-        if expected is not None and not any(trial.whole_epochs for trial in earlier):
+        if expected is not None and not any(trial.whole_epochs for trial in trials):
             known = expected.log_rates  # which hold no turnovers
             over = {key: log - known[key] for key, log in expected.epoch_log_rates.items()}
         rates = {each: belief.log_rates[each.key] + over.get(each.key, 0.0) for each in working}
@@ -172,18 +197,48 @@ class GridSearch:
         gaps = {c: gap(c, pick) for c in others}
         short = shortfall(gaps.values())
         # What narrows that most for its time is what would most likely go beyond it.
-        costs = SweepBudget.of(earlier, self.plan)
-        worth = {c: gaps[c].chance(short) / max(costs.expected_s(c), 1e-3) for c in others}
-        ahead = sorted(others, key=worth.__getitem__, reverse=True)
+        costs = SweepBudget.of(trials, self.plan)
+        cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
+        others.sort(key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
+        rivals = [
+            c
+            for c in others
+            if short > NEAR_LOG
+            and gaps[c].chance(NEAR_LOG) > max(share, cost_s[c] / max(left_s, 1e-3))
+        ]
+        return _Standing(belief, working, pick, {c: gaps[c] for c in others}, rivals)
+
+    def _members(
+        self,
+        earlier: Sequence[Trial],
+        block: int,
+        found: _Standing | None,
+        *,
+        padded: bool = False,
+    ) -> list[Config]:
+        """What the next block holds: the choice, and what may be better, by how much it may.
+
+        Judged again for each block: one that was dropped comes back if later blocks speak for it.
+
+        Args:
+            earlier: Trials of the blocks before it.
+            block: Its number.
+            found: What these show.
+            padded: Whether first repeats hold what comes nearest where nothing may be better: drift
+                does not show in one alone.
+        """
+        if found is None:
+            return self._instead(earlier)
+        belief, working, pick, gaps, rivals = found
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
+            share = (1 - PROBABILITY) / max(1, len(gaps))
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
-            close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share]
+            close = [c for c in gaps if gaps[c].chance(-NEAR_LOG) > share]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > share]
-        if short <= NEAR_LOG:
-            rivals = ahead if padded and block < self.plan.min_repeats else []
+        if not rivals and padded and block < self.plan.min_repeats:
+            rivals = [*gaps]
         groups = dict.fromkeys(belief.groups[each.key] for each in [pick, *rivals])
         twins = {group: [c for c in working if belief.groups[c.key] == group] for group in groups}
         # Those that differ between epochs only have one rate, and take turns.
@@ -266,7 +321,8 @@ class SweepBudget:
     Attributes:
         plan: What was expected before any was run.
         known_s: The dearest so far of each configuration that was measured.
-        factor: How much dearer than expected completed trials turned out, in the mean.
+        factor: How many times what was expected completed trials turned out to cost.
+        start_s: What each of their workers took beside that.
         left_s: Rest of the budget.
         due: Repeats that those still need which by now may be the best.
     """
@@ -274,6 +330,7 @@ class SweepBudget:
     plan: Plan
     known_s: Mapping[Config, float]
     factor: float
+    start_s: float = 0.0
     left_s: float = math.inf
     due: int = 0
 
@@ -285,16 +342,29 @@ class SweepBudget:
         known_s: dict[Config, float] = {}
         for trial in trials:
             known_s[trial.config] = max(trial.wall_s, known_s.get(trial.config, 0.0))
-        completed = [trial for trial in trials if trial.outcome == "completed"]
-        took_s = sum(trial.wall_s for trial in completed)
-        planned_s = sum(plan.cost.of(trial.config, plan.trial_s) for trial in completed)
-        factor = took_s / planned_s if took_s and planned_s else 1.0
-        return cls(plan=plan, known_s=known_s, factor=factor, left_s=left_s, due=due)
+        rows = [
+            (plan.cost.of(trial.config, plan.trial_s), trial.config.num_workers, trial.wall_s)
+            for trial in trials
+            if trial.outcome == "completed"
+        ]
+        took_s, planned_s = sum(row[2] for row in rows), sum(row[0] for row in rows)
+        factor, start_s = took_s / planned_s if took_s and planned_s else 1.0, 0.0
+        # By least squares over those with workers, whose start is not planned for.
+        pp, pw, ww, pt, wt = (
+            sum(row[i] * row[j] for row in rows if row[1])
+            for i, j in ((0, 0), (0, 1), (1, 1), (0, 2), (1, 2))
+        )
+        if (apart := pp * ww - pw**2) > 1e-6 * pp * ww:
+            both = (pt * ww - wt * pw) / apart, (wt * pp - pt * pw) / apart
+            factor, start_s = both if min(both) > 0 else (factor, start_s)
+        return cls(
+            plan=plan, known_s=known_s, factor=factor, start_s=start_s, left_s=left_s, due=due
+        )
 
     def expected_s(self, config: Config) -> float:
         """What one trial of a configuration will cost."""
-        planned_s = self.plan.cost.of(config, self.plan.trial_s)
-        return self.known_s.get(config, self.factor * planned_s)
+        planned_s = self.factor * self.plan.cost.of(config, self.plan.trial_s)
+        return self.known_s.get(config, planned_s + self.start_s * config.num_workers)
 
     @property
     def typical_s(self) -> float:
