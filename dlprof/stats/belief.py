@@ -2,19 +2,19 @@
 
 The log rate of trial ``t`` of configuration ``i`` in the interleaved block ``j`` is taken as
 
-    m_i + c + g a_i + d_i + b_j + beta x_t + e_t
+    m_i + c + g a_i + d_i + b_j + beta x_t + n y_t + e_t
 
 ``m_i`` is what a model predicted; ``c`` how far off it is altogether, ``g`` how far those apart
 that rest on figures of their own (loading without workers), ``d_i`` how far this one: a part that
 changes slowly with ``num_workers`` (a Brownian motion over its logarithm, held at those that the
 model was fitted with), and a small one of its own. ``b_j`` is what drifts between blocks, ``x_t``
-the speed of the cores in that very window, times the share of them that the loader computes on. All
-errors have heavy tails (Student's t), so that one disturbed trial, or one wrong prediction, is
-outvoted by the others; how far off predictions are is learned from those that were measured, as far
-as their trials show it (MacKay 1992), so that a model which proves wrong, altogether or of some,
-claims less of the rest. What was not predicted has a ``d_i``
-without bounds. All of it is one weighted least squares, the ``d_i`` eliminated, weights by
-iteration (Lange, Little & Taylor 1989).
+the speed of the cores in that very window, times the share of them that the loader computes on,
+``y_t`` whether others disturbed it, against how many they did, times the same. All errors have
+heavy tails (Student's t), so that one disturbed trial, or one wrong prediction, is outvoted by the
+others; how far off predictions are is learned from those that were measured, as far as their trials
+show it (MacKay 1992), so that a model which proves wrong, altogether or of some, claims less of the
+rest. What was not predicted has a ``d_i`` without bounds. All of it is one weighted least squares,
+the ``d_i`` eliminated, weights by iteration (Lange, Little & Taylor 1989).
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ TAIL_DF = 4.0
 moderated variances commonly estimate (Smyth 2004, limma)."""
 
 _NOISY_DF = 2.0
-"""The same of trials that are noisy or too short for an interval: what others do to those of one
-configuration was a standard deviation of 10 % in one run and of 50 % in another, so that where few
-are repeated little is known of it."""
+"""The same of trials that are marked noisy: what others do to those of one configuration was a
+standard deviation of 10 % in one run and of 50 % in another, so that where few are repeated little
+is known of it."""
 
 SPEED_EXPONENT, SPEED_EXPONENT_SD = 0.85, 0.25
 """How a computing loader's rate follows its cores' speed: 0.67 to 1.13 measured, 0.2 of zlib."""
@@ -106,7 +106,7 @@ _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 """Nothing is surer than this, and none says less, whatever a file claims."""
 
 
-_LEVEL, _APART, _SPEED, _BLOCKS = 0, 1, 2, 3
+_LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = 0, 1, 2, 3, 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class ObservedRate:
         block: Number of the interleaved block.
         log_rate: Natural logarithm of the rate.
         log_sd: How far off the figure may be expected to lie, before any repeat is seen.
-        df: How surely that is known, as degrees of freedom.
+        noisy: Whether others disturbed it: by how much is known less surely.
         group: Configurations of one group have the same rate by construction; empty for one
             that stands alone.
         whole_epochs: Whether the rate covers whole epochs, turnovers included.
@@ -131,7 +131,7 @@ class ObservedRate:
     block: int
     log_rate: float
     log_sd: float = COMPUTING_LOG_SD
-    df: float = TAIL_DF
+    noisy: bool = False
     group: str = ""
     whole_epochs: bool = False
     cpu_share: float = 1.0
@@ -168,7 +168,7 @@ def observe(
         block=trial.repetition,
         log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
         log_sd=min(max(between, within, _LEAST_LOG_SD), _MOST_LOG_SD),
-        df=_NOISY_DF if trial.noisy or steady.log_sd is None else TAIL_DF,
+        noisy=trial.noisy,
         group="" if trial.whole_epochs else _steady_group(trial.config),
         whole_epochs=trial.whole_epochs,
         cpu_share=share,
@@ -471,9 +471,14 @@ class _Fit:
             0.0 if o.log_speed is None else o.cpu_share * (o.log_speed - usual[o.busy])
             for o in observations
         )
+        noisy = sum(o.noisy for o in observations) / max(1, len(observations))
         # What each has of what all have in common, but for its prediction's part.
         self._rows = [
-            {_SPEED: speed, _BLOCKS + self._place[o.block]: 1.0}
+            {
+                _SPEED: speed,
+                _NOISE: o.cpu_share * (o.noisy - noisy),
+                _BLOCKS + self._place[o.block]: 1.0,
+            }
             for o, speed in zip(observations, speeds, strict=True)
         ]
         self._by_group: dict[str, list[int]] = {group: [] for group in groups.values()}
@@ -484,7 +489,7 @@ class _Fit:
         # What blocks may drift by in the first round.
         self._block_variance = 0.2**2
         self._scale = 1.0
-        self._known_df = statistics.fmean(o.df for o in observations) if observations else TAIL_DF
+        self._known_df = TAIL_DF + noisy * (_NOISY_DF - TAIL_DF)
         self._df, self._predicted_df = self._known_df, TAIL_DF
         measured = [group for group, numbers in self._by_group.items() if numbers]
         for _ in range(8):
@@ -530,6 +535,7 @@ class _Fit:
             matrix[place][place] = 1 / sd**2
         matrix[_SPEED][_SPEED] = 1 / SPEED_EXPONENT_SD**2
         right[_SPEED] = SPEED_EXPONENT / SPEED_EXPONENT_SD**2
+        matrix[_NOISE][_NOISE] = 1 / NOISY_LOG_SD**2
         for place in range(_BLOCKS, _BLOCKS + self._blocks):
             matrix[place][place] = 1 / self._block_variance
         for step, spread in enumerate(self._spreads()):
