@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dlprof.records import Config, Plan, Trial
 from dlprof.search.space import by_importance, expected_survivors
@@ -26,7 +26,7 @@ from dlprof.stats import (
 _RIVALS = 2
 """Configurations that each later block has beside the choice."""
 
-StopReason = Literal["decided", "complete", "budget"]
+StopReason = Literal["decided", "noise", "complete", "budget"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,30 +53,12 @@ class Stop:
     """No further trial.
 
     Attributes:
-        reason: ``decided``: more would not change the answer; ``complete``: all repeats are
-            done or nothing works; ``budget``: there was no time for more.
+        reason: ``decided``: more would not change the answer; ``noise``: nothing is worth the time
+            that it takes to find out; ``complete``: all repeats are done or nothing works;
+            ``budget``: there was no time for more.
     """
 
     reason: StopReason
-
-
-class _Standing(NamedTuple):
-    """What may be the best by the trials so far.
-
-    Attributes:
-        belief: About all of them.
-        working: What did not fail, cheapest first.
-        pick: What would be chosen.
-        gaps: By how much each that isn't the same is above that; those first that narrow the
-            certificate most for their time.
-        rivals: Those of them that are worth a trial, in that order.
-    """
-
-    belief: Belief
-    working: Sequence[Config]
-    pick: Config
-    gaps: Mapping[Config, Gap]
-    rivals: Sequence[Config]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +66,14 @@ class GridSearch:
     """Randomised blocks: first all of the plan, then the choice and what may be better.
 
     The first block holds every configuration of the plan, but for the least important ones where
-    trials cost more than was planned, and for those that a model's best leaves little hope. A later
-    one holds what would be chosen by then, and those that could be better by most (Kalyanakrishnan
-    et al. 2012), of what a model predicted and nobody measured, too. None takes a greater share of
-    what is left of the budget than the probability that it is better by more than ``NEAR``: it ends
-    when nothing is worth that, or could be better by so much. Where the user asks for a number of
-    repeats, every block holds all that may be the best. Within a block the order is random, but in
-    the first one by a model, where its best comes first and few workers before many, and where time
-    may not suffice: there the most important come first, and in a later block the fastest.
+    trials cost more than was planned. A later one holds what would be chosen by then, and those
+    that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
+    measured, too. No trial takes a greater share of what all may take than the probability that its
+    configuration is better by more than ``NEAR``: it ends when nothing is worth that, or could be
+    better by so much. Where the user asks for a number of repeats, every block holds all that may
+    be the best. Within a block the order is random, but in the first one by a model, where its best
+    comes first and few workers before many, and where time may not suffice: there the most
+    important come first, and in a later block the fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -124,13 +106,10 @@ class GridSearch:
         tried = {trial.config for trial in trials}
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
         left_s, due = math.inf if remaining_s is None else remaining_s, 0
-        if untried and remaining_s is not None and (found := self._standing(trials, left_s)):
-            members = self._members(trials, 1, found)
-            seen = (found.belief.blocks[each.key] for each in members)
+        whole_s = left_s + sum(trial.wall_s for trial in trials)
+        if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
+            seen = (belief.blocks[each.key] for each in self._members(trials, 1, whole_s))
             due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
-            if self.expected is not None and self.plan.take_turns:
-                kept = {*found.rivals, self.plan.present}
-                untried = [c for c in untried if not c.num_workers or c in kept]
         room = SweepBudget.of(trials, self.plan, left_s, due)
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
@@ -138,14 +117,15 @@ class GridSearch:
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
             own = [trial for trial in trials if trial.repetition == block]
-            standing = self._standing(earlier, left_s + sum(trial.wall_s for trial in own))
-            members = self._members(earlier, block, standing, padded=not untried)
+            members = self._members(earlier, block, whole_s, padded=not untried)
             done = {trial.config for trial in own}
             todo = [*(config for config in members if config not in done), *new]
             if not todo:
                 continue
             if not new and block >= self.plan.min_repeats and len(members) < 2:
-                reason = "decided"
+                rest = self._members(earlier, block, math.inf)
+                worth = any(map(room.fits, rest))
+                reason = "decided" if len(rest) < 2 else "noise" if worth else "budget"
                 break
             if not any(map(room.fits, todo)):
                 reason = "budget"
@@ -167,20 +147,27 @@ class GridSearch:
             return self._next(untried, (), current, room)
         return Stop(reason="budget" if untried else reason)
 
-    def _standing(self, trials: Sequence[Trial], left_s: float) -> _Standing | None:
-        """What may be the best, and is worth a trial; ``None`` before anything was measured.
+    def _members(
+        self, earlier: Sequence[Trial], block: int, whole_s: float, *, padded: bool = False
+    ) -> list[Config]:
+        """What the next block holds: the choice, and what may be better, by how much it may.
+
+        Judged again for each block: one that was dropped comes back if later blocks speak for it.
 
         Args:
-            trials: To judge by.
-            left_s: What was left of the budget after them.
+            earlier: Trials of the blocks before it.
+            block: Its number.
+            whole_s: What all trials may take.
+            padded: Whether first repeats hold what comes nearest where nothing may be better: drift
+                does not show in one alone.
         """
-        belief = self._judge(trials)
-        working = [] if belief is None else self._working(trials, belief)
+        belief = self._judge(earlier)
+        working = [] if belief is None else self._working(earlier, belief)
         seen = [c for c in working if belief is not None and belief.blocks[c.key]]
         if belief is None or not seen:
-            return None
+            return self._instead(earlier)
         expected, over = self.expected, dict[str, float]()
-        if expected is not None and not any(trial.whole_epochs for trial in trials):
+        if expected is not None and not any(trial.whole_epochs for trial in earlier):
             known = expected.log_rates  # which hold no turnovers
             over = {key: log - known[key] for key, log in expected.epoch_log_rates.items()}
         rates = {each: belief.log_rates[each.key] + over.get(each.key, 0.0) for each in working}
@@ -197,48 +184,19 @@ class GridSearch:
         gaps = {c: gap(c, pick) for c in others}
         short = shortfall(gaps.values())
         # What narrows that most for its time is what would most likely go beyond it.
-        costs = SweepBudget.of(trials, self.plan)
+        costs = SweepBudget.of(earlier, self.plan)
         cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
-        others.sort(key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)
+        ahead = sorted(others, key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
-        rivals = [
-            c
-            for c in others
-            if short > NEAR_LOG
-            and gaps[c].chance(NEAR_LOG) > max(share, cost_s[c] / max(left_s, 1e-3))
-        ]
-        return _Standing(belief, working, pick, {c: gaps[c] for c in others}, rivals)
-
-    def _members(
-        self,
-        earlier: Sequence[Trial],
-        block: int,
-        found: _Standing | None,
-        *,
-        padded: bool = False,
-    ) -> list[Config]:
-        """What the next block holds: the choice, and what may be better, by how much it may.
-
-        Judged again for each block: one that was dropped comes back if later blocks speak for it.
-
-        Args:
-            earlier: Trials of the blocks before it.
-            block: Its number.
-            found: What these show.
-            padded: Whether first repeats hold what comes nearest where nothing may be better: drift
-                does not show in one alone.
-        """
-        if found is None:
-            return self._instead(earlier)
-        belief, working, pick, gaps, rivals = found
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
-            share = (1 - PROBABILITY) / max(1, len(gaps))
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
-            close = [c for c in gaps if gaps[c].chance(-NEAR_LOG) > share]
+            close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        if not rivals and padded and block < self.plan.min_repeats:
-            rivals = [*gaps]
+        worth = {c: max(share, cost_s[c] / max(whole_s, 1e-3)) for c in others}
+        rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > worth[c]]
+        if short <= NEAR_LOG or not rivals:
+            rivals = ahead if padded and block < self.plan.min_repeats else []
         groups = dict.fromkeys(belief.groups[each.key] for each in [pick, *rivals])
         twins = {group: [c for c in working if belief.groups[c.key] == group] for group in groups}
         # Those that differ between epochs only have one rate, and take turns.
