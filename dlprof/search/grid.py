@@ -96,34 +96,33 @@ class GridSearch:
         """What to measure next.
 
         Args:
-            history: All trials so far; those of configurations outside the plan, and those that
-                explain, are ignored.
+            history: All trials so far; those of configurations outside the plan are ignored, and of
+                those that explain all but what they cost.
             remaining_s: What is left of the budget; ``None`` for no limit.
         """
         planned = {*self.plan.configs, *self.cells}
-        measured = [trial for trial in history if trial.purpose == "measure"]
-        trials = [trial for trial in measured if trial.config in planned]
+        known = [trial for trial in history if trial.config in planned]
+        trials = [trial for trial in known if trial.purpose == "measure"]
         tried = {trial.config for trial in trials}
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
-        left_s, due = math.inf if remaining_s is None else remaining_s, 0
-        whole_s = left_s + sum(trial.wall_s for trial in trials)
+        left_s = math.inf if remaining_s is None else remaining_s
+        room = SweepBudget.of(known, self.plan, left_s)
         if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
-            seen = (belief.blocks[each.key] for each in self._members(trials, 1, whole_s))
+            seen = (belief.blocks[each.key] for each in self._members(trials, 1, room))
             due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
-        room = SweepBudget.of(trials, self.plan, left_s, due)
+            room = dataclasses.replace(room, due=due)
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
         reason: StopReason = "complete"
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
-            own = [trial for trial in trials if trial.repetition == block]
-            members = self._members(earlier, block, whole_s, padded=not untried)
-            done = {trial.config for trial in own}
+            members = self._members(earlier, block, room, padded=not untried)
+            done = {trial.config for trial in trials if trial.repetition == block}
             todo = [*(config for config in members if config not in done), *new]
             if not todo:
                 continue
             if not new and block >= self.plan.min_repeats and len(members) < 2:
-                rest = self._members(earlier, block, math.inf)
+                rest = self._members(earlier, block, dataclasses.replace(room, left_s=math.inf))
                 worth = any(map(room.fits, rest))
                 reason = "decided" if len(rest) < 2 else "noise" if worth else "budget"
                 break
@@ -134,8 +133,8 @@ class GridSearch:
             if block == 0:
                 fitting = set(room.for_new(new, tried, _SURE))
                 sure = list(itertools.takewhile(fitting.__contains__, new))
-            known = self.expected.log_rates if self.expected is not None else {}
-            rates = {c: known[c.key] for c in sure if c.key in known}
+            logs = self.expected.log_rates if self.expected is not None else {}
+            rates = {c: logs[c.key] for c in sure if c.key in logs}
             if block == 0 and rates:
                 # The cheapest that may be the best, lest others spend the budget; then few workers
                 # before many, which show what more of them take to start.
@@ -148,7 +147,7 @@ class GridSearch:
         return Stop(reason="budget" if untried else reason)
 
     def _members(
-        self, earlier: Sequence[Trial], block: int, whole_s: float, *, padded: bool = False
+        self, earlier: Sequence[Trial], block: int, room: SweepBudget, *, padded: bool = False
     ) -> list[Config]:
         """What the next block holds: the choice, and what may be better, by how much it may.
 
@@ -157,7 +156,7 @@ class GridSearch:
         Args:
             earlier: Trials of the blocks before it.
             block: Its number.
-            whole_s: What all trials may take.
+            room: What trials cost, and may take.
             padded: Whether first repeats hold what comes nearest where nothing may be better: drift
                 does not show in one alone.
         """
@@ -184,8 +183,7 @@ class GridSearch:
         gaps = {c: gap(c, pick) for c in others}
         short = shortfall(gaps.values())
         # What narrows that most for its time is what would most likely go beyond it.
-        costs = SweepBudget.of(earlier, self.plan)
-        cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
+        cost_s = {c: max(room.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
@@ -193,7 +191,8 @@ class GridSearch:
             close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        worth = {c: max(share, cost_s[c] / max(whole_s, 1e-3)) for c in others}
+        whole_s = max(room.spent_s + room.left_s, 1e-3)
+        worth = {c: max(share, cost_s[c] / whole_s) for c in others}
         rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > worth[c]]
         if short <= NEAR_LOG or not rivals:
             rivals = ahead if padded and block < self.plan.min_repeats else []
@@ -281,6 +280,7 @@ class SweepBudget:
         known_s: The dearest so far of each configuration that was measured.
         factor: How many times what was expected completed trials turned out to cost.
         start_s: What each of their workers took beside that.
+        spent_s: What all took.
         left_s: Rest of the budget.
         due: Repeats that those still need which by now may be the best.
     """
@@ -289,23 +289,24 @@ class SweepBudget:
     known_s: Mapping[Config, float]
     factor: float
     start_s: float = 0.0
+    spent_s: float = 0.0
     left_s: float = math.inf
     due: int = 0
 
     @classmethod
-    def of(
-        cls, trials: Sequence[Trial], plan: Plan, left_s: float = math.inf, due: int = 0
-    ) -> SweepBudget:
+    def of(cls, trials: Sequence[Trial], plan: Plan, left_s: float = math.inf) -> SweepBudget:
         """What the trials so far have shown."""
         known_s: dict[Config, float] = {}
-        for trial in trials:
+        for trial in (trial for trial in trials if trial.purpose == "measure"):
             known_s[trial.config] = max(trial.wall_s, known_s.get(trial.config, 0.0))
-        rows = [
-            (plan.cost.of(trial.config, plan.trial_s), trial.config.num_workers, trial.wall_s)
-            for trial in trials
-            if trial.outcome == "completed"
+        rows = [  # what was planned for, workers, what it took, and whether it is as those to come
+            (plan.cost.of(each.config, window_s), each.config.num_workers, each.wall_s, alike)
+            for each in trials
+            if each.outcome == "completed"
+            for alike in [each.purpose == "measure"]
+            for window_s in [plan.trial_s if alike else each.measured_s]
         ]
-        took_s, planned_s = sum(row[2] for row in rows), sum(row[0] for row in rows)
+        took_s, planned_s = (sum(row[i] for row in rows if row[3]) for i in (2, 0))
         factor, start_s = took_s / planned_s if took_s and planned_s else 1.0, 0.0
         # By least squares over those with workers, whose start is not planned for.
         pp, pw, ww, pt, wt = (
@@ -315,8 +316,14 @@ class SweepBudget:
         if (apart := pp * ww - pw**2) > 1e-6 * pp * ww:
             both = (pt * ww - wt * pw) / apart, (wt * pp - pt * pw) / apart
             factor, start_s = both if min(both) > 0 else (factor, start_s)
+        spent_s = sum(trial.wall_s for trial in trials)
         return cls(
-            plan=plan, known_s=known_s, factor=factor, start_s=start_s, left_s=left_s, due=due
+            plan=plan,
+            known_s=known_s,
+            factor=factor,
+            start_s=start_s,
+            spent_s=spent_s,
+            left_s=left_s,
         )
 
     def expected_s(self, config: Config) -> float:
