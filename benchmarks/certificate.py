@@ -238,7 +238,7 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
         expected=ExpectedRates.of(prediction),
         cells=tuple(cell.config for cell in prediction.cells),
     )
-    plain = {each.num_workers: each for each in reversed(world.true) if each.num_workers < 3}
+    plain = {each.num_workers: each for each in reversed([*world.true]) if each.num_workers < 3}
     traced = [_traced(world, config) for config in plain.values()]
     trials: list[Trial] = []
     now_s = _CALIBRATED_S
