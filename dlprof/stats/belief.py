@@ -289,6 +289,11 @@ class Gap(NamedTuple):
             return float(self.value > bound)
         return t_tail((bound - self.value) / self.error, self.df)
 
+    def minus(self, other: Gap) -> Gap:
+        """The difference of it and another one that has nothing to do with it."""
+        error = math.hypot(self.error, other.error)
+        return Gap(self.value - other.value, error, min(self.df, other.df))
+
     def factor(self) -> Estimate:
         """``exp`` of it, with its t interval."""
         half = min(t_quantile(0.975, self.df) * self.error, 10 * _LARGEST_LOG)
