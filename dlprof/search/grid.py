@@ -163,8 +163,10 @@ class GridSearch:
         belief = self._judge(earlier)
         working = [] if belief is None else self._working(earlier, belief)
         seen = [c for c in working if belief is not None and belief.blocks[c.key]]
+        if not seen and any(trial.outcome != "completed" for trial in earlier):
+            seen = working  # what is predicted of the rest, where all that was tried failed
         if belief is None or not seen:
-            return self._instead(earlier)
+            return []
         expected, over = self.expected, dict[str, float]()
         if expected is not None and not any(trial.whole_epochs for trial in earlier):
             known = expected.log_rates  # which hold no turnovers
@@ -205,17 +207,6 @@ class GridSearch:
         spread = sorted(turns[1:], key=lambda each: each not in first)
         return [turns[0], *spread[:_RIVALS]]
 
-    def _instead(self, earlier: Sequence[Trial]) -> list[Config]:
-        """What is predicted to be the fastest of what may work, where all that was tried failed."""
-        failed = {trial.config for trial in earlier if trial.outcome != "completed"}
-        known = self.expected.log_rates if self.expected is not None and failed else {}
-        left = [
-            each
-            for each in self.cells
-            if each.key in known and not any(map(each.asks_as_much_as, failed))
-        ]
-        return sorted(left, key=lambda each: -known[each.key])[:_RIVALS]
-
     def _working(self, earlier: Sequence[Trial], belief: Belief) -> list[Config]:
         """What is known of and did not fail, nor asks for as much as what did; cheapest first."""
         failed = {trial.config for trial in earlier if trial.outcome != "completed"}
@@ -232,14 +223,14 @@ class GridSearch:
         )
 
     def _judge(self, trials: Sequence[Trial]) -> Belief | None:
-        """What is believed by trials that worked, and what was predicted; ``None`` without any."""
+        """What is believed by trials that worked, and by predictions; ``None`` without either."""
         failed = {trial.config for trial in trials if trial.outcome != "completed"}
         seen = [o for t in trials if t.config not in failed and (o := observe(t)) is not None]
         expected = self.expected
         if expected is not None and any(o.whole_epochs for o in seen):  # all of them over such
             rates = {**expected.log_rates, **expected.epoch_log_rates}
             expected = dataclasses.replace(expected, log_rates=rates)
-        return believe(seen, expected) if seen else None
+        return believe(seen, expected) if seen or (expected and expected.log_rates) else None
 
     def _next(
         self, todo: Sequence[Config], sure: Collection[Config], block: int, room: SweepBudget

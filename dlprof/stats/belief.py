@@ -524,7 +524,7 @@ class _Fit:
             return 0.0, {}, 1 / _UNKNOWN_LOG_SD**2
         found = self._predicted[group]
         part = {_LEVEL: 1.0, _APART: 1.0} if found.workers == 0 else {_LEVEL: 1.0}
-        if found.place is None:
+        if found.place is None or not self._nodes:
             return found.log_rate, part, self._trust[group] / self._known_sd**2
         shares, open_ = _between(self._nodes, found.place)
         part |= {self._first + node: share for node, share in shares.items()}
