@@ -68,7 +68,7 @@ _RAISES = (
 SCALING_BLOCKS = 2
 """Trials at each number of ranks, interleaved, so that drift hits all of them."""
 
-EndReason = Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
+EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

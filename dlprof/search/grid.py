@@ -26,7 +26,7 @@ from dlprof.stats import (
 _RIVALS = 2
 """Configurations that each later block has beside the choice."""
 
-StopReason = Literal["decided", "noise", "complete", "budget"]
+StopReason = Literal["decided", "complete", "budget"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,8 @@ class Stop:
     """No further trial.
 
     Attributes:
-        reason: ``decided``: more would not change the answer; ``noise``: nothing is worth the time
-            that it takes to find out; ``complete``: all repeats are done or nothing works;
-            ``budget``: there was no time for more.
+        reason: ``decided``: more would not change the answer; ``complete``: all repeats are
+            done or nothing works; ``budget``: there was no time for more.
     """
 
     reason: StopReason
@@ -68,12 +67,12 @@ class GridSearch:
     The first block holds every configuration of the plan, but for the least important ones where
     trials cost more than was planned. A later one holds what would be chosen by then, and those
     that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
-    measured, too. No trial takes a greater share of what all may take than the probability that its
-    configuration is better by more than ``NEAR``: it ends when nothing is worth that, or could be
-    better by so much. Where the user asks for a number of repeats, every block holds all that may
-    be the best. Within a block the order is random, but in the first one by a model, where its best
-    comes first and few workers before many, and where time may not suffice: there the most
-    important come first, and in a later block the fastest.
+    measured, too; it ends when none could be better by more than ``NEAR``, as likely as its trial
+    costs more than one of the choice: many workers take their time to start. Where the user asks
+    for a number of repeats, every block holds all that may be the best. Within a block the order is
+    random, but in the first one by a model, where its best comes first and few workers before many,
+    and where time may not suffice: there the most important come first, and in a later block the
+    fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -122,9 +121,7 @@ class GridSearch:
             if not todo:
                 continue
             if not new and block >= self.plan.min_repeats and len(members) < 2:
-                rest = self._members(earlier, block, dataclasses.replace(room, left_s=math.inf))
-                worth = any(map(room.fits, rest))
-                reason = "decided" if len(rest) < 2 else "noise" if worth else "budget"
+                reason = "decided"
                 break
             if not any(map(room.fits, todo)):
                 reason = "budget"
@@ -193,8 +190,10 @@ class GridSearch:
             close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        whole_s = max(room.spent_s + room.left_s, 1e-3)
-        worth = {c: max(share, cost_s[c] / whole_s) for c in others}
+        # What costs more than the choice has to promise as much, as a share of all that may come.
+        pick_s = max(room.expected_s(pick), 1e-3)
+        most_s = pick_s * (1 + _RIVALS) * self.plan.max_repeats
+        worth = {c: max(share, (cost_s[c] - pick_s) / most_s) for c in others}
         rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > worth[c]]
         if short <= NEAR_LOG or not rivals:
             rivals = ahead if padded and block < self.plan.min_repeats else []
@@ -271,7 +270,6 @@ class SweepBudget:
         known_s: The dearest so far of each configuration that was measured.
         factor: How many times what was expected completed trials turned out to cost.
         start_s: What each of their workers took beside that.
-        spent_s: What all took.
         left_s: Rest of the budget.
         due: Repeats that those still need which by now may be the best.
     """
@@ -280,7 +278,6 @@ class SweepBudget:
     known_s: Mapping[Config, float]
     factor: float
     start_s: float = 0.0
-    spent_s: float = 0.0
     left_s: float = math.inf
     due: int = 0
 
@@ -307,15 +304,7 @@ class SweepBudget:
         if (apart := pp * ww - pw**2) > 1e-6 * pp * ww:
             both = (pt * ww - wt * pw) / apart, (wt * pp - pt * pw) / apart
             factor, start_s = both if min(both) > 0 else (factor, start_s)
-        spent_s = sum(trial.wall_s for trial in trials)
-        return cls(
-            plan=plan,
-            known_s=known_s,
-            factor=factor,
-            start_s=start_s,
-            spent_s=spent_s,
-            left_s=left_s,
-        )
+        return cls(plan=plan, known_s=known_s, factor=factor, start_s=start_s, left_s=left_s)
 
     def expected_s(self, config: Config) -> float:
         """What one trial of a configuration will cost."""

@@ -184,16 +184,25 @@ def predict_sweep(
 def race(
     cells: Sequence[PredictedCell], pick: PredictedCell, present: Config | None
 ) -> tuple[Config, ...]:
-    """What is measured first: what is chosen, and what it is compared with in any case.
+    """Configurations whose measuring says most: what is chosen, and what would prove it wrong."""
 
-    That is no workers and the present settings, else the best of another number of workers.
-    """
-    wanted = [cell for cell in cells if cell.config == present or not cell.config.num_workers][:2]
-    others = [cell for cell in cells if cell.config.num_workers != pick.config.num_workers]
-    if others and not any(cell in others for cell in wanted):
-        best = max(cell.speed for cell in others)
-        wanted.append(next(cell for cell in others if cell.speed >= NEAR * best))
-    found = {cell.config for cell in (pick, *wanted)}
+    def fastest(least: int, most: int) -> PredictedCell | None:
+        """The cheapest of the fastest with so many workers."""
+        some = [cell for cell in cells if least <= cell.config.num_workers <= most]
+        best = max((cell.speed for cell in some), default=0.0)
+        return next((cell for cell in some if cell.speed >= NEAR * best), None)
+
+    workers = pick.config.num_workers
+    counts = sorted({cell.config.num_workers for cell in cells})
+    more = next((count for count in counts if count >= max(1, 2 * workers)), counts[-1])
+    wanted = [
+        pick,
+        next((cell for cell in cells if cell.config == present), None),
+        next((cell for cell in cells if not cell.config.num_workers), None),
+        fastest(1, workers // 2) or fastest(1, workers - 1),
+        fastest(more, more),
+    ]
+    found = {cell.config for cell in wanted if cell is not None}
     return tuple(sorted(found, key=lambda config: config.cost_key))
 
 

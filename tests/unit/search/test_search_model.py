@@ -161,14 +161,14 @@ def test_the_windows_of_a_race_are_as_long_as_its_repeats_leave_room_for(
 def test_more_workers_than_cores_where_batches_wait() -> None:
     found = predict_sweep(WAITS, NET, Conditions(cores=2.0))
     assert found.pick.num_workers == 16
-    assert {each.num_workers for each in found.race} == {0, 16}
+    assert {each.num_workers for each in found.race} == {0, 8, 16}
     assert found.log_sd == pytest.approx(RELATIVE_ERROR)
 
 
 def test_no_more_workers_than_cores_where_batches_compute() -> None:
     found = predict_sweep(COMPUTES, NET, Conditions(cores=2.0))
     assert found.pick == config(2)
-    assert {each.num_workers for each in found.race} == {0, 2}
+    assert {each.num_workers for each in found.race} == {0, 1, 2, 4}
 
 
 def test_a_choice_is_never_alone_in_its_race_where_fewer_workers_are_named() -> None:
@@ -311,8 +311,8 @@ def test_predictions_that_prove_wrong_are_measured_rather_than_believed() -> Non
 
 
 def test_what_costs_more_of_the_budget_than_it_promises_is_left_alone() -> None:
-    """Sixteen workers may be better, but hardly, and take a third of what is left to start."""
-    predicted = {NONE: 30.0, TWO: 100.0, THREE: 101.0, FOUR: 102.0, SIXTEEN: 97.0}
+    """Sixteen workers may be better, but hardly, and take a third of the budget to start."""
+    predicted = {NONE: 30.0, TWO: 100.0, THREE: 101.0, FOUR: 102.0, SIXTEEN: 90.0}
     told = ExpectedRates(
         log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
         log_sd=RELATIVE_ERROR,
@@ -320,8 +320,8 @@ def test_what_costs_more_of_the_budget_than_it_promises_is_left_alone() -> None:
     )
     race = race_plan(led(), (NONE, TWO, FOUR))
     search = GridSearch(plan=race, expected=told, cells=tuple(predicted))
-    for start_s, looked_at in ((0.0, True), (0.5, False)):
-        history, left_s = list[Trial](), 30.0
+    for start_s, looked_at in ((0.0, True), (1.0, False)):
+        history, left_s = list[Trial](), 50.0
         while isinstance(found := search.propose(history, remaining_s=left_s), Proposal):
             wall_s = 1.4 + start_s * found.config.num_workers
             rate, block = predicted[found.config], found.repetition
