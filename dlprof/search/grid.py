@@ -100,12 +100,14 @@ class GridSearch:
             remaining_s: What is left of the budget; ``None`` for no limit.
         """
         planned = {*self.plan.configs, *self.cells}
-        known = [trial for trial in history if trial.config in planned]
-        trials = [trial for trial in known if trial.purpose == "measure"]
+        trials, traced = (
+            [trial for trial in history if trial.config in planned and trial.purpose == purpose]
+            for purpose in ("measure", "explain")
+        )
         tried = {trial.config for trial in trials}
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
         left_s = math.inf if remaining_s is None else remaining_s
-        room = SweepBudget.of(known, self.plan, left_s)
+        room = SweepBudget.of([*traced, *trials], self.plan, left_s)
         if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
             seen = (belief.blocks[each.key] for each in self._members(trials, 1, room))
             due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
@@ -115,7 +117,8 @@ class GridSearch:
         reason: StopReason = "complete"
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
-            members = self._members(earlier, block, room, padded=not untried)
+            costs = SweepBudget.of([*traced, *earlier], self.plan)
+            members = self._members(earlier, block, costs, padded=not untried)
             done = {trial.config for trial in trials if trial.repetition == block}
             todo = [*(config for config in members if config not in done), *new]
             if not todo:
@@ -144,7 +147,7 @@ class GridSearch:
         return Stop(reason="budget" if untried else reason)
 
     def _members(
-        self, earlier: Sequence[Trial], block: int, room: SweepBudget, *, padded: bool = False
+        self, earlier: Sequence[Trial], block: int, costs: SweepBudget, *, padded: bool = False
     ) -> list[Config]:
         """What the next block holds: the choice, and what may be better, by how much it may.
 
@@ -153,7 +156,7 @@ class GridSearch:
         Args:
             earlier: Trials of the blocks before it.
             block: Its number.
-            room: What trials cost, and may take.
+            costs: What trials cost, by these and by traced ones.
             padded: Whether first repeats hold what comes nearest where nothing may be better: drift
                 does not show in one alone.
         """
@@ -182,7 +185,7 @@ class GridSearch:
         gaps = {c: gap(c, pick) for c in others}
         short = shortfall(gaps.values())
         # What narrows that most for its time is what would most likely go beyond it.
-        cost_s = {c: max(room.expected_s(c), 1e-3) for c in others}
+        cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
@@ -191,7 +194,7 @@ class GridSearch:
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
         # What costs more than the choice has to promise as much, as a share of all that may come.
-        pick_s = max(room.expected_s(pick), 1e-3)
+        pick_s = max(costs.expected_s(pick), 1e-3)
         most_s = pick_s * (1 + _RIVALS) * self.plan.max_repeats
         worth = {c: max(share, (cost_s[c] - pick_s) / most_s) for c in others}
         rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > worth[c]]
