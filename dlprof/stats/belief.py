@@ -57,7 +57,8 @@ ADJUSTED_LOG_SD = 0.05
 """What is left of that where the cores' speed in the window is known: 2.4 to 7 %."""
 
 NOISY_LOG_SD = 0.30
-"""For trials marked noisy: beside a busy neighbor a CV of 34 % was measured."""
+"""For trials marked noisy, at least: beside a neighbor that took half of the cores a CV of 34 % was
+measured, half of the logarithm of what it left."""
 
 _MODEL_TAIL_DF = 2.0
 """Degrees of freedom of predictions' errors: 7.3 % in the median and 26 % at the 90th percentile on
@@ -160,7 +161,10 @@ def observe(
     speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
-    computing = NOISY_LOG_SD if trial.noisy else computing
+    if trial.noisy:  # half of what the cores that others took would have added
+        others, left = usage.other_cpu_cores or 0.0, usage.available_cpu_cores
+        lost = 0.0 if left is None else math.log1p(others / max(left, 0.01)) / 2
+        computing = max(NOISY_LOG_SD, lost)
     between = math.hypot(WAITING_LOG_SD, share * computing)
     within = NOISY_LOG_SD if steady.log_sd is None else steady.log_sd
     return ObservedRate(

@@ -393,6 +393,17 @@ def test_a_trial_is_as_sure_as_what_it_does() -> None:
     assert wide.log_sd == pytest.approx(math.log(1.5 / 0.5) / (2 * 1.96))
 
 
+def test_a_trial_is_less_sure_the_more_others_took() -> None:
+    usages = [
+        Usage(own_cpu_cores=n, available_cpu_cores=n, other_cpu_cores=2 - n) for n in (1.0, 0.2)
+    ]
+    half, most = (observe(trial(config(2), 1000, noisy=True, usage=each)) for each in usages)
+    assert half is not None
+    assert most is not None
+    assert half.log_sd == pytest.approx(math.log(2) / 2, rel=0.01)
+    assert most.log_sd == pytest.approx(math.log(10) / 2, rel=0.01)
+
+
 def test_a_starved_window_is_no_sign_of_waiting() -> None:
     """Others left no core, so that the loader's own CPU time says nothing of what it does."""
     starved = with_usage(0, own_cpu_cores=0.0, available_cpu_cores=0.0)
