@@ -69,11 +69,6 @@ TAIL_DF = 4.0
 """Degrees of freedom of the errors, and of what is known beforehand of their spread: 3 to 5 is what
 moderated variances commonly estimate (Smyth 2004, limma)."""
 
-_NOISY_DF = 2.0
-"""The same of trials that are marked noisy: what others do to those of one configuration was a
-standard deviation of 10 % in one run and of 50 % in another, so that where few are repeated little
-is known of it."""
-
 SPEED_EXPONENT, SPEED_EXPONENT_SD = 0.85, 0.25
 """How a computing loader's rate follows its cores' speed: 0.67 to 1.13 measured, 0.2 of zlib."""
 
@@ -119,7 +114,7 @@ class ObservedRate:
         block: Number of the interleaved block.
         log_rate: Natural logarithm of the rate.
         log_sd: How far off the figure may be expected to lie, before any repeat is seen.
-        noisy: Whether others disturbed it: by how much is known less surely.
+        noisy: Whether others disturbed it.
         group: Configurations of one group have the same rate by construction; empty for one
             that stands alone.
         whole_epochs: Whether the rate covers whole epochs, turnovers included.
@@ -498,8 +493,7 @@ class _Fit:
         # What blocks may drift by in the first round.
         self._block_variance = 0.2**2
         self._scale = 1.0
-        self._known_df = TAIL_DF + noisy * (_NOISY_DF - TAIL_DF)
-        self._df, self._predicted_df = self._known_df, TAIL_DF
+        self._df, self._predicted_df = TAIL_DF, TAIL_DF
         measured = [group for group, numbers in self._by_group.items() if numbers]
         for _ in range(8):
             self.cost = self._reweigh(*self._solve(measured))
@@ -652,8 +646,8 @@ class _Fit:
             self._steps[step] = trust(self._steps[step], (off / spread) ** 2, open_)
         count = self._blocks
         free = max(0, len(self._seen) - sum(map(bool, self._by_group.values())) - max(0, count - 1))
-        self._df = self._known_df + free
-        self._scale = (self._known_df + squares) / self._df if free else 1.0
+        self._df = TAIL_DF + free
+        self._scale = (TAIL_DF + squares) / self._df if free else 1.0
         for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
             square = (found[place] / sd) ** 2
             costs.append(_surprise(square, TAIL_DF))

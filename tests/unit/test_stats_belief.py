@@ -411,9 +411,12 @@ def test_a_starved_window_is_no_sign_of_waiting() -> None:
 
 
 def test_noisy_trials_that_nobody_repeated_make_nothing_sure() -> None:
-    """Each seen once beside busy neighbors, at 2.5 times the other's rate: chance may do that."""
+    """Each seen once where others left a third of a core, at 2.5 times the other's rate."""
+    usage = Usage(own_cpu_cores=0.3, available_cpu_cores=0.3, other_cpu_cores=1.7)
     pair = [
-        observe(trial(config(workers), rate, samples_per_s=Estimate(value=rate), noisy=True))
+        observe(
+            trial(config(workers), 1.0, samples_per_s=Estimate(value=rate), noisy=True, usage=usage)
+        )
         for workers, rate in ((1, 462.0), (3, 1179.0))
     ]
     belief = believe([each for each in pair if each is not None])
