@@ -56,6 +56,7 @@ _STEP_S = 0.05
 
 _BUDGET_S = SweepSettings().budget_s  # the default one
 _OVERHEAD_S, _CALIBRATED_S = 0.4, 5.0
+_START_S = 0.2  # 14 workers took 6 s on two cores, 32 took 11
 _DEPTHS = (2, 4)
 _SLOWLY = 0.5
 _GOAL = 0.95
@@ -76,6 +77,7 @@ class World:
         predicted: As the model has them.
         log_sd: How far off the model says that it may be.
         speeds: Of each core, every ``_STEP_S``, relative to its mean.
+        start_s: What a trial costs beside its window for each worker.
     """
 
     kind: str
@@ -88,6 +90,7 @@ class World:
     predicted: Mapping[Config, float]
     log_sd: float
     speeds: Sequence[Sequence[float]]
+    start_s: float = 0.0
 
     def speed(self, cores: Sequence[int], began_s: float, length_s: float) -> float:
         """Mean speed of some cores in a window."""
@@ -141,6 +144,8 @@ def draw(seed: int, errors: Sequence[Sequence[tuple[int, float]]], traces: Seque
     cpu_s, io_s = {"waits": (0.01, 1.0), "computes": (1.0, 0.02), "both": (0.5, 0.5)}[kind]
     cpu_s, io_s, main_s = (each * math.exp(rng.gauss(0, 0.4)) for each in (cpu_s, io_s, 0.01))
     workers = sorted({0, 1, 2, 3, 4, 6, 8, cores, 2 * cores, 3 * cores // 2})
+    start_s = _START_S if seed % 2 else 0.0  # such as many workers take on few cores
+    workers += [n for n in (16, 32) if start_s and max(workers) < n <= 16 * cores]
     configs = [
         Config(num_workers=w, prefetch_factor=p, persistent_workers=k).canonical()
         for w in workers
@@ -180,6 +185,7 @@ def draw(seed: int, errors: Sequence[Sequence[tuple[int, float]]], traces: Seque
         predicted=predicted,
         log_sd=rng.choice((0.06, 0.08, 0.1)),
         speeds=speeds,
+        start_s=start_s,
     )
 
 
@@ -232,11 +238,15 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
         expected=ExpectedRates.of(prediction),
         cells=tuple(cell.config for cell in prediction.cells),
     )
+    plain = {each.num_workers: each for each in reversed([*world.true]) if each.num_workers < 3}
+    traced = [_traced(world, config) for config in plain.values()]
     trials: list[Trial] = []
     now_s = _CALIBRATED_S
-    while isinstance(found := search.propose(trials, remaining_s=_BUDGET_S - now_s), Proposal):
+    while isinstance(
+        found := search.propose([*traced, *trials], remaining_s=_BUDGET_S - now_s), Proposal
+    ):
         trials.append(_trial(world, found, now_s, len(trials), rng))
-        now_s += found.trial_s + _OVERHEAD_S
+        now_s += trials[-1].wall_s
     run = _run(trials, prediction, plan)
     choice, _ = decide(run, Situation.of(run))
     certificate = certify(choice, run)
@@ -246,6 +256,7 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
     measured = max(world.true[trial.config] for trial in trials)
     return {
         "kind": world.kind,
+        "starts": bool(world.start_s),
         "trace": world.trace,
         "epsilon": certificate.epsilon,
         "epsilon_measured": certificate.epsilon_measured,
@@ -256,6 +267,20 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
         "took_s": now_s,
         "trials": len(trials),
     }
+
+
+def _traced(world: World, config: Config) -> Trial:
+    """A trial that calibrates: here, only what it costs is of interest."""
+    wall_s = 0.8 + _OVERHEAD_S + world.start_s * config.num_workers
+    return Trial(
+        id=f"traced {config.key}",
+        config=config,
+        repetition=0,
+        outcome="completed",
+        purpose="explain",
+        measured_s=0.8,
+        wall_s=wall_s,
+    )
 
 
 def _trial(world: World, found: Proposal, now_s: float, number: int, rng: random.Random) -> Trial:
@@ -277,7 +302,7 @@ def _trial(world: World, found: Proposal, now_s: float, number: int, rng: random
         startup_s=0.1,
         epoch_turnover_s=0.05,
         measured_s=length_s,
-        wall_s=length_s + _OVERHEAD_S,
+        wall_s=length_s + _OVERHEAD_S + world.start_s * config.num_workers,
         window_batches=100,
         samples_per_batch=16.0,
         usage=Usage(
@@ -353,6 +378,7 @@ def report(found: Sequence[Mapping[str, Any]]) -> Report:
     """The tables."""
     rows = [("all", found)]
     rows += [(kind, [each for each in found if each["kind"] == kind]) for kind in KINDS]
+    rows.append(("costly workers", [each for each in found if each.get("starts")]))
     for name in sorted({each["trace"].split(",")[0] for each in found}):
         rows.append((name, [each for each in found if each["trace"].startswith(name)]))
     held = _share(found, "regret", "epsilon")

@@ -397,7 +397,7 @@ def _of_trials(seen: Candidate, speeds: Speeds) -> Prediction:
     return Prediction(
         batches_per_s=batches,
         samples_per_s=steady,
-        epoch_batches_per_s=batches.value * math.exp(speeds.epochs[seen.key].log),
+        epoch_batches_per_s=batches.value * math.exp(speeds.epochs[seen.key].value),
         wait_fraction=speeds.wait_fraction(seen),
         cores=seen.own_cpu_cores,
         pss_bytes=seen.pss_bytes,

@@ -464,13 +464,14 @@ def rules_of_thumb(run: Run, choice: Choice) -> Iterator[RuleOfThumb]:
     PyTorch's defaults, the cheapest configuration of as many workers stands for it.
     """
     by_model, speeds, found = choice.situation.by_model, choice.speeds, Integrity.of(run)
+    seen = gather(run)
     for name, config in rule_configs(run, choice.situation).items():
         fault = None if config is None else found.fault(config)
         if config is None or fault is not None:
             why = _NO_GPU if fault is None else fault.message
             yield RuleOfThumb(name=name, config=config or Config(), unavailable=why)
             continue
-        same = [each for each in gather(run) if each.config.num_workers == config.num_workers]
+        same = [each for each in seen if each.config.num_workers == config.num_workers]
         measured = [each for each in same if each.trials and not by_model]
         known = [each.key for each in sorted(measured, key=lambda each: each.config != config)]
         if config.key in speeds.epochs and (by_model or not same):

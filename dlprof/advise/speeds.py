@@ -14,7 +14,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from dlprof.advise.candidates import Candidate, gather, has_rate
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
@@ -60,18 +59,6 @@ class Rates:
     wait_fraction: float | None
 
 
-class EpochFactor(NamedTuple):
-    """What epoch turnover leaves of a configuration's steady rate.
-
-    Attributes:
-        log: Natural logarithm of the factor.
-        log_sd: Its standard error.
-    """
-
-    log: float
-    log_sd: float = 0.0
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
     """Steady rates as they are believed to be, times what epoch turnover leaves of them.
@@ -81,7 +68,7 @@ class Speeds:
 
     Attributes:
         belief: The steady rates, from what was measured and what a model predicted.
-        epochs: Per configuration, over epochs of the target's length.
+        epochs: What epoch turnover leaves of each one's rate, over epochs of the target's length.
         rates: Each trial's rates in the situation that counts, by trial id; none where trials show
             another.
         claimed: Steady rates with the model's own intervals, where nothing was measured that they
@@ -92,7 +79,7 @@ class Speeds:
     """
 
     belief: Belief
-    epochs: Mapping[str, EpochFactor]
+    epochs: Mapping[str, Gap]
     rates: Mapping[str, Rates] = dataclasses.field(default_factory=dict)
     claimed: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
     kept: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
@@ -114,14 +101,14 @@ class Speeds:
     def steady(self, key: str) -> Estimate:
         """The rate of a configuration within an epoch."""
         if key in self.kept:
-            return self.kept[key].times(math.exp(-self.epochs[key].log))
+            return self.kept[key].times(math.exp(-self.epochs[key].value))
         return self.claimed[key] if key in self.claimed else self.belief.rate(key)
 
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
         if key in self.kept:
             return self.kept[key]
-        return product(self.steady(key), around(*self.epochs[key]))
+        return product(self.steady(key), self.epochs[key].factor())
 
     def ratio(self, key: str, other: str) -> Estimate:
         """The rate of one over that of another, with the interval of their quotient."""
@@ -129,10 +116,10 @@ class Speeds:
             return Estimate(value=1.0, low=1.0, high=1.0)
         if (key, other) in self.kept_ratios:
             return self.kept_ratios[key, other]
-        one, two, steady = self.epochs[key], self.epochs[other], self.belief.ratio(key, other)
+        steady = self.belief.ratio(key, other)
         if self.claimed and self.belief.error(key, other):
             steady = product(self.claimed[key], self.claimed[other].inverse)
-        found = product(steady, around(one.log - two.log, math.hypot(one.log_sd, two.log_sd)))
+        found = product(steady, self.epochs[key].minus(self.epochs[other]).factor())
         if key in self.kept and other in self.kept:
             found = found.times(self.kept[key].value / self.kept[other].value / found.value)
         return found
@@ -143,10 +130,9 @@ class Speeds:
 
     def gap(self, key: str, other: str) -> Gap:
         """By how much the log rate of one is above that of another."""
-        one, two = self.epochs[key], self.epochs[other]
-        steady = self.belief.gap(key, other)
-        more = 0.0 if key == other else math.hypot(one.log_sd, two.log_sd)
-        return Gap(steady.value + one.log - two.log, math.hypot(steady.error, more), steady.df)
+        if key == other:
+            return Gap(0.0, 0.0, math.inf)
+        return self.belief.gap(key, other).minus(self.epochs[other].minus(self.epochs[key]))
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate:
         """The fastest of some, which must not be none; the first of equals."""
@@ -154,7 +140,7 @@ class Speeds:
 
     def log_speed(self, key: str) -> float:
         """Natural logarithm of a configuration's rate."""
-        return self.belief.log_rates[key] + self.epochs[key].log
+        return self.belief.log_rates[key] + self.epochs[key].value
 
 
 def speeds_of(
@@ -204,7 +190,7 @@ def speeds_of(
     for config, found in logs.items():
         log = math.fsum(found) / len(found)  # as sure as the turnover's share of the epoch
         error = TURNOVER_SPREAD / math.sqrt(max(1, timed[config.turnover_group]))
-        epochs[config.key] = EpochFactor(log=log, log_sd=(1 - math.exp(log)) * error)
+        epochs[config.key] = Gap(log, (1 - math.exp(log)) * error, math.inf)
     advice, pick, kept = run.recommendation, "", tuple[ConfigRate, ...]()
     if situation.as_measured and advice is not None and not advice.extrapolated:
         with contextlib.suppress(UsageError):  # it was for what this run doesn't show
@@ -220,12 +206,12 @@ def speeds_of(
     )
 
 
-def _epoch_factors(expected: ExpectedRates) -> dict[str, EpochFactor]:
+def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
     """What epochs leave of rates that were predicted, as sure as where a restart is timed once."""
     over = expected.epoch_log_rates
     logs = {key: over.get(key, log) - log for key, log in expected.log_rates.items()}
     return {
-        key: EpochFactor(log, (1 - math.exp(log)) * TURNOVER_SPREAD) for key, log in logs.items()
+        key: Gap(log, (1 - math.exp(log)) * TURNOVER_SPREAD, math.inf) for key, log in logs.items()
     }
 
 
@@ -285,12 +271,6 @@ def product(one: Estimate, two: Estimate) -> Estimate:
     down = math.hypot(math.log(one.value / one.low), math.log(two.value / two.low))
     up = math.hypot(math.log(one.high / one.value), math.log(two.high / two.value))
     return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
-
-
-def around(log: float, log_sd: float) -> Estimate:
-    """A factor whose logarithm is known with an assumed error, two of which make 95 %."""
-    low, high = math.exp(log - 2 * log_sd), math.exp(log + 2 * log_sd)
-    return Estimate(value=math.exp(log), low=low, high=high)
 
 
 def predictions(
@@ -372,7 +352,7 @@ def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:
     steady, claimed = speeds.steady(made.key), model.samples_per_s or model.batches_per_s
     factor, wait = steady.value / claimed.value, model.wait_fraction
     batches = steady.times(model.batches_per_s.value / claimed.value)
-    over = batches.value * math.exp(speeds.epochs[made.key].log)
+    over = batches.value * math.exp(speeds.epochs[made.key].value)
     return dataclasses.replace(
         model,
         batches_per_s=batches,
@@ -484,7 +464,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         belief=learned.carried(there, speed_sd),
         epochs=_epoch_factors(asked),
         claimed={
-            key: product(each, around(0.0, abs(there[key].by_speed) * speed_sd))
+            key: product(each, Gap(0.0, abs(there[key].by_speed) * speed_sd, math.inf).factor())
             for key, each in ({} if seen else claims(models)).items()
         },
     )

@@ -39,6 +39,23 @@ class Estimate:
         return self.high > 2.0 * max(self.low, 0.0)
 
     @property
+    def log_sd(self) -> float | None:
+        """Standard deviation of the figure's logarithm, as its interval has it; ``None`` without.
+
+        Half the logarithm of high over low, in normal quantiles. An end that lies beyond a quarter
+        or four times the figure, as 0 and infinity do, counts like that, or like the other end if
+        that is further: such ends come from subtracting, or dividing by, what may be 0.
+        """
+        if self.low is None or self.high is None or not self.value > 0:
+            return None
+        middle = math.log(self.value)
+        down = middle - math.log(self.low) if self.low > 0 else math.inf
+        up = math.log(self.high) - middle if self.high > 0 else math.inf
+        near, far = sorted((max(0.0, down), max(0.0, up)))
+        near = min(near, 1500.0)  # no logarithms are further apart
+        return (near + min(far, max(near, math.log(4)))) / (2 * 1.96)
+
+    @property
     def inverse(self) -> Estimate:
         """Of B over A, where this is of A over B."""
         value, high, low = (

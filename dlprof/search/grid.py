@@ -67,10 +67,12 @@ class GridSearch:
     The first block holds every configuration of the plan, but for the least important ones where
     trials cost more than was planned. A later one holds what would be chosen by then, and those
     that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
-    measured, too; it ends when none could be better by more than ``NEAR``. Where the user asks for
-    a number of repeats, every block holds all that may be the best. Within a block the order is
-    random, but that a model's best is measured first of all, and where time may not suffice: there
-    the most important come first, and in a later block the fastest.
+    measured, too; it ends when none could be better by more than ``NEAR``, as likely as its trial
+    costs more than one of the choice: many workers take their time to start. Where the user asks
+    for a number of repeats, every block holds all that may be the best. Within a block the order is
+    random, but in the first one by a model, where its best comes first and few workers before many,
+    and where time may not suffice: there the most important come first, and in a later block the
+    fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -93,27 +95,30 @@ class GridSearch:
         """What to measure next.
 
         Args:
-            history: All trials so far; those of configurations outside the plan, and those that
-                explain, are ignored.
+            history: All trials so far; those of configurations outside the plan are ignored, and of
+                those that explain all but what they cost.
             remaining_s: What is left of the budget; ``None`` for no limit.
         """
         planned = {*self.plan.configs, *self.cells}
-        measured = [trial for trial in history if trial.purpose == "measure"]
-        trials = [trial for trial in measured if trial.config in planned]
+        trials, traced = (
+            [trial for trial in history if trial.config in planned and trial.purpose == purpose]
+            for purpose in ("measure", "explain")
+        )
         tried = {trial.config for trial in trials}
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
-        due = 0
-        if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
-            seen = (belief.blocks[each.key] for each in self._members(trials, 1))
-            due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
         left_s = math.inf if remaining_s is None else remaining_s
-        room = SweepBudget.of(trials, self.plan, left_s, due)
+        room = SweepBudget.of([*traced, *trials], self.plan, left_s)
+        if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
+            seen = (belief.blocks[each.key] for each in self._members(trials, 1, room))
+            due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
+            room = dataclasses.replace(room, due=due)
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
         reason: StopReason = "complete"
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
-            members = self._members(earlier, block, padded=not untried)
+            costs = SweepBudget.of([*traced, *earlier], self.plan)
+            members = self._members(earlier, block, costs, padded=not untried)
             done = {trial.config for trial in trials if trial.repetition == block}
             todo = [*(config for config in members if config not in done), *new]
             if not todo:
@@ -128,16 +133,21 @@ class GridSearch:
             if block == 0:
                 fitting = set(room.for_new(new, tried, _SURE))
                 sure = list(itertools.takewhile(fitting.__contains__, new))
-            known = self.expected.log_rates if self.expected is not None else {}
-            if not tried and (best := [each for each in sure if each.key in known]):
-                sure = [max(best, key=lambda each: known[each.key])]  # lest others spend the budget
+            logs = self.expected.log_rates if self.expected is not None else {}
+            rates = {c: logs[c.key] for c in sure if c.key in logs}
+            if block == 0 and rates:
+                # The cheapest that may be the best, lest others spend the budget; then few workers
+                # before many, which show what more of them take to start.
+                least = -math.inf if tried else max(rates.values()) - NEAR_LOG
+                near = (c for c in rates if rates[c] >= least)
+                sure = [min(near, key=lambda config: config.cost_key)]
             return self._next(todo, sure, block, room)
         if any(map(room.fits, untried)):  # better one more seen once than time left over
             return self._next(untried, (), current, room)
         return Stop(reason="budget" if untried else reason)
 
     def _members(
-        self, earlier: Sequence[Trial], block: int, *, padded: bool = False
+        self, earlier: Sequence[Trial], block: int, costs: SweepBudget, *, padded: bool = False
     ) -> list[Config]:
         """What the next block holds: the choice, and what may be better, by how much it may.
 
@@ -146,14 +156,17 @@ class GridSearch:
         Args:
             earlier: Trials of the blocks before it.
             block: Its number.
+            costs: What trials cost, by these and by traced ones.
             padded: Whether first repeats hold what comes nearest where nothing may be better: drift
                 does not show in one alone.
         """
         belief = self._judge(earlier)
         working = [] if belief is None else self._working(earlier, belief)
         seen = [c for c in working if belief is not None and belief.blocks[c.key]]
+        if not seen and any(trial.outcome != "completed" for trial in earlier):
+            seen = working  # what is predicted of the rest, where all that was tried failed
         if belief is None or not seen:
-            return self._instead(earlier)
+            return []
         expected, over = self.expected, dict[str, float]()
         if expected is not None and not any(trial.whole_epochs for trial in earlier):
             known = expected.log_rates  # which hold no turnovers
@@ -172,17 +185,20 @@ class GridSearch:
         gaps = {c: gap(c, pick) for c in others}
         short = shortfall(gaps.values())
         # What narrows that most for its time is what would most likely go beyond it.
-        costs = SweepBudget.of(earlier, self.plan)
-        worth = {c: gaps[c].chance(short) / max(costs.expected_s(c), 1e-3) for c in others}
-        ahead = sorted(others, key=worth.__getitem__, reverse=True)
+        cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
+        ahead = sorted(others, key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
             close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > share]
-        if short <= NEAR_LOG:
+        # What costs more than the choice has to promise as much, as a share of all that may come.
+        pick_s = max(costs.expected_s(pick), 1e-3)
+        most_s = pick_s * (1 + _RIVALS) * self.plan.max_repeats
+        worth = {c: max(share, (cost_s[c] - pick_s) / most_s) for c in others}
+        rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > worth[c]]
+        if short <= NEAR_LOG or not rivals:
             rivals = ahead if padded and block < self.plan.min_repeats else []
         groups = dict.fromkeys(belief.groups[each.key] for each in [pick, *rivals])
         twins = {group: [c for c in working if belief.groups[c.key] == group] for group in groups}
@@ -192,17 +208,6 @@ class GridSearch:
         first = {each.num_workers: each for each in reversed(turns[1:])}.values()
         spread = sorted(turns[1:], key=lambda each: each not in first)
         return [turns[0], *spread[:_RIVALS]]
-
-    def _instead(self, earlier: Sequence[Trial]) -> list[Config]:
-        """What is predicted to be the fastest of what may work, where all that was tried failed."""
-        failed = {trial.config for trial in earlier if trial.outcome != "completed"}
-        known = self.expected.log_rates if self.expected is not None and failed else {}
-        left = [
-            each
-            for each in self.cells
-            if each.key in known and not any(map(each.asks_as_much_as, failed))
-        ]
-        return sorted(left, key=lambda each: -known[each.key])[:_RIVALS]
 
     def _working(self, earlier: Sequence[Trial], belief: Belief) -> list[Config]:
         """What is known of and did not fail, nor asks for as much as what did; cheapest first."""
@@ -220,14 +225,14 @@ class GridSearch:
         )
 
     def _judge(self, trials: Sequence[Trial]) -> Belief | None:
-        """What is believed by trials that worked, and what was predicted; ``None`` without any."""
+        """What is believed by trials that worked, and by predictions; ``None`` without either."""
         failed = {trial.config for trial in trials if trial.outcome != "completed"}
         seen = [o for t in trials if t.config not in failed and (o := observe(t)) is not None]
         expected = self.expected
         if expected is not None and any(o.whole_epochs for o in seen):  # all of them over such
             rates = {**expected.log_rates, **expected.epoch_log_rates}
             expected = dataclasses.replace(expected, log_rates=rates)
-        return believe(seen, expected) if seen else None
+        return believe(seen, expected) if seen or (expected and expected.log_rates) else None
 
     def _next(
         self, todo: Sequence[Config], sure: Collection[Config], block: int, room: SweepBudget
@@ -266,7 +271,8 @@ class SweepBudget:
     Attributes:
         plan: What was expected before any was run.
         known_s: The dearest so far of each configuration that was measured.
-        factor: How much dearer than expected completed trials turned out, in the mean.
+        factor: How many times what was expected completed trials turned out to cost.
+        start_s: What each of their workers took beside that.
         left_s: Rest of the budget.
         due: Repeats that those still need which by now may be the best.
     """
@@ -274,27 +280,39 @@ class SweepBudget:
     plan: Plan
     known_s: Mapping[Config, float]
     factor: float
+    start_s: float = 0.0
     left_s: float = math.inf
     due: int = 0
 
     @classmethod
-    def of(
-        cls, trials: Sequence[Trial], plan: Plan, left_s: float = math.inf, due: int = 0
-    ) -> SweepBudget:
+    def of(cls, trials: Sequence[Trial], plan: Plan, left_s: float = math.inf) -> SweepBudget:
         """What the trials so far have shown."""
         known_s: dict[Config, float] = {}
-        for trial in trials:
+        for trial in (trial for trial in trials if trial.purpose == "measure"):
             known_s[trial.config] = max(trial.wall_s, known_s.get(trial.config, 0.0))
-        completed = [trial for trial in trials if trial.outcome == "completed"]
-        took_s = sum(trial.wall_s for trial in completed)
-        planned_s = sum(plan.cost.of(trial.config, plan.trial_s) for trial in completed)
-        factor = took_s / planned_s if took_s and planned_s else 1.0
-        return cls(plan=plan, known_s=known_s, factor=factor, left_s=left_s, due=due)
+        rows = [  # what was planned for, workers, what it took, and whether it is as those to come
+            (plan.cost.of(each.config, window_s), each.config.num_workers, each.wall_s, alike)
+            for each in trials
+            if each.outcome == "completed"
+            for alike in [each.purpose == "measure"]
+            for window_s in [plan.trial_s if alike else each.measured_s]
+        ]
+        took_s, planned_s = (sum(row[i] for row in rows if row[3]) for i in (2, 0))
+        factor, start_s = took_s / planned_s if took_s and planned_s else 1.0, 0.0
+        # By least squares over those with workers, whose start is not planned for.
+        pp, pw, ww, pt, wt = (
+            sum(row[i] * row[j] for row in rows if row[1])
+            for i, j in ((0, 0), (0, 1), (1, 1), (0, 2), (1, 2))
+        )
+        if (apart := pp * ww - pw**2) > 1e-6 * pp * ww:
+            both = (pt * ww - wt * pw) / apart, (wt * pp - pt * pw) / apart
+            factor, start_s = both if min(both) > 0 else (factor, start_s)
+        return cls(plan=plan, known_s=known_s, factor=factor, start_s=start_s, left_s=left_s)
 
     def expected_s(self, config: Config) -> float:
         """What one trial of a configuration will cost."""
-        planned_s = self.plan.cost.of(config, self.plan.trial_s)
-        return self.known_s.get(config, self.factor * planned_s)
+        planned_s = self.factor * self.plan.cost.of(config, self.plan.trial_s)
+        return self.known_s.get(config, planned_s + self.start_s * config.num_workers)
 
     @property
     def typical_s(self) -> float:

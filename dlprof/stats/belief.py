@@ -2,19 +2,19 @@
 
 The log rate of trial ``t`` of configuration ``i`` in the interleaved block ``j`` is taken as
 
-    m_i + c + g a_i + d_i + b_j + beta x_t + e_t
+    m_i + c + g a_i + d_i + b_j + beta x_t + n y_t + e_t
 
 ``m_i`` is what a model predicted; ``c`` how far off it is altogether, ``g`` how far those apart
 that rest on figures of their own (loading without workers), ``d_i`` how far this one: a part that
 changes slowly with ``num_workers`` (a Brownian motion over its logarithm, held at those that the
 model was fitted with), and a small one of its own. ``b_j`` is what drifts between blocks, ``x_t``
-the speed of the cores in that very window, times the share of them that the loader computes on. All
-errors have heavy tails (Student's t), so that one disturbed trial, or one wrong prediction, is
-outvoted by the others; how far off predictions are is learned from those that were measured, as far
-as their trials show it (MacKay 1992), so that a model which proves wrong, altogether or of some,
-claims less of the rest. What was not predicted has a ``d_i``
-without bounds. All of it is one weighted least squares, the ``d_i`` eliminated, weights by
-iteration (Lange, Little & Taylor 1989).
+the speed of the cores in that very window, times the share of them that the loader computes on,
+``y_t`` whether others disturbed it, against how many they did, times the same. All errors have
+heavy tails (Student's t), so that one disturbed trial, or one wrong prediction, is outvoted by the
+others; how far off predictions are is learned from those that were measured, as far as their trials
+show it (MacKay 1992), so that a model which proves wrong, altogether or of some, claims less of the
+rest. What was not predicted has a ``d_i`` without bounds. All of it is one weighted least squares,
+the ``d_i`` eliminated, weights by iteration (Lange, Little & Taylor 1989).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ ADJUSTED_LOG_SD = 0.05
 """What is left of that where the cores' speed in the window is known: 2.4 to 7 %."""
 
 NOISY_LOG_SD = 0.30
-"""For trials marked noisy: beside a busy neighbor a CV of 34 % was measured."""
+"""For trials marked noisy, at least: beside a neighbor that took half of the cores a CV of 34 % was
+measured, half of the logarithm of what it left."""
 
 _MODEL_TAIL_DF = 2.0
 """Degrees of freedom of predictions' errors: 7.3 % in the median and 26 % at the 90th percentile on
@@ -101,7 +102,7 @@ _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 """Nothing is surer than this, and none says less, whatever a file claims."""
 
 
-_LEVEL, _APART, _SPEED, _BLOCKS = 0, 1, 2, 3
+_LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = 0, 1, 2, 3, 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,7 @@ class ObservedRate:
         block: Number of the interleaved block.
         log_rate: Natural logarithm of the rate.
         log_sd: How far off the figure may be expected to lie, before any repeat is seen.
+        noisy: Whether others disturbed it.
         group: Configurations of one group have the same rate by construction; empty for one
             that stands alone.
         whole_epochs: Whether the rate covers whole epochs, turnovers included.
@@ -125,6 +127,7 @@ class ObservedRate:
     block: int
     log_rate: float
     log_sd: float = COMPUTING_LOG_SD
+    noisy: bool = False
     group: str = ""
     whole_epochs: bool = False
     cpu_share: float = 1.0
@@ -153,17 +156,18 @@ def observe(
     speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
-    computing = NOISY_LOG_SD if trial.noisy else computing
-    between, within = math.hypot(WAITING_LOG_SD, share * computing), 0.0
-    if steady.low is None or steady.high is None:
-        between = NOISY_LOG_SD
-    else:
-        within = (steady.high - steady.low) / (4 * steady.value)  # about two errors to each side
+    if trial.noisy:  # half of what the cores that others took would have added
+        others, left = usage.other_cpu_cores or 0.0, usage.available_cpu_cores
+        lost = 0.0 if left is None else math.log1p(others / max(left, 0.01)) / 2
+        computing = max(NOISY_LOG_SD, lost)
+    between = math.hypot(WAITING_LOG_SD, share * computing)
+    within = NOISY_LOG_SD if steady.log_sd is None else steady.log_sd
     return ObservedRate(
         key=trial.config.key,
         block=trial.repetition,
         log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
         log_sd=min(max(between, within, _LEAST_LOG_SD), _MOST_LOG_SD),
+        noisy=trial.noisy,
         group="" if trial.whole_epochs else _steady_group(trial.config),
         whole_epochs=trial.whole_epochs,
         cpu_share=share,
@@ -180,7 +184,8 @@ def _cpu_share(trial: Trial, wait: float | None) -> float:
     """
     own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
     workers, delayed = trial.config.num_workers, trial.usage.run_queue_wait_fraction or 0.0
-    most = min(max(1, workers), available or math.inf) * max(0.0, 1 - delayed)
+    cores = math.inf if available is None else available  # 0 where others left it none
+    most = min(max(1, workers), cores) * max(0.0, 1 - delayed)
     share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
     if wait is None:
         return share
@@ -238,12 +243,12 @@ class _Level:
 
     Attributes:
         fixed: What is left of it where that is 0.
-        slopes: How it follows what all have in common.
+        slopes: How it follows what all have in common, by place, where it does.
         variance: Of what is its own.
     """
 
     fixed: float
-    slopes: tuple[float, ...]
+    slopes: Mapping[int, float]
     variance: float
 
 
@@ -283,6 +288,11 @@ class Gap(NamedTuple):
             return float(self.value > bound)
         return t_tail((bound - self.value) / self.error, self.df)
 
+    def minus(self, other: Gap) -> Gap:
+        """The difference of it and another one that has nothing to do with it."""
+        error = math.hypot(self.error, other.error)
+        return Gap(self.value - other.value, error, min(self.df, other.df))
+
     def factor(self) -> Estimate:
         """``exp`` of it, with its t interval."""
         half = min(t_quantile(0.975, self.df) * self.error, 10 * _LARGEST_LOG)
@@ -318,7 +328,7 @@ class Belief:
     def log_error(self, key: str) -> float:
         """Standard error of one log rate."""
         level = self._levels[self.groups[key]]
-        return math.sqrt(self._variance(level.slopes) + level.variance)
+        return math.sqrt(_variance(level.slopes, self._common) + level.variance)
 
     def ratio(self, key: str, other: str) -> Estimate:
         """Rate of one configuration over that of another."""
@@ -329,8 +339,8 @@ class Belief:
         if self.groups[key] == self.groups[other]:
             return 0.0
         one, two = self._levels[self.groups[key]], self._levels[self.groups[other]]
-        apart = [a - b for a, b in zip(one.slopes, two.slopes, strict=True)]
-        return math.sqrt(self._variance(apart) + one.variance + two.variance)
+        apart = _added(one.slopes, two.slopes, -1.0)
+        return math.sqrt(_variance(apart, self._common) + one.variance + two.variance)
 
     def gap(self, key: str, other: str) -> Gap:
         """By how much one log rate is above another."""
@@ -351,7 +361,8 @@ class Belief:
         levels: dict[str, _Level] = {}
         for key, each in there.items():
             here = self._levels[self.groups[key]]
-            slopes = (*(each.follows * slope for slope in here.slopes), each.by_speed)
+            slopes = {i: each.follows * a for i, a in here.slopes.items()}
+            slopes[len(self._common)] = each.by_speed
             variance = each.follows**2 * here.variance + each.log_sd**2
             levels.setdefault(
                 self.groups[key], _Level(fixed=here.fixed, slopes=slopes, variance=variance)
@@ -366,9 +377,6 @@ class Belief:
             _common=[*([*row, 0.0] for row in self._common), [*speed, log_speed_sd**2]],
         )
 
-    def _variance(self, slopes: Sequence[float]) -> float:
-        return _variance(dict(enumerate(slopes)), self._common)
-
 
 def shortfall(gaps: Iterable[Gap]) -> float:
     """By how much one log rate may be below the best of others, with ``PROBABILITY`` at most.
@@ -382,20 +390,28 @@ def shortfall(gaps: Iterable[Gap]) -> float:
     """
     known = list(gaps)
 
-    def risk(bound: float) -> float:
-        return math.fsum(gap.chance(bound) for gap in known)
+    def excess(bound: float) -> float:
+        risk = math.fsum(gap.chance(bound) for gap in known)
+        return math.log(max(risk, 1e-12) / (1 - PROBABILITY))
 
     low, high = 0.0, NEAR_LOG
-    if risk(low) <= 1 - PROBABILITY:
+    if (below := excess(low)) <= 0:
         return 0.0
-    while risk(high) > 1 - PROBABILITY:
-        low, high = high, 2 * high
+    while (above := excess(high)) > 0:
+        low, high, below = high, 2 * high, above
         if high > 4 * _LARGEST_LOG:
             return math.inf
-    # To within so much of a log rate a bound is found.
+    # To within so much of a log rate a bound is found: where the chord between both ends is 0; an
+    # end that stays counts half the next time (the Illinois method).
+    moved = 0
     while high - low > 1e-5:
-        middle = (low + high) / 2
-        low, high = (middle, high) if risk(middle) > 1 - PROBABILITY else (low, middle)
+        middle = high - above * (high - low) / (above - below)
+        middle = min(max(middle, low + 2e-6), high - 2e-6)
+        found = excess(middle)
+        if found > 0:
+            low, below, above, moved = middle, found, above / (2 if moved > 0 else 1), 1
+        else:
+            high, above, below, moved = middle, found, below / (2 if moved < 0 else 1), -1
     return high
 
 
@@ -459,9 +475,14 @@ class _Fit:
             0.0 if o.log_speed is None else o.cpu_share * (o.log_speed - usual[o.busy])
             for o in observations
         )
+        noisy = sum(o.noisy for o in observations) / max(1, len(observations))
         # What each has of what all have in common, but for its prediction's part.
         self._rows = [
-            {_SPEED: speed, _BLOCKS + self._place[o.block]: 1.0}
+            {
+                _SPEED: speed,
+                _NOISE: o.cpu_share * (o.noisy - noisy),
+                _BLOCKS + self._place[o.block]: 1.0,
+            }
             for o, speed in zip(observations, speeds, strict=True)
         ]
         self._by_group: dict[str, list[int]] = {group: [] for group in groups.values()}
@@ -501,7 +522,7 @@ class _Fit:
             return 0.0, {}, 1 / _UNKNOWN_LOG_SD**2
         found = self._predicted[group]
         part = {_LEVEL: 1.0, _APART: 1.0} if found.workers == 0 else {_LEVEL: 1.0}
-        if found.place is None:
+        if found.place is None or not self._nodes:
             return found.log_rate, part, self._trust[group] / self._known_sd**2
         shares, open_ = _between(self._nodes, found.place)
         part |= {self._first + node: share for node, share in shares.items()}
@@ -517,6 +538,7 @@ class _Fit:
             matrix[place][place] = 1 / sd**2
         matrix[_SPEED][_SPEED] = 1 / SPEED_EXPONENT_SD**2
         right[_SPEED] = SPEED_EXPONENT / SPEED_EXPONENT_SD**2
+        matrix[_NOISE][_NOISE] = 1 / NOISY_LOG_SD**2
         for place in range(_BLOCKS, _BLOCKS + self._blocks):
             matrix[place][place] = 1 / self._block_variance
         for step, spread in enumerate(self._spreads()):
@@ -538,7 +560,6 @@ class _Fit:
         Args:
             groups: Those that were measured at least: the others say nothing of what is common.
         """
-        size = self._size
         matrix, right = self._beforehand()
         parts: dict[str, _Level] = {}
         for group in groups:
@@ -559,9 +580,10 @@ class _Fit:
                 right[i] -= a * offset / total
                 for j, b in own.items():
                     matrix[i][j] -= a * b / total
-            slopes = [part.get(i, 0.0) - own.get(i, 0.0) / total for i in range(size)]
             parts[group] = _Level(
-                fixed=log_rate + offset / total, slopes=tuple(slopes), variance=1 / total
+                fixed=log_rate + offset / total,
+                slopes=_added(part, own, -1 / total),
+                variance=1 / total,
             )
         common = _inverted(matrix)
         found = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in common]
@@ -598,7 +620,7 @@ class _Fit:
             if group in self._predicted:
                 log_rate, part, _ = self._prior(group)
                 off = level - log_rate - math.fsum(found[i] * a for i, a in part.items())
-                apart = {i: a - part.get(i, 0.0) for i, a in enumerate(levels[group].slopes)}
+                apart = _added(levels[group].slopes, part, -1.0)
                 open_ = _variance(apart, common) + levels[group].variance
                 one = known**2 * (1 if self._predicted[group].place is None else _OWN_SHARE)
                 self._trust[group] = trust(self._trust[group], off**2 / one, open_ / one)
@@ -625,7 +647,7 @@ class _Fit:
         count = self._blocks
         free = max(0, len(self._seen) - sum(map(bool, self._by_group.values())) - max(0, count - 1))
         self._df = TAIL_DF + free
-        self._scale = (TAIL_DF + squares) / (TAIL_DF + free) if free else 1.0
+        self._scale = (TAIL_DF + squares) / self._df if free else 1.0
         for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
             square = (found[place] / sd) ** 2
             costs.append(_surprise(square, TAIL_DF))
@@ -650,6 +672,11 @@ def _surprise(square: float, df: float) -> float:
 def _trust(square: float) -> float:
     """Weight of a prediction that is off by the square of so many standard deviations."""
     return (_MODEL_TAIL_DF + 1) / (_MODEL_TAIL_DF + square)
+
+
+def _added(one: Mapping[int, float], other: Mapping[int, float], factor: float) -> dict[int, float]:
+    """The sum of some slopes and of others times a factor."""
+    return {i: one.get(i, 0.0) + factor * other.get(i, 0.0) for i in {**one, **other}}
 
 
 def _variance(slopes: Mapping[int, float], common: Sequence[Sequence[float]]) -> float:
@@ -677,7 +704,7 @@ def _between(nodes: Sequence[float], place: float) -> tuple[dict[int, float], fl
 
 
 def _at(level: _Level, common: Sequence[float]) -> float:
-    return level.fixed + math.fsum(a * b for a, b in zip(level.slopes, common, strict=True))
+    return level.fixed + math.fsum(a * common[i] for i, a in level.slopes.items())
 
 
 def _groups(observations: Iterable[ObservedRate], expected: ExpectedRates | None) -> dict[str, str]:
@@ -737,13 +764,24 @@ def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:
 
 
 def _inverted(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Inverse of a positive definite matrix by Gauss-Jordan elimination (needs no pivoting)."""
-    size = len(matrix)
-    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
-    for i, pivot_row in enumerate(rows):
-        pivot = pivot_row[i]
-        rows[i] = [value / pivot for value in pivot_row]
-        for k, row in enumerate(rows):
-            if k != i and row[i]:
-                rows[k] = [a - row[i] * b for a, b in zip(row, rows[i], strict=True)]
-    return [row[size:] for row in rows]
+    """Inverse of a positive definite matrix: that of its Cholesky factor, times itself."""
+    size, factor = len(matrix), list[list[float]]()
+    for row in matrix:
+        found: list[float] = []
+        for other in factor:
+            rest = row[len(found)] - sum(map(operator.mul, found, other))
+            found.append(rest / other[-1])
+        rest = row[len(found)] - sum(map(operator.mul, found, found))
+        found.append(math.sqrt(max(rest, 1e-12 * row[len(found)])))
+        factor.append(found)
+    columns: list[list[float]] = []  # of the factor's inverse, from the diagonal on
+    for k in range(size):
+        column = [1 / factor[k][k]]
+        for row in factor[k + 1 :]:
+            column.append(-sum(map(operator.mul, row[k:-1], column)) / row[-1])
+        columns.append(column)
+    result = [[0.0] * size for _ in range(size)]
+    for i, column in enumerate(columns):
+        for j in range(i + 1):
+            result[i][j] = result[j][i] = sum(map(operator.mul, column, columns[j][i - j :]))
+    return result

@@ -345,7 +345,7 @@ def test_what_was_predicted_before_epochs_were_seen_is_told_over_them_too() -> N
     seen = blocks({config(8): [1240, 1250]}, epoch_samples=3200, epoch_turnover_s=0.5)
     later = dataclasses.replace(made, trials=(*made.trials, *seen))
     epochs = speeds_of(later, Situation.of(later)).epochs
-    assert all(epochs[cell.key].log < -0.01 for cell in cells)
+    assert all(epochs[cell.key].value < -0.01 for cell in cells)
 
 
 RECORDED = [*EXAMPLES, *sorted((Path(__file__).parents[1] / "data" / "runs").glob("*.jsonl"))]

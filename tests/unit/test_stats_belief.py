@@ -390,7 +390,63 @@ def test_a_trial_is_as_sure_as_what_it_does() -> None:
     assert wide is not None
     assert noisy.log_sd == pytest.approx(NOISY_LOG_SD, rel=0.01)
     assert short.log_sd == NOISY_LOG_SD
-    assert wide.log_sd == pytest.approx(0.25)
+    assert wide.log_sd == pytest.approx(math.log(1.5 / 0.5) / (2 * 1.96))
+
+
+def test_a_trial_is_less_sure_the_more_others_took() -> None:
+    usages = [
+        Usage(own_cpu_cores=n, available_cpu_cores=n, other_cpu_cores=2 - n) for n in (1.0, 0.2)
+    ]
+    half, most = (observe(trial(config(2), 1000, noisy=True, usage=each)) for each in usages)
+    assert half is not None
+    assert most is not None
+    assert half.log_sd == pytest.approx(math.log(2) / 2, rel=0.01)
+    assert most.log_sd == pytest.approx(math.log(10) / 2, rel=0.01)
+
+
+def test_a_starved_window_is_no_sign_of_waiting() -> None:
+    """Others left no core, so that the loader's own CPU time says nothing of what it does."""
+    starved = with_usage(0, own_cpu_cores=0.0, available_cpu_cores=0.0)
+    assert starved.cpu_share == 1.0
+
+
+def test_noisy_trials_that_nobody_repeated_make_nothing_sure() -> None:
+    """Each seen once where others left a third of a core, at 2.5 times the other's rate."""
+    usage = Usage(own_cpu_cores=0.3, available_cpu_cores=0.3, other_cpu_cores=1.7)
+    pair = [
+        observe(
+            trial(config(workers), 1.0, samples_per_s=Estimate(value=rate), noisy=True, usage=usage)
+        )
+        for workers, rate in ((1, 462.0), (3, 1179.0))
+    ]
+    belief = believe([each for each in pair if each is not None])
+    one, three = config(1).key, config(3).key
+    assert 1 - math.exp(-shortfall([belief.gap(one, three)])) > 0.15
+    steady = believe(seen({"one": [462] * 4, "three": [1179] * 4}, log_sd=0.05))
+    assert shortfall([steady.gap("one", "three")]) == 0
+
+
+def test_what_was_seen_beside_others_is_not_slower_for_that() -> None:
+    """Two workers had one quiet trial, three none: what others take is no matter of settings."""
+    rates = {2: [1663, 1851, 2211, 1388, 1566, 2746], 3: [1703, 1354, 1346, 1440, 1569, 1424]}
+    trials = [
+        trial(config(workers), rate, repetition=block, noisy=rate != 2746)
+        for workers, some in rates.items()
+        for block, rate in enumerate(some)
+    ]
+    belief = believe([each for one in trials if (each := observe(one)) is not None])
+    two, three = config(2).key, config(3).key
+    assert belief.ratio(two, three).value < 1.5
+    assert shortfall([belief.gap(three, two)]) > 0
+
+
+def test_a_trial_that_contradicts_the_others_counts_though_its_interval_has_no_end() -> None:
+    """Of two trials one says 15 times as much, to within 477 and infinity."""
+    rates = [Estimate(value=64.3, low=44.1, high=118.9), Estimate(value=954, low=477, high=1e6)]
+    made = [observe(trial(config(0), each.value, samples_per_s=each, noisy=True)) for each in rates]
+    both = [dataclasses.replace(each, block=n) for n, each in enumerate(made) if each is not None]
+    assert both[1].log_sd < 2 * NOISY_LOG_SD
+    assert believe(both).rate(config(0).key).value > 70
 
 
 def test_observe_takes_another_rate_where_told() -> None:

@@ -170,7 +170,7 @@ def predicted_gain(
     alike = bool(config.num_workers) is bool(view.workers)
     most = 2 * relative_error(predict.calibration) if alike else math.inf
     one, two = (
-        math.log(rate.high / rate.low) / 2 if rate.low and rate.high else at.BOUND_LOG_SD
+        1.96 * (at.BOUND_LOG_SD if rate.log_sd is None else rate.log_sd)
         for rate in (after.batches_per_s, before.batches_per_s)
     )
     half = max(min(most, math.hypot(one, two)), abs(one - two))

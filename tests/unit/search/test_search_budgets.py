@@ -146,5 +146,15 @@ def test_what_trials_took_corrects_what_all_of_them_are_expected_to_take() -> No
     assert costs.typical_s == pytest.approx(3.5)
 
 
+def test_what_workers_take_to_start_is_known_from_fewer_of_them() -> None:
+    """A tenth of a second for each: what 32 take follows from the few that were measured."""
+    grid = plan([config(w) for w in (0, 1, 2, 4, 32)])
+    tried = [trial(config(w), wall_s=1.4 + 0.1 * w) for w in (1, 2, 4)]
+    costs = SweepBudget.of([trial(config(0), wall_s=3.0), *tried], grid)
+    assert _rounded(costs, config(4), config(8), config(32)) == [1.8, 2.2, 4.6]
+    even = SweepBudget.of([trial(config(w), wall_s=2.0) for w in (1, 2, 4)], grid)
+    assert _rounded(even, config(32)) == [2.0]
+
+
 def _rounded(costs: SweepBudget, *configs: Config) -> list[float]:
     return [round(costs.expected_s(each), 6) for each in configs]
