@@ -11,6 +11,7 @@ from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.labels import end_text, interval_text, rate_text
+from dlprof.report.text import shortened
 
 
 def compare_document(comparison: Comparison) -> str:
@@ -42,9 +43,16 @@ def _place(side: SideInfo) -> str:
 
 
 def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
+    elsewhere = comparison.a.hostname != comparison.b.hostname
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         noisy = f", {side.noisy} of {len(side.trials)} trials noisy" if side.noisy else ""
-        yield name, f"{_place(side)}: {rate_text(side.samples_per_s)}{noisy}"
+        where = f" on {side.hostname}" if elsewhere else ""
+        about = f"{shortened(PurePath(side.run_file).name, 24)}{where}, {side.config.text}"
+        yield name, f"{about}: {rate_text(side.samples_per_s)}{noisy}"
+    low, high = comparison.ratio.low or 0.0, comparison.ratio.high or math.inf
+    fix = next((each.fix for each in comparison.findings if each.fix is not None), None)
+    if fix is not None and not low <= 1 <= high:
+        yield "Fix", fix.text
 
 
 def _details(comparison: Comparison) -> Iterator[doc.Section]:

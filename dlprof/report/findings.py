@@ -68,7 +68,7 @@ def answer(findings: Sequence[Finding], wait: float | None = None) -> Iterator[t
     gain = _gain(finding, names_step=False)  # which the line on the wait has
     # A share of the time below this is not worth a figure.
     if not gain and finding.fix is not None and wait is not None and 0.05 <= wait < 1:
-        gain = f"not known; without any wait for data {ratio_text(1 / (1 - wait))}"
+        gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
     yield from _worth(finding, gain)
 
 
