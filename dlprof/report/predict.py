@@ -128,12 +128,14 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
 
 
 def _perhaps_better(forecast: Forecast, picked: ForecastRow) -> ForecastRow | None:
-    """The fastest that was not measured, where what was is recommended and seems slower."""
-    others = (row for row in forecast.rows if row.measured is None and not row.beyond)
-    best = max(others, key=lambda row: _rate(row).value, default=None)
-    if best is None or picked.measured is None or (_wait(picked) or 1.0) <= FED_WAIT_FRACTION:
+    """What was not measured and seems faster than what was and is recommended."""
+    if picked.measured is None or (_wait(picked) or 1.0) <= FED_WAIT_FRACTION:
         return None
-    return best if _rate(best).value * NEAR > _rate(picked).value else None
+    others = [row for row in forecast.rows if row.measured is None and not row.beyond]
+    least = NEAR * max((_rate(row).value for row in others), default=0.0)
+    if least <= _rate(picked).value:
+        return None
+    return next(row for row in others if _rate(row).value >= least)
 
 
 def _limit(forecast: Forecast, picked: ForecastRow) -> str:
