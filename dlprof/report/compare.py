@@ -10,6 +10,7 @@ from dlprof.advise.compare import Comparison, SideInfo
 from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
+from dlprof.report.index import run_name
 from dlprof.report.labels import end_text, interval_text, rate_text
 from dlprof.report.text import shortened
 
@@ -43,12 +44,15 @@ def _place(side: SideInfo) -> str:
 
 
 def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
-    elsewhere = comparison.a.hostname != comparison.b.hostname
-    for name, side in (("A", comparison.a), ("B", comparison.b)):
+    a, b = comparison.a, comparison.b
+    apart, alike = _place(a) != _place(b), a.config == b.config
+    for name, side in (("A", a), ("B", b)):
         noisy = f", {side.noisy} of {len(side.trials)} trials noisy" if side.noisy else ""
-        where = f" on {side.hostname}" if elsewhere else ""
-        about = f"{shortened(PurePath(side.run_file).name, 24)}{where}, {side.config.text}"
+        about = _place(side) if apart else shortened(run_name(PurePath(side.run_file)), 24)
+        about += "" if alike else f", {side.config.text}"
         yield name, f"{about}: {rate_text(side.samples_per_s)}{noisy}"
+    if alike:
+        yield "Both", a.config.text
     low, high = comparison.ratio.low or 0.0, comparison.ratio.high or math.inf
     fix = next((each.fix for each in comparison.findings if each.fix is not None), None)
     if fix is not None and not low <= 1 <= high:

@@ -215,7 +215,12 @@ def rates_chart(
     if len(rest) > (room := most - len(sure)):  # evenly some of the others
         rest = [rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room)]
     bars = [
-        _bar(found[place], pick, present, spare=0 if place in own else 1 if place in sure else 2)
+        _bar(
+            found[place],
+            pick,
+            present,
+            spare=0 if place in own else 1 if not place else 2 if place in sure else 3,
+        )
         for place in sorted({*sure, *rest})
     ]
     return chart(bars, "workers", unit)

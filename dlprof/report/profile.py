@@ -106,7 +106,7 @@ def _wait(wait: float, step_s: object, period_s: float | None, traced: Explanati
         # From this share on it is said that traced batches took longer than the others, or
         # less long.
         if abs(there_s - period_s) > 0.1 * period_s and there_s > 0:
-            parts[-1] += f", {format_duration(there_s)} while traced"
+            parts[-1] += f", {format_duration(there_s)} traced"
     return f"{text} ({', '.join(parts)})" if parts else text
 
 
