@@ -9,15 +9,9 @@ from pathlib import PurePath
 from dlprof.advise.compare import Comparison, SideInfo
 from dlprof.records import Estimate
 from dlprof.report import document as doc
-from dlprof.report.documents import json_document
 from dlprof.report.index import run_name
 from dlprof.report.labels import end_text, interval_text, rate_text
 from dlprof.report.text import shortened
-
-
-def compare_document(comparison: Comparison) -> str:
-    """What ``dlprof compare --json`` prints."""
-    return json_document(comparison)
 
 
 def comparison_report(comparison: Comparison) -> doc.Document:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dlprof.records import Config, Estimate, GpuUsage
+from dlprof.records import Config, Estimate, GpuUsage, Usage
 from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.report.text import clean
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
@@ -98,6 +98,16 @@ def cores_text(cores: float | None) -> str:
     if cores is None:
         return MISSING
     return f"{cores:.1f}" if cores < 9.95 else f"{cores:.0f}"
+
+
+def used_text(usage: Usage) -> str:
+    """The cores that a loader used, of how many; ``-`` where it is not known."""
+    if usage.own_cpu_cores is None:
+        return MISSING
+    others = usage.other_cpu_cores
+    more = f" ({cores_text(others)} used by other processes)" if others else ""
+    own, available = map(cores_text, (usage.own_cpu_cores, usage.available_cpu_cores))
+    return f"{own} used, {available} available{more}"
 
 
 def step_text(step_s: float, spread: str | None) -> str:

@@ -114,8 +114,9 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
             yield "Speed-up", gain_text(forecast.speedup, "PyTorch's default")
         if (wait := _wait(picked)) is not None:
             text = wait_text(wait, in_trials=picked.measured is not None, step=_step(forecast))
-            # A share of an epoch from which on its start is worth a word.
-            if (start := _start(picked)) >= 0.05:  # else the rate seems to disagree
+            start = 0.0 if picked.measured else 1.0 - picked.speed / picked.rate
+            # A share of an epoch from which on its start is worth a word: the rate counts it.
+            if start >= 0.05:
                 text += f"; starting takes {percent_text(start)} of each epoch"
             yield "Data wait", text
         if limit := _limit(forecast, picked):
@@ -181,10 +182,6 @@ def _runs_out(found: Resource, ranks: int) -> str:
     return f"{name} for {enough}; {ranks:,} asked for"
 
 
-def _floor(ranks: Estimate | None) -> int | None:
-    return None if ranks is None else math.floor(ranks.value)
-
-
 def _whole_number(count: float) -> str:
     return f"{math.floor(count):,}"
 
@@ -202,12 +199,15 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
         "main": percent_text,
     }
     note = f"share that {counted(forecast.ranks, 'rank')} at full speed take."
+    enough = [_whole_number(each.ranks.value) if each.ranks else MISSING for each in found]
     yield doc.Table(
         (
             doc.Column("", [_RESOURCES[each.name] for each in found], left=True),
             doc.Column("a rank takes", [shown[each.name](each.each) for each in found]),
             doc.Column("there is", [shown[each.name](each.total) for each in found], 10),
-            doc.Column("for ranks", [count_text(_floor(each.ranks)) for each in found]),
+            doc.Column(
+                "for ranks", enough
+            ),
             doc.Column("95% CI", [interval_text(each.ranks, _whole_number) for each in found], 5),
             doc.Column("used", [percent_text(each.used) for each in found], note=note),
         ),
@@ -269,11 +269,6 @@ def _wait(row: ForecastRow) -> float | None:
     """What is waited at that rate: measured where the rate is."""
     seen = None if row.measured is None else row.measured.wait_fraction
     return row.prediction.wait_fraction if seen is None else seen
-
-
-def _start(row: ForecastRow) -> float:
-    """The share of an epoch that its start takes, where nobody measured what it takes."""
-    return 0.0 if row.measured is not None else max(0.0, 1.0 - row.speed / row.rate)
 
 
 def _unit(rows: Sequence[ForecastRow]) -> str:

@@ -20,7 +20,15 @@ from dlprof.records import (
 )
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import STAGES, cores_text, count_text, gpu_text, percent_text, rate_text
+from dlprof.report.labels import (
+    STAGES,
+    cores_text,
+    count_text,
+    gpu_text,
+    percent_text,
+    rate_text,
+    used_text,
+)
 from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
@@ -156,12 +164,7 @@ def _details(
 def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, doc.Words]]:
     if trial is not None and trial.outcome == "completed":
         usage = trial.usage
-        if usage.own_cpu_cores is not None:
-            cores = f"{cores_text(usage.own_cpu_cores)} used, "
-            cores += f"{cores_text(usage.available_cpu_cores)} available"
-            if usage.other_cpu_cores:
-                cores += f" ({cores_text(usage.other_cpu_cores)} used by other processes)"
-            yield "cores", cores
+        yield "cores", used_text(usage)
         if usage.cache_hit_fraction is not None:
             yield "page cache", f"{percent_text(usage.cache_hit_fraction)} of reads"
         yield from ((f"GPU {gpu.index}", gpu_text(gpu)) for gpu in usage.gpu)

@@ -240,7 +240,7 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
         yield from ranks_sections(run, advice.config)
-        yield from doc.section("Expected", doc.facts(_expected(advice)))
+        yield from doc.section("Expected", doc.facts(expected_of(advice)))
         yield from doc.section(
             "Why", doc.items(_reason(r.claim, r.evidence) for r in advice.reasons)
         )
@@ -308,7 +308,8 @@ def _cores(own: float | None, available: float | None) -> str:
     return f"{cores_text(own)}/{cores_text(available)}"
 
 
-def _expected(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
+def expected_of(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
+    """What the recommended settings give and take."""
     expected = advice.expected
     yield "throughput", rate_text(expected.samples_per_s)
     if expected.wait_fraction is not None:

@@ -75,7 +75,8 @@ def test_a_main_process_that_is_the_limit_is_so_in_each_rank() -> None:
     first = found.resources[0]
     assert (first.name, first.ranks) == ("main", None)
     assert first.used == pytest.approx(1.0, abs=0.1)
-    assert "each is limited by its own main process, busy" in drawn(forecast_report(run, found), 120)
+    text = drawn(forecast_report(run, found), 120)
+    assert "each is limited by its own main process, busy" in text
 
 
 def test_how_many_ranks_a_storage_carries_is_as_sure_as_their_rate() -> None:
