@@ -205,9 +205,7 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
             doc.Column("", [_RESOURCES[each.name] for each in found], left=True),
             doc.Column("a rank takes", [shown[each.name](each.each) for each in found]),
             doc.Column("there is", [shown[each.name](each.total) for each in found], 10),
-            doc.Column(
-                "for ranks", enough
-            ),
+            doc.Column("for ranks", enough),
             doc.Column("95% CI", [interval_text(each.ranks, _whole_number) for each in found], 5),
             doc.Column("used", [percent_text(each.used) for each in found], note=note),
         ),

@@ -83,7 +83,8 @@ def _answer(
     wait = None if measured is None else measured.wait_fraction
     wait = wait if row is None else row.wait_fraction
     if diagnosis.findings or (traced is not None and traced.hooked):
-        yield from answer(diagnosis.findings, wait)
+        sharded = run.header.target.kind == "iterable"
+        yield from answer(diagnosis.findings, wait, sharded=sharded)
     else:  # that batches were not traced must not read as "nothing is wrong"
         yield "Bottleneck", "not known: no batch could be traced through its stages"
     if wait is not None:
