@@ -168,7 +168,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         # Three times as long as it took.
         took_s = run.end.cost_s.total if run.end is not None else 60.0
         again = f"rerun with --budget {max(1, math.ceil(3 * took_s / 60))}m"
-        return f"{gains}{'' if 'too noisy' in gains else '; too noisy for more'}: {again}"
+        return f"{gains}{'' if 'too noisy' in gains else '; too noisy for more'} ({again})"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
