@@ -179,7 +179,7 @@ def _runs_out(found: Resource, ranks: int) -> str:
     if found.ranks is None:
         return f"each is limited by its own {name}, busy {percent_text(found.used)} of the time"
     enough = rate_text(found.ranks, "at full speed", _whole_number)
-    return f"{name} for {enough}; {ranks:,} asked for"
+    return f"enough {name} for {enough}; {ranks:,} asked for"
 
 
 def _whole_number(count: float) -> str:

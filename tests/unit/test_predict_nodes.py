@@ -124,7 +124,7 @@ def test_the_screen_says_what_runs_out_and_json_has_all_of_it() -> None:
     found = _forecast(run=run, ranks=8, nodes=16, storage_bytes_per_s=2e9)
     text = " ".join(drawn(forecast_report(run, found), 120, verbose=True).split())
     assert "for box: 16 nodes of 8 ranks on 8 cores" in text
-    assert "Ranks storage for " in text
+    assert "Ranks enough storage for " in text
     assert "128 asked for" in text
     assert "storage of 1.9 GiB/s" in text
     document = json.loads(forecast_document(run, found))
