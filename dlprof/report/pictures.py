@@ -217,10 +217,7 @@ def _memory(run: Run) -> Iterator[doc.Chart]:
             label="workers",
             unit="peak memory of the process tree (PSS)",
             bars=tuple(
-                doc.Bar(
-                    label=str(n), pieces=(doc.Piece(size, "memory"),), figure=format_bytes(size)
-                )
-                for n, size in sorted(peaks.items())
+                doc.Bar.of(str(n), size, format_bytes(size)) for n, size in sorted(peaks.items())
             ),
         )
 

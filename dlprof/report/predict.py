@@ -143,7 +143,8 @@ def _limit(forecast: Forecast, picked: ForecastRow) -> str:
     """What limits the rate, without the word."""
     bound, wait = picked.prediction.bound, picked.prediction.wait_fraction
     if bound == "step" and wait is not None and wait > FED_WAIT_FRACTION:
-        return "the main process takes in each batch; the workers keep up"
+        takes = "takes in each batch; the workers keep up"
+        return f"the main process {takes if picked.config.num_workers else 'loads each batch'}"
     text = forecast.bounds.get(bound, "").partition(", and it waits")[0]
     return text.replace(" is the limit", "").replace(" are the limit", "")
 
