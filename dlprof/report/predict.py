@@ -142,9 +142,11 @@ def _perhaps_better(forecast: Forecast, picked: ForecastRow) -> ForecastRow | No
 def _limit(forecast: Forecast, picked: ForecastRow) -> str:
     """What limits the rate, without the word."""
     bound, wait = picked.prediction.bound, picked.prediction.wait_fraction
-    if bound == "step" and wait is not None and wait > FED_WAIT_FRACTION:
-        takes = "takes in each batch; the workers keep up"
-        return f"the main process {takes if picked.config.num_workers else 'loads each batch'}"
+    waits = bound == "step" and wait is not None and wait > FED_WAIT_FRACTION
+    if not picked.config.num_workers and (waits or bound == "main"):
+        return "the main process loads each batch itself"
+    if waits:
+        return "the main process takes in each batch; the workers keep up"
     text = forecast.bounds.get(bound, "").partition(", and it waits")[0]
     return text.replace(" is the limit", "").replace(" are the limit", "")
 
