@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -18,7 +19,9 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     """How much slower one of two runs is, and why."""
     doubts, parts = comparison.doubts, comparison.parts
     # Each part is a factor; the bars are logarithms, which add up.
-    bars = (doc.Bar.of(part.title, part.log_ratio, _factor_text(part.factor)) for part in parts)
+    bars = [doc.Bar.of(part.title, part.log_ratio, _factor_text(part.factor)) for part in parts]
+    # The largest is first and what is unexplained last: those between make room for the answer.
+    bars[1:-1] = [dataclasses.replace(bar, spare=n) for n, bar in enumerate(bars[1:-1], 1)]
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
     return doc.Document(
         title=f"{_place(comparison.a)} and {_place(comparison.b)}",

@@ -146,7 +146,7 @@ class Bar:
         high: Upper end.
         note: What is behind it.
         tone: Whether it stands out.
-        spare: How soon a screen that has no room for all leaves it out: 0 never, 3 first.
+        spare: How soon a screen that has no room for all leaves it out: 0 never, the highest first.
     """
 
     label: str
