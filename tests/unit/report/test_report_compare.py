@@ -154,3 +154,13 @@ def test_a_script_does_not_differ_from_itself() -> None:
     before, _ = _scripts()
     verdict = compare(before, before).verdict
     assert verdict == "No measurable difference between B and A (1.00x, each measured once)."
+
+
+def test_the_answer_names_the_settings_and_the_fix() -> None:
+    text = drawn(comparison_report(_comparison()), 80)
+    assert "  Both  num_workers=8\n" in text
+    assert "  Fix   Move the other processes" in text
+    same = made_run(Costs())
+    alike = drawn(comparison_report(compare(same, same)), 80)
+    assert "No measurable difference" in alike
+    assert "Fix" not in alike
