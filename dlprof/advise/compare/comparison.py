@@ -413,7 +413,8 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
         text = "No measurable difference between B and A: too noisy to say"
         least = ratio.low if ratio.value > 1 else ratio.high
         if not alike and least is not None:
-            text = f"B is at least {percent(abs(least - 1))} {than} than A (95%); too noisy for more"
+            least_by = percent(abs(least - 1))
+            text = f"B is at least {least_by} {than} than A (95%); too noisy for more"
         return f"{text} (measure both with a longer --budget)."
     if alike:
         return f"No measurable difference between B and A ({figures})."
