@@ -44,7 +44,7 @@ def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
     a, b = comparison.a, comparison.b
     apart, alike = _place(a) != _place(b), a.config == b.config
     for name, side in (("A", a), ("B", b)):
-        noisy = f", {side.noisy} of {len(side.trials)} trials noisy" if side.noisy else ""
+        noisy = f", {side.noisy} of {len(side.trials)} noisy" if side.noisy else ""
         about = _place(side) if apart else shortened(run_name(PurePath(side.run_file)), 24)
         about += "" if alike else f", {side.config.text}"
         yield name, f"{about}: {rate_text(side.samples_per_s)}{noisy}"
