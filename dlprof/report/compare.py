@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from dlprof.advise.compare import Comparison, SideInfo
+from dlprof.advise.compare import Comparison
 from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
@@ -24,7 +24,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     bars[1:-1] = [dataclasses.replace(bar, spare=n) for n, bar in enumerate(bars[1:-1], 1)]
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
     return doc.Document(
-        title=f"{_place(comparison.a)} and {_place(comparison.b)}",
+        title=" and ".join(_names(comparison)),
         answer=(
             doc.Text(doc.Styled(comparison.verdict, "strong")),
             doc.FactList(tuple(_sides(comparison))),
@@ -36,20 +36,23 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     )
 
 
-def _place(side: SideInfo) -> str:
-    return f"{side.target} on {side.hostname}"
+def _names(comparison: Comparison) -> list[str]:
+    """What tells the sides from each other: their targets and machines, else their files."""
+    sides = (comparison.a, comparison.b)
+    places = [f"{side.target} on {side.hostname}" for side in sides]
+    files = [shortened(run_name(PurePath(side.run_file)), 24) for side in sides]
+    return files if places[0] == places[1] else places
 
 
 def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
-    a, b = comparison.a, comparison.b
-    apart, alike = _place(a) != _place(b), a.config == b.config
-    for name, side in (("A", a), ("B", b)):
+    sides = (comparison.a, comparison.b)
+    alike = sides[0].config == sides[1].config
+    for name, side, about in zip("AB", sides, _names(comparison), strict=True):
         noisy = f", {side.noisy} of {len(side.trials)} noisy" if side.noisy else ""
-        about = _place(side) if apart else shortened(run_name(PurePath(side.run_file)), 24)
-        about += "" if alike else f", {side.config.text}"
-        yield name, f"{about}: {rate_text(side.samples_per_s)}{noisy}"
+        settings = "" if alike else f", {side.config.text}"
+        yield name, f"{about}{settings}: {rate_text(side.samples_per_s)}{noisy}"
     if alike:
-        yield "Both", a.config.text
+        yield "Both", sides[0].config.text
     low, high = comparison.ratio.low or 0.0, comparison.ratio.high or math.inf
     fix = next((each.fix for each in comparison.findings if each.fix is not None), None)
     if fix is not None and not low <= 1 <= high:
