@@ -14,7 +14,6 @@ from dlprof.report.findings import answer, cards
 from dlprof.report.labels import cores_text, percent_text, used_text
 from dlprof.units import MISSING, counted, format_duration, format_rate
 
-_LONGEST = 40
 _STATES = {
     "running": "running",
     "queue": "queue empty",
@@ -98,7 +97,11 @@ def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
     if found.finding is None and found.diagnosis.notes:
         yield "Bottleneck", found.diagnosis.notes[0]
     else:
-        yield from answer(found.diagnosis.findings)
+        # What makes it doubtful is a part of the certainty below.
+        said = found.finding is not None and found.finding.doubtful[1:-1] in found.confidence_reason
+        yield from (
+            row for row in answer(found.diagnosis.findings) if not said or row[0] != "Doubt"
+        )
     if found.wait_fraction is not None:
         yield "Data wait", _wait(found)
         yield "Workers", _workers(found)
@@ -185,16 +188,18 @@ def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
 def _lines(found: Sequence[Attached]) -> doc.Table:
     waits = [None if each.wait_fraction is None else each.wait_fraction.value for each in found]
     codes = ["consumer" if each.finding is None else each.finding.code for each in found]
-    scripts = [_short(each.seen.training.script) for each in found]
+    scripts = [_short(each.seen.training.script, 24) for each in found]
+    names = [MISSING if each.finding is None else each.finding.code for each in found]
     return doc.Table(
         (
             doc.Column("pid", [str(each.seen.training.pid) for each in found]),
             doc.Column("script", scripts, left=True),
             doc.Column("workers", [str(each.config.num_workers) for each in found]),
-            doc.Column("cores", [cores_text(each.usage.own_cpu_cores) for each in found], 2),
+            doc.Column("cores", [cores_text(each.usage.own_cpu_cores) for each in found], 0),
             doc.Column("batches/s", [format_rate(each.batches_per_s) for each in found], 1),
             doc.Column("wait", [percent_text(share) for share in waits]),
             doc.Column("bottleneck so far", [_verdict(each) for each in found], left=True),
+            doc.Column("code", names, 2, left=True),
         ),
         tuple("" if code == "consumer" else "warn" for code in codes),
     )
@@ -204,10 +209,8 @@ def _verdict(found: Attached) -> str:
     first = found.finding
     if first is None and found.diagnosis.notes:
         return found.diagnosis.notes[0].partition(":")[0]
-    if first is None:
-        return "none seen"
-    return f"{first.title} ({first.code})"
+    return "none seen" if first is None else first.title
 
 
-def _short(script: str) -> str:
-    return script if len(script) <= _LONGEST else f"…{script[1 - _LONGEST :]}"
+def _short(script: str, most: int = 40) -> str:
+    return script if len(script) <= most else f"…{script[1 - most :]}"

@@ -207,7 +207,7 @@ def _shortfall(run: Run) -> Iterator[tuple[str, doc.Words]]:
 def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
     """Where the rest is, and what to run next."""
     if advice is not None and advice.measure_there:
-        said = f"{about_file(run)} · check it there:"
+        said = f"{about_file(run)} · {'check it there' if advice.extrapolated else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
     command = f"dlprof report {shlex.quote(run.path)} -o report.html"
     return doc.hint(f"{about_file(run)} · all of it:", command) if run.path else ()
