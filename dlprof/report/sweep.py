@@ -207,10 +207,15 @@ def _shortfall(run: Run) -> Iterator[tuple[str, doc.Words]]:
 def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
     """Where the rest is, and what to run next."""
     if advice is not None and advice.measure_there:
-        said = f"{about_file(run)} · {'check it there' if advice.extrapolated else 'measure it'}:"
+        there = advice.extrapolated or _is_elsewhere(advice.constraints)
+        said = f"{about_file(run)} · {'check it there' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
     command = f"dlprof report {shlex.quote(run.path)} -o report.html"
     return doc.hint(f"{about_file(run)} · all of it:", command) if run.path else ()
+
+
+def _is_elsewhere(asked: Constraints) -> bool:
+    return any(each is not None for each in (asked.machine, asked.cores, asked.speed))
 
 
 def about_file(run: Run) -> str:
@@ -482,7 +487,7 @@ def _next_steps(run: Run, asked: Constraints, again: str) -> Iterator[doc.Block]
         return
     command = " ".join(filter(None, ("dlprof recommend", shlex.quote(run.path), again)))
     lines = [f"{command} --format {'python' if asked.ranks == 1 else 'torchrun'}"]
-    elsewhere = any(each is not None for each in (asked.machine, asked.cores, asked.speed))
+    elsewhere = _is_elsewhere(asked)
     if not elsewhere:  # settings are saved for the machine that was measured
         lines.append(f"{command} --save dlprof.toml")
     yield doc.Code("\n".join(lines), "sh")
