@@ -17,7 +17,7 @@ from typing import Final
 
 from dlprof.advise.findings import Evidence, diagnose
 from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS
-from dlprof.advise.wording import percent
+from dlprof.advise.wording import inside, percent
 from dlprof.attach.watching import Look, Seen
 from dlprof.records import (
     BatchCosts,
@@ -653,7 +653,7 @@ def _certainty(
     if seen.workers and seen.main.messages < 5:
         return "low", f"{looks} saw {seen.main.messages} batches: watch longer (--seconds 60)"
     if first is None or len(seen.looks) < _FEW_LOOKS or first.doubtful:
-        reason = first.doubtful.rstrip(".") if first is not None else ""
+        reason = inside(first.doubtful).rstrip(".") if first is not None else ""
         return "low", f"{looks}; {reason}" if reason else looks
     blind = _BLIND.get(first.code, "")
     if seen.unreadable:

@@ -190,8 +190,9 @@ class Group(click.Group):
             if whole or getattr(parameter, "panel", OPTIONS_PANEL) == OPTIONS_PANEL
             if (record := parameter.get_help_record(ctx)) is not None
         ]
-        with formatter.section(OPTIONS_PANEL):
-            formatter.write_dl(rows)
+        if whole or ctx.parent is not None:  # the commands are what a stranger looks for
+            with formatter.section(OPTIONS_PANEL):
+                formatter.write_dl(rows)
         kinds: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             below = self.get_command(ctx, name)
@@ -201,7 +202,7 @@ class Group(click.Group):
         for title, commands in kinds.items():
             with formatter.section(title):
                 formatter.write_dl(commands)
-        more = f"Exit codes, completion: {_WHOLE}." if ctx.parent is None else ""
+        more = f"Version, exit codes, completion: {_WHOLE}." if ctx.parent is None else ""
         formatter.write(f"\nHelp on one: {ctx.command_path} COMMAND -h. {more}\n")
         if whole:
             with formatter.section("Exit codes"):

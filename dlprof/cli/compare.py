@@ -39,7 +39,8 @@ def compare(
     its evidence. Measures nothing.
     """
     from dlprof import api
-    from dlprof.report.compare import compare_document, comparison_report
+    from dlprof.report.compare import comparison_report
+    from dlprof.report.documents import json_document
     from dlprof.report.export.formats import READ, check_output, format_for
     from dlprof.report.screen import written
 
@@ -56,10 +57,10 @@ def compare(
         )
     comparison = api.compare(a, b, num_workers=numbers[0], best=best)
     if output is None:
-        asked.show(lambda: compare_document(comparison), lambda: comparison_report(comparison))
+        asked.show(lambda: json_document(comparison), lambda: comparison_report(comparison))
         return
     if written_as == "json":
-        text = compare_document(comparison) + "\n"
+        text = json_document(comparison) + "\n"
     else:
         text = written(comparison_report(comparison), written_as)
     streams.write_file(output, text, quiet=asked.quiet)

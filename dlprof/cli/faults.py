@@ -26,7 +26,10 @@ def describe(error: BaseException, *, verbose: bool) -> DlprofError:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "dlprof"
-        return UsageError(error.format_message(), hint=f"See {command} --help.")
+        hint = f"See {command} --help."
+        if isinstance(error, click.NoSuchOption) and (others := _with_option(error.option_name)):
+            hint = f"{' and '.join(others[:2])} {'have' if others[1:] else 'has'} it. {hint}"
+        return UsageError(error.format_message(), hint=hint)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return InterruptedSweepError("Interrupted.")
     if isinstance(error, FileNotFoundError):
@@ -52,6 +55,20 @@ def describe(error: BaseException, *, verbose: bool) -> DlprofError:
         hint=f"{ask}, together with the command line.",
         traceback="".join(traceback.format_exception(error)),
     )
+
+
+def _with_option(flag: str) -> list[str]:
+    """The commands that take an option."""
+    from dlprof.cli.app import program  # which loads them all
+
+    group = program()
+    context = click.Context(group)
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return [
+        f"dlprof {name}"
+        for name, command in commands.items()
+        if command is not None and any(flag in each.opts for each in command.params)
+    ]
 
 
 def show(fault: DlprofError, *, as_json: bool, verbose: bool = False) -> None:

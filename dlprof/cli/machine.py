@@ -53,17 +53,21 @@ def machine(
         )
     from dlprof import api
     from dlprof.report import machine as views
+    from dlprof.report.documents import json_document
 
     if names:
         from dlprof.machine.profiles import known_profiles
 
         profiles = tuple(known_profiles())
         asked.show(
-            lambda: views.profiles_document(profiles), lambda: views.profiles_report(profiles)
+            lambda: json_document(profiles=profiles), lambda: views.profiles_report(profiles)
         )
     elif profile is not None:
         known = api.machine(machine=profile)
-        asked.show(lambda: views.profile_document(known), lambda: views.profile_report(known))
+        asked.show(
+            lambda: json_document(profile=known, machine=known.to_machine()),
+            lambda: views.profile_report(known),
+        )
     else:
         overview = api.machine(seconds=_DEFAULT_SECONDS if seconds is None else seconds, save=save)
         asked.show(lambda: views.machine_document(overview), lambda: views.machine_report(overview))

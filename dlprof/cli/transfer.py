@@ -51,7 +51,8 @@ def transfer(
     """
     from dlprof.cli.measuring import listening
     from dlprof.engine.transfer import TransferSettings, run_transfer
-    from dlprof.report.transfer import transfer_document, transfer_report
+    from dlprof.report.documents import json_document
+    from dlprof.report.transfer import transfer_report
 
     copied = TransferSettings.of(
         {**asked.given, "target": target, "all_devices": all_devices, "timeout": timeout},
@@ -64,6 +65,6 @@ def transfer(
         )
     with listening(asked) as listener:
         found = run_transfer(copied, listener)
-    asked.show(lambda: transfer_document(found), lambda: transfer_report(found))
+    asked.show(lambda: json_document(found), lambda: transfer_report(found))
     if target is not None and found.batch is None:
         raise click.exceptions.Exit(ExitCode.NOTHING_MEASURED)  # the result says why

@@ -228,8 +228,9 @@ class Certificate:
             return "too little was measured to say how near the best it is"
         sure = f"({self.probability:.0%})"
         several, rest = f"{self.configurations} settings", ""
-        if self.epsilon > USELESS:
+        if self.epsilon > USELESS or self.measured == self.configurations:
             several = f"the {self.measured} measured settings"
+        if self.epsilon > USELESS:
             rest = "; the others are too uncertain"
         return (
             f"within {max(1, math.ceil(100 * self.shown))}% of the best of {several} {sure}{rest}"

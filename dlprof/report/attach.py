@@ -8,28 +8,12 @@ from typing import Any
 from dlprof.attach import Attached
 from dlprof.machine.waits import WAITS
 from dlprof.records.codec import to_json
-from dlprof.report.document import (
-    Block,
-    Code,
-    Column,
-    Document,
-    FactList,
-    Section,
-    Styled,
-    Table,
-    Text,
-    Tone,
-    Words,
-    facts,
-    items,
-    section,
-)
+from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import cores_text, percent_text
+from dlprof.report.labels import cores_text, percent_text, used_text
 from dlprof.units import MISSING, counted, format_duration, format_rate
 
-_LONGEST = 40
 _STATES = {
     "running": "running",
     "queue": "queue empty",
@@ -96,24 +80,28 @@ def _shares(waits: Mapping[Any, int]) -> dict[str, float]:
     return {name: waits.get(name, 0) / looks for name in WAITS if looks and waits.get(name)}
 
 
-def attach_report(found: Attached) -> Document:
+def attach_report(found: Attached) -> doc.Document:
     """Why one training waits."""
-    return Document(
+    return doc.Document(
         title=f"dlprof attach {found.seen.training.pid}",
-        answer=(FactList(tuple(_answer(found))),),
+        answer=(doc.FactList(tuple(_answer(found))),),
         hints=tuple(_last(found)),
         details=tuple(_details(found)),
     )
 
 
-def _answer(found: Attached) -> Iterator[tuple[str, Words]]:
+def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
     seen = found.seen
     about = f"{seen.training.pid} {_short(seen.training.script)}"
     yield "Training", f"{about}, {found.config.text}"
     if found.finding is None and found.diagnosis.notes:
         yield "Bottleneck", found.diagnosis.notes[0]
     else:
-        yield from answer(found.diagnosis.findings)
+        # What makes it doubtful is a part of the certainty below.
+        said = found.finding is not None and found.finding.doubtful[1:-1] in found.confidence_reason
+        yield from (
+            row for row in answer(found.diagnosis.findings) if not said or row[0] != "Doubt"
+        )
     if found.wait_fraction is not None:
         yield "Data wait", _wait(found)
         yield "Workers", _workers(found)
@@ -145,29 +133,24 @@ def _workers(found: Attached) -> str:
     return text
 
 
-def _last(found: Attached) -> Iterator[Block]:
+def _last(found: Attached) -> Iterator[doc.Block]:
     more = len(found.diagnosis.findings) - 1
     said = f"{counted(more, 'more finding')} (-v) · " if more > 0 else ""
     again = found.seen.training.rerun
-    yield Text(Styled(f"{said}each batch's stages, from the start of a run:", "soft"))
-    yield Code(again or "dlprof run SCRIPT", "sh")
+    yield doc.Text(doc.Styled(f"{said}each batch's stages, from the start of a run:", "soft"))
+    yield doc.Code(again or "dlprof run SCRIPT", "sh")
 
 
-def _details(found: Attached) -> Iterator[Section]:
-    yield from section("Findings", *cards(found.diagnosis.findings))
-    yield from section("Use of the machine", facts(_usage(found)))
-    yield from section("Main threads", _waits(found))
-    yield from section("Notes", items(found.diagnosis.notes))
+def _details(found: Attached) -> Iterator[doc.Section]:
+    yield from doc.section("Findings", *cards(found.diagnosis.findings))
+    yield from doc.section("Use of the machine", doc.facts(_usage(found)))
+    yield from doc.section("Main threads", _waits(found))
+    yield from doc.section("Notes", doc.items(found.diagnosis.notes))
 
 
-def _usage(found: Attached) -> Iterator[tuple[str, Words]]:
+def _usage(found: Attached) -> Iterator[tuple[str, doc.Words]]:
     usage, seen = found.usage, found.seen
-    if usage.own_cpu_cores is not None:
-        cores = f"{cores_text(usage.own_cpu_cores)} used, "
-        cores += f"{cores_text(usage.available_cpu_cores)} available"
-        if usage.other_cpu_cores:
-            cores += f" ({cores_text(usage.other_cpu_cores)} used by other processes)"
-        yield "cores", cores
+    yield "cores", used_text(usage)
     if usage.run_queue_wait_fraction is not None:
         yield "run-queue delay", percent_text(usage.run_queue_wait_fraction)
     if seen.shm_used_fraction is not None:
@@ -176,72 +159,58 @@ def _usage(found: Attached) -> Iterator[tuple[str, Words]]:
     yield "watched", f"{watched}, {100 * seen.own_cpu_s / seen.window_s:.2f}% of a core"
 
 
-def _waits(found: Attached) -> Table | None:
+def _waits(found: Attached) -> doc.Table | None:
     rows = [("main", found.seen.main), *((str(w.pid), w) for w in found.seen.workers)]
     shown = [name for name in WAITS if any(each.waits.get(name) for _, each in rows)]
     if not shown:
         return None
-    columns = [Column(title="process", cells=[name for name, _ in rows], left=True)]
+    columns = [doc.Column("process", [name for name, _ in rows], left=True)]
     columns += [
-        Column(title=_STATES[name], cells=[percent_text(each.share(name)) for _, each in rows])
+        doc.Column(_STATES[name], [percent_text(each.share(name)) for _, each in rows])
         for name in shown
     ]
-    return Table(tuple(columns))
+    return doc.Table(tuple(columns))
 
 
-def top_report(found: Sequence[Attached], *, unseen: int = 0) -> Document:
+def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
     """All trainings of the machine, a line each."""
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
     if found:
         blocks.append(_lines(found))
     else:
-        blocks.append(Text("No training that loads data with torch was seen on this machine."))
+        blocks.append(doc.Text("No training that loads data with torch was seen on this machine."))
     if unseen:
-        blocks.append(Text(f"{counted(unseen, 'training')} of other users can't be looked at."))
-    hint = (Text(Styled("Why one of them waits:", "soft")), Code("dlprof attach PID", "sh"))
-    return Document(title="dlprof top", answer=tuple(blocks), hints=hint if found else ())
+        blocks.append(doc.Text(f"{counted(unseen, 'training')} of other users can't be looked at."))
+    hint = doc.hint("Why one of them waits:", "dlprof attach PID") if found else ()
+    return doc.Document(title="dlprof top", answer=tuple(blocks), hints=hint)
 
 
-def _lines(found: Sequence[Attached]) -> Table:
-    def column(title: str, cells: Sequence[str], keep: int | None = None) -> Column:
-        return Column(title=title, cells=cells, keep=keep)
-
+def _lines(found: Sequence[Attached]) -> doc.Table:
     waits = [None if each.wait_fraction is None else each.wait_fraction.value for each in found]
-    return Table(
+    codes = ["consumer" if each.finding is None else each.finding.code for each in found]
+    scripts = [_short(each.seen.training.script, 24) for each in found]
+    names = [MISSING if each.finding is None else each.finding.code for each in found]
+    return doc.Table(
         (
-            column("pid", [str(each.seen.training.pid) for each in found]),
-            Column(
-                title="script",
-                cells=[_short(each.seen.training.script) for each in found],
-                left=True,
-            ),
-            column("workers", [str(each.config.num_workers) for each in found]),
-            column("cores", [cores_text(each.usage.own_cpu_cores) for each in found], 2),
-            column("batches/s", [_rate(each.batches_per_s) for each in found], 1),
-            column("wait", [percent_text(share) for share in waits]),
-            Column(title="bottleneck so far", cells=[_verdict(each) for each in found], left=True),
+            doc.Column("pid", [str(each.seen.training.pid) for each in found]),
+            doc.Column("script", scripts, left=True),
+            doc.Column("workers", [str(each.config.num_workers) for each in found]),
+            doc.Column("cores", [cores_text(each.usage.own_cpu_cores) for each in found], 0),
+            doc.Column("batches/s", [format_rate(each.batches_per_s) for each in found], 1),
+            doc.Column("wait", [percent_text(share) for share in waits]),
+            doc.Column("bottleneck so far", [_verdict(each) for each in found], left=True),
+            doc.Column("code", names, 2, left=True),
         ),
-        tones=tuple(_tone(each) for each in found),
+        tuple("" if code == "consumer" else "warn" for code in codes),
     )
-
-
-def _rate(rate: float | None) -> str:
-    return MISSING if rate is None else format_rate(rate)
 
 
 def _verdict(found: Attached) -> str:
     first = found.finding
     if first is None and found.diagnosis.notes:
         return found.diagnosis.notes[0].partition(":")[0]
-    if first is None:
-        return "none seen"
-    return f"{first.title} ({first.code})"
+    return "none seen" if first is None else first.title
 
 
-def _tone(found: Attached) -> Tone:
-    first = found.finding
-    return "" if first is None or first.code == "consumer" else "warn"
-
-
-def _short(script: str) -> str:
-    return script if len(script) <= _LONGEST else f"…{script[1 - _LONGEST :]}"
+def _short(script: str, most: int = 40) -> str:
+    return script if len(script) <= most else f"…{script[1 - most :]}"

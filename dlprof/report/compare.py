@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from dlprof.advise.compare import Comparison, SideInfo
+from dlprof.advise.compare import Comparison
 from dlprof.records import Estimate
 from dlprof.report import document as doc
-from dlprof.report.documents import json_document
+from dlprof.report.index import run_name
 from dlprof.report.labels import end_text, interval_text, rate_text
-
-
-def compare_document(comparison: Comparison) -> str:
-    """What ``dlprof compare --json`` prints."""
-    return json_document(comparison)
+from dlprof.report.text import shortened
 
 
 def comparison_report(comparison: Comparison) -> doc.Document:
     """How much slower one of two runs is, and why."""
     doubts, parts = comparison.doubts, comparison.parts
     # Each part is a factor; the bars are logarithms, which add up.
-    bars = (doc.Bar.of(part.title, part.log_ratio, _factor_text(part.factor)) for part in parts)
+    bars = [doc.Bar.of(part.title, part.log_ratio, _factor_text(part.factor)) for part in parts]
+    # The largest is first and what is unexplained last: those between make room for the answer.
+    bars[1:-1] = [dataclasses.replace(bar, spare=n) for n, bar in enumerate(bars[1:-1], 1)]
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
     return doc.Document(
-        title=f"{_place(comparison.a)} and {_place(comparison.b)}",
+        title=" and ".join(_names(comparison)),
         answer=(
             doc.Text(doc.Styled(comparison.verdict, "strong")),
             doc.FactList(tuple(_sides(comparison))),
@@ -37,14 +36,27 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     )
 
 
-def _place(side: SideInfo) -> str:
-    return f"{side.target} on {side.hostname}"
+def _names(comparison: Comparison) -> list[str]:
+    """What tells the sides from each other: their targets and machines, else their files."""
+    sides = (comparison.a, comparison.b)
+    places = [f"{side.target} on {side.hostname}" for side in sides]
+    files = [shortened(run_name(PurePath(side.run_file)), 24) for side in sides]
+    return files if places[0] == places[1] else places
 
 
 def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
-    for name, side in (("A", comparison.a), ("B", comparison.b)):
-        noisy = f", {side.noisy} of {len(side.trials)} trials noisy" if side.noisy else ""
-        yield name, f"{_place(side)}: {rate_text(side.samples_per_s)}{noisy}"
+    sides = (comparison.a, comparison.b)
+    alike = sides[0].config == sides[1].config
+    for name, side, about in zip("AB", sides, _names(comparison), strict=True):
+        noisy = f", {side.noisy} of {len(side.trials)} noisy" if side.noisy else ""
+        settings = "" if alike else f", {side.config.text}"
+        yield name, f"{about}{settings}: {rate_text(side.samples_per_s)}{noisy}"
+    if alike:
+        yield "Both", sides[0].config.text
+    low, high = comparison.ratio.low or 0.0, comparison.ratio.high or math.inf
+    fix = next((each.fix for each in comparison.findings if each.fix is not None), None)
+    if fix is not None and not low <= 1 <= high:
+        yield "Fix", fix.text
 
 
 def _details(comparison: Comparison) -> Iterator[doc.Section]:

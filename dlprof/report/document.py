@@ -146,7 +146,7 @@ class Bar:
         high: Upper end.
         note: What is behind it.
         tone: Whether it stands out.
-        spare: Whether a screen may leave it out that has no room for all.
+        spare: How soon a screen that has no room for all leaves it out: 0 never, the highest first.
     """
 
     label: str
@@ -156,7 +156,7 @@ class Bar:
     high: float | None = None
     note: str = ""
     tone: Tone = ""
-    spare: bool = False
+    spare: int = 0
 
     @property
     def length(self) -> float:

@@ -55,8 +55,16 @@ def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
         yield "Doubt", Styled(finding.doubtful, "warn")
 
 
-def answer(findings: Sequence[Finding], wait: float | None = None) -> Iterator[tuple[str, Words]]:
-    """The first finding in two lines or three: the bottleneck, the fix and what it brings."""
+def answer(
+    findings: Sequence[Finding], wait: float | None = None, *, sharded: bool = False
+) -> Iterator[tuple[str, Words]]:
+    """The first finding in two lines or three: the bottleneck, the fix and what it brings.
+
+    Args:
+        findings: All of them, the cause to bet on first.
+        wait: Share of the time that the step waits, where it is known.
+        sharded: Whether only as many workers have work as the dataset has shards.
+    """
     finding = next(iter(findings), None)
     if finding is None:
         yield "Bottleneck", "none found that is worth fixing"
@@ -64,16 +72,16 @@ def answer(findings: Sequence[Finding], wait: float | None = None) -> Iterator[t
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
         fix = finding.fix
-        yield "Fix", fix.call.rpartition("\n")[2].strip() or _arguments(fix) or fix.text
+        settings = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
+        change = fix.call.rpartition("\n")[2].strip() or settings
+        if sharded and fix.dataloader_kwargs.get("num_workers"):
+            change += ", if its shards feed as many"
+        yield "Fix", change or fix.text
     gain = _gain(finding, names_step=False)  # which the line on the wait has
     # A share of the time below this is not worth a figure.
     if not gain and finding.fix is not None and wait is not None and 0.05 <= wait < 1:
-        gain = f"not known; without any wait for data {ratio_text(1 / (1 - wait))}"
+        gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
     yield from _worth(finding, gain)
-
-
-def _arguments(fix: Fix) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
 
 
 def known_gain(finding: Finding) -> str:

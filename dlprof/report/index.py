@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from urllib.parse import quote
 
 from dlprof.advise.recommend import with_recommendation
@@ -22,7 +22,7 @@ def page_names(runs: Sequence[Path], index: str) -> list[str]:
     """A file name for each run's page, none twice and none the index's."""
     taken, names = {index.casefold()}, []
     for path in runs:
-        stem, number = _stem(path), 1
+        stem, number = run_name(path), 1
         name = f"{stem}.html"
         while name.casefold() in taken:  # the same folder may not tell cases apart
             number += 1
@@ -32,7 +32,8 @@ def page_names(runs: Sequence[Path], index: str) -> list[str]:
     return names
 
 
-def _stem(path: Path) -> str:
+def run_name(path: PurePath) -> str:
+    """A run file's name without its ending."""
     suffix = next((each for each in _SUFFIXES if path.name.endswith(each)), "")
     return path.name.removesuffix(suffix) or "run"
 
@@ -42,7 +43,7 @@ def index_row(run: Run) -> tuple[str, ...]:
     run = with_recommendation(run)
     found, rate = _found(run)
     header = run.header
-    names = (_stem(Path(run.path)), header.target.spec, header.machine.hostname)
+    names = (run_name(Path(run.path)), header.target.spec, header.machine.hostname)
     started = header.started_at[:16].replace("T", " ")
     short = (shortened(name, 60) for name in names)
     name, target, host = short

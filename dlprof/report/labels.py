@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dlprof.records import Config, Estimate, GpuUsage
+from dlprof.records import Config, Estimate, GpuUsage, Usage
 from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.report.text import clean
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
@@ -57,14 +57,13 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def gain_text(gain: Estimate, over: str = "") -> str:
-    """What a change brings: a figure, that there is none, or that it is too noisy to say."""
+    """What a change brings: a figure, a bound where that is too noisy, or that there is none."""
     behind = f" over {over}" if over else ""
     if gain.low is None or gain.high is None:
         return f"{ratio_text(gain.value)}{behind}"
     if gain.is_wide:
-        than = f" than {over}" if over else ""
         if gain.low > 1:
-            return f"faster{than}; too noisy to say by how much"
+            return f"at least {end_text(gain.low)}x{behind} (95%)"
         return f"no measurable gain{behind}: too noisy to say"
     interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
     if gain.low <= 1 <= gain.high:
@@ -88,9 +87,10 @@ IN_TRIALS = "in trials, whose rates may differ from the estimate."
 """What a measured wait is beside a rate that is estimated from more than its trials."""
 
 
-def wait_text(wait: float | None, *, in_trials: bool) -> str:
+def wait_text(wait: float | None, *, in_trials: bool, step: str = "") -> str:
     """A share of time that the step waits, and whether trials or the estimate say so."""
-    return f"{percent_text(wait)} {'in trials' if in_trials else 'of the time'}"
+    about = ", ".join(filter(None, ("in trials" if in_trials else "", step and f"step {step}")))
+    return f"{percent_text(wait)} of the time" + (f" ({about})" if about else "")
 
 
 def cores_text(cores: float | None) -> str:
@@ -98,6 +98,16 @@ def cores_text(cores: float | None) -> str:
     if cores is None:
         return MISSING
     return f"{cores:.1f}" if cores < 9.95 else f"{cores:.0f}"
+
+
+def used_text(usage: Usage) -> str:
+    """The cores that a loader used, of how many; ``-`` where it is not known."""
+    if usage.own_cpu_cores is None:
+        return MISSING
+    others = usage.other_cpu_cores
+    more = f" ({cores_text(others)} used by other processes)" if others else ""
+    own, available = map(cores_text, (usage.own_cpu_cores, usage.available_cpu_cores))
+    return f"{own} used, {available} available{more}"
 
 
 def step_text(step_s: float, spread: str | None) -> str:
@@ -206,20 +216,27 @@ def rates_chart(
     if len(found) < 2:
         return None
     best = max(range(len(found)), key=lambda i: found[i].rate.value)
-    kept = {i for i, each in enumerate(found) if each.config in {pick, present}} | {0, best}
+    own = {i for i, each in enumerate(found) if each.config in {pick, present}}
+    kept = own | {0, best}
     first = {i for i, each in enumerate(found) if each.first}
     fits = len(first | kept) <= most
     rest = sorted({*range(len(found))} - kept - first if fits else first - kept)
     sure = first | kept if fits else kept
     if len(rest) > (room := most - len(sure)):  # evenly some of the others
         rest = [rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room)]
-    chosen = sorted({*sure, *rest})
-    firm = sure if rest else kept
-    bars = [_bar(found[place], pick, present, spare=place not in firm) for place in chosen]
+    bars = [
+        _bar(
+            found[place],
+            pick,
+            present,
+            spare=0 if place in own else 1 if not place else 2 if place in sure else 3,
+        )
+        for place in sorted({*sure, *rest})
+    ]
     return chart(bars, "workers", unit)
 
 
-def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: bool) -> Bar:
+def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: int) -> Bar:
     config = each.config
     default = config == Config(batch_size=config.batch_size) and config != pick
     marks = {"default": default, "yours": config == present, "◀": config == pick}

@@ -10,7 +10,6 @@ from dlprof.machine.neighbours import Neighbours, Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
 from dlprof.report import document as doc
-from dlprof.report.document import Document, FactList, Styled, Text, Tone, Words
 from dlprof.report.documents import json_document
 from dlprof.report.labels import cores_text, count_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
@@ -29,16 +28,6 @@ def machine_document(overview: Overview) -> str:
         memory_limit_cgroup=overview.memory_limit_cgroup,
         neighbours=overview.neighbours,
     )
-
-
-def profile_document(profile: MachineProfile) -> str:
-    """What ``dlprof machine --profile NAME --json`` prints."""
-    return json_document(profile=profile, machine=profile.to_machine())
-
-
-def profiles_document(profiles: Sequence[MachineProfile]) -> str:
-    """What ``dlprof machine --list --json`` prints."""
-    return json_document(profiles=profiles)
 
 
 def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
@@ -267,7 +256,7 @@ def _in_brackets(notes: Sequence[str]) -> str:
     return f" ({', '.join(notes)})" if notes else ""
 
 
-_TONES: Mapping[str, Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}
+_TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}
 
 
 def doctor_document(checks: Sequence[Check], system: str) -> str:
@@ -275,20 +264,20 @@ def doctor_document(checks: Sequence[Check], system: str) -> str:
     return json_document(system=system, checks=checks)
 
 
-def doctor_report(checks: Sequence[Check], system: str) -> Document:
+def doctor_report(checks: Sequence[Check], system: str) -> doc.Document:
     """The checks, one below the other, with what to do about each."""
-    rows: list[tuple[str, Words]] = []
+    rows: list[tuple[str, doc.Words]] = []
     for check in checks:
         tone = _TONES[check.state]
-        finding = Styled(check.finding, tone if check.state != "ok" else "")
-        rows.append((check.name, (Styled(f"{check.state}: ", tone), finding)))
+        finding = doc.Styled(check.finding, tone if check.state != "ok" else "")
+        rows.append((check.name, (doc.Styled(f"{check.state}: ", tone), finding)))
         if check.advice:
             rows.append(("", f"fix: {check.advice}"))
     states = [str(check.state) for check in checks]
     found = [(states.count(state), state) for state in ("problem", "warning")]
     parts = ", ".join(counted(count, state) for count, state in found if count)
     said = f"{parts} found." if parts else "No problem found."
-    return Document(
+    return doc.Document(
         title=system,
-        answer=(Text(system), FactList(tuple(rows)), Text(Styled(said, "strong"))),
+        answer=(doc.Text(system), doc.FactList(tuple(rows)), doc.Text(doc.Styled(said, "strong"))),
     )

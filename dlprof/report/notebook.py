@@ -11,12 +11,10 @@ from dlprof.advise.compare import Comparison
 from dlprof.records import Recommendation, Run
 from dlprof.report import document as doc
 from dlprof.report.compare import comparison_report
-from dlprof.report.labels import rate_text, wait_text
 from dlprof.report.page import to_html
 from dlprof.report.screen import render_html
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import certainty
-from dlprof.units import MISSING, format_bytes, format_duration
+from dlprof.report.sweep import certainty, expected_of
 
 
 def notebook_html(shown: Run | Recommendation | Comparison) -> str:
@@ -34,15 +32,9 @@ def _page(shown: Run | Recommendation | Comparison) -> str:
         return render_html(shown)
     if isinstance(shown, Comparison):
         return to_html(comparison_report(shown))
-    expected, waited = shown.expected, MISSING
-    if expected.wait_fraction is not None:
-        waited = wait_text(expected.wait_fraction, in_trials=shown.basis == "measured")
     rows: tuple[tuple[str, doc.Words], ...] = (
         ("Recommended", doc.Styled(shown.config.text, "strong")),
-        ("Throughput", rate_text(expected.samples_per_s)),
-        ("Data wait", waited),
-        ("Memory", format_bytes(expected.pss_bytes)),
-        ("First batch", format_duration(expected.startup_s)),
+        *((name.capitalize(), words) for name, words in expected_of(shown)),
         certainty(shown),
     )
     reasons = doc.items(reason.claim for reason in shown.reasons)

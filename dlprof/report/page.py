@@ -69,12 +69,6 @@ def _add(parent: Element, block: doc.Block) -> None:
         case doc.Code():
             frame = SubElement(SubElement(parent, "div", {"class": "block"}), "pre")
             SubElement(frame, "code").text = clean_lines(block.text)
-        case _:
-            _add_text(parent, block)
-
-
-def _add_text(parent: Element, block: doc.Text | doc.FactList | doc.Items) -> None:
-    match block:
         case doc.Text():
             _add_words(SubElement(parent, "p"), block.words)
         case doc.Items():

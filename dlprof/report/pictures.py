@@ -217,10 +217,7 @@ def _memory(run: Run) -> Iterator[doc.Chart]:
             label="workers",
             unit="peak memory of the process tree (PSS)",
             bars=tuple(
-                doc.Bar(
-                    label=str(n), pieces=(doc.Piece(size, "memory"),), figure=format_bytes(size)
-                )
-                for n, size in sorted(peaks.items())
+                doc.Bar.of(str(n), size, format_bytes(size)) for n, size in sorted(peaks.items())
             ),
         )
 
@@ -317,6 +314,7 @@ def _facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     yield "GPUs", ", ".join(gpu.name for gpu in machine.gpus) or MISSING
     yield "system", machine.platform
     yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield "ranks", f"{header.launched} that loaded at once" if header.launched > 1 else MISSING
     yield "took", MISSING if run.end is None else format_duration(run.end.cost_s.total)
     yield "ended", "cut off" if run.end is None else END_TEXTS[run.end.reason]
     yield "run file", PurePath(run.path).name or MISSING

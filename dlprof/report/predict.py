@@ -13,7 +13,7 @@ from dlprof.advise.forecast import (
     ForecastRow,
     Resource,
 )
-from dlprof.advise.thresholds import WITHIN
+from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
@@ -98,41 +98,69 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> doc
 
 def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
-    yield "Predicted", f"{run.header.target.spec} on {where}: {_conditions(forecast)}"
+    yield "Predicted", f"for {where}: {_conditions(forecast)}"
     picked = next((row for row in forecast.rows if row.config == forecast.pick), None)
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
         yield "Recommended", doc.Styled(picked.config.text, "strong")
+        if (better := _perhaps_better(forecast, picked)) is not None:
+            if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
+            rate = format_rate(_rate(better).value)
+            yield "Faster?", f"{better.config.text}: {rate}, only predicted{if_fed}"
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         if forecast.speedup is not None and picked.config.num_workers:
             yield "Speed-up", gain_text(forecast.speedup, "PyTorch's default")
         if (wait := _wait(picked)) is not None:
-            text = wait_text(wait, in_trials=picked.measured is not None)
-            # A share of an epoch from which on its start is worth a word.
-            if (start := _start(picked)) >= 0.05:  # else the rate seems to disagree
+            text = wait_text(wait, in_trials=picked.measured is not None, step=_step(forecast))
+            start = 0.0 if picked.measured else 1.0 - picked.speed / picked.rate
+            # A share of an epoch from which on its start is worth a word: the rate counts it.
+            if start >= 0.05:
                 text += f"; starting takes {percent_text(start)} of each epoch"
             yield "Data wait", text
-        limit = forecast.bounds.get(picked.prediction.bound, "")
-        if limit:
-            yield "Bottleneck", limit.replace(" is the limit", "").replace(" are the limit", "")
+        if limit := _limit(forecast, picked):
+            yield "Bottleneck", limit
     if forecast.resources and _shares(forecast):
-        yield "Runs out first", _runs_out(forecast.resources[0], forecast.ranks)
+        yield "Ranks", _runs_out(forecast.resources[0], forecast.ranks)
     if forecast.accelerators is not None:
-        yield "Accelerators", _accelerators(forecast.accelerators)
+        yield "Utilization", _accelerators(forecast.accelerators)
     yield certainty(forecast)
 
 
+def _perhaps_better(forecast: Forecast, picked: ForecastRow) -> ForecastRow | None:
+    """What was not measured and seems faster than what was and is recommended."""
+    if picked.measured is None or (_wait(picked) or 1.0) <= FED_WAIT_FRACTION:
+        return None
+    others = [row for row in forecast.rows if row.measured is None and not row.beyond]
+    least = NEAR * max((_rate(row).value for row in others), default=0.0)
+    if least <= _rate(picked).value:
+        return None
+    return next(row for row in others if _rate(row).value >= least)
+
+
+def _limit(forecast: Forecast, picked: ForecastRow) -> str:
+    """What limits the rate, without the word."""
+    bound, wait = picked.prediction.bound, picked.prediction.wait_fraction
+    waits = bound == "step" and wait is not None and wait > FED_WAIT_FRACTION
+    if not picked.config.num_workers and (waits or bound == "main"):
+        return "the main process loads each batch itself"
+    if waits:
+        return "the main process takes in each batch; the workers keep up"
+    text = forecast.bounds.get(bound, "").partition(", and it waits")[0]
+    return text.replace(" is the limit", "").replace(" are the limit", "")
+
+
 def _accelerators(found: Accelerators) -> str:
-    """How many are kept busy, with what, and what holds back one more."""
+    """How many are kept busy, with what, and what limits one more."""
     asked, has = percent_text(found.least_utilization), percent_text(found.utilization)
     settings = found.config.text_naming("prefetch_factor")
-    held = f"held back by: {_RESOURCES.get(found.held_by, found.held_by)}"
+    limit = _RESOURCES.get(found.held_by, found.held_by)
     if not found.count.value:
-        return f"none keeps {asked}: one has {has} at most, {held}"
-    more = f"one more is {held}" if found.held_by else "more were not looked at"
-    return f"{_whole(found.count)} keep {asked}: {has} with {settings} for each; {more}"
+        return f"at most {has}, not {asked}: limited by {limit}"
+    more = f"{limit} limits more" if found.held_by else "more were not looked at"
+    busy = "accelerator is" if found.count.value == 1 else "accelerators are"
+    return f"{_whole(found.count)} {busy} {asked} busy: {has} with {settings} each; {more}"
 
 
 _RESOURCES = {
@@ -152,14 +180,9 @@ def _runs_out(found: Resource, ranks: int) -> str:
     """Which resource is short first as ranks are added, and whether these are too many for it."""
     name = _RESOURCES[found.name]
     if found.ranks is None:
-        return f"the {name}, in each rank by itself: busy {percent_text(found.used)} of the time"
-    noun = "rank" if _floor(found.ranks) == 1 else "ranks"
-    enough = rate_text(found.ranks, f"{noun} at full speed", _whole_number)
-    return f"{name}: enough for {enough}, and {ranks:,} are asked for"
-
-
-def _floor(ranks: Estimate | None) -> int | None:
-    return None if ranks is None else math.floor(ranks.value)
+        return f"each is limited by its own {name}, busy {percent_text(found.used)} of the time"
+    enough = rate_text(found.ranks, "at full speed", _whole_number)
+    return f"enough {name} for {enough}; {ranks:,} asked for"
 
 
 def _whole_number(count: float) -> str:
@@ -179,12 +202,13 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
         "main": percent_text,
     }
     note = f"share that {counted(forecast.ranks, 'rank')} at full speed take."
+    enough = [_whole_number(each.ranks.value) if each.ranks else MISSING for each in found]
     yield doc.Table(
         (
             doc.Column("", [_RESOURCES[each.name] for each in found], left=True),
             doc.Column("a rank takes", [shown[each.name](each.each) for each in found]),
             doc.Column("there is", [shown[each.name](each.total) for each in found], 10),
-            doc.Column("for ranks", [count_text(_floor(each.ranks)) for each in found]),
+            doc.Column("for ranks", enough),
             doc.Column("95% CI", [interval_text(each.ranks, _whole_number) for each in found], 5),
             doc.Column("used", [percent_text(each.used) for each in found], note=note),
         ),
@@ -193,17 +217,17 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
 
 
 def _conditions(forecast: Forecast) -> str:
-    """Cores, ranks, step and the rest in one line."""
+    """Cores, ranks and the rest in one line; the step is beside what is waited for it."""
     where = forecast.conditions
-    step_s = where.step_s + where.step_cpu_s
-    parts = [counted(where.ranks, "rank")] if where.ranks > 1 else []
-    if forecast.nodes > 1:
-        parts = [f"{counted(where.ranks, 'rank')} on each of {forecast.nodes:,} nodes"]
-    parts.append(f"{where.cores:g} {'core' if where.cores == 1 else 'cores'}")
-    spread = where.step_spread
-    parts.append(f"a step of {step_text(step_s, spread)}" if step_s else "no step")
+    cores = f"{where.cores:g} {'core' if where.cores == 1 else 'cores'}"
     if where.neighbours:
-        parts.append(f"{where.neighbours:.3g} cores busy with other processes")
+        cores += f" (other processes use {where.neighbours:.3g})"
+    if forecast.ranks > 1:
+        cores = f"{counted(where.ranks, 'rank')} on {cores}"
+    if forecast.nodes > 1:
+        cores = f"{forecast.nodes:,} nodes of {cores}"
+    step = _step(forecast)
+    parts = [cores] if step and forecast.pick else [cores, f"step {step}" if step else "no step"]
     if where.speed != 1.0:
         parts.append(f"cores of {where.speed:.2f}x the speed")
     if where.storage_bytes_per_s is not None:
@@ -212,6 +236,13 @@ def _conditions(forecast: Forecast) -> str:
             held += " (no effect: nothing was read from it)"
         parts.append(held)
     return ", ".join(parts)
+
+
+def _step(forecast: Forecast) -> str:
+    """The step; empty without one."""
+    where = forecast.conditions
+    step_s = where.step_s + where.step_cpu_s
+    return step_text(step_s, where.step_spread) if step_s else ""
 
 
 def _shown(forecast: Forecast, *, whole: bool) -> list[ForecastRow]:
@@ -239,11 +270,6 @@ def _wait(row: ForecastRow) -> float | None:
     """What is waited at that rate: measured where the rate is."""
     seen = None if row.measured is None else row.measured.wait_fraction
     return row.prediction.wait_fraction if seen is None else seen
-
-
-def _start(row: ForecastRow) -> float:
-    """The share of an epoch that its start takes, where nobody measured what it takes."""
-    return 0.0 if row.measured is not None else max(0.0, 1.0 - row.speed / row.rate)
 
 
 def _unit(rows: Sequence[ForecastRow]) -> str:

@@ -20,7 +20,15 @@ from dlprof.records import (
 )
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import STAGES, cores_text, count_text, gpu_text, percent_text, rate_text
+from dlprof.report.labels import (
+    STAGES,
+    cores_text,
+    count_text,
+    gpu_text,
+    percent_text,
+    rate_text,
+    used_text,
+)
 from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
@@ -75,7 +83,8 @@ def _answer(
     wait = None if measured is None else measured.wait_fraction
     wait = wait if row is None else row.wait_fraction
     if diagnosis.findings or (traced is not None and traced.hooked):
-        yield from answer(diagnosis.findings, wait)
+        sharded = run.header.target.kind == "iterable"
+        yield from answer(diagnosis.findings, wait, sharded=sharded)
     else:  # that batches were not traced must not read as "nothing is wrong"
         yield "Bottleneck", "not known: no batch could be traced through its stages"
     if wait is not None:
@@ -106,7 +115,7 @@ def _wait(wait: float, step_s: object, period_s: float | None, traced: Explanati
         # From this share on it is said that traced batches took longer than the others, or
         # less long.
         if abs(there_s - period_s) > 0.1 * period_s and there_s > 0:
-            parts[-1] += f"; traced {format_duration(there_s)}"
+            parts[-1] += f", {format_duration(there_s)} traced"
     return f"{text} ({', '.join(parts)})" if parts else text
 
 
@@ -156,12 +165,7 @@ def _details(
 def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, doc.Words]]:
     if trial is not None and trial.outcome == "completed":
         usage = trial.usage
-        if usage.own_cpu_cores is not None:
-            cores = f"{cores_text(usage.own_cpu_cores)} used, "
-            cores += f"{cores_text(usage.available_cpu_cores)} available"
-            if usage.other_cpu_cores:
-                cores += f" ({cores_text(usage.other_cpu_cores)} used by other processes)"
-            yield "cores", cores
+        yield "cores", used_text(usage)
         if usage.cache_hit_fraction is not None:
             yield "page cache", f"{percent_text(usage.cache_hit_fraction)} of reads"
         yield from ((f"GPU {gpu.index}", gpu_text(gpu)) for gpu in usage.gpu)

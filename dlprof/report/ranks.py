@@ -57,7 +57,7 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
             doc.Column("1st batch", [format_duration(each.startup_s) for each in speeds]),
             doc.Column(
                 "barrier",
-                [percent_text(each.barrier_fraction) for each in speeds],
+                [percent_text(each.barrier_fraction or None) for each in speeds],
                 note="share of the time in which it waited for slower ranks.",
             ),
             doc.Column("slowest in", [f"{each.slowest} of {each.trials}" for each in speeds]),
@@ -78,7 +78,7 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
             ),
             doc.Column("limited by", [each.limit for each in found], left=True),
         )
-        yield from doc.section("Scaling", _table(of_counts))
+        yield from doc.section("Scaling, in trials", _table(of_counts))
 
 
 def _table(columns: tuple[doc.Column, ...]) -> doc.Table:

@@ -12,6 +12,7 @@ from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards
 from dlprof.report.labels import gain_text, percent_text
 from dlprof.report.profile import stage_sections
+from dlprof.report.text import shortened
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _HARDLY = 0.05
@@ -185,7 +186,7 @@ def _last(run: Run) -> tuple[doc.Block, ...]:
     more = len(run.findings) - 1
     found = f" ({counted(more, 'more finding')})" if more > 0 else ""
     command = f"dlprof report {shlex.quote(run.path)} -v"
-    return doc.hint(f"Run file {run.path}{found} · all of it:", command)
+    return doc.hint(f"Run file {shortened(run.path, 40)}{found} · all of it:", command)
 
 
 def _details(run: Run) -> Iterator[doc.Section]:

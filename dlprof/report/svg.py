@@ -157,7 +157,7 @@ def _draw_bars(chart: Chart, width: float) -> Element:
     rows = _ROW * len(chart.bars)
     labels = [shortened(bar.label, round(width / 20)) for bar in chart.bars]
     left = 16 + _LETTER * max(map(len, labels), default=0)
-    behind = [_behind(bar) for bar in chart.bars]
+    behind = ["  ".join(filter(None, (bar.figure, bar.note))) for bar in chart.bars]
     right = _right_of_bars(behind, width)
     # Share of a picture that its bars keep: what is behind them gives way.
     if right - left < 0.3 * width:
@@ -195,10 +195,6 @@ def _as_shares(bar: Bar) -> Bar:
 def _right_of_bars(behind: Sequence[str], width: float) -> float:
     """Where bars end so that what is behind them fits."""
     return width - 16 - _LETTER * max(map(len, behind), default=0)
-
-
-def _behind(bar: Bar) -> str:
-    return "  ".join(filter(None, (bar.figure, bar.note)))
 
 
 def _bar(

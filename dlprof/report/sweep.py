@@ -15,6 +15,7 @@ from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.records import (
+    DATA_FAULTS,
     Config,
     Constraints,
     Failure,
@@ -127,7 +128,8 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         here = f"from the costs of batches on {measured}, not measured"
         yield "Predicted", there if advice.extrapolated and named is not None else here
     yield "Speed-up", _speed_up(run, advice)
-    yield from ranks_facts(run, pick, advice.expected.samples_per_s)
+    ranks = tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
+    yield from ranks
     if advice.expected.wait_fraction is not None:
         yield "Data wait", _wait(advice)
     least = advice.least_loss
@@ -138,6 +140,8 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     limits = advice.constraints
     if advice.extrapolated and advice.basis == "predicted":  # the machine is named above
         limits = dataclasses.replace(limits, machine=None)
+    if ranks:  # which are named there
+        limits = dataclasses.replace(limits, ranks=1)
     asked = _asked(limits, step=advice.expected.wait_fraction is None)
     if words := ", ".join(asked):
         yield "Asked for", words
@@ -158,24 +162,26 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
             said.setdefault(gain_text(rates[config].ratio.inverse, "{}"), []).append(name)
     if said:
         gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
-        if "too noisy" not in gains:
+        wide = next(rates[config].ratio.is_wide for config, _ in compared if config in rates)
+        if not wide or advice.basis == "predicted":
             return gains
         # Three times as long as it took.
         took_s = run.end.cost_s.total if run.end is not None else 60.0
-        return f"{gains} (rerun with --budget {max(1, math.ceil(3 * took_s / 60))}m)"
+        again = f"rerun with --budget {max(1, math.ceil(3 * took_s / 60))}m"
+        return f"{gains}{'' if 'too noisy' in gains else '; too noisy for more'} ({again})"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
-        return f"not known; {rate}"
+        nothing = "" if others else ": dlprof sweep measures other settings"
+        return f"not known{nothing}; {rate}"
     name = "your settings" if pick == present else "PyTorch's default"
     return f"none to be found: {name} give {rate}".replace("default give", "default gives")
 
 
 def _wait(advice: Recommendation) -> str:
-    wait, step_s = advice.expected.wait_fraction, advice.constraints.step_s
-    text = wait_text(wait, in_trials=advice.basis == "measured")
-    if step_s:
-        text += f" at a step of {step_text(step_s, advice.constraints.step_spread)}"
+    wait, limits = advice.expected.wait_fraction, advice.constraints
+    step = step_text(limits.step_s, limits.step_spread) if limits.step_s else ""
+    text = wait_text(wait, in_trials=advice.basis == "measured", step=step)
     if wait is None or wait <= PERHAPS_FED_WAIT_FRACTION:
         fed = wait is None or wait <= FED_WAIT_FRACTION
         return f"{text}: {'fed' if fed else 'nearly fed'}"
@@ -184,8 +190,9 @@ def _wait(advice: Recommendation) -> str:
 
 
 def _shortfall(run: Run) -> Iterator[tuple[str, doc.Words]]:
-    """What failed, or was cut off, in a line."""
-    failed = {t.config: t.failure for t in run.trials if t.failure and t.outcome != "skipped"}
+    """What failed, or was cut off, in a line; what gives wrong data is said first."""
+    faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
+    failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
     for config, failure in itertools.islice(failed.items(), 1):
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         yield "Failed", f"{config.text}: {failure.message}{more}"
@@ -200,10 +207,15 @@ def _shortfall(run: Run) -> Iterator[tuple[str, doc.Words]]:
 def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
     """Where the rest is, and what to run next."""
     if advice is not None and advice.measure_there:
-        said = f"{about_file(run)} · check it there:"
+        there = advice.extrapolated or _is_elsewhere(advice.constraints)
+        said = f"{about_file(run)} · {'check it there' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
     command = f"dlprof report {shlex.quote(run.path)} -o report.html"
     return doc.hint(f"{about_file(run)} · all of it:", command) if run.path else ()
+
+
+def _is_elsewhere(asked: Constraints) -> bool:
+    return any(each is not None for each in (asked.machine, asked.cores, asked.speed))
 
 
 def about_file(run: Run) -> str:
@@ -233,7 +245,7 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
         yield from ranks_sections(run, advice.config)
-        yield from doc.section("Expected", doc.facts(_expected(advice)))
+        yield from doc.section("Expected", doc.facts(expected_of(advice)))
         yield from doc.section(
             "Why", doc.items(_reason(r.claim, r.evidence) for r in advice.reasons)
         )
@@ -301,7 +313,8 @@ def _cores(own: float | None, available: float | None) -> str:
     return f"{cores_text(own)}/{cores_text(available)}"
 
 
-def _expected(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
+def expected_of(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
+    """What the recommended settings give and take."""
     expected = advice.expected
     yield "throughput", rate_text(expected.samples_per_s)
     if expected.wait_fraction is not None:
@@ -474,7 +487,7 @@ def _next_steps(run: Run, asked: Constraints, again: str) -> Iterator[doc.Block]
         return
     command = " ".join(filter(None, ("dlprof recommend", shlex.quote(run.path), again)))
     lines = [f"{command} --format {'python' if asked.ranks == 1 else 'torchrun'}"]
-    elsewhere = any(each is not None for each in (asked.machine, asked.cores, asked.speed))
+    elsewhere = _is_elsewhere(asked)
     if not elsewhere:  # settings are saved for the machine that was measured
         lines.append(f"{command} --save dlprof.toml")
     yield doc.Code("\n".join(lines), "sh")

@@ -57,7 +57,7 @@ class Screen:
         answer = (*self._document.answer, *self._document.hints)
         lines = list(writer.blocks(answer))
         while len(lines) > _MOST_LINES and any(map(_spare, answer)):
-            answer = tuple(map(_with_fewer_bars, answer))
+            answer = doc.known(*map(_with_fewer_bars, answer))
             lines = list(writer.blocks(answer))
         yield from lines
 
@@ -331,13 +331,18 @@ def _spare(block: doc.Block) -> list[doc.Bar]:
     return [bar for bar in block.bars if bar.spare] if isinstance(block, doc.Chart) else []
 
 
-def _with_fewer_bars(block: doc.Block) -> doc.Block:
-    """A chart without one of its spare bars, of which nothing is said or which is in the middle."""
+def _with_fewer_bars(block: doc.Block) -> doc.Block | None:
+    """A chart without one of its spare bars, of which nothing is said or which is in the middle.
+
+    One bar alone compares nothing, and is no chart.
+    """
     spare = _spare(block)
     if not spare or not isinstance(block, doc.Chart):
         return block
-    dropped = next((bar for bar in spare if not bar.note), spare[len(spare) // 2])
-    return dataclasses.replace(block, bars=tuple(bar for bar in block.bars if bar is not dropped))
+    soonest = [bar for bar in spare if bar.spare == max(bar.spare for bar in spare)]
+    dropped = next((bar for bar in soonest if not bar.note), soonest[len(soonest) // 2])
+    bars = tuple(bar for bar in block.bars if bar is not dropped)
+    return dataclasses.replace(block, bars=bars) if len(bars) > 1 else None
 
 
 def _width(column: doc.Column) -> int:

@@ -16,7 +16,6 @@ from dlprof.records.transfer import (
     WayTime,
 )
 from dlprof.report import document as doc
-from dlprof.report.documents import json_document
 from dlprof.report.labels import gain_text, interval_text, percent_text, rate_text
 from dlprof.units import MISSING, counted, format_bytes
 
@@ -30,11 +29,6 @@ _WAYS = {
 _HOST = "the host's memory"
 _SAID_OF_THE_CPU = {"sizes", "copies"}
 """That the CPU has neither streams nor a link needs no words."""
-
-
-def transfer_document(found: Transfers) -> str:
-    """What ``dlprof transfer --json`` prints."""
-    return json_document(found)
 
 
 def transfer_report(found: Transfers) -> doc.Document:

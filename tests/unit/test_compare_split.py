@@ -244,3 +244,10 @@ def test_cores_are_told_without_a_run_queue_too(slower: Costs) -> None:
     found = compare(blind(made_run(Costs())), blind(made_run(slower)))
     assert found.parts[0].code in {"cores", "quota", "neighbours"}
     assert abs(_parts(found)["remainder"]) < 0.02
+
+
+def test_several_ranks_beside_one_loader_are_a_doubt() -> None:
+    alone, two = made_run(Costs()), made_run(Costs(), settings={"launch_ranks": [2]})
+    (said,) = (each for each in compare(two, alone).doubts if "at once" in each)
+    assert said == "Rates are of one loader each: A loaded 2 of them at once, B 1."
+    assert not any("at once" in each for each in compare(two, two).doubts)

@@ -75,7 +75,8 @@ def test_a_main_process_that_is_the_limit_is_so_in_each_rank() -> None:
     first = found.resources[0]
     assert (first.name, first.ranks) == ("main", None)
     assert first.used == pytest.approx(1.0, abs=0.1)
-    assert "main process, in each rank by itself" in drawn(forecast_report(run, found), 120)
+    text = drawn(forecast_report(run, found), 120)
+    assert "each is limited by its own main process, busy" in text
 
 
 def test_how_many_ranks_a_storage_carries_is_as_sure_as_their_rate() -> None:
@@ -122,15 +123,15 @@ def test_the_screen_says_what_runs_out_and_json_has_all_of_it() -> None:
     run = calibrated()
     found = _forecast(run=run, ranks=8, nodes=16, storage_bytes_per_s=2e9)
     text = " ".join(drawn(forecast_report(run, found), 120, verbose=True).split())
-    assert "8 ranks on each of 16 nodes" in text
-    assert "Runs out first storage: enough for" in text
-    assert "and 128 are asked for" in text
+    assert "for box: 16 nodes of 8 ranks on 8 cores" in text
+    assert "Ranks enough storage for " in text
+    assert "128 asked for" in text
     assert "storage of 1.9 GiB/s" in text
     document = json.loads(forecast_document(run, found))
     assert document["ranks"] == 128
     assert document["resources"][0]["name"] == "storage"
     alone = drawn(forecast_report(run, _forecast(run=run)), 120, verbose=True)
-    assert "Runs out first" not in alone
+    assert "asked for" not in alone
 
 
 def test_a_storage_limit_without_effect_is_named_on_the_screen() -> None:
@@ -223,7 +224,7 @@ def test_accelerators_are_asked_for_on_the_command_line(
         writer.append(made.calibration)
     asked_for = ["predict", str(tmp_path / "run.dlprof.jsonl"), "--au", "90%"]
     assert dlprof([*asked_for, "--step-time", "normal:100ms,10ms"], {}) == 0
-    assert "keep 90%" in " ".join(capsys.readouterr().out.split())
+    assert "are 90% busy: " in " ".join(capsys.readouterr().out.split())
     assert dlprof(asked_for, {}) == 2
     assert "no training step" in capsys.readouterr().err
     assert dlprof([*asked_for, "--feed", "--step-time", "1s"], {}) == 2

@@ -50,7 +50,7 @@ def test_measured_and_predicted_are_told_apart() -> None:
     assert seen.rate is not None
     assert "measured" in text
     assert text.count(f" {format_rate(seen.rate.value)}") == 4  # as every view has it
-    assert "  Predicted    data.py:make on box: " in text
+    assert "  Predicted    for box: " in text
     assert "measured:" not in screen(run, 100, ranks=2)
 
 
@@ -148,3 +148,23 @@ def test_what_is_no_share_is_refused(wrong: object) -> None:
     with pytest.raises(UsageError, match="is not a share") as caught:
         parse_option("max_wait", wrong)
     assert caught.value.hint == "max_wait takes a share above 0 and below 1, such as 2% or 0.02."
+
+
+def test_what_may_be_faster_than_what_was_measured_is_named() -> None:
+    run = calibrated(calibration(cpu=0.001, io=0.05), [trial(config(2), 300.0)])
+    text = screen(run, 80)
+    assert "  Recommended  num_workers=2\n" in text
+    assert "  Faster?      num_workers=" in text
+    assert ", only predicted\n" in text
+    assert "if its shards feed as many" not in text
+    assert "Faster?" not in screen(calibrated(calibration(cpu=0.001, io=0.05)), 80)
+
+
+def test_the_bottleneck_is_what_the_step_waits_for() -> None:
+    waits = calibrated(calibration(cpu=0.001, receive=0.02))
+    text = screen(waits, 80, step_s=0.03, workers="4")
+    assert "the main process takes in each batch; the workers keep up" in text
+    alone = screen(waits, 80, step_s=0.03, workers="0")
+    assert "the main process loads each batch itself" in alone
+    fed = screen(calibrated(calibration(cpu=0.001)), 80, step_s=0.03, workers="4")
+    assert "  Bottleneck   the training step: the workers keep up\n" in fed

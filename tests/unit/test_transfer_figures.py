@@ -34,7 +34,8 @@ from dlprof.records.transfer import (
     Transfers,
     WayTime,
 )
-from dlprof.report.transfer import transfer_document, transfer_report
+from dlprof.report.documents import json_document
+from dlprof.report.transfer import transfer_report
 from dlprof.search.space import pin_hazard
 from dlprof.stats import median_interval
 from dlprof.transfer.copying import fit, line
@@ -491,7 +492,7 @@ def test_what_could_not_be_measured_is_in_the_answer() -> None:
 
 
 def test_the_document_holds_all_of_it() -> None:
-    document = json.loads(transfer_document(_transfers()))
+    document = json.loads(json_document(_transfers()))
     conforms("transfer", document)
     assert document["devices"][0]["link"]["generation"] == 3
     assert document["batch"]["together"][1]["pin_s"]["value"] == 3e-3

@@ -410,8 +410,11 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
         figures = f"{ratio.value:.2f}x, 95% CI {ratio.low:.2f}-{ratio.high:.2f}"
     than = "slower" if ratio.value < 1 else "faster"
     if ratio.is_wide:
-        text = f"B is {than} than A; too noisy to say by how much"
-        text = "No measurable difference between B and A: too noisy to say" if alike else text
+        text = "No measurable difference between B and A: too noisy to say"
+        least = ratio.low if ratio.value > 1 else ratio.high
+        if not alike and least is not None:
+            least_by = percent(abs(least - 1))
+            text = f"B is at least {least_by} {than} than A (95%); too noisy for more"
         return f"{text} (measure both with a longer --budget)."
     if alike:
         return f"No measurable difference between B and A ({figures})."

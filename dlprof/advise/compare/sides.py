@@ -289,6 +289,9 @@ def bridges(a: Chosen, b: Chosen) -> list[tuple[Chosen, Chosen]]:
 
 def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     """What is against the comparison, one sentence each."""
+    ranks = [each.run.header.launched for each in (a, b)]
+    if ranks[0] != ranks[1]:
+        yield f"Rates are of one loader each: A loaded {ranks[0]} of them at once, B {ranks[1]}."
     yield from _of_scripts(a, b)
     yield from _of_data(a, b)
     yield from _of_machines(a.run.header, b.run.header)

@@ -372,7 +372,8 @@ def _doubted(finding: Finding, view: View) -> Finding:
         return finding
     doubts = [finding.doubtful] if finding.doubtful else []
     if view.is_noisy and view.others >= OTHERS * view.cores:
-        kept = f"Other processes kept {view.others:.1f} of {view.cores:g} cores busy"
+        of = "" if view.others > view.cores else f" of {view.cores:g}"  # a rank has a share of them
+        kept = f"Other processes kept {view.others:.1f}{of} cores busy"
         doubts.append(f"{kept} while this was measured.")
     elif view.is_noisy and view.disagrees:
         doubts.append(f"Trials of the same settings differ by {view.unsteady:.1f}x.")

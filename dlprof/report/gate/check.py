@@ -257,7 +257,14 @@ def self_test_report(test: SelfTest) -> doc.Document:
         hints=doc.hint("Details: -v"),
         details=(
             *doc.section(
-                "Verdicts", doc.facts((name, _verdict(run)) for name, run in runs.items())
+                "Verdicts",
+                doc.facts(
+                    (
+                        name,
+                        f"{STATE_WORDS[run.verdict.state]} after {format_duration(run.measured_s)}",
+                    )
+                    for name, run in runs.items()
+                ),
             ),
             *doc.section("What fails a check here", doc.facts(reach.items())),
         ),
@@ -272,10 +279,6 @@ def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
         last = test.sights[-1]
         worse = _slowdown(last)
         yield "Detects", f"slowdowns of {worse} or more"
-
-
-def _verdict(check: TargetCheck) -> str:
-    return f"{STATE_WORDS[check.verdict.state]} after {format_duration(check.measured_s)}"
 
 
 def _sights_chart(sights: Sequence[Sight]) -> doc.Chart | None:

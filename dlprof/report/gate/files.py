@@ -272,18 +272,16 @@ def render_annotation(check: CheckReport, *, fails: bool) -> str:
     message = short(check.explanation, 1000)
     if check.override:
         message += f" Allowed: {short(check.override)}"
-    listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    values = {key: _data(value) for key, value in properties.items()}  # with more that is escaped
+    listed = ",".join(
+        f"{key}={value.replace(':', '%3A').replace(',', '%2C')}" for key, value in values.items()
+    )
     return f"::{level} {listed}::{_data(message)}"
 
 
 def _data(text: str) -> str:
     """As the runner unescapes what stands behind the second ``::``."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    """As the runner unescapes the values of properties."""
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _random_delimiter() -> str:

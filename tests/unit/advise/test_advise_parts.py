@@ -167,7 +167,10 @@ def certificate(measured: Run) -> Certificate:
 
 def test_what_is_clearly_the_best_is_sure() -> None:
     measured = run(blocks({W2: [100] * 3, W8: [400] * 3}))
-    assert confidence(measured) == ("high", "within 1% of the best of 2 settings (95%)")
+    assert confidence(measured) == (
+        "high",
+        "within 1% of the best of the 2 measured settings (95%)",
+    )
     assert confidence(measured, Constraints(max_workers=8))[0] == "high"
 
 
@@ -177,7 +180,7 @@ def test_equals_are_sure_too_once_repeats_show_them_to_be_that() -> None:
     assert all(each.config == W2 for each in found)
     assert epsilons == sorted(epsilons, reverse=True)
     assert (found[0].confidence, found[-1].confidence) == ("low", "high")
-    assert found[-1].confidence_reason.endswith("% of the best of 2 settings (95%)")
+    assert found[-1].confidence_reason.endswith("% of the best of the 2 measured settings (95%)")
     assert confidence(run(blocks({W2: [100] * 3, W4: [101] * 3}, usage=WAITING)))[0] == "high"
 
 

@@ -78,3 +78,18 @@ def test_from_python_too() -> None:
     with pytest.raises(NothingMeasuredError) as caught:
         recommend(run(TRIALS))
     assert list(caught.value.failures) == FAILURES
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["sweep", "--au", "90%"], "dlprof predict has it. See dlprof sweep --help."),
+        (["check", "--step-time", "1ms"], "dlprof sweep and dlprof recommend have it."),
+        (["sweep", "--nonsense"], "  See dlprof sweep --help."),
+    ],
+)
+def test_an_option_of_another_command_is_named_with_it(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dlprof(words, {}) == 2
+    assert hint in capsys.readouterr().err

@@ -20,12 +20,8 @@ from dlprof.machine.neighbours import Neighbours, Overview, UserCpu, survey
 from dlprof.machine.nvidia import GpuReader
 from dlprof.machine.profiles import MachineProfile, parse_profile, read_profile
 from dlprof.records import CoreSpeeds
-from dlprof.report.machine import (
-    machine_document,
-    machine_report,
-    profile_document,
-    profile_report,
-)
+from dlprof.report.documents import json_document
+from dlprof.report.machine import machine_document, machine_report, profile_report
 
 _DATA = Path(__file__).parents[2] / "data" / "machine"
 _SPEED = CoreSpeeds(
@@ -159,7 +155,7 @@ def test_one_json_document() -> None:
 
 def test_a_profile_as_json() -> None:
     profile = read_profile(_PROFILES / "2080ti-box.toml")
-    document = json.loads(profile_document(profile))
+    document = json.loads(json_document(profile=profile, machine=profile.to_machine()))
     assert document["profile"]["gpus"][0]["memory_gib"] == 11
     assert document["machine"]["logical_cpus"] == 16
 

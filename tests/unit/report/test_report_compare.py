@@ -13,7 +13,8 @@ from golden import check_golden, drawn
 from dlprof.advise.compare import Comparison, compare
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import Run, WatchedScript
-from dlprof.report.compare import compare_document, comparison_report
+from dlprof.report.compare import comparison_report
+from dlprof.report.documents import json_document
 from dlprof.store.reading import read_run
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -55,11 +56,11 @@ def test_no_text_of_a_run_acts() -> None:
     assert "\x1b" not in screen
     assert "\u202e" not in screen
     assert "[bold]" in screen  # shown, not obeyed
-    assert compare_document(found).isascii()
+    assert json_document(found).isascii()
 
 
 def test_the_document_says_what_the_screen_says() -> None:
-    document = json.loads(compare_document(_comparison()))
+    document = json.loads(json_document(_comparison()))
     assert document["parts"][0]["code"] == "neighbours"
     assert set(document["parts"][0]["log_ratio"]) == {"value", "low", "high"}
     assert document["findings"][0]["code"] == "cpu.neighbours"
@@ -153,3 +154,13 @@ def test_a_script_does_not_differ_from_itself() -> None:
     before, _ = _scripts()
     verdict = compare(before, before).verdict
     assert verdict == "No measurable difference between B and A (1.00x, each measured once)."
+
+
+def test_the_answer_names_the_settings_and_the_fix() -> None:
+    text = drawn(comparison_report(_comparison()), 80)
+    assert "  Both  num_workers=8\n" in text
+    assert "  Fix   Move the other processes" in text
+    same = made_run(Costs())
+    alike = drawn(comparison_report(compare(same, same)), 80)
+    assert "No measurable difference" in alike
+    assert "Fix" not in alike

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import io
 import shlex
 
@@ -181,3 +182,17 @@ def test_a_long_command_goes_on_as_a_shell_reads_it() -> None:
     assert shlex.split(text.replace("\\\n", "")) == arguments
     short = Code("dlprof report run.jsonl -o page.html", "sh")
     assert plain_text(Document(title="", answer=(short,)), width=60).strip() == short.text
+
+
+@pytest.mark.parametrize(("lines", "left"), [(9, "0 1 2 3"), (10, "0 1 3"), (11, "0 1"), (12, "")])
+def test_bars_make_room_for_the_answer_and_one_alone_goes(lines: int, left: str) -> None:
+    made = bars(1, 2, 3, 4)
+    spare = [
+        dataclasses.replace(bar, spare=n) for bar, n in zip(made.bars, (0, 1, 3, 2), strict=True)
+    ]
+    facts = FactList(tuple((str(n), "word") for n in range(lines + 1)))
+    chart = dataclasses.replace(made, label="bar", bars=tuple(spare))
+    text = shown(facts, chart)
+    drawn_bars = text.partition("  bar")[2]
+    assert " ".join(line.split()[0] for line in drawn_bars.splitlines()[1:]) == left
+    assert len(text.splitlines()) <= 16
