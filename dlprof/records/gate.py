@@ -68,6 +68,7 @@ class Block:
         cores: The core that each process which fetches was on at the block's end: the main process
             without workers, else worker after worker. Empty where that isn't known.
         pinned: Whether they were held there for the whole block.
+        unpinned: Why they weren't, though they were to be, in words that follow on "as".
         failure: Why there are no figures; empty where there are.
     """
 
@@ -84,6 +85,7 @@ class Block:
     shm_peak_bytes: float | None = None
     cores: tuple[int, ...] = ()
     pinned: bool = False
+    unpinned: str = ""
     failure: str = ""
 
 
@@ -94,7 +96,7 @@ class Quad:
     Attributes:
         number: From 0 within its series.
         series: ``load`` (steady loading) or ``start`` (starts and epoch restarts).
-        blocks: Four as ABBA or BAAB; two in the series ``start``.
+        blocks: Four as ABBA or BAAB; two in the series ``start``; the one that failed is the last.
     """
 
     number: int

@@ -111,9 +111,16 @@ def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s:
     raise UsageError(
         f"The target is too slow for --budget {format_duration(budget_s)}: a block of "
         f"{sides.batches} batches takes {format_duration(sides.block_s)}{_unequal(sides)}, and a "
-        f"verdict needs {format_duration(whole_s)} at the least",
+        f"verdict needs {format_duration(whole_s)} at the least, of which building and warming up "
+        f"took {format_duration(budget_s - left_s)}{_throttled(sides)}",
         hint=f"Give --budget {minutes}m, or smaller batches with --batch-size.",
     )
+
+
+def _throttled(sides: Sides) -> str:
+    """That a CPU quota is less than one core, where it is."""
+    quota = sides.machine.quota_cores
+    return "" if quota is None or quota >= 1 else f"; a CPU quota leaves {quota:.2g} cores"
 
 
 def _unequal(sides: Sides) -> str:
@@ -161,7 +168,8 @@ class _Loop:
         order = order_of(self.plan.seed, series, number)
         self.quads.append(self.sides.quad(order, series, number))
         self.done[series] += 1
-        self.took_s[series] = self.clock() - began_s
+        if not self.quads[-1].blocks[-1].failure:  # those that follow don't take as long
+            self.took_s[series] = self.clock() - began_s
         elapsed_s = self.clock() - self.began_s
         self.listener.quads(self.done, look, elapsed_s, self.settings.sweep.budget_s)
 
