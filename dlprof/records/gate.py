@@ -68,7 +68,7 @@ class Block:
         cores: The core that each process which fetches was on at the block's end: the main process
             without workers, else worker after worker. Empty where that isn't known.
         pinned: Whether they were held there for the whole block.
-        unpinned: Why they weren't, though they were to be, in words that follow on "as".
+        unpinned: Why they weren't, though they were to be; empty where they were not.
         failure: Why there are no figures; empty where there are.
     """
 

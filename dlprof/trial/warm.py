@@ -489,20 +489,20 @@ class Placement:
             try:
                 self._place(pids, cores)
             except OSError:  # not allowed, or the job's cores have changed
-                obstacle = "the system refuses"
+                obstacle = "the system refuses it"
         if obstacle or not cores:
             self.release(workers)
             self._spent_ns = {pid: _spent_ns(pid) for pid in pids}
         return obstacle
 
     def _obstacle(self, pids: Sequence[int], config: Config, cores: frozenset[int]) -> str:
-        """Why processes are better left free, in words that follow on "as"; empty if they aren't.
+        """Why processes are better left free, in words; empty if they aren't.
 
         A cpuset may change meanwhile, for these processes as for the check, which asks for all
         the cores that it has. What is found elsewhere was placed there by the code itself.
         """
         if self._is_threaded:
-            return "it computes with several threads"
+            return "its code computes with several threads"
         if len(pids) - 1 != config.num_workers:
             return "its workers don't outlive an epoch"
         places = {_affinity(pid) for pid in pids}
