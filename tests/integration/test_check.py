@@ -284,7 +284,6 @@ def test_a_runner_that_is_throttled_to_five_percent(repository: Path, workers: i
         heard = AfterQuads(group=group)
         report = run_check(made, listener=heard, environ={}, cwd=repository)
     assert report.state in {"pass", "inconclusive"}
-    assert report.state == "pass" or report.explanation
     assert time.monotonic() - began_s < 90  # the budget, one block and the end of processes
 
 

@@ -273,7 +273,7 @@ def render_annotation(check: CheckReport, *, fails: bool) -> str:
             place["line"] = str(target.source_line)
         properties = place | properties
     message = short(check.explanation, 1000)
-    if check.override:
+    if check.override and check.state == "fail":
         message += f" Allowed: {short(check.override)}"
     listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
     return f"::{level} {listed}::{_data(message)}"
