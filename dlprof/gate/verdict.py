@@ -176,10 +176,15 @@ def _unheld(quads: Sequence[Quad]) -> str:
     """Why the sides shared no cores, which costs time; empty where they did, or were not to."""
     # Where one side can't be held, the check lets both go, and asks no more: few give the reason.
     blocks = [block for quad in quads for block in quad.blocks if block.service_s]
-    why = next((f"{block.side}: {block.unpinned}" for block in blocks if block.unpinned), "")
-    if not why or 2 * sum(block.pinned for block in blocks) >= len(blocks):
+    free = [block for block in blocks if not block.pinned]
+    why = next((f"{block.side}: {block.unpinned}" for block in free if block.unpinned), "")
+    if not why or 2 * len(free) <= len(blocks):
         return ""
-    return f"The sides were not held to the same cores, whose speeds differ ({why})."
+    text = f"The sides were not held to the same cores, whose speeds differ ({why}"
+    for side in SIDES.values():
+        ran = {core for block in free if block.side == side for core in block.cores}
+        text += f"; the {side} stayed on core {min(ran)}" if len(ran) == 1 else ""
+    return f"{text})."
 
 
 _STAGES = ("fetch", "collate", "receive")

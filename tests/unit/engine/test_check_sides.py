@@ -64,6 +64,7 @@ class FakeProcess:
     failure: Failure = BROKEN
     failing_s: float = 0.0
     unpinned: str = ""
+    stays_on: tuple[int, ...] = ()
     noise: float = 0.0
     coin: random.Random = dataclasses.field(default_factory=lambda: random.Random(1))
     asked: list[BlockRequest] = dataclasses.field(default_factory=list)
@@ -110,6 +111,7 @@ class FakeProcess:
             stages_s={"fetch": took_s},
             pss_peak_bytes=1e8,
             shm_peak_bytes=0.0,
+            cores=self.stays_on or request.cores,
             pinned=bool(request.cores) and not self.unpinned,
             unpinned=self.unpinned if request.cores else "",
         )
@@ -336,13 +338,14 @@ def test_cores_that_change_meanwhile_are_followed(monkeypatch: pytest.MonkeyPatc
 def test_where_one_side_can_not_be_held_neither_is(monkeypatch: pytest.MonkeyPatch) -> None:
     usable = {0, 1}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable, raising=False)
-    made = bench({"noise": 0.1}, {"noise": 0.1, "unpinned": THREADS})
+    made = bench({"noise": 0.1}, {"noise": 0.1, "unpinned": THREADS, "stays_on": (1,)})
     found = measured(made)
     for side in made.processes:
         assert sum(map(bool, cores_asked(made, side))) == 2  # the first quad alone
     verdict = judge(found.plan, found.quads)
     expected = (
-        f"The sides were not held to the same cores, whose speeds differ (change: {THREADS})."
+        "The sides were not held to the same cores, whose speeds differ "
+        f"(change: {THREADS}; the change stayed on core 1)."
     )
     assert verdict.notes[0] == expected
     assert verdict.state != "inconclusive" or verdict.explanation.endswith(expected)
