@@ -138,8 +138,8 @@ _SHORTEST, _LONGEST = 6, 200
 def worktree(git: Git, commit: str) -> Iterator[Path]:
     """A worktree of a commit, removed at the end.
 
-    It lies in the directory for temporary files; where the checkout's path is too short for that,
-    beside the checkout.
+    It lies in the directory for temporary files; where the checkout's path is too short for that or
+    on another disk, beside the checkout.
 
     Raises:
         FileError: git can't make it.
@@ -189,12 +189,13 @@ def _remove(git: Git, path: Path) -> None:
 
 
 def _path_like(checkout: Path) -> Path:
-    """A path that doesn't exist, as long as the checkout's where that can be had.
+    """A path that doesn't exist, as long as the checkout's and on its disk where that can be had.
 
-    Paths of different length have shown differences of speed by themselves.
+    Paths of different length have shown differences of speed by themselves, and data that git
+    tracks would be read from another file system.
     """
-    places = Path(tempfile.gettempdir()), checkout.parent
-    for place in places:
+    places, device = [Path(tempfile.gettempdir()), checkout.parent], checkout.stat().st_dev
+    for place in sorted(places, key=lambda place: place.stat().st_dev != device):
         room = len(str(checkout)) - len(str(place.resolve())) - 1
         if _SHORTEST <= room <= _LONGEST and os.access(place, os.W_OK):
             return _unused(place.resolve(), room)

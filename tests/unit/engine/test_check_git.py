@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def repository(tmp_path: Path) -> Path:
 
 def settings(target: str = "data.py:make", **rest: str) -> CheckSettings:
     return CheckSettings(sweep=SweepSettings(target=target), **rest)  # type: ignore[arg-type]
+
+
+def test_a_worktree_is_on_the_disk_of_the_checkout(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Path("/dev/shm")  # noqa: S108 - a file system of its own
+    if not memory.is_dir() or memory.stat().st_dev == repository.stat().st_dev:
+        pytest.skip("there is no other file system for temporary files here")
+    monkeypatch.setattr(tempfile, "tempdir", str(memory))
+    with worktree(Git(repository), "HEAD") as path:
+        assert path.parent == repository.parent
+        assert len(str(path)) == len(str(repository))
 
 
 def test_a_worktree_is_as_far_down_as_the_checkout_and_gone_afterwards(repository: Path) -> None:
