@@ -171,14 +171,17 @@ def _base(change: SidePlan, root: Path, python: str | None, compared: Compared) 
         notes.append(NO_SUBMODULES)
     request = change.request
     spec = parse_target(request.target)
-    if spec.kind == "file" and Path(spec.source).is_absolute():
-        # An absolute path into the checkout means the base's own file.
-        source = Path(spec.source).resolve()
-        if source.is_relative_to(change.root):
-            moved = root / source.relative_to(change.root)
-            request = dataclasses.replace(request, target=f"{moved}:{spec.attr}")
-        else:
+    if spec.kind == "file":
+        # A path into the checkout means the base's own file; a relative one finds it by itself.
+        is_absolute = Path(spec.source).is_absolute()
+        source = Path(os.path.normpath(change.directory / spec.source))
+        source = source.resolve() if is_absolute else source
+        is_inside = source.is_relative_to(change.root)
+        if not is_inside:
             notes.append("with the same file of the target, which is outside of it")
+        if is_absolute or not is_inside:
+            moved = root / source.relative_to(change.root) if is_inside else source
+            request = dataclasses.replace(request, target=f"{moved}:{spec.attr}")
     within = change.directory.relative_to(change.root)
     if not (root / within).is_dir():
         raise BaseTargetError(
