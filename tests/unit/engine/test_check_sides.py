@@ -323,14 +323,12 @@ def test_where_cores_are_not_known_sides_run_free(
 
 
 def test_cores_that_change_meanwhile_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    usable = [{0, 1}, {1}, {1}, {0, 1}]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable[made], raising=False)
-    made = 0
-    sides = bench().sides
-    held = []
-    for made in range(4):
-        quad = sides.quad("ABBA", "load", made)
-        held.append(cast(Any, sides)._processes["base"].asked[-1].cores)
+    usable = {0, 1}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable, raising=False)
+    made, held = bench(), []
+    for number, usable in enumerate(({0, 1}, {1}, {1}, {0, 1})):
+        quad = made.sides.quad("ABBA", "load", number)
+        held.append(made.processes["base"].asked[-1].cores)
         assert all(block.pinned for block in quad.blocks)
     assert held == [(0, 1), (1,), (1,), (1, 0)]
 
