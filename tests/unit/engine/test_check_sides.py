@@ -326,7 +326,9 @@ def test_cores_that_change_meanwhile_are_followed(monkeypatch: pytest.MonkeyPatc
     usable = {0, 1}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable, raising=False)
     made, held = bench(), []
-    for number, usable in enumerate(({0, 1}, {1}, {1}, {0, 1})):
+    for number, cores in enumerate(({0, 1}, {1}, {1}, {0, 1})):
+        usable.clear()
+        usable.update(cores)
         quad = made.sides.quad("ABBA", "load", number)
         held.append(made.processes["base"].asked[-1].cores)
         assert all(block.pinned for block in quad.blocks)
