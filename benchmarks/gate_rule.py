@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
@@ -15,12 +16,12 @@ from common import Report, Table, parser, publish, surroundings
 from gate_world import APART, CROWDED, DRIFTING, ODD, QUIET, SWITCHING, Machine, Slowdown, World
 from others_rules import RULES, Rule
 
-from dlprof.gate import judge, make_plan, next_look
+from dlprof.gate import Limits, judge, make_plan, next_look
 from dlprof.records.gate import Block, Quad
 
 SESSIONS, QUICK_SESSIONS = 300, 4
 FALSE_ALARMS = 0.01
-CAUGHT_QUIET, CAUGHT = 0.99, 0.90
+CAUGHT_QUIET, CAUGHT, CAUGHT_FINE = 0.99, 0.90, 0.95
 PASSED_UNSEEN = 0.02
 
 NONE = Slowdown(name="none", mean=0.0)
@@ -28,7 +29,8 @@ WITHIN = Slowdown(name="3 %", mean=0.03)
 LIMIT = Slowdown(name="5 %, the limit", mean=0.05)
 UNIFORM = Slowdown(name="10 %", mean=0.10)
 TAIL = Slowdown(name="10 %, all in 1 of 16 batches", mean=0.10, share=1 / 16)
-SLOWDOWNS = (NONE, WITHIN, LIMIT, UNIFORM, TAIL)
+FINE = Slowdown(name="5 %, --fail-above 3 %", mean=0.05, limit=0.03)
+SLOWDOWNS = (NONE, WITHIN, LIMIT, UNIFORM, TAIL, FINE)
 WORLDS = (QUIET, CROWDED, DRIFTING, SWITCHING, APART, ODD)
 KINDS = tuple(itertools.product((QUIET, CROWDED), (NONE, UNIFORM), (True, False)))
 """What others' rules are tried on; the last tells whether the sides take turns."""
@@ -47,6 +49,7 @@ class Cell:
         sessions: How many.
         verdicts: How many of each.
         quads: Median number of quads until the verdict.
+        most_quads: Of 19 in 20 sessions.
     """
 
     world: str
@@ -55,6 +58,7 @@ class Cell:
     sessions: int
     verdicts: dict[str, int]
     quads: float
+    most_quads: int
 
     def share(self, verdict: str) -> float:
         """The share of a verdict."""
@@ -63,7 +67,8 @@ class Cell:
 
 def session(world: World, slowdown: Slowdown, seed: int) -> tuple[str, int]:
     """One check with service time and wall time; returns its verdict and its quads."""
-    plan = make_plan(gates=("wall",), seed=seed, in_main=True)
+    limits = Limits(service=slowdown.limit)
+    plan = make_plan(gates=("wall",), seed=seed, in_main=True, limits=limits)
     machine = Machine(world, slowdown, f"{world.name}/{slowdown.name}/{seed}")
     quads: list[Quad] = []
     while needed := next_look(plan, quads).needed:
@@ -81,6 +86,7 @@ def cell(world: World, slowdown: Slowdown, sessions: int) -> Cell:
         sessions=sessions,
         verdicts=dict(collections.Counter(verdict for verdict, _ in ended)),
         quads=statistics.median(quads for _, quads in ended),
+        most_quads=sorted(quads for _, quads in ended)[math.ceil(0.95 * sessions) - 1],
     )
 
 
@@ -134,6 +140,7 @@ def is_reached(cells: Sequence[Cell]) -> bool:
             and each.share("pass") <= PASSED_UNSEEN
         ),
         TAIL.name: lambda each: each.share("pass") <= PASSED_UNSEEN,
+        FINE.name: lambda each: each.share("fail") >= CAUGHT_FINE,
     }
     # What unpinned sides may come to is shown, and no goal: checks hold them to the same cores.
     judged = (each for each in cells if each.world != APART.name)
@@ -142,13 +149,17 @@ def is_reached(cells: Sequence[Cell]) -> bool:
 
 def report_on(cells: Sequence[Cell], rows: Sequence[Sequence[str]]) -> Report:
     """Both tables."""
-    columns = ("machine", "slowdown", "FAIL, %", "PASS, %", "INCONCLUSIVE, %", "quads, median")
+    columns = (
+        *("machine", "slowdown", "FAIL, %", "PASS, %", "INCONCLUSIVE, %"),
+        *("quads, median", "95th percentile"),
+    )
     ours = [
         (
             each.world,
             each.slowdown,
             *(_share(each.share(verdict)) for verdict in ("fail", "pass", "inconclusive")),
             f"{each.quads:g}",
+            str(each.most_quads),
         )
         for each in cells
     ]
@@ -162,7 +173,7 @@ def report_on(cells: Sequence[Cell], rows: Sequence[Sequence[str]]) -> Report:
         goal=(
             f"at most {FALSE_ALARMS:.0%} false alarms up to the limit of 5 %; 10 % slower caught "
             f"in {CAUGHT_QUIET:.0%} (quiet) or {CAUGHT:.0%} and passed in at most "
-            f"{PASSED_UNSEEN:.0%}"
+            f"{PASSED_UNSEEN:.0%}; 5 % caught in {CAUGHT_FINE:.0%} with --fail-above 3 %"
         ),
         passed=is_reached(cells),
         tables=[

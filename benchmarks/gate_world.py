@@ -12,6 +12,7 @@ import math
 import random
 
 from dlprof.gate import SIDES, order_of
+from dlprof.gate.plan import THRESHOLD
 from dlprof.records.gate import Block, Quad
 
 BATCHES = 16
@@ -81,11 +82,13 @@ class Slowdown:
         name: For tables.
         mean: Of the mean service time, as a fraction.
         share: Of the batches that bear all of it; 1 for all alike.
+        limit: What it is held against, ``--fail-above``.
     """
 
     name: str
     mean: float
     share: float = 1.0
+    limit: float = THRESHOLD
 
     def factors(self) -> list[float]:
         """How much longer each batch of a block takes; the same batches in every block."""

@@ -172,11 +172,14 @@ def refuse_unwritable(files: Mapping[str, Path | None]) -> None:
 
     Raises:
         FileError: Says which.
+        UsageError: One file is named twice.
     """
     from dlprof.files import replaceable
 
-    for path in filter(None, files.values()):
-        replaceable(path)
+    written = [replaceable(path) for path in filter(None, files.values())]
+    twice = next((path for path in written if written.count(path) > 1), None)
+    if twice is not None:
+        raise UsageError(f"Two formats go to {twice}", hint="Give each a file of its own.")
 
 
 def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[FileError]:

@@ -83,7 +83,8 @@ def _report(
 ) -> CheckReport:
     base, change = plans
     built = sides.built["change"]
-    figures = figures_of(measured.plan, measured.quads)
+    blocks = [block for quad in measured.quads for block in quad.blocks if block.side == "change"]
+    figures = figures_of(measured.plan, blocks)
     kept = recordable(change, sides, settings, started_at=started_at, figures=figures)
     target = dataclasses.replace(
         checked_target(settings.sweep.target, measured.plan, measured.quads),

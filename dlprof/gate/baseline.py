@@ -20,7 +20,7 @@ from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.gate.rule import fraction_of
-from dlprof.gate.views import QuadReading, block_value, read_quad
+from dlprof.gate.views import block_value
 from dlprof.gate.wording import VIEW_NAMES, gate_result, percent
 from dlprof.records import Config, Machine
 from dlprof.records.gate import (
@@ -31,7 +31,6 @@ from dlprof.records.gate import (
     CheckPlan,
     GateResult,
     GateState,
-    Quad,
     ReasonCode,
     Verdict,
     ViewFigures,
@@ -177,21 +176,9 @@ def _judge_view(
     )
 
 
-def figures_of(plan: CheckPlan, quads: Sequence[Quad]) -> dict[str, float]:
-    """The figures of a run for a baseline: medians over the change's blocks, by metric and view."""
-    figures = {}
-    for rule in plan.rules:
-        read = (read_quad(quad, rule) for quad in quads if quad.series == rule.series)
-        sound = [reading for reading in read if isinstance(reading, QuadReading)]
-        for view in rule.views:
-            values = [value for each in sound for value in each.values[view, "change"]]
-            if values:
-                figures[f"{rule.name}.{view}"] = statistics.median(values)
-    return figures
-
-
-def figures_of_blocks(plan: CheckPlan, blocks: Sequence[Block]) -> dict[str, float]:
-    """The same of blocks of one side that were measured alone."""
+def figures_of(plan: CheckPlan, blocks: Iterable[Block]) -> dict[str, float]:
+    """The figures of a run for a baseline: medians over one side's blocks, by metric and view."""
+    blocks = list(blocks)
     figures = {}
     for rule in plan.rules:
         for view in rule.views:

@@ -42,11 +42,6 @@ class NextLook:
     needed: Mapping[Series, int]
     verdict: Verdict
 
-    @property
-    def decided(self) -> bool:
-        """Whether nothing more needs to be measured."""
-        return not self.needed
-
 
 def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
     """Whether a check is decided, and if not, how many quads of which series it needs next."""
@@ -92,14 +87,18 @@ def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProg
     state = _state(gates)
     sound = [quad for quad in quads if not any(block.failure for block in quad.blocks)]
     stages = stage_shifts(sound)
+    why, unheld = _explanation(state, gates, stages), _unheld(quads)
     return Verdict(
         state=state,
-        explanation=_explanation(state, gates, stages),
+        explanation=" ".join(filter(None, (why, unheld if state == "inconclusive" else ""))),
         gates=tuple(gates),
         stages=stages,
         quads={series: _most_usable(plan, progress, series) for series in _SERIES},
         error_bound=plan.error_bound,
-        notes=_notes(plan, quads, max((each.left_out for each in progress), default=0)),
+        notes=(
+            *filter(None, [unheld]),
+            *_notes(plan, quads, max((each.left_out for each in progress), default=0)),
+        ),
     )
 
 
@@ -123,7 +122,7 @@ def _explanation(
     """The sentence of the first gate that makes the verdict what it is, and the stage to blame."""
     for gate in gates:
         if gate.state == state and (gate.blocking or state != "inconclusive"):
-            blame = _blame(stages) if state == "fail" and gate.name in _LOADING else ""
+            blame = _blame(stages) if state != "pass" and gate.name in _LOADING else ""
             return gate.explanation + blame
     return "Nothing was judged."
 
@@ -171,6 +170,21 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, 
             f"raise a false alarm in at most {percent(plan.error_bound, signed=False)} of checks."
         )
     return tuple(notes)
+
+
+def _unheld(quads: Sequence[Quad]) -> str:
+    """Why the sides shared no cores, which costs time; empty where they did, or were not to."""
+    # Where one side can't be held, the check lets both go, and asks no more: few give the reason.
+    blocks = [block for quad in quads for block in quad.blocks if block.service_s]
+    free = [block for block in blocks if not block.pinned]
+    why = next((f"{block.side}: {block.unpinned}" for block in free if block.unpinned), "")
+    if not why or 2 * len(free) <= len(blocks):
+        return ""
+    text = f"The sides were not held to the same cores, whose speeds differ ({why}"
+    for side in SIDES.values():
+        ran = {core for block in free if block.side == side for core in block.cores}
+        text += f"; the {side} stayed on core {min(ran)}" if len(ran) == 1 else ""
+    return f"{text})."
 
 
 _STAGES = ("fetch", "collate", "receive")

@@ -62,6 +62,7 @@ class Block:
         cores: The core that each process which fetches was on at the block's end: the main process
             without workers, else worker after worker. Empty where that isn't known.
         pinned: Whether they were held there for the whole block.
+        unpinned: Why they weren't, though they were to be; empty where they were not.
         failure: Why there are no figures; empty where there are.
     """
 
@@ -78,6 +79,7 @@ class Block:
     shm_peak_bytes: float | None = None
     cores: tuple[int, ...] = ()
     pinned: bool = False
+    unpinned: str = ""
     failure: str = ""
 
 
@@ -88,7 +90,7 @@ class Quad:
     Attributes:
         number: From 0 within its series.
         series: ``load`` (steady loading) or ``start`` (starts and epoch restarts).
-        blocks: Four as ABBA or BAAB; two in the series ``start``.
+        blocks: Four as ABBA or BAAB; two in the series ``start``; the one that failed is the last.
     """
 
     number: int

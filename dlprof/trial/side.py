@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -92,11 +93,12 @@ class SideProcess:
         self._ending = contextlib.ExitStack()  # what is done when the process is ended
         self._config: Config | None = None
         self._build_s = 20.0
+        self._began_s = 0.0
         self._fault: Failure | None = None  # why the last block could not even be ordered
 
     def begin(self) -> None:
         """Start the process, and have it import torch and build the target meanwhile."""
-        place, shared = self._place, SharedMemoryWatch()
+        place, shared, self._began_s = self._place, SharedMemoryWatch(), time.monotonic()
         # The user's environment, dlprof's own code first, and one order of sets for both sides.
         paths = filter(None, (str(place.library), os.environ.get("PYTHONPATH", "")))
         env = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -125,7 +127,7 @@ class SideProcess:
         """Build the target in the process, which is started unless ``begin`` did.
 
         Args:
-            patience_s: How long that may take.
+            patience_s: How long that may take since the process began.
 
         Raises:
             DlprofError: It can't be built, or not in time.
@@ -133,7 +135,7 @@ class SideProcess:
         self._build_s = patience_s
         if self._process is None:
             self.begin()
-        answer = self._answer(patience_s)
+        answer = self._answer(patience_s, time.monotonic() - self._began_s)
         if isinstance(answer, Failure):
             raise _unbuilt(answer, self._place.python, self._limit)
         built = built_of(answer)
@@ -213,10 +215,10 @@ class SideProcess:
         self._process.order(order, **details)
         return self._answer(patience_s)
 
-    def _answer(self, patience_s: float) -> Message | Failure:
-        """The next answer, or why there is none."""
+    def _answer(self, patience_s: float, waited_s: float = 0.0) -> Message | Failure:
+        """The next answer, or why there is none; one that is there already is taken at any time."""
         process = cast(ModuleProcess, self._process)
-        answer = process.answer(patience_s)
+        answer = process.answer(max(1.0, patience_s - waited_s))
         message = None if answer is None else answer.message
         if message is not None and message["event"] != "failed":
             return message

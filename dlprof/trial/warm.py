@@ -108,7 +108,8 @@ class Warm:
     def load(self, request: BlockRequest) -> Message:
         """Load one block, and give its figures as fields of a ``Block``."""
         _seed_all(self._loader, request.seed)
-        pinned = self._placement.hold(self._workers(), self._config, request.cores)
+        unpinned = self._placement.hold(self._workers(), self._config, request.cores)
+        pinned = bool(request.cores) and not unpinned
         before, held, began_s = self._tree.read(), _shared_bytes(), _clock()
         seen = self._take(min(request.batches, MOST_BATCHES), held)
         after, took_s = self._tree.read(), _clock() - began_s
@@ -121,8 +122,8 @@ class Warm:
         waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
         if waited is not None and ran is not None and waited + ran > 0:
             figures["run_queue_wait_fraction"] = waited / (waited + ran)
-        figures |= {"cores": cores_of(self._workers() or [os.getpid()]), "pinned": pinned}
-        return {**figures, **seen.memory}
+        figures |= {"pinned": pinned, "unpinned": unpinned}
+        return {**figures, "cores": cores_of(self._workers() or [os.getpid()]), **seen.memory}
 
     def _workers(self) -> list[int]:
         """The processes of workers that live on between blocks."""
@@ -449,38 +450,52 @@ class Placement:
     def __init__(self) -> None:
         self._own = _affinity(os.getpid())
         self._spent_ns: dict[int, int] = {}
-        self._is_free = self._own is None
+        self._is_threaded = False
         self._held = False
 
-    def hold(self, workers: Sequence[int], config: Config, cores: Sequence[int]) -> bool:
+    def hold(self, workers: Sequence[int], config: Config, cores: Sequence[int]) -> str:
         """Hold processes to cores for a block.
 
         Args:
             workers: Those that live on.
             config: Whose they are.
-            cores: Worker after worker gets the next of them, the main process the one behind.
+            cores: Worker after worker gets the next of them, the main process the one behind; none
+                where all are to run free.
 
         Returns:
-            Whether that was done.
+            Why that could not be done; empty where it was, or was not asked for.
         """
         pids = [*workers, os.getpid()]
-        if not self._held and any(_affinity(pid) != self._own for pid in pids):
-            self._is_free = True  # the code places its processes itself
-        fits = len(workers) == config.num_workers and set(cores) <= set(self._own or ())
-        if cores and fits and not self._is_free and self._place(pids, cores):
-            return True
-        self.release(workers)
-        self._spent_ns = {pid: _spent_ns(pid) for pid in pids}
-        return False
+        obstacle = self._obstacle(pids, config, frozenset(cores)) if cores else ""
+        if cores and not obstacle:
+            try:
+                self._place(pids, cores)
+            except OSError:  # not allowed, or the job's cores have changed
+                obstacle = "the system refuses it"
+        if obstacle or not cores:
+            self.release(workers)
+            self._spent_ns = {pid: _spent_ns(pid) for pid in pids}
+        return obstacle
 
-    def _place(self, pids: Sequence[int], cores: Sequence[int]) -> bool:
+    def _obstacle(self, pids: Sequence[int], config: Config, cores: frozenset[int]) -> str:
+        """Why processes are better left free, in words; empty if they aren't.
+
+        A cpuset may change meanwhile, for these processes as for the check, which asks for all
+        the cores that it has. What is found elsewhere was placed there by the code itself.
+        """
+        if self._is_threaded:
+            return "its code computes with several threads"
+        if len(pids) - 1 != config.num_workers:
+            return "its workers don't outlive an epoch"
+        places = {_affinity(pid) for pid in pids}
+        follows = places == {cores} or (places == {self._own} and cores <= (self._own or cores))
+        return "" if self._held or follows else "its code chooses cores itself"
+
+    def _place(self, pids: Sequence[int], cores: Sequence[int]) -> None:
         self._held = True  # of some, where it fails for others
-        try:
-            for place, pid in enumerate(pids):
-                _hold(pid, {cores[place % len(cores)]})
-        except OSError:  # not allowed, or the job's cores have changed
-            return False
-        return True
+        for place, pid in enumerate(pids):
+            _hold(pid, {cores[place % len(cores)]})
+        self._own = (self._own or frozenset()) | set(cores)
 
     def learn(self, workers: Sequence[int], took_s: float) -> None:
         """See by a block that ran free whether processes compute with several threads.
@@ -491,7 +506,7 @@ class Placement:
         """
         for pid in [*workers, os.getpid()]:
             if _spent_ns(pid) - self._spent_ns.get(pid, 0) > 1.15 * took_s * 1e9:
-                self._is_free = True
+                self._is_threaded = True
 
     def release(self, workers: Sequence[int]) -> None:
         """Let processes run wherever they might before."""
@@ -519,12 +534,10 @@ def _threads(pid: int) -> list[int]:
     return [int(task.name) for task in (_PROC / str(pid) / "task").iterdir()]
 
 
-def _affinity(pid: int) -> Collection[int] | None:
-    if not hasattr(os, "sched_setaffinity"):
-        return None
+def _affinity(pid: int) -> frozenset[int] | None:
     try:
-        return os.sched_getaffinity(pid)
-    except OSError:  # it has ended
+        return frozenset(os.sched_getaffinity(pid))
+    except (AttributeError, OSError):  # not on this system, not allowed, or it has ended
         return None
 
 

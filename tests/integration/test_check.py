@@ -9,10 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 from schemas import conforms
 
@@ -138,7 +140,13 @@ def test_workers_that_start_late_fail_the_start(repository: Path) -> None:
     assert set(block.stages_s) == {"fetch", "collate", "receive"}
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores can't be chosen here")
+CORES = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="cores can't be chosen here"
+)
+ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+
+
+@CORES
 @pytest.mark.parametrize("workers", [0, 2])
 def test_both_sides_of_a_quad_run_on_the_same_cores(repository: Path, workers: int) -> None:
     (repository / "data.py").write_text(data(workers=workers))
@@ -154,6 +162,134 @@ def test_both_sides_of_a_quad_run_on_the_same_cores(repository: Path, workers: i
     assert first == (tuple(usable[place % len(usable)] for place in range(max(1, workers))), True)
     assert second == (tuple(order), True)
     assert os.sched_getaffinity(0) == own
+
+
+@CORES
+@pytest.mark.parametrize("workers", [0, 2])
+def test_on_one_core_it_decides(repository: Path, workers: int) -> None:
+    (repository / "data.py").write_text(data(workers=workers))
+    run_git(repository, "commit", "-qam", "two", "--allow-empty")
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(own)})
+    try:
+        report = check(repository)
+    finally:
+        os.sched_setaffinity(0, own)
+    load = [quad for quad in report.targets[0].quads if quad.series == "load"]
+    assert report.state == "pass"
+    assert all(block.pinned for quad in load for block in quad.blocks)
+
+
+@CORES
+def test_a_side_that_chooses_its_core_frees_both_and_that_is_said(repository: Path) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is one core, so nothing to choose")
+    chosen = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    (repository / "data.py").write_text(data(inside=chosen))
+    target = check(repository).targets[0]
+    load = [block for quad in target.quads if quad.series == "load" for block in quad.blocks]
+    assert {block.unpinned for block in load[:4]} == {"", "its code chooses cores itself"}
+    assert not any(block.pinned or block.unpinned for block in load[4:])
+    assert "(change: its code chooses cores itself" in target.verdict.notes[0]
+
+
+@CORES
+def test_a_system_that_refuses_to_hold_processes_does_no_harm(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\ndef refuse(*_):\n    raise PermissionError(1, 'no')\n"
+        "os.sched_setaffinity = refuse\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    target = check(repository).targets[0]
+    assert target.verdict.state == "pass"
+    assert "the system refuses it" in target.verdict.notes[0]
+
+
+@contextlib.contextmanager
+def control_group(controller: str, v1: Mapping[str, str], v2: Mapping[str, str]) -> Iterator[Path]:
+    """A control group of the test's own, left at the end; skips where none can be made."""
+    mount = Path("/sys/fs/cgroup")
+    is_v1 = (mount / controller).is_dir()
+    lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
+    home = {name: path.lstrip("/") for _, name, path in lines}[controller if is_v1 else ""]
+    try:
+        group = Path(tempfile.mkdtemp(prefix="dlprof-", dir=mount / controller if is_v1 else mount))
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        try:
+            for name, text in (v1 if is_v1 else v2).items():
+                (group / name).write_text(text)
+        except OSError as error:
+            pytest.skip(f"{controller} can't be limited here: {error}")
+        yield group
+    finally:
+        procs = (mount / controller if is_v1 else mount) / home / "cgroup.procs"
+        procs.write_text(str(os.getpid()))
+        group.rmdir()
+
+
+@dataclasses.dataclass
+class AfterQuads(Silent):
+    """Acts after each block of four, and is given how many there are."""
+
+    acts: Callable[[int], None]
+
+    def quads(
+        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
+    ) -> None:
+        self.acts(done["load"])
+
+
+@CORES
+@ROOT
+@pytest.mark.root
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_cpuset_that_changes_in_the_middle_is_followed(repository: Path, workers: int) -> None:
+    own = sorted(os.sched_getaffinity(0))[:2]
+    if len(own) < 2:
+        pytest.skip("there is one core, so nothing to narrow")
+    (repository / "data.py").write_text(data(workers=workers))
+    run_git(repository, "commit", "-qam", "two", "--allow-empty")
+    limits = {"cpuset.mems": "0", "cpuset.cpus": f"{own[0]},{own[1]}"}
+    changes = {3: f"{own[0]}", 5: f"{own[1]}", 7: limits["cpuset.cpus"]}
+    with control_group("cpuset", limits, limits) as group:
+
+        def narrow(quads: int) -> None:
+            if quads in changes:
+                (group / "cpuset.cpus").write_text(changes[quads])
+
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        report = run_check(settings(), listener=AfterQuads(narrow), environ={}, cwd=repository)
+    load = [quad for quad in report.targets[0].quads if quad.series == "load"]
+    assert report.state == "pass"
+    assert all(block.pinned for quad in load for block in quad.blocks)
+    for place, core in ((4, own[0]), (6, own[1])):
+        assert {core} == {each for block in load[place].blocks for each in block.cores}
+
+
+@ROOT
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_runner_that_is_throttled_to_five_percent(repository: Path, workers: int) -> None:
+    (repository / "data.py").write_text(data(0.0005, workers=workers))
+    run_git(repository, "commit", "-qam", "two")
+    v1 = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "5000"}
+    with control_group("cpu", v1, {"cpu.max": "5000 100000"}) as group:
+
+        def throttle(_quads: int) -> None:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(OSError):  # it has ended
+                    (group / "cgroup.procs").write_text(str(process.pid))
+
+        began_s, made = time.monotonic(), settings()
+        made = dataclasses.replace(made, sweep=dataclasses.replace(made.sweep, budget_s=30.0))
+        report = run_check(made, listener=AfterQuads(throttle), environ={}, cwd=repository)
+    assert report.state in {"pass", "inconclusive"}
+    assert time.monotonic() - began_s < 90  # the budget, one block and the end of processes
 
 
 def test_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from golden import drawn
 
 from dlprof.engine.checking.history import read_baseline, record_entry
 from dlprof.errors import FileError
-from dlprof.gate import figures_of_blocks, make_plan, render_entry
+from dlprof.gate import figures_of, make_plan, render_entry
 from dlprof.records.gate import BaselineEntry
 from dlprof.report.gate.check import baseline_document, baseline_report
 
@@ -87,14 +87,14 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_blocks_of_one_side_give_the_figures_of_a_run() -> None:
     blocks = [block("B", factor) for factor in (0.9, 1.0, 1.4)]
-    figures = figures_of_blocks(make_plan(), blocks)
+    figures = figures_of(make_plan(), blocks)
     assert figures["service.mean"] == pytest.approx(0.010 / 4)
     assert "startup.value" not in figures
 
 
 def test_blocks_that_tell_nothing_give_no_figure() -> None:
     blocks = [block("B", failure="it crashed"), block("B", service_s=(0.1,), samples=(4,))]
-    assert figures_of_blocks(service_plan(), blocks) == {}
+    assert figures_of(service_plan(), blocks) == {}
 
 
 def _written(path: Path, history: list[BaselineEntry]) -> None:

@@ -56,6 +56,7 @@ def sessions(tables: Any, verdicts: dict[str, str], seconds: float = 10.0) -> li
         ({}, True),
         ({"none": "fail"}, False),
         ({"uniform CPU 10 %": "inconclusive"}, False),
+        ({"CPU 5 %, --fail-above 3 %": "inconclusive"}, False),
         ({"collate 20 %": "inconclusive"}, True),
         ({"collate 20 %": "pass"}, False),
         ({"none": "inconclusive"}, False),

@@ -136,7 +136,8 @@ def test_false_alarms_and_misses_are_as_rare_as_they_should_be() -> None:
 
 def test_the_figures_of_a_run_are_the_changes() -> None:
     quads = [*load_quads(11, 0.5, noise=0.0), *start_quads(11, 0.5, 1.0)]
-    figures = figures_of(make_plan(), quads)
+    blocks = [block for quad in quads for block in quad.blocks if block.side == "change"]
+    figures = figures_of(make_plan(), blocks)
     assert figures["service.mean"] == pytest.approx(0.015 / 4)
     assert figures["startup.value"] == pytest.approx(1.5, abs=0.05)
     assert figures["memory.value"] == 500 * (1 << 20)

@@ -44,6 +44,11 @@ def test_ten_percent_are_caught_and_never_passed(bench: Any, world: str) -> None
     assert found["fail"] >= 0.9 * SESSIONS
 
 
+@pytest.mark.parametrize("world", ["QUIET", "SWITCHING"])
+def test_five_percent_are_caught_where_three_are_the_limit(bench: Any, world: str) -> None:
+    assert verdicts(bench, world, "FINE")["fail"] >= 0.95 * SESSIONS
+
+
 def test_a_slow_tail_is_caught_too(bench: Any) -> None:
     found = verdicts(bench, "QUIET", "TAIL")
     assert found["fail"] == SESSIONS

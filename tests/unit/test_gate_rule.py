@@ -53,7 +53,7 @@ def quads_of(
 @pytest.mark.parametrize(("slower", "state"), [(0.0, "pass"), (0.12, "fail"), (-0.2, "pass")])
 def test_a_clear_case_is_decided_at_the_first_look(slower: float, state: str) -> None:
     look = next_look(service_plan(), load_quads(FIRST, slower, noise=0.01))
-    assert look.decided
+    assert not look.needed
     assert look.verdict.state == state
     assert gate(look.verdict, "service").views[0].quads == FIRST
 
@@ -79,7 +79,7 @@ def test_nothing_is_judged_between_looks() -> None:
     plan = service_plan()
     for count in (1, 9, 12, 14):
         quads = load_quads(count, 0.5 if count < FIRST else 0.05)
-        assert not next_look(plan, quads).decided
+        assert next_look(plan, quads).needed
         assert next_look(plan, quads).needed["load"] == LOOKS[count >= FIRST] - count
 
 
@@ -94,7 +94,7 @@ def test_when_time_is_up_the_next_look_is_taken_early() -> None:
     plan = service_plan()
     undecided = load_quads(11, 0.05, noise=0.03)
     quads = [*undecided, *load_quads(3, 0.9, noise=0.01)]
-    assert not next_look(plan, quads).decided
+    assert next_look(plan, quads).needed
     verdict = judge(plan, quads)
     assert verdict.quads["load"] == 14
     assert gate(verdict, "service").views[0].quads == 14
@@ -190,7 +190,7 @@ def test_noisy_wall_time_beside_neighbours_does_not_hold_up_a_pass() -> None:
         for quad in quads
     ]
     look = next_look(make_plan(gates=("wall",)), noisy)
-    assert look.decided
+    assert not look.needed
     assert look.verdict.state == "pass"
     assert gate(look.verdict, "wall").state == "inconclusive"
 
@@ -247,7 +247,7 @@ def test_a_check_asks_for_the_series_that_is_undecided() -> None:
 
 
 def test_a_failure_ends_the_measuring() -> None:
-    assert next_look(make_plan(), load_quads(11, 0.5, noise=0.01)).decided
+    assert not next_look(make_plan(), load_quads(11, 0.5, noise=0.01)).needed
 
 
 def test_shared_memory_that_was_never_used_is_no_error() -> None:
@@ -261,7 +261,7 @@ def test_shared_memory_that_was_never_used_is_no_error() -> None:
 def test_a_metric_that_nobody_measured_holds_nothing_up() -> None:
     quads = load_quads(11, noise=0.01, pss_peak_bytes=None, stages_s={}, wall_s=None)
     look = next_look(make_plan(gates=("memory", "receive", "wall")), quads)
-    assert look.decided
+    assert not look.needed
     assert look.verdict.state == "pass"
     assert {result.reason for result in look.verdict.gates[1:]} == {"not_measured"}
 
@@ -311,7 +311,7 @@ def test_each_kind_of_unusable_block_has_its_own_reason(
             for q in quads
         ]
     look = next_look(service_plan(), quads)
-    assert look.decided, "more of the same would not help"
+    assert not look.needed, "more of the same would not help"
     result = look.verdict.gates[0]
     assert (look.verdict.state, result.reason) == ("inconclusive", reason)
     assert len(result.explanation) > 20

@@ -298,12 +298,44 @@ def test_no_text_leaves_its_cell(text: str) -> None:
     assert lines[0] == MARKER
 
 
+@pytest.mark.parametrize("override", ["", "label slower-loading"])
 @pytest.mark.parametrize("check", [passing_check(), failing_check(), inconclusive_check()])
-def test_a_comment_says_its_verdict_in_five_lines(check: CheckReport) -> None:
-    seen, _, folded = render_comment(check).partition("<details>")
+def test_a_comment_says_its_verdict_in_five_lines(check: CheckReport, override: str) -> None:
+    unavailable = {"startup": "a start takes 9 s", "wall": "nobody looked"}
+    whole = dataclasses.replace(check, unavailable=unavailable, override=override)
+    seen, _, folded = render_comment(whole).partition("<details>")
     assert len([line for line in seen.splitlines() if line and line != MARKER]) <= 5
     assert "### Measured on" in folded
+    assert "- **Left out**: Time to first batch: a start takes 9 s" in folded
     assert folded.endswith("</details>\n")
+
+
+@pytest.mark.parametrize(
+    ("state", "quads"),
+    [
+        ("fail", load_quads(12, 0.2, noise=0.01)),
+        ("inconclusive", load_quads(140, 0.05, noise=0.15)),
+    ],
+)
+def test_a_comment_names_the_stage_that_got_slower(state: str, quads: list[Quad]) -> None:
+    collate_s = {"base": 1.4e-3, "change": 2.1e-3}  # a sample
+    slower = [
+        dataclasses.replace(
+            quad,
+            blocks=tuple(
+                dataclasses.replace(
+                    block, stages_s={"collate": collate_s[block.side] * sum(block.samples)}
+                )
+                for block in quad.blocks
+            ),
+        )
+        for quad in quads
+    ]
+    target = checked_target("data.py:make", make_plan(gates=()), slower)
+    side = Compared(name="x")
+    seen, _, _ = render_comment(make_check([target], base=side, change=side)).partition("<details>")
+    assert target.verdict.state == state
+    assert "Most of it is in collate: +700 µs a sample, from 1.40 ms to 2.10 ms." in seen
 
 
 def test_nobody_is_called_by_a_comment() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dlprof.engine.checking.git import (
-    BaseRef,
     Git,
     default_ref,
     find_git,
@@ -59,16 +58,6 @@ class SidePlan:
         )
 
 
-def request_of(settings: SweepSettings) -> BuildRequest:
-    """How both sides build the target, unless something else differs between them."""
-    return BuildRequest(
-        target=settings.target,
-        arguments=dict(settings.arguments),
-        shuffle=settings.shuffle,
-        seed=settings.seed,
-    )
-
-
 def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> SidePlan:
     """The change: the working directory as it stands."""
     commit = note = ""
@@ -77,7 +66,12 @@ def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> 
         note = "with uncommitted changes" if git.is_dirty() else ""
     return SidePlan(
         side="change",
-        request=request_of(settings),
+        request=BuildRequest(
+            target=settings.target,
+            arguments=dict(settings.arguments),
+            shuffle=settings.shuffle,
+            seed=settings.seed,
+        ),
         directory=cwd,
         root=cwd if git is None else git.root,
         compared=Compared(name="working tree", commit=commit, note=note),
@@ -101,17 +95,23 @@ def both_sides(
         yield _other_python(settings.sweep, cwd, python)
         return
     git, directory = find_git(cwd), None
-    if against is not None and (git is None or git.commit(against) is None):
+    commit = git.commit(against) if git is not None and against is not None else None
+    if against is not None and commit is None:
         directory = _directory(against, cwd)
     if git is None and directory is None:
         git = Git(cwd)  # which says why there is none
     change = working_tree(settings.sweep, cwd, git)
     if git is not None and directory is None:
-        base = _base_ref(git, against, environ)
-        same = base.commit == change.compared.commit and not change.compared.note
-        named = Compared(name=base.name, commit=base.commit, note="the same commit" if same else "")
-        with worktree(git, base.commit) as path:
-            yield _base(settings.sweep, change, path, python, named), change
+        if against is None:
+            named = default_ref(git, environ)
+        elif commit is None:
+            raise git.no_such_ref(against)
+        else:
+            named = Compared(name=against, commit=commit)
+        if named.commit == change.compared.commit and not change.compared.note:
+            named = dataclasses.replace(named, note="the same commit")
+        with worktree(git, named.commit) as path:
+            yield _base(change, path, python, named), change
         return
     if directory is not None:
         if directory == cwd and python is None:
@@ -123,7 +123,7 @@ def both_sides(
         # Held against the working directory, whatever it lies in.
         here = dataclasses.replace(change, root=change.directory)
         named = Compared(name=str(directory))
-        yield _base(settings.sweep, here, directory, python, named), change
+        yield _base(here, directory, python, named), change
 
 
 def _interpreter(python: str | None) -> str | None:
@@ -160,18 +160,7 @@ def _directory(against: str, cwd: Path) -> Path | None:
     return None
 
 
-def _base_ref(git: Git, against: str | None, environ: Mapping[str, str]) -> BaseRef:
-    if against is None:
-        return default_ref(git, environ)
-    commit = git.commit(against)
-    if commit is None:
-        raise git.no_such_ref(against)
-    return BaseRef(name=against, commit=commit)
-
-
-def _base(
-    settings: SweepSettings, change: SidePlan, root: Path, python: str | None, compared: Compared
-) -> SidePlan:
+def _base(change: SidePlan, root: Path, python: str | None, compared: Compared) -> SidePlan:
     """The base whose code lies at ``root``, where the change's lies at its own root."""
     notes = [compared.note] if compared.note else []
     if len(str(root)) != len(str(change.root)):
@@ -180,16 +169,19 @@ def _base(
         notes.append(f"by {python}")
     if compared.commit and (root / ".gitmodules").exists():
         notes.append(NO_SUBMODULES)
-    request = request_of(settings)
+    request = change.request
     spec = parse_target(request.target)
-    if spec.kind == "file" and Path(spec.source).is_absolute():
-        # An absolute path into the checkout means the base's own file.
-        source = Path(spec.source).resolve()
-        if source.is_relative_to(change.root):
-            moved = root / source.relative_to(change.root)
-            request = dataclasses.replace(request, target=f"{moved}:{spec.attr}")
-        else:
+    if spec.kind == "file":
+        # A path into the checkout means the base's own file; a relative one finds it by itself.
+        is_absolute = Path(spec.source).is_absolute()
+        source = Path(os.path.normpath(change.directory / spec.source))
+        source = source.resolve() if is_absolute else source
+        is_inside = source.is_relative_to(change.root)
+        if not is_inside:
             notes.append("with the same file of the target, which is outside of it")
+        if is_absolute or not is_inside:
+            moved = root / source.relative_to(change.root) if is_inside else source
+            request = dataclasses.replace(request, target=f"{moved}:{spec.attr}")
     within = change.directory.relative_to(change.root)
     if not (root / within).is_dir():
         raise BaseTargetError(

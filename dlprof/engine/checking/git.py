@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import os
 import platform
@@ -19,6 +18,7 @@ import psutil
 
 from dlprof.engine.workplace import cleanup_at_exit
 from dlprof.errors import FileError, UsageError
+from dlprof.records.gate import Compared
 
 _FETCH = (
     "In CI, fetch more of the history (fetch-depth: 0 of actions/checkout, GIT_DEPTH: 0 in GitLab)."
@@ -138,8 +138,8 @@ _SHORTEST, _LONGEST = 6, 200
 def worktree(git: Git, commit: str) -> Iterator[Path]:
     """A worktree of a commit, removed at the end.
 
-    It lies in the directory for temporary files; where the checkout's path is too short for that,
-    beside the checkout.
+    It lies in the directory for temporary files; where the checkout's path is too short for that or
+    on another disk, beside the checkout.
 
     Raises:
         FileError: git can't make it.
@@ -189,12 +189,13 @@ def _remove(git: Git, path: Path) -> None:
 
 
 def _path_like(checkout: Path) -> Path:
-    """A path that doesn't exist, as long as the checkout's where that can be had.
+    """A path that doesn't exist, as long as the checkout's and on its disk where that can be had.
 
-    Paths of different length have shown differences of speed by themselves.
+    Paths of different length have shown differences of speed by themselves, and data that git
+    tracks would be read from another file system.
     """
-    places = Path(tempfile.gettempdir()), checkout.parent
-    for place in places:
+    places, device = [Path(tempfile.gettempdir()), checkout.parent], checkout.stat().st_dev
+    for place in sorted(places, key=lambda place: place.stat().st_dev != device):
         room = len(str(checkout)) - len(str(place.resolve())) - 1
         if _SHORTEST <= room <= _LONGEST and os.access(place, os.W_OK):
             return _unused(place.resolve(), room)
@@ -224,20 +225,7 @@ _REMOTE = "origin"
 _USUAL = ("main", "master")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BaseRef:
-    """A commit to compare with.
-
-    Attributes:
-        name: How it was found, for people.
-        commit: Full id.
-    """
-
-    name: str
-    commit: str
-
-
-def default_ref(git: Git, environ: Mapping[str, str]) -> BaseRef:
+def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
     """The merge base with the branch that this change goes to.
 
     Where nothing has changed since, as on that branch itself, the commit before is taken.
@@ -254,7 +242,7 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> BaseRef:
                     "this clone",
                     hint=_FETCH,
                 )
-            return _or_before(git, BaseRef(name="merge base", commit=commit))
+            return _or_before(git, Compared(name="merge base", commit=commit))
     for branch, needed in _branches(git, environ):
         if git.commit(branch) is None:
             continue
@@ -263,7 +251,7 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> BaseRef:
             raise UsageError(
                 f"The commit at which this branch left {branch} can't be found", hint=_FETCH
             )
-        return _or_before(git, BaseRef(name=f"merge base with {needed}", commit=base))
+        return _or_before(git, Compared(name=f"merge base with {needed}", commit=base))
     named = _named(environ)
     if named:
         raise UsageError(
@@ -298,7 +286,7 @@ def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]
             yield branch, branch
 
 
-def _or_before(git: Git, base: BaseRef) -> BaseRef:
+def _or_before(git: Git, base: Compared) -> Compared:
     """The same, or the commit before, where the working tree is that very commit."""
     if base.commit != git.commit("HEAD") or git.is_dirty():
         return base
@@ -308,4 +296,4 @@ def _or_before(git: Git, base: BaseRef) -> BaseRef:
             "The base would be the working tree itself, and there is no earlier commit",
             hint=git.more_history() or "Name a git ref or a directory with --against REF.",
         )
-    return BaseRef(name="the commit before", commit=before)
+    return Compared(name="the commit before", commit=before)

@@ -22,7 +22,7 @@ from dlprof.gate import (
     baseline_key,
     checked_baseline,
     comparable,
-    figures_of_blocks,
+    figures_of,
     make_check,
     make_plan,
     parse_baseline,
@@ -221,7 +221,7 @@ def _figures(
     while loaded < LOAD_BLOCKS and (loaded < 5 or elapsed_s() + sides.block_s <= budget_s):
         blocks += _some(sides, "load", 1)
         loaded += 1
-    figures = figures_of_blocks(make_plan(), blocks)
+    figures = figures_of(make_plan(), blocks)
     if "service.mean" not in figures:
         raise NothingMeasuredError(
             "The blocks took less time than the clock can resolve",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides
 from dlprof.errors import UsageError
-from dlprof.gate import ALL_GATES, NextLook, loader_difference, make_plan, next_look, order_of
+from dlprof.gate import ALL_GATES, loader_difference, make_plan, next_look, order_of
 from dlprof.records.gate import CheckPlan, Quad, Series
 from dlprof.units import format_duration
 
@@ -69,8 +69,10 @@ def measure(
         unavailable = dict.fromkeys(_STARTS, reason)
         plan = _plan(sides, settings, without=_STARTS)
         listener.message(f"time to first batch is not measured: {reason}")
-    loop = _Loop(sides, plan, settings, listener, clock, began_s, starts_last=starts_last)
-    return MeasuredQuads(plan=plan, quads=loop.run(), unavailable=unavailable)
+    quads = _quads(
+        sides, plan, settings, listener, lambda: clock() - began_s, starts_last=starts_last
+    )
+    return MeasuredQuads(plan=plan, quads=quads, unavailable=unavailable)
 
 
 def _starts_differ(sides: Sides, settings: CheckSettings) -> bool:
@@ -111,9 +113,16 @@ def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s:
     raise UsageError(
         f"The target is too slow for --budget {format_duration(budget_s)}: a block of "
         f"{sides.batches} batches takes {format_duration(sides.block_s)}{_unequal(sides)}, and a "
-        f"verdict needs {format_duration(whole_s)} at the least",
+        f"verdict needs {format_duration(whole_s)} at the least, of which building and warming up "
+        f"took {format_duration(budget_s - left_s)}{_throttled(sides)}",
         hint=f"Give --budget {minutes}m, or smaller batches with --batch-size.",
     )
+
+
+def _throttled(sides: Sides) -> str:
+    """That a CPU quota is less than one core, where it is."""
+    quota = sides.machine.quota_cores
+    return "" if quota is None or quota >= 1 else f"; a CPU quota leaves {quota:.2g} cores"
 
 
 def _unequal(sides: Sides) -> str:
@@ -129,50 +138,44 @@ def _unequal(sides: Sides) -> str:
     return f" in the change, {change_s / base_s:.3g} times as long as in the base"
 
 
-@dataclasses.dataclass(slots=True)
-class _Loop:
-    """Measures quad after quad."""
+def _quads(
+    sides: Sides,
+    plan: CheckPlan,
+    settings: CheckSettings,
+    listener: CheckListener,
+    elapsed_s: Callable[[], float],
+    *,
+    starts_last: bool,
+) -> tuple[Quad, ...]:
+    """Measure quad after quad, until the rules decide or the next would be beyond the budget."""
+    quads: list[Quad] = []
+    done: dict[Series, int] = {"load": 0, "start": 0}
+    took_s = dict.fromkeys(done, 0.0)
+    look = next_look(plan, quads)
+    while look.needed:
+        for series in _in_turns(look.needed, starts_last=starts_last):
+            began_s = elapsed_s()
+            if began_s + took_s[series] > settings.sweep.budget_s:
+                return tuple(quads)
+            order = order_of(plan.seed, series, done[series])
+            quads.append(sides.quad(order, series, done[series]))
+            sides.refuse_failing()
+            done[series] += 1
+            if not quads[-1].blocks[-1].failure:  # which is long, and says nothing of the next
+                took_s[series] = elapsed_s() - began_s
+            listener.quads(done, look, elapsed_s(), settings.sweep.budget_s)
+        look = next_look(plan, quads)
+    return tuple(quads)
 
-    sides: Sides
-    plan: CheckPlan
-    settings: CheckSettings
-    listener: CheckListener
-    clock: Callable[[], float]
-    began_s: float
-    starts_last: bool
-    quads: list[Quad] = dataclasses.field(default_factory=list)
-    done: dict[Series, int] = dataclasses.field(default_factory=lambda: {"load": 0, "start": 0})
-    took_s: dict[Series, float] = dataclasses.field(default_factory=dict)
 
-    def run(self) -> tuple[Quad, ...]:
-        look = next_look(self.plan, self.quads)
-        while not look.decided:
-            for series in self._order(look.needed):
-                ends_s = self.clock() - self.began_s + self.took_s.get(series, 0.0)
-                if ends_s > self.settings.sweep.budget_s:
-                    return tuple(self.quads)
-                self._measure(series, look)
-                self.sides.refuse_failing()
-            look = next_look(self.plan, self.quads)
-        return tuple(self.quads)
+def _in_turns(needed: Mapping[Series, int], *, starts_last: bool) -> Iterator[Series]:
+    """What to measure up to the next look.
 
-    def _measure(self, series: Series, look: NextLook) -> None:
-        began_s, number = self.clock(), self.done[series]
-        order = order_of(self.plan.seed, series, number)
-        self.quads.append(self.sides.quad(order, series, number))
-        self.done[series] += 1
-        self.took_s[series] = self.clock() - began_s
-        elapsed_s = self.clock() - self.began_s
-        self.listener.quads(self.done, look, elapsed_s, self.settings.sweep.budget_s)
-
-    def _order(self, needed: Mapping[Series, int]) -> Iterator[Series]:
-        """What to measure up to the next look.
-
-        The series take turns, so that both see the same moments, unless there is time for one only.
-        """
-        if self.starts_last and "load" in needed:
-            needed = {"load": needed["load"]}
-        for place in range(max(needed.values())):
-            for series, count in needed.items():
-                if place < count:
-                    yield series
+    The series take turns, so that both see the same moments, unless there is time for one only.
+    """
+    if starts_last and "load" in needed:
+        needed = {"load": needed["load"]}
+    for place in range(max(needed.values())):
+        for series, count in needed.items():
+            if place < count:
+                yield series

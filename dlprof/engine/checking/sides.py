@@ -31,6 +31,7 @@ from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BlockRequest
 from dlprof.trial.side import BuiltSide, SideProcess
+from dlprof.units import counted
 from dlprof.version import __version__
 
 _SUBMODULES = (
@@ -132,6 +133,7 @@ class Sides:
         self._processes = processes
         self._settings = settings
         self._clock = clock
+        self._refused: list[int] = []  # cores that a side can't be held to
 
     @property
     def _patience_s(self) -> float:
@@ -260,11 +262,17 @@ class Sides:
         return self._clock() - began_s
 
     def quad(self, order: str, series: Series, number: int) -> Quad:
-        """Measure one quad."""
-        cores: tuple[int, ...] = ()
-        if self._settings.pin and series == "load" and hasattr(os, "sched_getaffinity"):
-            cores = cores_of(sorted(os.sched_getaffinity(0)), number)
-        return Quad(number=number, series=series, blocks=self.blocks(order, series, cores))
+        """Measure one quad, up to the first block that fails: what follows would not count."""
+        usable = _usable_cores() if self._settings.pin and series == "load" else []
+        cores = cores_of([] if usable == self._refused else usable, number)
+        blocks: list[Block] = []
+        for letter in order:
+            blocks += self.blocks(letter, series, cores)
+            if blocks[-1].failure:
+                break
+        if cores:  # both sides run alike: where one can't be held to them, neither is
+            self._refused = usable if any(block.unpinned for block in blocks) else []
+        return Quad(number=number, series=series, blocks=tuple(blocks))
 
     def blocks(self, order: str, series: Series, cores: tuple[int, ...] = ()) -> tuple[Block, ...]:
         """Measure blocks in an order of ``A`` and ``B``; failed ones tell why they have no figures.
@@ -284,8 +292,8 @@ class Sides:
             NothingMeasuredError: Says which, and why.
         """
         for side, failures in self.failures.items():
-            if len(failures) >= 3:
-                what = f"failed {len(failures)} times while it was measured"
+            if len(failures) >= 3 or any(each.kind == "timeout" for each in failures):
+                what = f"failed {counted(len(failures), 'time')} while it was measured"
                 raise self._not_measured(side, f"{what}: {failures[-1].message}", failures[-1])
 
     def _not_measured(self, side: Side, what: str, failure: Failure) -> NothingMeasuredError:
@@ -309,6 +317,14 @@ class Sides:
 
     def _request(self, series: Series) -> BlockRequest:
         return BlockRequest(series=series, batches=self.batches, seed=self._settings.sweep.seed)
+
+
+def _usable_cores() -> list[int]:
+    """The cores that the check has now; none where that isn't known."""
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return []
 
 
 def _whole(batches: float, workers: int) -> int:

@@ -80,7 +80,7 @@ def _answer(
     yield "Verdict", (doc.Styled(state_word(check), _TONES[check.state]), f": {headline(check)}")
     if to_do := advice(check):
         yield "To do", to_do
-    if check.override:
+    if check.override and check.state == "fail":
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
     for name, target in targets[:_MOST_TARGETS]:
         state = doc.Styled(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])

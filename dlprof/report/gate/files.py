@@ -227,11 +227,14 @@ def render_summary(check: CheckReport) -> str:
 def render_comment(check: CheckReport) -> str:
     """A comment on a pull or merge request: five lines of one target, all else folded away."""
     whole = check_answer(check)
-    facts, *pictures = whole.answer
+    facts, *folded = whole.answer
     if isinstance(facts, FactList):  # the title says the verdict, the table the other metrics
-        facts = FactList(tuple(row for row in facts.rows if row[0] not in {"Verdict", "Also"}))
+        left_out = FactList(tuple(row for row in facts.rows if row[0] == "Left out"))
+        folded = [*([left_out] if left_out.rows else []), *folded]
+        unfolded = (row for row in facts.rows if row[0] not in {"Verdict", "Also", "Left out"})
+        facts = FactList(tuple(unfolded))
     answer = to_markdown(Document(title=whole.title, answer=(facts,)), level=3)
-    drawn = f"\n{to_markdown(Document(title='', answer=tuple(pictures)))}" if pictures else ""
+    drawn = f"\n{to_markdown(Document(title='', answer=tuple(folded)))}" if folded else ""
     head = f"{MARKER}\n{answer}\n<details><summary>Details</summary>\n{drawn}"
     end = "\n</details>\n"
     return head + _details(check, MOST_COMMENT_BYTES - len((head + end).encode())) + end
@@ -270,7 +273,7 @@ def render_annotation(check: CheckReport, *, fails: bool) -> str:
             place["line"] = str(target.source_line)
         properties = place | properties
     message = short(check.explanation, 1000)
-    if check.override:
+    if check.override and check.state == "fail":
         message += f" Allowed: {short(check.override)}"
     values = {key: _data(value) for key, value in properties.items()}  # with more that is escaped
     listed = ",".join(

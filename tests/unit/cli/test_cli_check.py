@@ -97,6 +97,12 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         checked.refuse_unwritable({"junit": tmp_path})
 
 
+def test_two_formats_need_two_files(tmp_path: Path) -> None:
+    checked.refuse_unwritable({"json": tmp_path / "a", "junit": tmp_path / "b", "html": None})
+    with pytest.raises(UsageError, match="Two formats go to"):
+        checked.refuse_unwritable({"json": tmp_path / "a", "junit": tmp_path / "." / "a"})
+
+
 def test_github_reads_its_files_and_one_annotation(
     failed: CheckReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

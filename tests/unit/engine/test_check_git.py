@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def repository(tmp_path: Path) -> Path:
 
 def settings(target: str = "data.py:make", **rest: str) -> CheckSettings:
     return CheckSettings(sweep=SweepSettings(target=target), **rest)  # type: ignore[arg-type]
+
+
+def test_a_worktree_is_on_the_disk_of_the_checkout(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Path("/dev/shm")  # noqa: S108 - a file system of its own
+    if not memory.is_dir() or memory.stat().st_dev == repository.stat().st_dev:
+        pytest.skip("there is no other file system for temporary files here")
+    monkeypatch.setattr(tempfile, "tempdir", str(memory))
+    with worktree(Git(repository), "HEAD") as path:
+        assert path.parent == repository.parent
+        assert len(str(path)) == len(str(repository))
 
 
 def test_a_worktree_is_as_far_down_as_the_checkout_and_gone_afterwards(repository: Path) -> None:
@@ -321,8 +334,10 @@ def test_the_sides_of_directories(tmp_path: Path) -> None:
 def test_a_target_outside_is_the_same_on_both_sides(repository: Path, against: str) -> None:
     (repository.parent / "old").mkdir()
     outside, inside = (f"{place / 'data.py'}:make" for place in (repository.parent, repository))
-    with both_sides(settings(outside, against=against), {}, repository) as (base, _):
-        assert "the same file of the target" in base.compared.note
+    for named in (outside, "../data.py:make"):
+        with both_sides(settings(named, against=against), {}, repository) as (base, _):
+            assert "the same file of the target" in base.compared.note
+            assert base.request.target == outside
     with both_sides(settings(inside, against=against), {}, repository) as (base, _):
         assert "the same file" not in base.compared.note
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +31,8 @@ from dlprof.trial.protocol import BlockRequest, BuildRequest
 from dlprof.trial.side import BuiltSide, SideProcess
 
 BROKEN = Failure(kind="worker_exception", message="It broke.", hint="Mend it.")
+HANGS = Failure(kind="timeout", message="It did not answer within 1 min.", hint="Look.")
+THREADS = "its code computes with several threads"
 
 
 class Clock:
@@ -58,6 +61,12 @@ class FakeProcess:
     broken_from: int = 1000
     fails_at: int = -1
     cold_s: float = 0.0
+    failure: Failure = BROKEN
+    failing_s: float = 0.0
+    unpinned: str = ""
+    stays_on: tuple[int, ...] = ()
+    noise: float = 0.0
+    coin: random.Random = dataclasses.field(default_factory=lambda: random.Random(1))
     asked: list[BlockRequest] = dataclasses.field(default_factory=list)
 
     def begin(self) -> None:
@@ -85,21 +94,26 @@ class FakeProcess:
     def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
         request = self.asked[-1]
         if len(self.asked) > self.broken_from or len(self.asked) == self.fails_at:
-            return Block(side=self.side, failure=BROKEN.message), BROKEN
+            self.clock.now_s += self.failing_s
+            return Block(side=self.side, failure=self.failure.message), self.failure
         if request.series == "start":
             self.clock.now_s += self.start_s
             return Block(side=self.side, startup_s=self.start_s, epoch_turnover_s=0.01), None
-        took_s = self.batch_s * request.batches + self.cold_s * (len(self.asked) == 1)
+        batch_s = self.batch_s * self.coin.lognormvariate(0, self.noise)
+        took_s = batch_s * request.batches + self.cold_s * (len(self.asked) == 1)
         self.clock.now_s += took_s
         block = Block(
             side=self.side,
-            service_s=(self.batch_s,) * request.batches,
+            service_s=(batch_s,) * request.batches,
             samples=(4,) * request.batches,
             wall_s=took_s,
             run_queue_wait_fraction=0.01,
             stages_s={"fetch": took_s},
             pss_peak_bytes=1e8,
             shm_peak_bytes=0.0,
+            cores=self.stays_on or request.cores,
+            pinned=bool(request.cores) and not self.unpinned,
+            unpinned=self.unpinned if request.cores else "",
         )
         return block, None
 
@@ -279,6 +293,89 @@ def test_both_sides_of_a_quad_are_held_to_the_same_cores_which_rotate() -> None:
     expected = [cores_of(usable, number) for number in range(load) for _ in range(2)]
     for process in made.processes.values():
         assert [request.cores for request in process.asked if request.cores] == expected
+
+
+def cores_asked(made: TrialRunner, side: Side = "base") -> list[tuple[int, ...]]:
+    """The cores that blocks of a side were to be held to, all that were measured."""
+    return [request.cores for request in made.processes[side].asked if request.series == "load"]
+
+
+def test_on_one_core_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    made = bench()
+    found = measured(made)
+    assert judge(found.plan, found.quads).state == "pass"
+    assert cores_asked(made)[-20:] == [(3,)] * 20
+
+
+@pytest.mark.parametrize("error", [PermissionError, AttributeError])
+def test_where_cores_are_not_known_sides_run_free(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "sched_getaffinity", refuse, raising=False)
+    made = bench()
+    found = measured(made)
+    assert judge(found.plan, found.quads).state == "pass"
+    assert not any(cores_asked(made))
+
+
+def test_cores_that_change_meanwhile_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = {0, 1}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable, raising=False)
+    made, held = bench(), []
+    for number, cores in enumerate(({0, 1}, {1}, {1}, {0, 1})):
+        usable.clear()
+        usable.update(cores)
+        quad = made.sides.quad("ABBA", "load", number)
+        held.append(made.processes["base"].asked[-1].cores)
+        assert all(block.pinned for block in quad.blocks)
+    assert held == [(0, 1), (1,), (1,), (1, 0)]
+
+
+def test_where_one_side_can_not_be_held_neither_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = {0, 1}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable, raising=False)
+    made = bench({"noise": 0.1}, {"noise": 0.1, "unpinned": THREADS, "stays_on": (1,)})
+    found = measured(made)
+    for side in made.processes:
+        assert sum(map(bool, cores_asked(made, side))) == 2  # the first quad alone
+    verdict = judge(found.plan, found.quads)
+    expected = (
+        "The sides were not held to the same cores, whose speeds differ "
+        f"(change: {THREADS}; the change stayed on core 1)."
+    )
+    assert verdict.notes[0] == expected
+    assert verdict.state != "inconclusive" or verdict.explanation.endswith(expected)
+    usable = {1}  # of other cores that may be otherwise
+    made.sides.quad("ABBA", "load", 99)
+    assert made.processes["base"].asked[-1].cores == (1,)
+
+
+def test_a_side_that_hangs_ends_the_check_at_once() -> None:
+    made = bench(None, {"broken_from": 9, "failure": HANGS, "failing_s": 60.0})
+    with pytest.raises(NothingMeasuredError, match="failed 1 time while it was measured: It did"):
+        measured(made)
+    assert made.clock.now_s < 65
+
+
+def test_a_block_that_fails_ends_its_quad_and_not_the_check() -> None:
+    made = bench()
+    change = made.processes["change"]
+    change.fails_at, change.failing_s = len(change.asked) + 1, 31.0  # stood up again, slowly
+    found = measured(made)
+    assert found.quads[0].blocks[-1].failure
+    assert len(found.quads[0].blocks) < 4
+    assert judge(found.plan, found.quads).state == "pass"
+
+
+def test_a_throttled_machine_is_named_where_it_is_too_slow() -> None:
+    made = bench({"batch_s": 2.0}, {"batch_s": 2.0})
+    made.sides.machine = dataclasses.replace(made.sides.machine, quota_cores=0.05)
+    with pytest.raises(UsageError, match=r"took 32 s; a CPU quota leaves 0\.05 cores"):
+        measured(made)
 
 
 def test_sides_run_free_where_that_is_asked_for() -> None:

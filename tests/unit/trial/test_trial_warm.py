@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import multiprocessing
 import os
 import threading
@@ -100,6 +101,7 @@ pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="cores can't be chosen here"
 )
 WITH_ONE = Config(num_workers=1, prefetch_factor=2)
+CHOSEN = "its code chooses cores itself"
 
 
 @pytest.fixture
@@ -124,7 +126,7 @@ def worker(own: set[int]) -> Iterator[BaseProcess]:
 def test_processes_are_held_and_let_go_again(worker: BaseProcess, own: set[int]) -> None:
     assert worker.pid is not None
     placement, core = Placement(), max(own)
-    assert placement.hold([worker.pid], WITH_ONE, [core])
+    assert placement.hold([worker.pid], WITH_ONE, [core]) == ""
     assert os.sched_getaffinity(worker.pid) == os.sched_getaffinity(0) == {core}
     placement.release([worker.pid])
     assert os.sched_getaffinity(worker.pid) == os.sched_getaffinity(0) == own
@@ -134,7 +136,7 @@ def test_a_block_that_asks_for_no_cores_runs_free(worker: BaseProcess, own: set[
     assert worker.pid is not None
     placement = Placement()
     placement.hold([worker.pid], WITH_ONE, [min(own)])
-    assert not placement.hold([worker.pid], WITH_ONE, [])
+    assert placement.hold([worker.pid], WITH_ONE, []) == ""
     assert os.sched_getaffinity(0) == own
 
 
@@ -160,7 +162,7 @@ def test_threads_are_held_too(own: set[int]) -> None:
 
 
 def test_workers_that_don_t_live_on_run_free(own: set[int]) -> None:
-    assert not Placement().hold([], WITH_ONE, [min(own)])
+    assert Placement().hold([], WITH_ONE, [min(own)]) == "its workers don't outlive an epoch"
     assert os.sched_getaffinity(0) == own
 
 
@@ -169,7 +171,7 @@ def test_what_the_code_has_chosen_is_let_be(worker: BaseProcess, own: set[int]) 
         pytest.skip("there is one core, so nothing to choose")
     assert worker.pid is not None
     os.sched_setaffinity(worker.pid, {min(own)})
-    assert not Placement().hold([worker.pid], WITH_ONE, [max(own)])
+    assert Placement().hold([worker.pid], WITH_ONE, [max(own)]) == CHOSEN
     assert os.sched_getaffinity(worker.pid) == {min(own)}
 
 
@@ -180,14 +182,47 @@ def test_what_computes_with_several_threads_runs_free(own: set[int]) -> None:
     while time.process_time() < until:
         pass
     placement.learn([], took_s=0.01)  # twice as much CPU time as wall time
-    assert not placement.hold([], Config(), [min(own)])
+    assert "several threads" in placement.hold([], Config(), [min(own)])
 
 
 def test_a_core_that_the_job_no_longer_has(own: set[int]) -> None:
     placement = Placement()
-    assert not placement.hold([], Config(), [4095])
+    assert placement.hold([], Config(), [min(own)]) == ""
+    assert placement.hold([], Config(), [4095]) == "the system refuses it"
     assert os.sched_getaffinity(0) == own
-    assert placement.hold([], Config(), [min(own)])
+    assert placement.hold([], Config(), [min(own)]) == ""
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL])
+def test_a_system_that_refuses_to_hold_processes(own: set[int], number: int) -> None:
+    def refuse(_pid: int, _cores: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_setaffinity", refuse)
+        assert Placement().hold([], Config(), [min(own)]) == "the system refuses it"
+    assert os.sched_getaffinity(0) == own
+
+
+def test_a_cpuset_that_changes_is_followed(own: set[int]) -> None:
+    """As the kernel narrows and widens what processes may use, of the check and of its sides."""
+    if len(own) < 2:
+        pytest.skip("there is one core, so nothing to narrow")
+    placement, narrow, wide = Placement(), [min(own)], sorted(own)
+    assert placement.hold([], Config(), wide) == ""
+    os.sched_setaffinity(0, narrow)
+    assert placement.hold([], Config(), narrow) == ""
+    placement.release([])
+    os.sched_setaffinity(0, narrow)  # a cpuset keeps what is asked for within itself
+    assert placement.hold([], Config(), narrow) == ""
+    placement.release([])
+    assert placement.hold([], Config(), wide) == ""
+    placement = Placement()  # begun while the cpuset was narrow
+    assert placement.hold([], Config(), wide) == CHOSEN
+    assert placement.hold([], Config(), narrow) == ""
+    placement.release([])
+    os.sched_setaffinity(0, own)
+    assert placement.hold([], Config(), wide) == ""
 
 
 def test_cores_that_the_target_has_chosen_for_all_are_kept(own: set[int]) -> None:
@@ -195,7 +230,7 @@ def test_cores_that_the_target_has_chosen_for_all_are_kept(own: set[int]) -> Non
         pytest.skip("there is one core, so nothing to choose")
     os.sched_setaffinity(0, {min(own)})
     placement = Placement()
-    assert not placement.hold([], Config(), sorted(own, reverse=True))
+    assert placement.hold([], Config(), sorted(own, reverse=True)) == CHOSEN
     assert os.sched_getaffinity(0) == {min(own)}
 
 
@@ -203,9 +238,9 @@ def test_a_worker_that_has_ended_leaves_no_other_held(worker: BaseProcess, own: 
     assert worker.pid is not None
     placement, core = Placement(), min(own)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dlprof.trial.warm._affinity", lambda _: own)
+        patch.setattr("dlprof.trial.warm._affinity", lambda _: frozenset(own))
         pids = [worker.pid, 2**22 + 1]
-        assert not placement.hold(pids, Config(num_workers=2, prefetch_factor=2), [core])
+        assert placement.hold(pids, Config(num_workers=2, prefetch_factor=2), [core])
     assert os.sched_getaffinity(worker.pid) == own
 
 
