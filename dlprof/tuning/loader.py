@@ -25,7 +25,7 @@ from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import Budget, Node
 from dlprof.tuning.control import Ask, Change, Control, Setting, Window
-from dlprof.tuning.seeding import SeedingInit, main_fetcher, streams
+from dlprof.tuning.seeding import SeedingInit, main_fetcher, rewinder, streams
 from dlprof.units import format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
@@ -299,12 +299,16 @@ class _Tuner:
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             setting = mine
         tap = _Tap(self, setting, watching=self._draws > 0)
+        iterator, back = None, None if setting == mine else rewinder(loader.generator)
         try:
             iterator = self._tapped(loader, setting, tap)
         except Exception as error:
-            if setting == mine:  # as without tuning
+            if back is None or tap.begun:  # as without tuning
                 raise
             self.turn_off(f"{setting} could not be started: {error}")
+        if iterator is None and back is not None:  # the workers that were started are gone by now
+            back()
+            tap = _Tap(self, mine, watching=self._draws > 0)
             iterator = self._tapped(loader, mine, tap)
         if setting.workers and (why := internals.unsteerable(iterator)):
             self.turn_off(why)
@@ -503,14 +507,14 @@ class _Tap:
             "_aside",
             "_receives_ns",
         ),
-        *("setting", "over", "counting"),
+        *("setting", "over", "counting", "begun"),
     )
 
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
         self._tuner, self.setting, self._draws = tuner, setting, watching
         self._aside = watching  # whether the next batch is looked at in some other way
         self._receives_ns: deque[int] = deque(maxlen=_RECEIVES)
-        self.over = self.counting = self._fresh = False
+        self.over = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
         self._ask = Ask(setting, 0, 1, 0.0)
         self.begin(self._ask)
@@ -565,9 +569,9 @@ class _Tap:
             return advance(iterator)
         clock = time.perf_counter_ns
         asked_ns = clock()
-        if self._aside:
-            return self._looked_at(advance, iterator)
         try:
+            if self._aside:
+                return self._looked_at(advance, iterator)
             batch = advance(iterator)
         except StopIteration:
             self._ended(iterator)
@@ -615,7 +619,8 @@ class _Tap:
         self.counting = False
 
     def renew(self) -> None:
-        """The iterator begins another epoch, with the workers that it has."""
+        """The iterator begins an epoch, with the workers that it has."""
+        self.begun = True
         self._last_ns = time.perf_counter_ns()
         self._tuner.renewed(self)
 

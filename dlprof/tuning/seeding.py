@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,9 +50,12 @@ class SeededFetcher:
     def fetch(self, seeded: tuple[int, Any]) -> Any:
         """Fetch a batch by a random stream of its own."""
         seed, indices = seeded
-        with _kept_streams() if self._dlprof_keep else contextlib.nullcontext():
+        back = rewinder() if self._dlprof_keep else _stay
+        try:
             _seed_all(seed)
             return self._dlprof_fetcher.fetch(indices)
+        finally:
+            back()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dlprof_fetcher, name)
@@ -80,18 +82,26 @@ def _seed_all(seed: int) -> None:
         numpy.random.seed(seed % _MOST)
 
 
-@contextlib.contextmanager
-def _kept_streams() -> Iterator[None]:
+def rewinder(generator: torch.Generator | None = None) -> Callable[[], None]:
+    """What has this process's random numbers, and a generator's, go on from where they are now."""
     numpy = _numpy()
     python, of_torch = random.getstate(), torch.get_rng_state()
     of_numpy = None if numpy is None else numpy.random.get_state()
-    try:
-        yield
-    finally:
+    of_generator = None if generator is None else generator.get_state()
+
+    def back() -> None:
         random.setstate(python)
         torch.set_rng_state(of_torch)
         if numpy is not None:
             numpy.random.set_state(of_numpy)
+        if generator is not None:
+            generator.set_state(of_generator)
+
+    return back
+
+
+def _stay() -> None:
+    """A worker's random numbers are its own."""
 
 
 def _numpy() -> Any:

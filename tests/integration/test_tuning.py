@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import itertools
 import json
@@ -444,6 +445,13 @@ def test_nothing_is_started_that_the_budget_refuses(
     assert "above max_ram" in Wanting.refusals[0]
 
 
+class Early(Scripted):
+    """Begins with other settings than the loader's."""
+
+    def begin(self) -> Ask:
+        return super().begin()._replace(setting=Setting(3, 4))
+
+
 class Stubborn(DataLoader[Any]):
     """Lets nobody change how many batches it prefetches."""
 
@@ -454,14 +462,68 @@ class Stubborn(DataLoader[Any]):
 
 
 def test_a_loader_that_refuses_a_setting_loads_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Early(Scripted):
-        def begin(self) -> Ask:
-            return Ask(Setting(3, 4), 0, 2, 0.0)
-
     monkeypatch.setattr(tuned, "Control", Early)
     changing: Any = dlprof.tune(Stubborn(Numbers(), batch_size=4, num_workers=2))
     assert numbers(changing) == numbers(loader(Numbers()))
     assert "could not be started" in changing.tuning.off
+
+
+def test_what_is_started_again_draws_what_is_drawn_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third worker can't be started: the loader goes on with its own two."""
+
+    def drawn(made: Any) -> tuple[Any, float]:
+        torch.manual_seed(11)
+        return [batch.tolist() for batch in made], float(torch.rand(()))
+
+    options: dict[str, Any] = {"shuffle": True, "generator": None}
+    plain = drawn(loader(Numbers(), **options))
+    monkeypatch.setattr(tuned, "Control", Early)
+    queue, made = torch.multiprocessing.Queue, itertools.count(1)
+
+    def failing(*given: Any, **named: Any) -> Any:
+        if next(made) == 4:
+            raise OSError(errno.ENOMEM, "no memory")
+        return queue(*given, **named)
+
+    monkeypatch.setattr(torch.multiprocessing, "Queue", failing)
+    changing: Any = dlprof.tune(loader(Numbers(), **options))
+    assert drawn(changing) == plain
+    assert "no memory" in changing.tuning.off
+    assert next(made) > 6
+
+
+class Refusing(Sampler[int]):
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.asked += 1
+        raise LookupError("no order")
+        yield 0
+
+    def __len__(self) -> int:
+        return LENGTH
+
+
+def test_a_sampler_that_fails_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "Control", Early)
+    plain, changing = (loader(Numbers(), sampler=Refusing(), shuffle=False) for _ in range(2))
+    dlprof.tune(changing)
+    for made in (plain, changing):
+        with pytest.raises(LookupError):
+            iter(made)
+    assert changing.sampler.asked == plain.sampler.asked  # type: ignore[attr-defined] # both count
+    assert not changing.tuning.off  # type: ignore[attr-defined] # it has one now
+
+
+def test_an_epoch_that_ends_in_its_first_batches_lets_other_ranks_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[Any] = []
+    monkeypatch.setattr(tuned._Tuner, "leave_turn", lambda tuner: left.append(tuner))
+    changing = dlprof.tune(loader(Numbers(8, draws=False), num_workers=0), max_workers=4)
+    assert len(numbers(changing)) == 2
+    assert len(left) == 1
 
 
 @pytest.mark.parametrize(("options", "most"), [({}, 2), ({"max_workers": 4}, 4)])
