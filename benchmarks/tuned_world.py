@@ -237,7 +237,8 @@ class _Run:
             return
         figures = (self._count, self._waited_s, self._stepped_s, self._skipped, self._skipped_s)
         self._ask = control.look(Window(self._setting, *figures, receive_s=self._receive_s))
-        if control.live and self._ask.setting != self._setting:
+        deeper = self._ask.setting.workers == self._setting.workers
+        if self._ask.setting != self._setting and (control.live or deeper):
             self._set(self._ask.setting)
         self._begin(self._ask.skip)
 

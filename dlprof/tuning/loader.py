@@ -222,8 +222,8 @@ class _Tuner:
         self._is_map = not isinstance(loader.dataset, IterableDataset)
         self.reseeds = reseed and self._is_map
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
-        start = self._start(mine)
         changes_workers = self._may_change_workers(loader, asked=asked)
+        start = self._start(mine, changes_workers=changes_workers)
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
         self._whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
@@ -235,7 +235,6 @@ class _Tuner:
             live=self._steers and start.workers > 0 and not self._whole_epochs,
             changes_workers=changes_workers,
             by_wait=budget.node is not None,
-            **({"looks": 2} if self._whole_epochs else {}),
         )
         self.tuning = Tuning(self._control)
         self._ask = self._control.begin()
@@ -244,13 +243,14 @@ class _Tuner:
         self._tap: Callable[[], _Tap | None] = lambda: None
         self._context: Any = torch.multiprocessing
 
-    def _start(self, mine: Setting) -> Setting:
+    def _start(self, mine: Setting, *, changes_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
         known: Mapping[str, Any] = {}
-        if self._state is not None and mine.workers and self._is_map:
+        if self._state is not None and mine.workers:
             with contextlib.suppress(DlprofError):
                 known = self._state.read()
-        workers = min(known.get("num_workers", mine.workers), self._budget.most_workers)
+        known_workers = known.get("num_workers", mine.workers)
+        workers = min(known_workers, self._budget.most_workers) if changes_workers else mine.workers
         return Setting(workers, known.get("prefetch_factor", mine.ahead)) if workers else mine
 
     def _may_change_workers(self, loader: Any, *, asked: bool) -> bool:
@@ -401,8 +401,9 @@ class _Tuner:
 
     def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
-        workers = before.workers and after.workers
-        return bool(self._steers and workers and iterator is not None and before != after)
+        if iterator is None or before == after or not before.workers or not after.workers:
+            return False
+        return self._steers or before.workers == after.workers
 
     def _has_turn(self, setting: Setting) -> bool:
         node, control = self._budget.node, self._control

@@ -520,7 +520,11 @@ def test_an_epoch_that_ends_in_its_first_batches_lets_other_ranks_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     left: list[Any] = []
-    monkeypatch.setattr(tuned._Tuner, "leave_turn", lambda tuner: left.append(tuner))
+
+    def leave_turn(tuner: Any) -> None:
+        left.append(tuner)
+
+    monkeypatch.setattr(tuned._Tuner, "leave_turn", leave_turn)
     changing = dlprof.tune(loader(Numbers(8, draws=False), num_workers=0), max_workers=4)
     assert len(numbers(changing)) == 2
     assert len(left) == 1
