@@ -130,6 +130,12 @@ class Tuning:
         workers, ahead = self._control.kept
         return {"num_workers": workers, **({"prefetch_factor": ahead} if workers else {})}
 
+    def figures(self) -> dict[str, float]:
+        """What ``dlprof.watch`` logs of it."""
+        workers, ahead = self._control.kept
+        changes = len(self._control.changes)
+        return {"num_workers": workers, "prefetch_factor": ahead, "changes": changes}
+
     @property
     def settled(self) -> bool:
         """Whether nothing is being tried now."""

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 
 import dlprof
 from dlprof import internals
-from dlprof.integrations import callbacks
+from dlprof.integrations import callbacks, loggers
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.budget import Node
 from dlprof.tuning.control import Ask, Control, Setting, Window
@@ -571,6 +571,24 @@ def test_what_was_tried_is_a_table(scripted: None) -> None:
         "dlprof.tune: 0 changes tried, 0 kept; now num_workers=2, prefetch_factor=2"
     )
     assert "<pre>" in made.tuning._repr_html_()
+
+
+def test_what_it_has_is_logged_beside_the_wait(scripted: None, tmp_path: Path) -> None:
+    logged: list[dict[str, float]] = []
+    metrics = loggers.prometheus(tmp_path / "dlprof.prom")
+
+    def log(values: dict[str, float]) -> None:
+        logged.append(values)
+        metrics(values)
+
+    list(dlprof.watch(dlprof.tune(loader()), log=log, every=8))
+    assert logged[-1]["dlprof/num_workers"] == 2.0
+    assert logged[-1]["dlprof/prefetch_factor"] == 2.0
+    assert logged[-1]["dlprof/changes"] == 0.0
+    assert 'dlprof_workers{loader="loader",rank="0"} 2.0' in (tmp_path / "dlprof.prom").read_text()
+    list(dlprof.watch(loader(), log=log, every=8))
+    assert "dlprof/num_workers" not in logged[-1]
+    assert "dlprof_workers" not in (tmp_path / "dlprof.prom").read_text()
 
 
 class Waiting(Dataset[int]):
