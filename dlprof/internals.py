@@ -240,7 +240,7 @@ _TUNED = (
 """What tuning needs of torch's modules."""
 
 _TUNED_PARTS = (
-    *("_index_queues", "_workers", "_workers_status", "_workers_num_tasks", "_workers_done_event"),
+    *("_index_queues", "_workers", "_workers_status", "_workers_done_event"),
     *("_worker_result_queue", "_worker_queue_idx_cycle", "_worker_init_fn", "_worker_pids_set"),
     *("_task_info", "_tasks_outstanding", "_send_idx", "_prefetch_factor", "_num_workers"),
     *("_dataset_kind", "_dataset", "_auto_collation", "_collate_fn", "_drop_last", "_base_seed"),
@@ -453,7 +453,8 @@ def _start_worker(it: Any, context: Any) -> None:
     it._index_queues.append(index_queue)  # noqa: SLF001
     it._workers.append(worker)  # noqa: SLF001
     it._workers_status.append(True)  # noqa: SLF001
-    it._workers_num_tasks.append(0)  # noqa: SLF001
+    if hasattr(it, "_workers_num_tasks"):  # torch 2.6 has none
+        it._workers_num_tasks.append(0)  # noqa: SLF001
     it._num_workers += 1  # noqa: SLF001
     # The C side takes one registration per iterator, by which it notices that a worker died.
     if it._worker_pids_set:  # noqa: SLF001
