@@ -189,6 +189,7 @@ class Control:
         self._losses: deque[tuple[float, float]] = deque()
         self._gained = False
         self._failed: Counter[Setting] = Counter()
+        self._gains: dict[Setting, list[float]] = {}  # of turns against what is kept
         self._given_back: Setting | None = None  # what was kept before workers were parked
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
@@ -359,10 +360,10 @@ class Control:
         self, candidate: Setting, step_s: float, *, cheaper: bool
     ) -> Generator[Ask, Window, list[float]]:
         before = yield from self._turn(self.kept, 2, step_s=step_s)
-        gains: list[float] = []
+        gains = self._gains.setdefault(candidate, [])  # what was hard to tell goes on
         old_s = [before.cost_s]
-        while len(gains) < _MOST_TURNS:
-            count = 2 + len(gains)  # what is hard to tell takes longer turns
+        for _ in range(_MOST_TURNS):
+            count = min(_MOST_TURNS, 2 + len(gains))  # and takes longer turns
             against_s = math.fsum(old_s) / len(old_s)
             tried = yield from self._turn(candidate, count, step_s=step_s, against_s=against_s)
             after = yield from self._turn(self.kept, count, step_s=step_s)
@@ -484,6 +485,7 @@ class Control:
         )
         if kept:
             self.kept = candidate
+            self._gains.clear()
             self._gained = self._gained or (speedup is not None and speedup.value > _MUCH)
 
     # Where nothing is to be gained.
@@ -539,6 +541,7 @@ class Control:
                 strikes = strikes + 1 if abs(share - mean) > far else 0
             if strikes >= _STRIKES and max(mean, share) > WORTH and self._may_lose():
                 self._again_s = _AGAIN_S
+                self._gains.clear()
                 if share < mean:
                     self._floor = 0
                 return

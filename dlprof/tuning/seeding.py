@@ -94,7 +94,7 @@ def rewinder(generator: torch.Generator | None = None) -> Callable[[], None]:
         torch.set_rng_state(of_torch)
         if numpy is not None:
             numpy.random.set_state(of_numpy)
-        if generator is not None:
+        if generator is not None and of_generator is not None:
             generator.set_state(of_generator)
 
     return back

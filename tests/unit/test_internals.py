@@ -122,7 +122,7 @@ def test_workers_that_are_threads_are_no_processes() -> None:
 
 
 class Iterator26:
-    """What tuning meets of an iterator with workers of torch 2.6: 2.7 to 2.13 count tasks, too.
+    """What tuning meets of an iterator with workers of torch 2.6; later ones count tasks, too.
 
     Written by hand, by what pytorch's history shows of these versions.
     """
