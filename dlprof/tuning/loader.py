@@ -457,6 +457,11 @@ class _Tuner:
         """Whether epochs are so short that each is looked at as one."""
         return self._whole_epochs
 
+    @property
+    def waits_for_epochs(self) -> bool:
+        """Whether settings change between epochs only."""
+        return not self._control.live
+
     def renewed(self, tap: _Tap) -> None:
         """An epoch begins: its first batches wait for workers and queues."""
         fill = tap.setting.in_flight + tap.setting.workers
@@ -618,8 +623,9 @@ class _Tap:
         self._last_ns = time.perf_counter_ns()
 
     def _ended(self, iterator: Any) -> None:
-        """The epoch is over: what isn't full is no window, unless the epoch is one."""
-        if self._tuner.whole_epochs and self._count > self._left:
+        """The epoch is over: where settings wait for that, what isn't full is a window, too."""
+        enough = self._count > self._left if self._tuner.whole_epochs else self._left <= 0
+        if self.counting and enough and self._tuner.waits_for_epochs:
             kept = internals.persists(iterator)
             self._tuner.seen(self, iterator if kept else None, None)
         self._tuner.leave_turn()

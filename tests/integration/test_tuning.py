@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 import dlprof
 from dlprof import internals
 from dlprof.integrations import callbacks, loggers
+from dlprof.tuning import control
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.budget import Node
 from dlprof.tuning.control import Ask, Control, Setting, Window
@@ -612,6 +613,30 @@ def test_a_real_loader_that_waits_gets_more_workers() -> None:
     assert first.kept
     assert first.speedup.low > 1
     assert "kept" in str(made.tuning)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_short_epochs_get_workers_between_them(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Epochs of well under a second, each of which loads as it is; none is long enough to try in."""
+    monkeypatch.setattr(control, "_EDGE_STAY_S", 1.0)
+
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(0.004)
+            return super().__getitem__(index)
+
+    made: Any = dlprof.tune(
+        loader(Slow(80, draws=False), num_workers=workers, shuffle=False), max_workers=4
+    )
+    until = time.monotonic() + 120
+    while made.tuning.kwargs["num_workers"] == workers and time.monotonic() < until:
+        assert [number for batch in numbers(made) for number in batch] == [*map(float, range(80))]
+    assert made.tuning.kwargs["num_workers"] > workers
+    assert made.num_workers == workers
+    batches = iter(made)
+    assert internals.started_workers(batches) > workers
 
 
 def test_callbacks_tune_if_asked() -> None:
