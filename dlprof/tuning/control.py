@@ -96,6 +96,8 @@ class Window(NamedTuple):
     """Why the setting could not be had; the figures are 0 then."""
     receive_s: float = 0.0
     """What ``next()`` takes of a batch that is ready: no other setting makes it shorter."""
+    fetch_s: float = 0.0
+    """What a worker takes to make a batch; 0 where that isn't known."""
 
     @property
     def wait_share(self) -> float:
@@ -660,6 +662,7 @@ def _whole(windows: Sequence[Window]) -> Window:
         math.fsum(each.waited_s for each in windows),
         math.fsum(each.stepped_s for each in windows),
         receive_s=windows[-1].receive_s,
+        fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
     )
 
 

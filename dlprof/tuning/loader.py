@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import html
 import logging
+import math
 import os
 import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +27,7 @@ from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import Budget, Node
 from dlprof.tuning.control import Ask, Change, Control, Setting, Window
-from dlprof.tuning.seeding import SeedingInit, main_fetcher, rewinder, streams
+from dlprof.tuning.seeding import WorkerInit, main_fetcher, rewinder, streams
 from dlprof.units import format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
@@ -248,6 +250,8 @@ class _Tuner:
         self._batch_bytes = self._batch_tensors = 0
         self._tap: Callable[[], _Tap | None] = lambda: None
         self._context: Any = torch.multiprocessing
+        self._clock: Any = RawArray("d", 2 * max(budget.most_workers, mine.workers))
+        self._clocked = (0.0, 0.0)
 
     def _start(self, mine: Setting, *, changes_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
@@ -354,8 +358,10 @@ class _Tuner:
             "num_workers": setting.workers,
             "prefetch_factor": setting.ahead or None,
         }
-        if self.reseeds and setting.workers:
-            given["worker_init_fn"] = SeedingInit(loader.worker_init_fn)
+        if setting.workers:
+            given["worker_init_fn"] = WorkerInit(
+                loader.worker_init_fn, self._clock, seeds=self.reseeds
+            )
         before = {name: getattr(loader, name) for name in given}
         given = {name: value for name, value in given.items() if value is not before[name]}
         try:
@@ -456,6 +462,13 @@ class _Tuner:
     def whole_epochs(self) -> bool:
         """Whether epochs are so short that each is looked at as one."""
         return self._whole_epochs
+
+    def fetch_s(self) -> float:
+        """What a worker took to make a batch since this was last asked; 0 where none was made."""
+        seconds, batches = math.fsum(self._clock[::2]), math.fsum(self._clock[1::2])
+        (seconds_before, batches_before), self._clocked = self._clocked, (seconds, batches)
+        made = batches - batches_before
+        return (seconds - seconds_before) / made if made > 0 else 0.0
 
     @property
     def waits_for_epochs(self) -> bool:
@@ -573,6 +586,7 @@ class _Tap:
             self._skipped,
             self._skipped_ns / _NS,
             receive_s=min(self._receives_ns, default=0) / _NS,
+            fetch_s=self._tuner.fetch_s(),
         )
 
     def __call__(self, advance: Callable[[Any], Any], iterator: Any) -> Any:

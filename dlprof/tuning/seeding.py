@@ -1,9 +1,10 @@
-"""One random stream a batch: the same augmentations whichever worker makes it, or none."""
+"""What workers do beside fetching: seed each batch, whoever makes it, and clock what it takes."""
 
 from __future__ import annotations
 
 import importlib
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,23 +15,28 @@ from dlprof.internals import set_create_fetcher
 _MOST = 2**32  # numpy's seeds
 
 
-class SeedingInit:
-    """A ``worker_init_fn`` that calls the user's, and has the worker seed each batch.
+class WorkerInit:
+    """A ``worker_init_fn`` that calls the user's, and has the worker clock each batch.
 
     Args:
         init: The user's; ``None`` for none.
+        clock: Shared with the main process: seconds and batches of each worker.
+        seeds: Whether each batch is seeded, too.
     """
 
-    def __init__(self, init: Callable[[int], object] | None) -> None:
-        self._init = init
+    def __init__(self, init: Callable[[int], object] | None, clock: Any, *, seeds: bool) -> None:
+        self._init, self._clock, self._seeds = init, clock, seeds
 
     def __call__(self, worker_id: int) -> None:
         """Called in each worker, before it makes its fetcher."""
         if self._init is not None:
             self._init(worker_id)
 
-        def create(*given: Any, **options: Any) -> SeededFetcher:
-            return SeededFetcher(before(*given, **options))
+        def create(*given: Any, **options: Any) -> Any:
+            fetcher = before(*given, **options)
+            seeded = SeededFetcher(fetcher) if self._seeds else fetcher
+            known = 2 * worker_id < len(self._clock)
+            return ClockedFetcher(seeded, self._clock, 2 * worker_id) if known else seeded
 
         before = set_create_fetcher(create)
 
@@ -56,6 +62,30 @@ class SeededFetcher:
             return self._dlprof_fetcher.fetch(indices)
         finally:
             back()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dlprof_fetcher, name)
+
+
+class ClockedFetcher:
+    """A fetcher of torch's that adds up what batches take.
+
+    Args:
+        fetcher: Torch's, or one around it.
+        clock: Where it adds.
+        place: Of this worker's seconds; its batches follow.
+    """
+
+    def __init__(self, fetcher: Any, clock: Any, place: int) -> None:
+        self._dlprof_fetcher, self._dlprof_clock, self._dlprof_place = fetcher, clock, place
+
+    def fetch(self, indices: Any) -> Any:
+        """Fetch a batch."""
+        began_s = time.perf_counter()
+        batch = self._dlprof_fetcher.fetch(indices)
+        self._dlprof_clock[self._dlprof_place] += time.perf_counter() - began_s
+        self._dlprof_clock[self._dlprof_place + 1] += 1
+        return batch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dlprof_fetcher, name)

@@ -619,7 +619,7 @@ def test_a_real_loader_that_waits_gets_more_workers() -> None:
 def test_short_epochs_get_workers_between_them(
     monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """Epochs of well under a second, each of which loads as it is; none is long enough to try in."""
+    """Epochs of well under a second, none of which is long enough to try anything in."""
     monkeypatch.setattr(control, "_EDGE_STAY_S", 1.0)
 
     class Slow(Numbers):
