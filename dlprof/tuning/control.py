@@ -50,6 +50,8 @@ _DEEPER = 4  # times, where each look costs an epoch
 _MOVED, _MOVED_SIGMAS = 0.05, 4.0
 _CLEAR_SIGMAS = 3.0
 _APART_WORKERS = 0.8
+_SPARE, _FEWER_MAY_DO = 1.25, "the loader keeps up; fewer workers may do"
+_DEAR, _SEEDING_S = 1.2, 0.0001  # of a batch in the main process, whose random numbers are kept
 _PROOF = 6  # fillings of the queues that fewer workers have to keep up for
 
 
@@ -68,6 +70,10 @@ class Setting(NamedTuple):
         if not self.workers:
             return "num_workers=0"
         return f"num_workers={self.workers}, prefetch_factor={self.ahead}"
+
+
+NO_WORKERS = Setting(0, 0)
+"""The main process loads by itself."""
 
 
 class Ask(NamedTuple):
@@ -166,6 +172,7 @@ class Control:
         most_workers: Never more.
         live: Whether a setting takes effect within an epoch; else only with the next.
         changes_workers: Whether another number of them may be tried.
+        spares_workers: Whether none at all may be tried.
         by_wait: Judge by the wait alone: beside other ranks, what a rank gains is spent in waiting
             for them, as part of its step.
     """
@@ -178,6 +185,7 @@ class Control:
         live: bool = True,
         changes_workers: bool = True,
         by_wait: bool = False,
+        spares_workers: bool = False,
     ) -> None:
         self.kept = setting
         self.changes: list[Change] = []
@@ -188,6 +196,7 @@ class Control:
         self.batches = 0
         self._most, self.live = most_workers, live
         self._changes_workers, self._by_wait = changes_workers, by_wait
+        self._spares_workers, self._receive_s = spares_workers, 0.0
         self._losses: deque[tuple[float, float]] = deque()
         self._gained = False
         self._failed: Counter[Setting] = Counter()
@@ -206,6 +215,8 @@ class Control:
         """Take in what was seen; returns what to have from now on."""
         self.total_s += window.waited_s + window.stepped_s + window.skipped_s
         self.batches += window.batches + window.skipped
+        if window.setting.workers:
+            self._receive_s = window.receive_s or self._receive_s
         return self._plan.send(window)
 
     def _life(self) -> _Plan:
@@ -304,7 +315,8 @@ class Control:
             step_s = seen.stepped_s / seen.batches + seen.receive_s
             wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
             better = unmoved = False
-            ladder = sorted(self._ladder(wait_s, step_s), key=lambda each: self._failed[each[0]])
+            found = self._ladder(wait_s, step_s, seen.fetch_s)
+            ladder = sorted(found, key=lambda each: self._failed[each[0]])
             for candidate, why in ladder:
                 up = candidate.workers > self.kept.workers
                 if candidate in tried or (up and unmoved) or not self._may_lose():
@@ -320,15 +332,15 @@ class Control:
                 return
             seen = _whole((yield from self._windows(self.kept, 2, skip=self.kept.in_flight)))
 
-    def _ladder(self, wait_s: float, step_s: float) -> list[tuple[Setting, str]]:
+    def _ladder(self, wait_s: float, step_s: float, fetch_s: float) -> list[tuple[Setting, str]]:
         """What may shorten the wait, the most promising first."""
         workers, ahead = self.kept
         share = f"{wait_s / (wait_s + step_s):.0%} of the time waits for data"
         found: list[tuple[Setting, str]] = []
         ahead = ahead or 2
         if self._changes_workers:
-            # While workers never rest, each batch takes one of them so long.
-            worked_s = (wait_s + step_s) * workers if workers else wait_s
+            # While workers never rest, each batch takes one of them as long as all of them.
+            worked_s = fetch_s or ((wait_s + step_s) * workers if workers else wait_s)
             need = worked_s / step_s if step_s > 0 else math.inf
             most = min(self._most, _JUMP * max(1, workers)) if self.live else self._most
             up = min(most, max(workers + 1, math.ceil(min(_HEADROOM * need, float(most)))))
@@ -336,7 +348,10 @@ class Control:
             found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
         if workers and ahead < DEEPEST:
             deeper = min(DEEPEST, (2 if self.live else _DEEPER) * ahead)
-            found.append((Setting(workers, deeper), f"{share}, maybe in bursts"))
+            enough = self._changes_workers and _HEADROOM * need <= workers
+            found.insert(
+                0 if enough else 1, (Setting(workers, deeper), f"{share}, maybe in bursts")
+            )
         if self._changes_workers and workers < between < up:
             found.append((Setting(between, ahead), share))
         if self._changes_workers and workers > 1 and self.live:
@@ -424,10 +439,7 @@ class Control:
         kept = gain > (-_TIE if cheaper else _MIN_GAIN)
         if gain < -_TIE:
             self._count_loss(seen, seen.took_s / seen.batches * math.exp(gain))
-        low, high = (math.exp(gain + each * error) for each in (-2, 2))
-        self._note(
-            stays.now, why, kept=kept, speedup=Estimate(value=math.exp(gain), low=low, high=high)
-        )
+        self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
         return True
 
     def _next(self, stays: _Stays) -> tuple[Setting, str]:
@@ -435,21 +447,37 @@ class Control:
         if not stays.are_enough(self.kept):
             return self.kept, ""
         seen = stays.lately(self.kept)
+        if not self.kept.workers:  # receiving costs what is spared without workers
+            seen = seen._replace(receive_s=self._receive_s)
         slower = stays.now != self.kept and stays.gain(self.kept, stays.now)[0] < -_MOVED
-        if slower or seen.wait_share <= WORTH or not self._may_lose():
+        if slower or not self._may_lose():
             return self.kept, ""
+        if seen.wait_share <= WORTH:
+            fewer = self._fewer(seen)
+            tried = fewer is None or not stays.promises(self.kept, fewer)
+            return (self.kept, "") if tried or fewer is None else (fewer, _FEWER_MAY_DO)
         faster = stays.faster(self.kept)
         if faster is not None:
             return faster, "it was faster lately"
         step_s = seen.stepped_s / seen.batches + seen.receive_s
         wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
-        for candidate, why in self._ladder(wait_s, step_s):
+        for candidate, why in self._ladder(wait_s, step_s, seen.fetch_s):
             if stays.promises(self.kept, candidate):
                 return candidate, why
         if self.resting and self.total_s - self._rested_from_s > self._again_s:
             stays.forget()
             self._again_s *= 2
         return self.kept, ""
+
+    def _fewer(self, seen: Window) -> Setting | None:
+        """Fewer workers that keep up by what they take; ``None`` where that isn't known."""
+        if self._spares_workers and 0 < _DEAR * seen.fetch_s + _SEEDING_S < seen.receive_s:
+            return NO_WORKERS if self.kept.workers else None
+        needed = _needed(seen)
+        workers = math.ceil(_SPARE * needed)
+        if not needed or not self._changes_workers or workers > _FEWER * self.kept.workers:
+            return None
+        return Setting(workers, self.kept.ahead)
 
     def _gain(self, before: Sequence[Window], after: Sequence[Window]) -> tuple[float, float]:
         """The log ratio of what a batch costs, and its standard error."""
@@ -494,17 +522,27 @@ class Control:
 
     def _give_back(self, share: float) -> _Plan:
         """Park workers that are not missed; queues that are full hide a trial."""
-        while self.kept.workers > self._floor + 1 and self._may_lose():
-            fewer = Setting((self.kept.workers + self._floor) // 2 or 1, self.kept.ahead)
+        needed = 0 if self._last is None else math.ceil(_FEWER * _needed(self._last))
+        while self.kept.workers > max(self._floor + 1, needed) and self._may_lose():
+            floor = max(self._floor, needed - 1)
+            fewer = Setting((self.kept.workers + floor) // 2 or 1, self.kept.ahead)
             if fewer.workers == self.kept.workers:
                 return
             enough = yield from self._is_enough(fewer, share)
             before = self.kept
-            self._note(fewer, "the loader keeps up; fewer workers may do", kept=enough)
+            self._note(fewer, _FEWER_MAY_DO, kept=enough)
             if enough:
                 self._given_back = before
             else:
                 self._floor = fewer.workers
+
+    def _spare(self, before: Sequence[Window]) -> _Plan:
+        """Do without workers where that is as fast; else never again."""
+        seen = yield from self._windows(NO_WORKERS, _STAY, seconds=_REST_S)
+        gain, error = self._gain(before, seen)
+        self._spares_workers = gain > -_TIE
+        why = "fetching a batch costs less than receiving it"
+        self._note(NO_WORKERS, why, kept=self._spares_workers, speedup=_speedup(gain, error))
 
     def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
         batches, began_s = 0, self.total_s
@@ -523,8 +561,18 @@ class Control:
         shares: list[float] = []
         strikes, began_s = 0, self.total_s
         windows, summed = 0, 0.0
+        lately: deque[Window] = deque(maxlen=_REFERENCE)
         while True:
-            (window,) = yield from self._windows(self.kept, 1, seconds=_REST_S)
+            spared = self._last is not None and self._fewer(self._last) == NO_WORKERS
+            asked = NO_WORKERS if spared else self.kept  # from the next epoch on
+            window = yield Ask(asked, 0, max(_FEWEST_BATCHES, self.kept.in_flight), _REST_S)
+            if window.setting != self.kept:
+                if window.setting == NO_WORKERS and lately:
+                    yield from self._spare(lately)
+                    return
+                continue
+            self._last = window
+            lately.append(window)
             share = self.wait_share = window.wait_share
             windows, summed = windows + 1, summed + share
             missed = windows >= _REFERENCE and summed / windows > expected + _MIN_GAIN
@@ -654,6 +702,12 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
     return False if futile or last else None
 
 
+def _needed(seen: Window) -> float:
+    """Workers that make batches as fast as steps take them; 0 where that isn't known."""
+    step_s = seen.stepped_s / seen.batches + seen.receive_s if seen.batches else 0.0
+    return seen.fetch_s / step_s if step_s > 0 else 0.0
+
+
 def _whole(windows: Sequence[Window]) -> Window:
     """Several windows of one setting as one."""
     return Window(
@@ -664,6 +718,11 @@ def _whole(windows: Sequence[Window]) -> Window:
         receive_s=windows[-1].receive_s,
         fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
     )
+
+
+def _speedup(gain: float, error: float) -> Estimate:
+    low, value, high = (math.exp(gain + each * error) for each in (-2, 0, 2))
+    return Estimate(value=value, low=low, high=high)
 
 
 def _as_ratio(gains: Sequence[float]) -> Estimate:

@@ -243,6 +243,7 @@ class _Tuner:
             live=self._steers and start.workers > 0 and not self._whole_epochs,
             changes_workers=changes_workers,
             by_wait=budget.node is not None,
+            spares_workers=asked and self._may_load_alone(loader),
         )
         self.tuning = Tuning(self._control)
         self._ask = self._control.begin()
@@ -250,7 +251,9 @@ class _Tuner:
         self._batch_bytes = self._batch_tensors = 0
         self._tap: Callable[[], _Tap | None] = lambda: None
         self._context: Any = torch.multiprocessing
-        self._clock: Any = RawArray("d", 2 * max(budget.most_workers, mine.workers))
+        self._clock: Any = ()
+        with contextlib.suppress(OSError):  # without shared memory nothing is clocked
+            self._clock = RawArray("d", 2 * max(budget.most_workers, mine.workers))
         self._clocked = (0.0, 0.0)
 
     def _start(self, mine: Setting, *, changes_workers: bool) -> Setting:
@@ -268,6 +271,11 @@ class _Tuner:
             return not isinstance(loader.dataset, MapDataPipe)  # which torch shards by worker
         # One worker may be all that a dataset is made for; kept ones have their shares.
         return asked and loader.num_workers > 1 and not loader.persistent_workers
+
+    def _may_load_alone(self, loader: Any) -> bool:
+        """Whether the main process may load what workers do."""
+        for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
+        return self._is_map and loader.num_workers > 0 and not for_workers
 
     def methods(self) -> dict[str, Any]:
         """What a tuned loader's class has in place of its own."""
@@ -348,8 +356,11 @@ class _Tuner:
         )
 
     def _tapped(self, loader: Any, setting: Setting, tap: _Tap) -> Any:
+        # Where workers are spared, no batch may draw from the training's random numbers.
+        alone = not setting.workers and loader.num_workers > 0
+        wrap = main_fetcher if self.reseeds or alone else None
         with self._as_set(loader, setting):
-            return internals.tapped_iterator(loader, tap, main_fetcher if self.reseeds else None)
+            return internals.tapped_iterator(loader, tap, wrap)
 
     @contextlib.contextmanager
     def _as_set(self, loader: Any, setting: Setting) -> Iterator[None]:

@@ -176,6 +176,51 @@ def test_the_workers_of_an_iterable_change_between_epochs_if_asked(scripted: Non
     assert len(set(seen)) > 1
 
 
+class Sparing(Scripted):
+    """Spares all workers from the second epoch on."""
+
+    settings = (Setting(0, 0),)
+
+
+def test_without_workers_samples_and_the_trainings_random_numbers_are_as_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def drawn(made: Any) -> tuple[list[Any], float, float]:
+        torch.manual_seed(3)
+        random.seed(3)
+        return [numbers(made) for _ in range(3)], random.random(), float(torch.rand(()))
+
+    options: dict[str, Any] = {"shuffle": True, "generator": None}
+    plain = drawn(loader(Numbers(), **options))
+    monkeypatch.setattr(tuned, "Control", Sparing)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing: Any = dlprof.tune(loader(Numbers(), **options), max_workers=4)
+    assert drawn(changing) == plain
+    batches = iter(changing)
+    assert not internals.workers_of(batches)
+    first, second = (next(batches)[:, 1:].flatten().tolist() for _ in range(2))
+    assert not set(first) & set(second)
+    assert changing.tuning.off == ""
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_clock_what_a_batch_takes(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    seen: list[float] = []
+
+    class Looking(Scripted):
+        def look(self, window: Window) -> Ask:
+            seen.append(window.fetch_s)
+            return Ask(Setting(3, 2), 0, 4, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Looking)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    made = loader(Waiting(), shuffle=False, multiprocessing_context=method)
+    list(itertools.islice(dlprof.tune(made), 20))
+    assert all(each >= 4 * 0.004 for each in seen if each)
+    assert len([each for each in seen if each]) >= 3
+    assert made.worker_init_fn is None
+
+
 def augmented(**options: Any) -> list[list[list[list[float]]]]:
     torch.manual_seed(11)
     made = loader(**{k: v for k, v in options.items() if k != "max_workers"})

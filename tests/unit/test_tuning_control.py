@@ -107,7 +107,7 @@ def fed(control: Control, waited_s: Any, windows: int, refuses: Any = None) -> s
     return asked
 
 
-def epochs(control: Control, waited_s: Any, count: int) -> list[Setting]:
+def epochs(control: Control, waited_s: Any, count: int, **figures: float) -> list[Setting]:
     """The settings of so many epochs of 12 windows; a batch waits as a rule says."""
     ask, had = control.begin(), []
     for epoch in range(count):
@@ -118,7 +118,8 @@ def epochs(control: Control, waited_s: Any, count: int) -> list[Setting]:
                 setting = ask.setting
             waited = waited_s(setting, epoch)
             batches = max(ask.batches, round(ask.seconds / (waited + 0.01)))
-            ask = control.look(Window(setting, batches, batches * waited, batches * 0.01))
+            seen = Window(setting, batches, batches * waited, batches * 0.01)
+            ask = control.look(seen._replace(**figures) if setting.workers else seen)
     return had
 
 
@@ -152,6 +153,35 @@ def test_what_came_with_other_processes_is_not_held_against_a_setting() -> None:
     assert had[1].workers > 2
     assert not control.changes[0].kept
     assert control.kept.workers > 2
+
+
+def test_workers_that_rest_are_given_back_with_the_next_epoch_by_what_they_take() -> None:
+    control = Control(Setting(12, 2), 16, live=False)
+    had = epochs(control, lambda *_: 0.0, 3, fetch_s=0.03)
+    assert had == [Setting(12, 2), Setting(4, 2), Setting(4, 2)]
+    (change,) = control.changes
+    assert change.kept
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(("alone_s", "kept"), [(0.001, True), (0.02, False)])
+def test_without_workers_where_fetching_costs_less_than_receiving(
+    *,
+    live: bool,
+    alone_s: float,
+    kept: bool,
+) -> None:
+    control = Control(START, 16, live=live, changes_workers=not live, spares_workers=True)
+
+    def waited_s(setting: Setting, _epoch: int) -> float:
+        return 0.002 if setting.workers else alone_s
+
+    had = epochs(control, waited_s, 5, fetch_s=0.0005, receive_s=0.002)
+    assert had[0] == START
+    assert had[1] == Setting(0, 0)
+    assert had[2:] == 3 * [Setting(0, 0) if kept else START]
+    assert control.changes[0].kept is kept
+    assert len(control.changes) == 1
 
 
 def test_what_is_refused_is_noted_and_not_tried() -> None:
