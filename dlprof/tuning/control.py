@@ -635,7 +635,7 @@ class _Stays:
         return fresh
 
     def refuse(self, setting: Setting) -> None:
-        """It can't be had."""
+        """Note that it isn't available."""
         self.seen[setting] = []
 
     def are_enough(self, setting: Setting) -> bool:

@@ -73,7 +73,7 @@ def train(reports: Connection, bad: int | None, seed: int) -> None:
     os.setsid()
     torch.set_num_threads(1)
     Restless.chance = random.Random(seed)
-    tuned.Control, tuned._SHORT_EPOCH = Restless, 0  # type: ignore[misc] # of this process
+    vars(tuned).update(Control=Restless, _SHORT_EPOCH=0)  # of this process
     options: dict[str, Any] = {"persistent_workers": seed % 2 == 1}
     made: Any = DataLoader(Numbers(bad), batch_size=BATCH, num_workers=2, **options)
     dlprof.tune(made, max_workers=6, reseed="batch" if seed % 3 == 0 else None)

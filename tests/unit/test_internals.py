@@ -198,7 +198,8 @@ def test_iterators_of_each_torch_are_steered_and_given_workers(
     )
     monkeypatch.setattr(torch_signals, "_remove_worker_pids", lambda _: None)
     monkeypatch.setattr(torch_loader, "_MultiProcessingDataLoaderIter", shape)
-    iterator: Any = object.__new__(internals._tuned_class(shape))
+    kind: Any = shape
+    iterator: Any = object.__new__(internals._tuned_class(kind))
     vars(iterator).update(_dlprof_live=internals._Live(2, 4), _dlprof_epoch=0, _dlprof_seeded=False)
     vars(iterator)["_dlprof_tap"] = lambda advance, this: advance(this)
     shape.__init__(iterator, 2, 40)

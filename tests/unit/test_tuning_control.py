@@ -107,7 +107,7 @@ def fed(control: Control, waited_s: Any, windows: int, refuses: Any = None) -> s
     return asked
 
 
-def epochs(control: Control, waited_s: Any, count: int, **figures: float) -> list[Setting]:
+def epochs(control: Control, waited_s: Any, count: int, **figures: Any) -> list[Setting]:
     """The settings of so many epochs of 12 windows; a batch waits as a rule says."""
     ask, had = control.begin(), []
     for epoch in range(count):

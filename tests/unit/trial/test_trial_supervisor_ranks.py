@@ -107,7 +107,9 @@ def test_uneven_epochs_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("samples", "named"), [((400, 40), True), ((400, 396), False)])
 def test_uneven_epochs_without_a_length_are_named_as_they_were_seen(
-    tmp_path: Path, samples: tuple[int, int], named: bool  # noqa: FBT001
+    tmp_path: Path,
+    samples: tuple[int, int],
+    named: bool,  # noqa: FBT001
 ) -> None:
     ends = []
     for number, count in zip(NUMBERS, samples, strict=True):
