@@ -50,7 +50,7 @@ _DEEPER = 4  # times, where each look costs an epoch
 _MOVED, _MOVED_SIGMAS = 0.05, 4.0
 _CLEAR_SIGMAS = 3.0
 _APART_WORKERS = 0.8
-_SPARE, _FEWER_MAY_DO = 1.25, "the loader keeps up; fewer workers may do"
+_SPARED = "fetching a batch costs less than receiving it"
 _DEAR, _SEEDING_S = 1.2, 0.0001  # of a batch in the main process, whose random numbers are kept
 _PROOF = 6  # fillings of the queues that fewer workers have to keep up for
 
@@ -452,10 +452,10 @@ class Control:
         slower = stays.now != self.kept and stays.gain(self.kept, stays.now)[0] < -_MOVED
         if slower or not self._may_lose():
             return self.kept, ""
+        if self._spares(seen) and stays.promises(self.kept, NO_WORKERS):
+            return NO_WORKERS, _SPARED
         if seen.wait_share <= WORTH:
-            fewer = self._fewer(seen)
-            tried = fewer is None or not stays.promises(self.kept, fewer)
-            return (self.kept, "") if tried or fewer is None else (fewer, _FEWER_MAY_DO)
+            return self.kept, ""
         faster = stays.faster(self.kept)
         if faster is not None:
             return faster, "it was faster lately"
@@ -469,15 +469,11 @@ class Control:
             self._again_s *= 2
         return self.kept, ""
 
-    def _fewer(self, seen: Window) -> Setting | None:
-        """Fewer workers that keep up by what they take; ``None`` where that isn't known."""
-        if self._spares_workers and 0 < _DEAR * seen.fetch_s + _SEEDING_S < seen.receive_s:
-            return NO_WORKERS if self.kept.workers else None
-        needed = _needed(seen)
-        workers = math.ceil(_SPARE * needed)
-        if not needed or not self._changes_workers or workers > _FEWER * self.kept.workers:
-            return None
-        return Setting(workers, self.kept.ahead)
+    def _spares(self, seen: Window) -> bool:
+        """Whether the main process may load a batch in less time than it takes one in."""
+        # Workers alone are never given back here: they would be missed for an epoch.
+        spares = self._spares_workers and self.kept.workers > 0
+        return spares and 0 < _DEAR * seen.fetch_s + _SEEDING_S < seen.receive_s
 
     def _gain(self, before: Sequence[Window], after: Sequence[Window]) -> tuple[float, float]:
         """The log ratio of what a batch costs, and its standard error."""
@@ -530,7 +526,7 @@ class Control:
                 return
             enough = yield from self._is_enough(fewer, share)
             before = self.kept
-            self._note(fewer, _FEWER_MAY_DO, kept=enough)
+            self._note(fewer, "the loader keeps up; fewer workers may do", kept=enough)
             if enough:
                 self._given_back = before
             else:
@@ -541,8 +537,7 @@ class Control:
         seen = yield from self._windows(NO_WORKERS, _STAY, seconds=_REST_S)
         gain, error = self._gain(before, seen)
         self._spares_workers = gain > -_TIE
-        why = "fetching a batch costs less than receiving it"
-        self._note(NO_WORKERS, why, kept=self._spares_workers, speedup=_speedup(gain, error))
+        self._note(NO_WORKERS, _SPARED, kept=self._spares_workers, speedup=_speedup(gain, error))
 
     def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
         batches, began_s = 0, self.total_s
@@ -563,7 +558,7 @@ class Control:
         windows, summed = 0, 0.0
         lately: deque[Window] = deque(maxlen=_REFERENCE)
         while True:
-            spared = self._last is not None and self._fewer(self._last) == NO_WORKERS
+            spared = self._last is not None and self._spares(self._last)
             asked = NO_WORKERS if spared else self.kept  # from the next epoch on
             window = yield Ask(asked, 0, max(_FEWEST_BATCHES, self.kept.in_flight), _REST_S)
             if window.setting != self.kept:

@@ -155,12 +155,10 @@ def test_what_came_with_other_processes_is_not_held_against_a_setting() -> None:
     assert control.kept.workers > 2
 
 
-def test_workers_that_rest_are_given_back_with_the_next_epoch_by_what_they_take() -> None:
+def test_workers_are_not_given_back_where_they_would_be_missed_for_an_epoch() -> None:
     control = Control(Setting(12, 2), 16, live=False)
-    had = epochs(control, lambda *_: 0.0, 3, fetch_s=0.03)
-    assert had == [Setting(12, 2), Setting(4, 2), Setting(4, 2)]
-    (change,) = control.changes
-    assert change.kept
+    assert epochs(control, lambda *_: 0.0, 3, fetch_s=0.03) == 3 * [Setting(12, 2)]
+    assert control.resting
 
 
 @pytest.mark.parametrize("live", [True, False])
