@@ -450,11 +450,9 @@ class Control:
         if not self.kept.workers:  # receiving costs what is spared without workers
             seen = seen._replace(receive_s=self._receive_s)
         slower = stays.now != self.kept and stays.gain(self.kept, stays.now)[0] < -_MOVED
-        if slower or not self._may_lose():
-            return self.kept, ""
         if self._spares(seen) and stays.promises(self.kept, NO_WORKERS):
             return NO_WORKERS, _SPARED
-        if seen.wait_share <= WORTH:
+        if slower or seen.wait_share <= WORTH or not self._may_lose():
             return self.kept, ""
         faster = stays.faster(self.kept)
         if faster is not None:
