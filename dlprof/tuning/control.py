@@ -200,7 +200,6 @@ class Control:
         self._losses: deque[tuple[float, float]] = deque()
         self._gained = False
         self._failed: Counter[Setting] = Counter()
-        self._gains: dict[Setting, list[float]] = {}  # of turns against what is kept
         self._given_back: Setting | None = None  # what was kept before workers were parked
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
@@ -377,10 +376,10 @@ class Control:
         self, candidate: Setting, step_s: float, *, cheaper: bool
     ) -> Generator[Ask, Window, list[float]]:
         before = yield from self._turn(self.kept, 2, step_s=step_s)
-        gains = self._gains.setdefault(candidate, [])  # what was hard to tell goes on
+        gains: list[float] = []
         old_s = [before.cost_s]
-        for _ in range(_MOST_TURNS):
-            count = min(_MOST_TURNS, 2 + len(gains))  # and takes longer turns
+        while len(gains) < _MOST_TURNS:
+            count = 2 + len(gains)  # what is hard to tell takes longer turns
             against_s = math.fsum(old_s) / len(old_s)
             tried = yield from self._turn(candidate, count, step_s=step_s, against_s=against_s)
             after = yield from self._turn(self.kept, count, step_s=step_s)
@@ -509,17 +508,14 @@ class Control:
         )
         if kept:
             self.kept = candidate
-            self._gains.clear()
             self._gained = self._gained or (speedup is not None and speedup.value > _MUCH)
 
     # Where nothing is to be gained.
 
     def _give_back(self, share: float) -> _Plan:
         """Park workers that are not missed; queues that are full hide a trial."""
-        needed = 0 if self._last is None else math.ceil(_FEWER * _needed(self._last))
-        while self.kept.workers > max(self._floor + 1, needed) and self._may_lose():
-            floor = max(self._floor, needed - 1)
-            fewer = Setting((self.kept.workers + floor) // 2 or 1, self.kept.ahead)
+        while self.kept.workers > self._floor + 1 and self._may_lose():
+            fewer = Setting((self.kept.workers + self._floor) // 2 or 1, self.kept.ahead)
             if fewer.workers == self.kept.workers:
                 return
             enough = yield from self._is_enough(fewer, share)
@@ -584,7 +580,6 @@ class Control:
                 strikes = strikes + 1 if abs(share - mean) > far else 0
             if strikes >= _STRIKES and max(mean, share) > WORTH and self._may_lose():
                 self._again_s = _AGAIN_S
-                self._gains.clear()
                 if share < mean:
                     self._floor = 0
                 return
@@ -693,12 +688,6 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
     hopeless = len(gains) >= _FUTILE_FROM and mean < _MIN_GAIN and high < _HOPE
     futile = hopeless or high < _MIN_GAIN
     return False if futile or last else None
-
-
-def _needed(seen: Window) -> float:
-    """Workers that make batches as fast as steps take them; 0 where that isn't known."""
-    step_s = seen.stepped_s / seen.batches + seen.receive_s if seen.batches else 0.0
-    return seen.fetch_s / step_s if step_s > 0 else 0.0
 
 
 def _whole(windows: Sequence[Window]) -> Window:
