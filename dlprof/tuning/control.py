@@ -314,8 +314,7 @@ class Control:
             step_s = seen.stepped_s / seen.batches + seen.receive_s
             wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
             better = unmoved = False
-            found = self._ladder(wait_s, step_s, seen.fetch_s)
-            ladder = sorted(found, key=lambda each: self._failed[each[0]])
+            ladder = sorted(self._ladder(wait_s, step_s), key=lambda each: self._failed[each[0]])
             for candidate, why in ladder:
                 up = candidate.workers > self.kept.workers
                 if candidate in tried or (up and unmoved) or not self._may_lose():
@@ -331,7 +330,9 @@ class Control:
                 return
             seen = _whole((yield from self._windows(self.kept, 2, skip=self.kept.in_flight)))
 
-    def _ladder(self, wait_s: float, step_s: float, fetch_s: float) -> list[tuple[Setting, str]]:
+    def _ladder(
+        self, wait_s: float, step_s: float, fetch_s: float = 0.0
+    ) -> list[tuple[Setting, str]]:
         """What may shorten the wait, the most promising first."""
         workers, ahead = self.kept
         share = f"{wait_s / (wait_s + step_s):.0%} of the time waits for data"

@@ -370,8 +370,10 @@ class _Tuner:
             "prefetch_factor": setting.ahead or None,
         }
         if setting.workers:
+            served = self._context.get_start_method() == "forkserver"
+            parent = 0 if served else os.getpid()
             given["worker_init_fn"] = WorkerInit(
-                loader.worker_init_fn, self._clock, seeds=self.reseeds
+                loader.worker_init_fn, self._clock, seeds=self.reseeds, parent=parent
             )
         before = {name: getattr(loader, name) for name in given}
         given = {name: value for name, value in given.items() if value is not before[name]}

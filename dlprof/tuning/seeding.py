@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
 import time
 from collections.abc import Callable
@@ -22,10 +23,13 @@ class WorkerInit:
         init: The user's; ``None`` for none.
         clock: Shared with the main process: seconds and batches of each worker.
         seeds: Whether each batch is seeded, too.
+        parent: The process that starts workers; 0 where a server does.
     """
 
-    def __init__(self, init: Callable[[int], object] | None, clock: Any, *, seeds: bool) -> None:
-        self._init, self._clock, self._seeds = init, clock, seeds
+    def __init__(
+        self, init: Callable[[int], object] | None, clock: Any, *, seeds: bool, parent: int
+    ) -> None:
+        self._init, self._clock, self._seeds, self._parent = init, clock, seeds, parent
 
     def __call__(self, worker_id: int) -> None:
         """Called in each worker, before it makes its fetcher."""
@@ -33,6 +37,8 @@ class WorkerInit:
             self._init(worker_id)
 
         def create(*given: Any, **options: Any) -> Any:
+            if self._parent not in {0, os.getppid()}:
+                os._exit(1)  # it was killed, and torch would watch whoever is the parent by now
             fetcher = before(*given, **options)
             seeded = SeededFetcher(fetcher) if self._seeds else fetcher
             known = 2 * worker_id < len(self._clock)
