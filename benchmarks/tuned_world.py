@@ -99,6 +99,7 @@ class _Loader:
         self._ready: deque[float] = deque()
         self._speeds: list[float] = [1.0] * 64  # of each core, by itself
         self._until_s: list[float] = [0.0] * 64
+        self.clock = [0.0, 0.0]  # seconds and batches of workers
         self.set(setting)
 
     def set(self, setting: Setting) -> None:
@@ -126,6 +127,8 @@ class _Loader:
                 factor *= world.slow_factor
             took_s = factor * (world.cpu_s * slowed * self._speeds[core] + world.io_s)
             self._free[worker] = start_s + took_s
+            self.clock[0] += took_s
+            self.clock[1] += 1
             self._ready.append(self._free[worker])
 
     def next(self, now_s: float, world: World) -> float:
@@ -236,8 +239,13 @@ class _Run:
         if self._count < self._ask.batches or self._now_s < self._until_s:
             return
         figures = (self._count, self._waited_s, self._stepped_s, self._skipped, self._skipped_s)
-        self._ask = control.look(Window(self._setting, *figures, receive_s=self._receive_s))
-        if control.live and self._ask.setting != self._setting:
+        seconds, batches = self._loader.clock
+        self._loader.clock = [0.0, 0.0]
+        fetch_s = seconds / batches if batches else 0.0
+        window = Window(self._setting, *figures, receive_s=self._receive_s, fetch_s=fetch_s)
+        self._ask = control.look(window)
+        deeper = self._ask.setting.workers == self._setting.workers
+        if self._ask.setting != self._setting and (control.live or deeper):
             self._set(self._ask.setting)
         self._begin(self._ask.skip)
 

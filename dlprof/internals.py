@@ -240,7 +240,7 @@ _TUNED = (
 """What tuning needs of torch's modules."""
 
 _TUNED_PARTS = (
-    *("_index_queues", "_workers", "_workers_status", "_workers_num_tasks", "_workers_done_event"),
+    *("_index_queues", "_workers", "_workers_status", "_workers_done_event"),
     *("_worker_result_queue", "_worker_queue_idx_cycle", "_worker_init_fn", "_worker_pids_set"),
     *("_task_info", "_tasks_outstanding", "_send_idx", "_prefetch_factor", "_num_workers"),
     *("_dataset_kind", "_dataset", "_auto_collation", "_collate_fn", "_drop_last", "_base_seed"),
@@ -336,8 +336,7 @@ def _tuned_class(kind: Any) -> Any:
 
     def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
         setattr(self, _EPOCH, getattr(self, _EPOCH) + 1)
-        if not first_iter:
-            getattr(self, _TAP).renew()
+        getattr(self, _TAP).renew()
         reset(self, loader, first_iter)
 
     methods: dict[str, Any] = {"__next__": __next__, "_next_index": _next_index, "_reset": _reset}
@@ -363,7 +362,7 @@ class Tap(Protocol):
         """Give the next batch: what ``advance(iterator)`` gives."""
 
     def renew(self) -> None:
-        """Workers that persist begin another epoch."""
+        """All workers are there, and an epoch begins."""
 
 
 def tapped_iterator(loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None) -> Any:
@@ -384,7 +383,12 @@ def tapped_iterator(loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None) ->
     live = _Live(workers, workers * (loader.prefetch_factor or 0))
     first = -1 if workers else 0  # with workers an iterator is reset as it is made
     vars(iterator).update({_LIVE: live, _TAP: tap, _EPOCH: first, _SEEDED: wrap is not None})
-    iterator.__init__(loader)
+    try:
+        iterator.__init__(loader)
+    except BaseException:
+        # Torch makes it last, and can't end the workers that it started without it.
+        vars(iterator).setdefault("_workers_status", [True] * workers)
+        raise
     if wrap is not None and not workers:
         iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
     return iterator
@@ -449,7 +453,8 @@ def _start_worker(it: Any, context: Any) -> None:
     it._index_queues.append(index_queue)  # noqa: SLF001
     it._workers.append(worker)  # noqa: SLF001
     it._workers_status.append(True)  # noqa: SLF001
-    it._workers_num_tasks.append(0)  # noqa: SLF001
+    if hasattr(it, "_workers_num_tasks"):  # torch 2.6 has none
+        it._workers_num_tasks.append(0)  # noqa: SLF001
     it._num_workers += 1  # noqa: SLF001
     # The C side takes one registration per iterator, by which it notices that a worker died.
     if it._worker_pids_set:  # noqa: SLF001

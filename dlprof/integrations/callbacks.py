@@ -20,7 +20,7 @@ from dlprof.tuning import tune as tune_loader
 
 _NAME = "train_dataloader"
 _PREFIX = "dlprof/"
-_ON_SCREEN = ("wait_fraction", "wait_p95_s", "step_mean_s", "batches_per_s")
+_ON_SCREEN = ("wait_fraction", "wait_p95_s", "step_mean_s", "batches_per_s", "num_workers")
 """What the Hugging Face Trainer is given: it also prints all that it logs."""
 
 
@@ -230,7 +230,8 @@ class _Transformers:
     def _log(self) -> None:
         values = self._waits.take()
         if values:
-            self._trainer.log({f"{_PREFIX}{key}": values[f"{_PREFIX}{key}"] for key in _ON_SCREEN})
+            names = [f"{_PREFIX}{key}" for key in _ON_SCREEN]
+            self._trainer.log({name: values[name] for name in names if name in values})
 
 
 def last_word(seen: Sequence[WatchedLoader], command: str) -> str:

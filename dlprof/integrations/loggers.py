@@ -28,6 +28,9 @@ _METRICS = (
     ("wait_fraction", "exposed_wait_ratio", "Share of the loop's time that is wait, lately."),
     ("wait_p95_s", "exposed_wait_p95_seconds", "95th percentile of the wait for a batch, lately."),
     ("batches_per_s", "batches_per_second", "Batches per second, lately."),
+    ("num_workers", "workers", "Workers of a loader that tunes itself."),
+    ("prefetch_factor", "prefetch_factor", "Batches ahead of each of them."),
+    ("changes", "tuning_changes_total", "Settings that were tried on it."),
 )
 """What is logged, its name in Prometheus after ``dlprof_``, and its help."""
 
@@ -104,6 +107,8 @@ def prometheus(
 def _lines(values: Mapping[str, float], labels: str) -> list[str]:
     lines = []
     for key, name, text in _METRICS:
+        if f"dlprof/{key}" not in values:
+            continue
         kind = "counter" if name.endswith("_total") else "gauge"
         lines.append(
             f"# HELP dlprof_{name} {text}\n# TYPE dlprof_{name} {kind}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -101,7 +102,7 @@ class Watched(Generic[_Batch]):
         # Plain assignment would set the loader's attributes.
         ledger, flush = WaitStatistics(clock=clock, began_ns=clock()), _nothing
         if log is not None:
-            logged = _Log(log, every, clock)
+            logged = _Log(log, every, clock, functools.partial(_tuned, loader))
             ledger, flush = logged.ledger, logged.flush
         object.__setattr__(self, "_dlprof_loader", loader)
         object.__setattr__(self, "_dlprof_flush", flush)
@@ -182,6 +183,13 @@ class _WatchedIterator(Iterator[_Batch]):
         return getattr(self._dlprof_iterator, attribute)
 
 
+def _tuned(loader: Any) -> Mapping[str, float]:
+    """The figures of a loader that tunes itself; none of others."""
+    module = sys.modules.get("dlprof.tuning.loader")  # it needs torch, and is there if any is tuned
+    tuning = None if module is None else getattr(loader, "tuning", None)
+    return tuning.figures() if module is not None and isinstance(tuning, module.Tuning) else {}
+
+
 class _Log:
     """Calls the user's logger for every so many batches.
 
@@ -189,10 +197,14 @@ class _Log:
         log: The user's.
         every: Batches between two calls.
         clock: The ledger's.
+        more: Other figures that are logged with its own.
     """
 
-    def __init__(self, log: Logger, every: int, clock: Clock) -> None:
+    def __init__(
+        self, log: Logger, every: int, clock: Clock, more: Callable[[], Mapping[str, float]]
+    ) -> None:
         self._log: Logger | None = log
+        self._more = more
         self._every = every
         self.ledger = WaitStatistics(clock=clock, began_ns=clock(), settled=self._settled)
         self._batches = self._waited_ns = 0
@@ -251,6 +263,7 @@ class _Log:
             "waited_s": ledger.waited_ns / NS,
             "stepped_s": ledger.steps.total_ns / NS,
             "time_to_first_batch_s": (ledger.startup_ns or 0) / NS,
+            **self._more(),
         }
         return {f"dlprof/{name}": float(value) for name, value in values.items()}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlprof.internals import STEPS, fetcher_of, ready_queue
-from dlprof.tracing.queues import Hook, WorkerInit, stamping_context
+from dlprof.tracing.queues import Hook, StampedInit, stamping_context
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.stamper import Stamper
 
@@ -40,7 +40,7 @@ class Attachment:
             return _nothing
         init, context = loader.worker_init_fn, loader.multiprocessing_context
         stamping = stamping_context(context, self._hook)
-        loader.worker_init_fn = WorkerInit(self._hook, init)
+        loader.worker_init_fn = StampedInit(self._hook, init)
         try:
             loader.multiprocessing_context = stamping
         except BaseException:

@@ -87,7 +87,7 @@ class Hook:
             stamper.let_go()
 
 
-class WorkerInit:
+class StampedInit:
     """A ``worker_init_fn`` that has the worker timed, and calls the user's own.
 
     Args:

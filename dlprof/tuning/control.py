@@ -10,7 +10,7 @@ import dataclasses
 import math
 import statistics
 from collections import Counter, deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from dlprof.records import Estimate
@@ -42,6 +42,16 @@ _VENTURE = 4.0
 _MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8
 _AGAIN_S = 30.0
 _ABORT_S, _ABORT_FACTOR = 0.3, 1.3
+_MUCH = 1.05
+_EDGE_WINDOW_S = 4.0  # where a setting stays for an epoch
+_STAY, _LONGEST_STAY = 4, 64  # windows that tell anything, and that are remembered
+_EDGE_STAY_S = 40.0  # what tells enough
+_DEEPER = 4  # times, where each look costs an epoch
+_MOVED, _MOVED_SIGMAS = 0.05, 4.0
+_CLEAR_SIGMAS = 3.0
+_APART_WORKERS = 0.8
+_SPARED = "fetching a batch costs less than receiving it"
+_DEAR, _SEEDING_S = 1.2, 0.0001  # of a batch in the main process, whose random numbers are kept
 _PROOF = 6  # fillings of the queues that fewer workers have to keep up for
 
 
@@ -60,6 +70,10 @@ class Setting(NamedTuple):
         if not self.workers:
             return "num_workers=0"
         return f"num_workers={self.workers}, prefetch_factor={self.ahead}"
+
+
+NO_WORKERS = Setting(0, 0)
+"""The main process loads by itself."""
 
 
 class Ask(NamedTuple):
@@ -88,6 +102,8 @@ class Window(NamedTuple):
     """Why the setting could not be had; the figures are 0 then."""
     receive_s: float = 0.0
     """What ``next()`` takes of a batch that is ready: no other setting makes it shorter."""
+    fetch_s: float = 0.0
+    """What a worker takes to make a batch; 0 where that isn't known."""
 
     @property
     def wait_share(self) -> float:
@@ -156,9 +172,9 @@ class Control:
         most_workers: Never more.
         live: Whether a setting takes effect within an epoch; else only with the next.
         changes_workers: Whether another number of them may be tried.
+        spares_workers: Whether none at all may be tried.
         by_wait: Judge by the wait alone: beside other ranks, what a rank gains is spent in waiting
             for them, as part of its step.
-        looks: Windows of each setting that are compared where it stays for an epoch.
     """
 
     def __init__(
@@ -169,7 +185,7 @@ class Control:
         live: bool = True,
         changes_workers: bool = True,
         by_wait: bool = False,
-        looks: int = 6,
+        spares_workers: bool = False,
     ) -> None:
         self.kept = setting
         self.changes: list[Change] = []
@@ -180,14 +196,14 @@ class Control:
         self.batches = 0
         self._most, self.live = most_workers, live
         self._changes_workers, self._by_wait = changes_workers, by_wait
-        self._looks = looks
+        self._spares_workers, self._receive_s = spares_workers, 0.0
         self._losses: deque[tuple[float, float]] = deque()
         self._gained = False
         self._failed: Counter[Setting] = Counter()
         self._given_back: Setting | None = None  # what was kept before workers were parked
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
-        self._again_s = _AGAIN_S
+        self._again_s, self._rested_from_s = _AGAIN_S, 0.0
         self._plan = self._life()
 
     def begin(self) -> Ask:
@@ -198,17 +214,23 @@ class Control:
         """Take in what was seen; returns what to have from now on."""
         self.total_s += window.waited_s + window.stepped_s + window.skipped_s
         self.batches += window.batches + window.skipped
+        if window.setting.workers:
+            self._receive_s = window.receive_s or self._receive_s
         return self._plan.send(window)
 
     def _life(self) -> _Plan:
-        seen = yield from self._windows(self.kept, _CALIBRATION, skip=2 * self.kept.in_flight)
         while True:
+            yield from self._within_epochs() if self.live else self._at_edges()
+
+    def _within_epochs(self) -> _Plan:
+        seen = yield from self._windows(self.kept, _CALIBRATION, skip=2 * self.kept.in_flight)
+        while self.live:
             share = self.wait_share = _whole(seen).wait_share
             starved = share > WORTH
             if starved and self._may_lose():
                 self._given_back = None
                 yield from self._improve(_whole(seen))
-            elif not starved and self._changes_workers and self.live:
+            elif not starved and self._changes_workers:
                 yield from self._give_back(share)
             if self.settled_s is None:
                 self.settled_s = self.total_s
@@ -308,22 +330,28 @@ class Control:
                 return
             seen = _whole((yield from self._windows(self.kept, 2, skip=self.kept.in_flight)))
 
-    def _ladder(self, wait_s: float, step_s: float) -> list[tuple[Setting, str]]:
+    def _ladder(
+        self, wait_s: float, step_s: float, fetch_s: float = 0.0
+    ) -> list[tuple[Setting, str]]:
         """What may shorten the wait, the most promising first."""
         workers, ahead = self.kept
         share = f"{wait_s / (wait_s + step_s):.0%} of the time waits for data"
         found: list[tuple[Setting, str]] = []
         ahead = ahead or 2
         if self._changes_workers:
-            # While workers never rest, each batch takes one of them so long.
-            worked_s = (wait_s + step_s) * workers if workers else wait_s
+            # While workers never rest, each batch takes one of them as long as all of them.
+            worked_s = fetch_s or ((wait_s + step_s) * workers if workers else wait_s)
             need = worked_s / step_s if step_s > 0 else math.inf
-            most = min(self._most, _JUMP * max(1, workers))
+            most = min(self._most, _JUMP * max(1, workers)) if self.live else self._most
             up = min(most, max(workers + 1, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
         if workers and ahead < DEEPEST:
-            found.append((Setting(workers, 2 * ahead), f"{share}, maybe in bursts"))
+            deeper = min(DEEPEST, (2 if self.live else _DEEPER) * ahead)
+            enough = self._changes_workers and _HEADROOM * need <= workers
+            found.insert(
+                0 if enough else 1, (Setting(workers, deeper), f"{share}, maybe in bursts")
+            )
         if self._changes_workers and workers < between < up:
             found.append((Setting(between, ahead), share))
         if self._changes_workers and workers > 1 and self.live:
@@ -336,14 +364,13 @@ class Control:
     ) -> Generator[Ask, Window, bool]:
         """Old and new settings take turns; the new one is kept if it is faster, or cheaper."""
         cheaper = candidate.in_flight < self.kept.in_flight
-        compare = self._by_turns if self.live else self._by_epochs
         try:
-            gains = yield from compare(candidate, step_s, cheaper=cheaper)
+            gains = yield from self._by_turns(candidate, step_s, cheaper=cheaper)
         except _RefusedError as error:
             self._note(candidate, why, kept=False, refused=str(error))
             return False
         kept = bool(judged(gains, cheaper=cheaper, last=True))
-        self._note(candidate, why, kept=kept, gains=gains)
+        self._note(candidate, why, kept=kept, speedup=_as_ratio(gains))
         return kept
 
     def _by_turns(
@@ -366,19 +393,98 @@ class Control:
                 break
         return gains
 
-    def _by_epochs(
-        self, candidate: Setting, step_s: float, *, cheaper: bool
-    ) -> Generator[Ask, Window, list[float]]:
-        """One after the other, where a setting stays for an epoch: windows of each are paired."""
-        del cheaper
-        skip = candidate.in_flight + candidate.workers
-        count, seconds = self._looks, 8 * _WINDOW_S
-        before = yield from self._windows(self.kept, count, skip=skip, seconds=seconds)
-        after = yield from self._windows(candidate, count, skip=skip, seconds=seconds)
-        return [
-            math.log(self._cost_s(old, step_s) / max(self._cost_s(new, step_s), 1e-9))
-            for old, new in zip(before, after, strict=True)
-        ]
+    # Trying where a setting comes with the next epoch only.
+
+    def _at_edges(self) -> _Plan:
+        """Each setting is judged by all of its stay, and a faster one is gone on from.
+
+        Where more workers brought nothing, the next setting follows at once: going back between
+        two of them would cost an epoch.
+        """
+        stays = _Stays(self.kept, self._gain)
+        asked, why, trial = self.kept, "", False
+        while not self.live:
+            window = yield Ask(asked, 0, max(_FEWEST_BATCHES, self.kept.in_flight), _EDGE_WINDOW_S)
+            if window.refused:
+                self._note(asked, why, kept=False, refused=window.refused)
+                stays.refuse(asked)
+            else:
+                if stays.add(window):
+                    trial = stays.now == asked != self.kept
+                self.wait_share = stays.lately(stays.now).wait_share
+                if trial and not self._is_judged(stays, why):
+                    continue
+                if stays.now != self.kept and not trial:
+                    continue  # it was judged before, and stays for the rest of the epoch
+                trial = False
+            asked, why = self._next(stays)
+            resting = asked == stays.now == self.kept and stays.are_enough(self.kept)
+            if resting and not self.resting:
+                self._rested_from_s = self.total_s
+                self.settled_s = self.settled_s or self.total_s
+            self.resting = resting
+
+    def _is_judged(self, stays: _Stays, why: str) -> bool:
+        """Whether it is known by now if a setting is to be kept; then it is noted."""
+        if not stays.are_enough(stays.now):
+            return False
+        if not stays.are_enough(self.kept):  # all else has changed, too
+            self._note(stays.now, why, kept=False)
+            return True
+        gain, error = stays.gain(self.kept, stays.now)
+        seen = _Turn.of(stays.seen[stays.now], 0.0)
+        if abs(gain) < _CLEAR_SIGMAS * error and seen.took_s < _EDGE_STAY_S:
+            return False
+        cheaper = stays.now.in_flight < self.kept.in_flight
+        kept = gain > (-_TIE if cheaper else _MIN_GAIN)
+        if gain < -_TIE:
+            self._count_loss(seen, seen.took_s / seen.batches * math.exp(gain))
+        self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
+        return True
+
+    def _next(self, stays: _Stays) -> tuple[Setting, str]:
+        """What to have from the next epoch on, and why."""
+        if not stays.are_enough(self.kept):
+            return self.kept, ""
+        seen = stays.lately(self.kept)
+        if not self.kept.workers:  # receiving costs what is spared without workers
+            seen = seen._replace(receive_s=self._receive_s)
+        slower = stays.now != self.kept and stays.gain(self.kept, stays.now)[0] < -_MOVED
+        if self._spares(seen) and stays.promises(self.kept, NO_WORKERS):
+            return NO_WORKERS, _SPARED
+        if slower or seen.wait_share <= WORTH or not self._may_lose():
+            return self.kept, ""
+        faster = stays.faster(self.kept)
+        if faster is not None:
+            return faster, "it was faster lately"
+        step_s = seen.stepped_s / seen.batches + seen.receive_s
+        wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
+        for candidate, why in self._ladder(wait_s, step_s, seen.fetch_s):
+            if stays.promises(self.kept, candidate):
+                return candidate, why
+        if self.resting and self.total_s - self._rested_from_s > self._again_s:
+            stays.forget()
+            self._again_s *= 2
+        return self.kept, ""
+
+    def _spares(self, seen: Window) -> bool:
+        """Whether the main process may load a batch in less time than it takes one in."""
+        # Workers alone are never given back here: they would be missed for an epoch.
+        spares = self._spares_workers and self.kept.workers > 0
+        return spares and 0 < _DEAR * seen.fetch_s + _SEEDING_S < seen.receive_s
+
+    def _gain(self, before: Sequence[Window], after: Sequence[Window]) -> tuple[float, float]:
+        """The log ratio of what a batch costs, and its standard error."""
+        step_s = _whole(before).stepped_s / _whole(before).batches
+        means: list[float] = []
+        squares = 0.0
+        for some in (before, after):
+            means.append(math.log(max(self._cost_s(_whole(some), step_s), 1e-9)))
+            logs = [math.log(max(self._cost_s(each, step_s), 1e-9)) for each in some]
+            squares += statistics.pvariance(logs) * len(logs)
+        free = max(1, len(before) + len(after) - 2)
+        error = math.sqrt(squares / free * (1 / len(before) + 1 / len(after)))
+        return means[0] - means[1], error
 
     def _note(
         self,
@@ -386,7 +492,7 @@ class Control:
         why: str,
         *,
         kept: bool,
-        gains: Sequence[float] = (),
+        speedup: Estimate | None = None,
         refused: str = "",
     ) -> None:
         self.changes.append(
@@ -397,13 +503,13 @@ class Control:
                 after=candidate,
                 why=why,
                 kept=kept,
-                speedup=_as_ratio(gains) if gains else None,
+                speedup=speedup,
                 refused=refused,
             )
         )
         if kept:
             self.kept = candidate
-            self._gained = self._gained or bool(gains and sum(gains) / len(gains) > 0.05)
+            self._gained = self._gained or (speedup is not None and speedup.value > _MUCH)
 
     # Where nothing is to be gained.
 
@@ -420,6 +526,13 @@ class Control:
                 self._given_back = before
             else:
                 self._floor = fewer.workers
+
+    def _spare(self, before: Sequence[Window]) -> _Plan:
+        """Do without workers where that is as fast; else never again."""
+        seen = yield from self._windows(NO_WORKERS, _STAY, seconds=_REST_S)
+        gain, error = self._gain(before, seen)
+        self._spares_workers = gain > -_TIE
+        self._note(NO_WORKERS, _SPARED, kept=self._spares_workers, speedup=_speedup(gain, error))
 
     def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
         batches, began_s = 0, self.total_s
@@ -438,8 +551,18 @@ class Control:
         shares: list[float] = []
         strikes, began_s = 0, self.total_s
         windows, summed = 0, 0.0
+        lately: deque[Window] = deque(maxlen=_REFERENCE)
         while True:
-            (window,) = yield from self._windows(self.kept, 1, seconds=_REST_S)
+            spared = self._last is not None and self._spares(self._last)
+            asked = NO_WORKERS if spared else self.kept  # from the next epoch on
+            window = yield Ask(asked, 0, max(_FEWEST_BATCHES, self.kept.in_flight), _REST_S)
+            if window.setting != self.kept:
+                if window.setting == NO_WORKERS and lately:
+                    yield from self._spare(lately)
+                    return
+                continue
+            self._last = window
+            lately.append(window)
             share = self.wait_share = window.wait_share
             windows, summed = windows + 1, summed + share
             missed = windows >= _REFERENCE and summed / windows > expected + _MIN_GAIN
@@ -464,6 +587,84 @@ class Control:
             if mean > WORTH and self.total_s - began_s > self._again_s and self._may_lose():
                 self._again_s *= 2
                 return
+
+
+class _Stays:
+    """What was seen of settings lately, where each stays for an epoch or more.
+
+    Args:
+        kept: In force at first.
+        gain: The log ratio of the costs of windows, and its standard error.
+    """
+
+    def __init__(
+        self,
+        kept: Setting,
+        gain: Callable[[Sequence[Window], Sequence[Window]], tuple[float, float]],
+    ) -> None:
+        self.now = kept
+        self.seen: dict[Setting, list[Window]] = {kept: []}
+        self._gain = gain
+        self._earlier: list[Window] = []  # of the setting in force, when it was before
+
+    def add(self, window: Window) -> bool:
+        """Take in what was seen; whether the setting has just come into force."""
+        fresh = window.setting != self.now
+        if fresh:
+            self.now = window.setting
+            self._earlier, self.seen[self.now] = self.seen.get(self.now, []), []
+        stay = self.seen[self.now]
+        stay.append(window)
+        del stay[:-_LONGEST_STAY]
+        before, recent = self._earlier + stay[:-_STAY], stay[-_STAY:]
+        if min(len(before), len(recent)) >= _STAY:
+            gain, error = self._gain(before, recent)
+            if abs(gain) > max(_MOVED, _MOVED_SIGMAS * error):  # others came, or the step changed
+                self._earlier, self.seen = [], {self.now: recent}
+        return fresh
+
+    def refuse(self, setting: Setting) -> None:
+        """Note that it isn't available."""
+        self.seen[setting] = []
+
+    def are_enough(self, setting: Setting) -> bool:
+        """Whether enough was seen of a setting to judge by."""
+        return len(self.seen.get(setting, ())) >= _STAY
+
+    def lately(self, setting: Setting) -> Window:
+        """A setting's latest windows as one."""
+        return _whole(self.seen[setting][-_REFERENCE:])
+
+    def gain(self, before: Setting, after: Setting) -> tuple[float, float]:
+        """The log ratio of what a batch costs under each, and its standard error."""
+        return self._gain(self.seen[before], self.seen[after])
+
+    def promises(self, kept: Setting, candidate: Setting) -> bool:
+        """Whether a setting may bring what none of those did that were tried."""
+        if candidate in self.seen or candidate.workers <= kept.workers:
+            return candidate not in self.seen
+        more = [
+            each
+            for each in self.seen
+            if each.workers > kept.workers and each.ahead == candidate.ahead
+        ]
+        return all(
+            candidate.workers < _APART_WORKERS * each.workers
+            and (not self.are_enough(each) or self.gain(kept, each)[0] < -_MOVED)
+            for each in more
+        )
+
+    def faster(self, kept: Setting) -> Setting | None:
+        """One that was faster than the one that is kept; ``None`` if none was."""
+        for each in filter(self.are_enough, self.seen):
+            gain, error = self.gain(kept, each)
+            if gain > max(_MIN_GAIN, 2 * error):
+                return each
+        return None
+
+    def forget(self) -> None:
+        """Forget all but what is in force."""
+        self.seen = {self.now: self.seen[self.now]}
 
 
 def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool | None:
@@ -498,7 +699,13 @@ def _whole(windows: Sequence[Window]) -> Window:
         math.fsum(each.waited_s for each in windows),
         math.fsum(each.stepped_s for each in windows),
         receive_s=windows[-1].receive_s,
+        fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
     )
+
+
+def _speedup(gain: float, error: float) -> Estimate:
+    low, value, high = (math.exp(gain + each * error) for each in (-2, 0, 2))
+    return Estimate(value=value, low=low, high=high)
 
 
 def _as_ratio(gains: Sequence[float]) -> Estimate:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import html
 import logging
+import math
 import os
 import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +27,7 @@ from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import Budget, Node
 from dlprof.tuning.control import Ask, Change, Control, Setting, Window
-from dlprof.tuning.seeding import SeedingInit, main_fetcher, streams
+from dlprof.tuning.seeding import ClockedInit, main_fetcher, rewinder, streams
 from dlprof.units import format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
@@ -130,6 +132,12 @@ class Tuning:
         workers, ahead = self._control.kept
         return {"num_workers": workers, **({"prefetch_factor": ahead} if workers else {})}
 
+    def figures(self) -> dict[str, float]:
+        """What ``dlprof.watch`` logs of it."""
+        workers, ahead = self._control.kept
+        changes = len(self._control.changes)
+        return {"num_workers": workers, "prefetch_factor": ahead, "changes": changes}
+
     @property
     def settled(self) -> bool:
         """Whether nothing is being tried now."""
@@ -222,8 +230,8 @@ class _Tuner:
         self._is_map = not isinstance(loader.dataset, IterableDataset)
         self.reseeds = reseed and self._is_map
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
-        start = self._start(mine)
         changes_workers = self._may_change_workers(loader, asked=asked)
+        start = self._start(mine, changes_workers=changes_workers)
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
         self._whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
@@ -235,7 +243,7 @@ class _Tuner:
             live=self._steers and start.workers > 0 and not self._whole_epochs,
             changes_workers=changes_workers,
             by_wait=budget.node is not None,
-            **({"looks": 2} if self._whole_epochs else {}),
+            spares_workers=asked and self._may_load_alone(loader),
         )
         self.tuning = Tuning(self._control)
         self._ask = self._control.begin()
@@ -243,14 +251,19 @@ class _Tuner:
         self._batch_bytes = self._batch_tensors = 0
         self._tap: Callable[[], _Tap | None] = lambda: None
         self._context: Any = torch.multiprocessing
+        self._clock: Any = ()
+        with contextlib.suppress(OSError):  # without shared memory nothing is clocked
+            self._clock = RawArray("d", 2 * max(budget.most_workers, mine.workers))
+        self._clocked = (0.0, 0.0)
 
-    def _start(self, mine: Setting) -> Setting:
+    def _start(self, mine: Setting, *, changes_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
         known: Mapping[str, Any] = {}
-        if self._state is not None and mine.workers and self._is_map:
+        if self._state is not None and mine.workers:
             with contextlib.suppress(DlprofError):
                 known = self._state.read()
-        workers = min(known.get("num_workers", mine.workers), self._budget.most_workers)
+        known_workers = known.get("num_workers", mine.workers)
+        workers = min(known_workers, self._budget.most_workers) if changes_workers else mine.workers
         return Setting(workers, known.get("prefetch_factor", mine.ahead)) if workers else mine
 
     def _may_change_workers(self, loader: Any, *, asked: bool) -> bool:
@@ -258,6 +271,11 @@ class _Tuner:
             return not isinstance(loader.dataset, MapDataPipe)  # which torch shards by worker
         # One worker may be all that a dataset is made for; kept ones have their shares.
         return asked and loader.num_workers > 1 and not loader.persistent_workers
+
+    def _may_load_alone(self, loader: Any) -> bool:
+        """Whether the main process may load what workers do."""
+        for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
+        return self._is_map and loader.num_workers > 0 and not for_workers
 
     def methods(self) -> dict[str, Any]:
         """What a tuned loader's class has in place of its own."""
@@ -299,12 +317,16 @@ class _Tuner:
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             setting = mine
         tap = _Tap(self, setting, watching=self._draws > 0)
+        iterator, back = None, None if setting == mine else rewinder(loader.generator)
         try:
             iterator = self._tapped(loader, setting, tap)
         except Exception as error:
-            if setting == mine:  # as without tuning
+            if back is None or tap.begun:  # as without tuning
                 raise
             self.turn_off(f"{setting} could not be started: {error}")
+        if iterator is None and back is not None:  # the workers that were started are gone by now
+            back()
+            tap = _Tap(self, mine, watching=self._draws > 0)
             iterator = self._tapped(loader, mine, tap)
         if setting.workers and (why := internals.unsteerable(iterator)):
             self.turn_off(why)
@@ -334,8 +356,11 @@ class _Tuner:
         )
 
     def _tapped(self, loader: Any, setting: Setting, tap: _Tap) -> Any:
+        # Where workers are spared, no batch may draw from the training's random numbers.
+        alone = not setting.workers and loader.num_workers > 0
+        wrap = main_fetcher if self.reseeds or alone else None
         with self._as_set(loader, setting):
-            return internals.tapped_iterator(loader, tap, main_fetcher if self.reseeds else None)
+            return internals.tapped_iterator(loader, tap, wrap)
 
     @contextlib.contextmanager
     def _as_set(self, loader: Any, setting: Setting) -> Iterator[None]:
@@ -344,8 +369,12 @@ class _Tuner:
             "num_workers": setting.workers,
             "prefetch_factor": setting.ahead or None,
         }
-        if self.reseeds and setting.workers:
-            given["worker_init_fn"] = SeedingInit(loader.worker_init_fn)
+        if setting.workers:
+            served = self._context.get_start_method() == "forkserver"
+            parent = 0 if served else os.getpid()
+            given["worker_init_fn"] = ClockedInit(
+                loader.worker_init_fn, self._clock, seeds=self.reseeds, parent=parent
+            )
         before = {name: getattr(loader, name) for name in given}
         given = {name: value for name, value in given.items() if value is not before[name]}
         try:
@@ -397,8 +426,9 @@ class _Tuner:
 
     def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
-        workers = before.workers and after.workers
-        return bool(self._steers and workers and iterator is not None and before != after)
+        if iterator is None or before == after or not before.workers or not after.workers:
+            return False
+        return self._steers or before.workers == after.workers
 
     def _has_turn(self, setting: Setting) -> bool:
         node, control = self._budget.node, self._control
@@ -445,6 +475,18 @@ class _Tuner:
     def whole_epochs(self) -> bool:
         """Whether epochs are so short that each is looked at as one."""
         return self._whole_epochs
+
+    def fetch_s(self) -> float:
+        """What a worker took to make a batch since this was last asked; 0 where none was made."""
+        seconds, batches = math.fsum(self._clock[::2]), math.fsum(self._clock[1::2])
+        (seconds_before, batches_before), self._clocked = self._clocked, (seconds, batches)
+        made = batches - batches_before
+        return (seconds - seconds_before) / made if made > 0 else 0.0
+
+    @property
+    def waits_for_epochs(self) -> bool:
+        """Whether settings change between epochs only."""
+        return not self._control.live
 
     def renewed(self, tap: _Tap) -> None:
         """An epoch begins: its first batches wait for workers and queues."""
@@ -503,14 +545,14 @@ class _Tap:
             "_aside",
             "_receives_ns",
         ),
-        *("setting", "over", "counting"),
+        *("setting", "over", "counting", "begun"),
     )
 
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
         self._tuner, self.setting, self._draws = tuner, setting, watching
         self._aside = watching  # whether the next batch is looked at in some other way
         self._receives_ns: deque[int] = deque(maxlen=_RECEIVES)
-        self.over = self.counting = self._fresh = False
+        self.over = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
         self._ask = Ask(setting, 0, 1, 0.0)
         self.begin(self._ask)
@@ -557,6 +599,7 @@ class _Tap:
             self._skipped,
             self._skipped_ns / _NS,
             receive_s=min(self._receives_ns, default=0) / _NS,
+            fetch_s=self._tuner.fetch_s(),
         )
 
     def __call__(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
@@ -565,9 +608,9 @@ class _Tap:
             return advance(iterator)
         clock = time.perf_counter_ns
         asked_ns = clock()
-        if self._aside:
-            return self._looked_at(advance, iterator)
         try:
+            if self._aside:
+                return self._looked_at(advance, iterator)
             batch = advance(iterator)
         except StopIteration:
             self._ended(iterator)
@@ -607,15 +650,17 @@ class _Tap:
         self._last_ns = time.perf_counter_ns()
 
     def _ended(self, iterator: Any) -> None:
-        """The epoch is over: what isn't full is no window, unless the epoch is one."""
-        if self._tuner.whole_epochs and self._count > self._left:
+        """The epoch is over: where settings wait for that, what isn't full is a window, too."""
+        enough = self._count > self._left if self._tuner.whole_epochs else self._left <= 0
+        if self.counting and enough and self._tuner.waits_for_epochs:
             kept = internals.persists(iterator)
             self._tuner.seen(self, iterator if kept else None, None)
         self._tuner.leave_turn()
         self.counting = False
 
     def renew(self) -> None:
-        """The iterator begins another epoch, with the workers that it has."""
+        """The iterator begins an epoch, with the workers that it has."""
+        self.begun = True
         self._last_ns = time.perf_counter_ns()
         self._tuner.renewed(self)
 

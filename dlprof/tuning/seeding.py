@@ -1,11 +1,12 @@
-"""One random stream a batch: the same augmentations whichever worker makes it, or none."""
+"""What workers do beside fetching: seed each batch, whoever makes it, and clock what it takes."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
+import os
 import random
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,23 +16,33 @@ from dlprof.internals import set_create_fetcher
 _MOST = 2**32  # numpy's seeds
 
 
-class SeedingInit:
-    """A ``worker_init_fn`` that calls the user's, and has the worker seed each batch.
+class ClockedInit:
+    """A ``worker_init_fn`` that calls the user's, and has the worker clock each batch.
 
     Args:
         init: The user's; ``None`` for none.
+        clock: Shared with the main process: seconds and batches of each worker.
+        seeds: Whether each batch is seeded, too.
+        parent: The process that starts workers; 0 where a server does.
     """
 
-    def __init__(self, init: Callable[[int], object] | None) -> None:
-        self._init = init
+    def __init__(
+        self, init: Callable[[int], object] | None, clock: Any, *, seeds: bool, parent: int
+    ) -> None:
+        self._init, self._clock, self._seeds, self._parent = init, clock, seeds, parent
 
     def __call__(self, worker_id: int) -> None:
         """Called in each worker, before it makes its fetcher."""
         if self._init is not None:
             self._init(worker_id)
 
-        def create(*given: Any, **options: Any) -> SeededFetcher:
-            return SeededFetcher(before(*given, **options))
+        def create(*given: Any, **options: Any) -> Any:
+            if self._parent not in {0, os.getppid()}:
+                os._exit(1)  # it was killed, and torch would watch whoever is the parent by now
+            fetcher = before(*given, **options)
+            seeded = SeededFetcher(fetcher) if self._seeds else fetcher
+            known = 2 * worker_id < len(self._clock)
+            return ClockedFetcher(seeded, self._clock, 2 * worker_id) if known else seeded
 
         before = set_create_fetcher(create)
 
@@ -51,9 +62,36 @@ class SeededFetcher:
     def fetch(self, seeded: tuple[int, Any]) -> Any:
         """Fetch a batch by a random stream of its own."""
         seed, indices = seeded
-        with _kept_streams() if self._dlprof_keep else contextlib.nullcontext():
+        back = rewinder() if self._dlprof_keep else _stay
+        try:
             _seed_all(seed)
             return self._dlprof_fetcher.fetch(indices)
+        finally:
+            back()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dlprof_fetcher, name)
+
+
+class ClockedFetcher:
+    """A fetcher of torch's that adds up what batches take.
+
+    Args:
+        fetcher: Torch's, or one around it.
+        clock: Where it adds.
+        place: Of this worker's seconds; its batches follow.
+    """
+
+    def __init__(self, fetcher: Any, clock: Any, place: int) -> None:
+        self._dlprof_fetcher, self._dlprof_clock, self._dlprof_place = fetcher, clock, place
+
+    def fetch(self, indices: Any) -> Any:
+        """Fetch a batch."""
+        began_s = time.perf_counter()
+        batch = self._dlprof_fetcher.fetch(indices)
+        self._dlprof_clock[self._dlprof_place] += time.perf_counter() - began_s
+        self._dlprof_clock[self._dlprof_place + 1] += 1
+        return batch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dlprof_fetcher, name)
@@ -80,18 +118,26 @@ def _seed_all(seed: int) -> None:
         numpy.random.seed(seed % _MOST)
 
 
-@contextlib.contextmanager
-def _kept_streams() -> Iterator[None]:
+def rewinder(generator: torch.Generator | None = None) -> Callable[[], None]:
+    """What has this process's random numbers, and a generator's, go on from where they are now."""
     numpy = _numpy()
     python, of_torch = random.getstate(), torch.get_rng_state()
     of_numpy = None if numpy is None else numpy.random.get_state()
-    try:
-        yield
-    finally:
+    of_generator = None if generator is None else generator.get_state()
+
+    def back() -> None:
         random.setstate(python)
         torch.set_rng_state(of_torch)
         if numpy is not None:
             numpy.random.set_state(of_numpy)
+        if generator is not None and of_generator is not None:
+            generator.set_state(of_generator)
+
+    return back
+
+
+def _stay() -> None:
+    """A worker's random numbers are its own."""
 
 
 def _numpy() -> Any:

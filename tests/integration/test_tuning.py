@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import itertools
 import json
@@ -26,7 +27,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 
 import dlprof
 from dlprof import internals
-from dlprof.integrations import callbacks
+from dlprof.integrations import callbacks, loggers
+from dlprof.tuning import control
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.budget import Node
 from dlprof.tuning.control import Ask, Control, Setting, Window
@@ -172,6 +174,51 @@ def test_the_workers_of_an_iterable_change_between_epochs_if_asked(scripted: Non
         assert sum(len(batch) for batch in batches) > 0
         assert internals.started_workers(batches) == seen[-1]
     assert len(set(seen)) > 1
+
+
+class Sparing(Scripted):
+    """Spares all workers from the second epoch on."""
+
+    settings = (Setting(0, 0),)
+
+
+def test_without_workers_samples_and_the_trainings_random_numbers_are_as_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def drawn(made: Any) -> tuple[list[Any], float, float]:
+        torch.manual_seed(3)
+        random.seed(3)
+        return [numbers(made) for _ in range(3)], random.random(), float(torch.rand(()))
+
+    options: dict[str, Any] = {"shuffle": True, "generator": None}
+    plain = drawn(loader(Numbers(), **options))
+    monkeypatch.setattr(tuned, "Control", Sparing)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing: Any = dlprof.tune(loader(Numbers(), **options), max_workers=4)
+    assert drawn(changing) == plain
+    batches = iter(changing)
+    assert not internals.workers_of(batches)
+    first, second = (next(batches)[:, 1:].flatten().tolist() for _ in range(2))
+    assert not set(first) & set(second)
+    assert changing.tuning.off == ""
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_clock_what_a_batch_takes(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    seen: list[float] = []
+
+    class Looking(Scripted):
+        def look(self, window: Window) -> Ask:
+            seen.append(window.fetch_s)
+            return Ask(Setting(3, 2), 0, 4, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Looking)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    made = loader(Waiting(), shuffle=False, multiprocessing_context=method)
+    list(itertools.islice(dlprof.tune(made), 20))
+    assert all(each >= 4 * 0.004 for each in seen if each)
+    assert len([each for each in seen if each]) >= 3
+    assert made.worker_init_fn is None
 
 
 def augmented(**options: Any) -> list[list[list[list[float]]]]:
@@ -444,6 +491,13 @@ def test_nothing_is_started_that_the_budget_refuses(
     assert "above max_ram" in Wanting.refusals[0]
 
 
+class Early(Scripted):
+    """Begins with other settings than the loader's."""
+
+    def begin(self) -> Ask:
+        return super().begin()._replace(setting=Setting(3, 4))
+
+
 class Stubborn(DataLoader[Any]):
     """Lets nobody change how many batches it prefetches."""
 
@@ -454,14 +508,72 @@ class Stubborn(DataLoader[Any]):
 
 
 def test_a_loader_that_refuses_a_setting_loads_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Early(Scripted):
-        def begin(self) -> Ask:
-            return Ask(Setting(3, 4), 0, 2, 0.0)
-
     monkeypatch.setattr(tuned, "Control", Early)
     changing: Any = dlprof.tune(Stubborn(Numbers(), batch_size=4, num_workers=2))
     assert numbers(changing) == numbers(loader(Numbers()))
     assert "could not be started" in changing.tuning.off
+
+
+def test_what_is_started_again_draws_what_is_drawn_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third worker can't be started: the loader goes on with its own two."""
+
+    def drawn(made: Any) -> tuple[Any, float]:
+        torch.manual_seed(11)
+        return [batch.tolist() for batch in made], float(torch.rand(()))
+
+    options: dict[str, Any] = {"shuffle": True, "generator": None}
+    plain = drawn(loader(Numbers(), **options))
+    monkeypatch.setattr(tuned, "Control", Early)
+    queue, made = torch.multiprocessing.Queue, itertools.count(1)
+
+    def failing(*given: Any, **named: Any) -> Any:
+        if next(made) == 4:
+            raise OSError(errno.ENOMEM, "no memory")
+        return queue(*given, **named)
+
+    monkeypatch.setattr(torch.multiprocessing, "Queue", failing)
+    changing: Any = dlprof.tune(loader(Numbers(), **options))
+    assert drawn(changing) == plain
+    assert "no memory" in changing.tuning.off
+    assert next(made) > 6
+
+
+class Refusing(Sampler[int]):
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.asked += 1
+        raise LookupError("no order")
+        yield 0
+
+    def __len__(self) -> int:
+        return LENGTH
+
+
+def test_a_sampler_that_fails_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "Control", Early)
+    plain, changing = (loader(Numbers(), sampler=Refusing(), shuffle=False) for _ in range(2))
+    dlprof.tune(changing)
+    for made in (plain, changing):
+        with pytest.raises(LookupError):
+            iter(made)
+    assert changing.sampler.asked == plain.sampler.asked  # type: ignore[attr-defined] # both count
+    assert not changing.tuning.off  # type: ignore[attr-defined] # it has one now
+
+
+def test_an_epoch_that_ends_in_its_first_batches_lets_other_ranks_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[Any] = []
+
+    def leave_turn(tuner: Any) -> None:
+        left.append(tuner)
+
+    monkeypatch.setattr(tuned._Tuner, "leave_turn", leave_turn)
+    changing = dlprof.tune(loader(Numbers(8, draws=False), num_workers=0), max_workers=4)
+    assert len(numbers(changing)) == 2
+    assert len(left) == 1
 
 
 @pytest.mark.parametrize(("options", "most"), [({}, 2), ({"max_workers": 4}, 4)])
@@ -507,6 +619,24 @@ def test_what_was_tried_is_a_table(scripted: None) -> None:
     assert "<pre>" in made.tuning._repr_html_()
 
 
+def test_what_it_has_is_logged_beside_the_wait(scripted: None, tmp_path: Path) -> None:
+    logged: list[dict[str, float]] = []
+    metrics = loggers.prometheus(tmp_path / "dlprof.prom")
+
+    def log(values: dict[str, float]) -> None:
+        logged.append(values)
+        metrics(values)
+
+    list(dlprof.watch(dlprof.tune(loader()), log=log, every=8))
+    assert logged[-1]["dlprof/num_workers"] == 2.0
+    assert logged[-1]["dlprof/prefetch_factor"] == 2.0
+    assert logged[-1]["dlprof/changes"] == 0.0
+    assert 'dlprof_workers{loader="loader",rank="0"} 2.0' in (tmp_path / "dlprof.prom").read_text()
+    list(dlprof.watch(loader(), log=log, every=8))
+    assert "dlprof/num_workers" not in logged[-1]
+    assert "dlprof_workers" not in (tmp_path / "dlprof.prom").read_text()
+
+
 class Waiting(Dataset[int]):
     def __len__(self) -> int:
         return 1 << 30
@@ -528,6 +658,30 @@ def test_a_real_loader_that_waits_gets_more_workers() -> None:
     assert first.kept
     assert first.speedup.low > 1
     assert "kept" in str(made.tuning)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_short_epochs_get_workers_between_them(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Epochs of well under a second, none of which is long enough to try anything in."""
+    monkeypatch.setattr(control, "_EDGE_STAY_S", 1.0)
+
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(0.004)
+            return super().__getitem__(index)
+
+    made: Any = dlprof.tune(
+        loader(Slow(80, draws=False), num_workers=workers, shuffle=False), max_workers=4
+    )
+    until = time.monotonic() + 120
+    while made.tuning.kwargs["num_workers"] == workers and time.monotonic() < until:
+        assert [number for batch in numbers(made) for number in batch] == [*map(float, range(80))]
+    assert made.tuning.kwargs["num_workers"] > workers
+    assert made.num_workers == workers
+    batches = iter(made)
+    assert internals.started_workers(batches) > workers
 
 
 def test_callbacks_tune_if_asked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import sys
 import types
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.data._utils.signal_handling as torch_signals
 import torch.utils.data._utils.worker as torch_worker
+import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import DataLoader
 
 from dlprof import internals
@@ -116,3 +119,116 @@ def test_workers_that_are_threads_are_no_processes() -> None:
         types.SimpleNamespace(worker_method="thread", num_workers=0)
     )
     assert not internals.works_in_threads(types.SimpleNamespace(num_workers=2))
+
+
+class Iterator26:
+    """What tuning meets of an iterator with workers of torch 2.6; later ones count tasks, too.
+
+    Written by hand, by what pytorch's history shows of these versions.
+    """
+
+    def __init__(self, workers: int, length: int) -> None:
+        self.handed_out: list[tuple[int, int]] = []
+        self._index_queues: list[Any] = [None] * workers
+        self._workers: list[Any] = [types.SimpleNamespace(pid=each) for each in range(workers)]
+        self._workers_status = [True] * workers
+        self._workers_done_event = self._worker_result_queue = None
+        self._worker_queue_idx_cycle = itertools.cycle(range(workers))
+        self._worker_init_fn = self._collate_fn = self._dataset = self._dataset_kind = None
+        self._worker_pids_set = self._auto_collation = True
+        self._task_info: dict[int, tuple[int]] = {}
+        self._tasks_outstanding = self._send_idx = self._base_seed = 0
+        self._prefetch_factor, self._num_workers = 2, workers
+        self._drop_last = self._persistent_workers = False
+        self._shared_seed = None
+        self._sampler_iter = iter(range(length))
+
+    def __next__(self) -> int:
+        """The batch that was ordered first comes, and its place is filled."""
+        number = min(self._task_info)
+        del self._task_info[number]
+        self._tasks_outstanding -= 1
+        self._try_put_index()
+        return number
+
+    def _next_index(self) -> int:
+        return next(self._sampler_iter)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
+        """Begin an epoch."""
+
+    def _try_put_index(self) -> None:
+        assert self._tasks_outstanding < self._prefetch_factor * self._num_workers
+        worker = next(self._worker_queue_idx_cycle)
+        self._task_info[self._send_idx] = (worker,)
+        self.handed_out.append((worker, self._next_index()))
+        self._tasks_outstanding += 1
+        self._send_idx += 1
+
+
+class Iterator27(Iterator26):
+    """From torch 2.7 on."""
+
+    def __init__(self, workers: int, length: int) -> None:
+        super().__init__(workers, length)
+        self._workers_num_tasks = [0] * workers
+
+
+class Context:
+    """Starts nothing."""
+
+    def __init__(self) -> None:
+        self.started: list[Any] = []
+
+    def Queue(self) -> Any:  # noqa: N802 - as multiprocessing names it
+        return types.SimpleNamespace(cancel_join_thread=lambda: None)
+
+    def Process(self, **given: Any) -> Any:  # noqa: N802 - the same
+        self.started.append(given)
+        return types.SimpleNamespace(pid=100 + len(self.started), start=lambda: None)
+
+
+@pytest.mark.parametrize("shape", [Iterator26, Iterator27])
+def test_iterators_of_each_torch_are_steered_and_given_workers(
+    monkeypatch: pytest.MonkeyPatch, shape: type[Iterator26]
+) -> None:
+    pids: list[Any] = []
+    monkeypatch.setattr(
+        torch_signals, "_set_worker_pids", lambda _, known: pids.append(tuple(known))
+    )
+    monkeypatch.setattr(torch_signals, "_remove_worker_pids", lambda _: None)
+    monkeypatch.setattr(torch_loader, "_MultiProcessingDataLoaderIter", shape)
+    kind: Any = shape
+    iterator: Any = object.__new__(internals._tuned_class(kind))
+    vars(iterator).update(_dlprof_live=internals._Live(2, 4), _dlprof_epoch=0, _dlprof_seeded=False)
+    vars(iterator)["_dlprof_tap"] = lambda advance, this: advance(this)
+    shape.__init__(iterator, 2, 40)
+    assert internals.unsteerable(iterator) == ""
+    iterator._try_put_index()
+    assert [worker for worker, _ in iterator.handed_out] == [0, 1, 0, 1]
+    came = [next(iterator) for _ in range(4)]
+    context = Context()
+    for _ in range(2):
+        internals.start_worker(iterator, context)
+    assert internals.started_workers(iterator) == 4
+    assert pids[-1] == (0, 1, 101, 102)
+    arguments = [each["args"][10:12] for each in context.started]  # its number, and of how many
+    assert arguments == [(2, 3), (3, 4)]
+    internals.steer(iterator, 4, 2)
+    came += [next(iterator) for _ in range(8)]
+    assert {worker for worker, _ in iterator.handed_out[-4:]} == {0, 1, 2, 3}
+    internals.steer(iterator, 1, 1)
+    handed_out = len(iterator.handed_out)
+    came += [next(iterator) for _ in range(12)]
+    assert {worker for worker, _ in iterator.handed_out[handed_out:]} == {0}
+    assert came == list(range(24))
+    assert [index for _, index in iterator.handed_out] == list(range(len(iterator.handed_out)))
+    del iterator._task_info
+    assert "has no _task_info, by which workers are added" in internals.unsteerable(iterator)
+
+
+def test_workers_that_are_started_otherwise_are_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader: Any = DataLoader([*range(8)], num_workers=1)  # type: ignore[arg-type] # a list is indexed, too
+    assert internals.untunable(loader) == ""
+    monkeypatch.setattr(torch_worker, "_worker_loop", lambda *_: None)
+    assert "starts workers with other arguments" in internals.untunable(loader)

@@ -107,6 +107,81 @@ def fed(control: Control, waited_s: Any, windows: int, refuses: Any = None) -> s
     return asked
 
 
+def epochs(control: Control, waited_s: Any, count: int, **figures: Any) -> list[Setting]:
+    """The settings of so many epochs of 12 windows; a batch waits as a rule says."""
+    ask, had = control.begin(), []
+    for epoch in range(count):
+        setting = ask.setting
+        had.append(setting)
+        for _ in range(12):
+            if ask.setting.workers == setting.workers:  # a depth comes at once
+                setting = ask.setting
+            waited = waited_s(setting, epoch)
+            batches = max(ask.batches, round(ask.seconds / (waited + 0.01)))
+            seen = Window(setting, batches, batches * waited, batches * 0.01)
+            ask = control.look(seen._replace(**figures) if setting.workers else seen)
+    return had
+
+
+def test_the_next_epoch_has_the_workers_that_the_wait_calls_for() -> None:
+    control = Control(START, 16, live=False)
+    had = epochs(control, lambda setting, _: max(0.0, 0.08 / setting.workers - 0.01), 4)
+    assert had[0] == START
+    assert set(had[1:]) == {Setting(9, 2)}
+    (change,) = control.changes
+    assert change.kept
+    assert control.resting
+
+
+def test_between_settings_that_bring_nothing_no_epoch_goes_back() -> None:
+    control = Control(START, 16, live=False)
+    had = epochs(control, lambda *_: 0.02, 4)
+    assert had[1].workers > 2
+    assert had[2] in {Setting(2, 8), START}
+    assert had[3] == START
+    assert Setting(2, 8) in {each.after for each in control.changes}
+    assert not any(each.kept for each in control.changes)
+    assert control.settled_s is not None
+
+
+def test_what_came_with_other_processes_is_not_held_against_a_setting() -> None:
+    """They come with the epoch that tries more workers: these look slower than they are."""
+    control = Control(START, 16, live=False)
+    had = epochs(
+        control, lambda setting, epoch: (0.06 / setting.workers + 0.005) * (4 if epoch else 1), 7
+    )
+    assert had[1].workers > 2
+    assert not control.changes[0].kept
+    assert control.kept.workers > 2
+
+
+def test_workers_are_not_given_back_where_they_would_be_missed_for_an_epoch() -> None:
+    control = Control(Setting(12, 2), 16, live=False)
+    assert epochs(control, lambda *_: 0.0, 3, fetch_s=0.03) == 3 * [Setting(12, 2)]
+    assert control.resting
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(("alone_s", "kept"), [(0.001, True), (0.02, False)])
+def test_without_workers_where_fetching_costs_less_than_receiving(
+    *,
+    live: bool,
+    alone_s: float,
+    kept: bool,
+) -> None:
+    control = Control(START, 16, live=live, changes_workers=not live, spares_workers=True)
+
+    def waited_s(setting: Setting, _epoch: int) -> float:
+        return 0.002 if setting.workers else alone_s
+
+    had = epochs(control, waited_s, 5, fetch_s=0.0005, receive_s=0.002)
+    assert had[0] == START
+    assert had[1] == Setting(0, 0)
+    assert had[2:] == 3 * [Setting(0, 0) if kept else START]
+    assert control.changes[0].kept is kept
+    assert len(control.changes) == 1
+
+
 def test_what_is_refused_is_noted_and_not_tried() -> None:
     control = Control(START, 16)
     fed(control, lambda setting: 0.05 / setting.workers, 200, lambda _: "the budget")

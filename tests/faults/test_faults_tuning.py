@@ -1,0 +1,196 @@
+"""A loader that changes with nearly every batch is struck at random: nothing is lost or left."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import dlprof
+from dlprof.tuning import loader as tuned
+from dlprof.tuning.control import Ask, Control, Setting, Window
+
+BATCHES, BATCH, EPOCHS = 40, 4, 3
+STRIKES = 40
+PATIENCE_S = 60.0
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is put there
+KINDS = ("exception", "worker killed", "Ctrl-C", "Ctrl-C to all", "training killed")
+
+Epoch = list[list[float]]
+
+
+class Restless(Control):
+    """Has another setting after every batch or two."""
+
+    chance = random.Random(0)
+
+    def begin(self) -> Ask:
+        return Ask(self.kept, 0, 1, 0.0)
+
+    def look(self, window: Window) -> Ask:
+        del window
+        setting = Setting(self.chance.randint(1, 6), self.chance.randint(1, 3))
+        return Ask(setting, self.chance.randint(0, 1), 1, 0.0)
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Each sample is its number; one of them may be one that can't be had."""
+
+    def __init__(self, bad: int | None) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return BATCHES * BATCH
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.001)
+        if index == self.bad:
+            raise KeyError(index)
+        return torch.tensor(float(index))
+
+
+def whole_epoch(bad: int | None = None) -> Epoch:
+    starts = range(0, BATCHES * BATCH, BATCH)
+    batches = [[float(start + each) for each in range(BATCH)] for start in starts]
+    return [batch for batch in batches if bad not in batch]
+
+
+def train(reports: Connection, bad: int | None, seed: int) -> None:
+    """A training that waits for an answer to each batch, so that it is struck on its way."""
+    os.setsid()
+    torch.set_num_threads(1)
+    Restless.chance = random.Random(seed)
+    vars(tuned).update(Control=Restless, _SHORT_EPOCH=0)  # of this process
+    options: dict[str, Any] = {"persistent_workers": seed % 2 == 1}
+    made: Any = DataLoader(Numbers(bad), batch_size=BATCH, num_workers=2, **options)
+    dlprof.tune(made, max_workers=6, reseed="batch" if seed % 3 == 0 else None)
+    said = "done"
+    try:
+        for epoch in range(EPOCHS):
+            batches = iter(made)
+            while True:
+                try:
+                    batch = next(batches).tolist()
+                except KeyError:
+                    continue  # as a loop may that leaves out what can't be had
+                except StopIteration:
+                    break
+                reports.send((epoch, batch))
+                reports.recv()
+    except (KeyboardInterrupt, RuntimeError, OSError, EOFError) as error:
+        said = f"{type(error).__name__}: {error}"
+    reports.send((said, made.tuning.off))
+
+
+def processes_of(session: int) -> list[psutil.Process]:
+    """The living processes of a session."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            if os.getsid(process.pid) == session and not ended:
+                found.append(process)
+    return found
+
+
+def strike(kind: str, training: int, chance: random.Random) -> None:
+    time.sleep(chance.uniform(0.0, 0.005))
+    if kind == "worker killed":
+        workers = [each for each in processes_of(training) if each.pid != training]
+        if workers:  # else the epoch is over
+            chance.choice(workers).kill()
+    elif kind == "Ctrl-C":
+        os.kill(training, signal.SIGINT)
+    elif kind == "Ctrl-C to all":
+        os.killpg(training, signal.SIGINT)
+    elif kind == "training killed":
+        os.kill(training, signal.SIGKILL)
+
+
+def leaked() -> set[str]:
+    """Files of torch's in shared memory whose processes are gone."""
+    pids = {each.name: each.name.split("_")[1] for each in SHARED_MEMORY.glob("torch_*")}
+    owners = {name: int(pid) for name, pid in pids.items() if pid.isdecimal()}
+    return {name for name, pid in owners.items() if not psutil.pid_exists(pid)}
+
+
+def struck(kind: str, seed: int) -> tuple[list[Epoch], tuple[str, str] | None]:
+    """The epochs of a training, and what it said at its end if it could."""
+    chance = random.Random(f"{kind} {seed}")
+    bad = chance.randrange(BATCHES * BATCH) if kind == "exception" else None
+    strike_at = chance.randrange(1, BATCHES * EPOCHS - 2)
+    mine, its = multiprocessing.Pipe()
+    context = multiprocessing.get_context("fork")
+    training = context.Process(target=train, args=(its, bad, seed))
+    training.start()
+    its.close()
+    assert training.pid is not None
+    epochs: list[Epoch] = [[] for _ in range(EPOCHS)]
+    ended = None
+    with contextlib.suppress(EOFError, OSError):
+        for count in itertools.count():
+            assert mine.poll(PATIENCE_S), "it hangs"
+            first, second = mine.recv()
+            if isinstance(first, str):
+                ended = first, second
+                break
+            epochs[first].append(second)
+            mine.send(None)
+            if count == strike_at:
+                strike(kind, training.pid, chance)
+    training.join(PATIENCE_S)
+    assert training.exitcode is not None, "it doesn't end"
+    until = time.monotonic() + PATIENCE_S
+    while (left := processes_of(training.pid)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+    whole = whole_epoch(bad)
+    for number, epoch in enumerate(epochs):
+        later = any(epochs[number + 1 :])
+        assert epoch == (whole if later else whole[: len(epoch)])
+    return epochs, ended
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_shared_memory() -> Iterator[None]:
+    before = leaked()
+    yield
+    until = time.monotonic() + PATIENCE_S
+    while leaked() - before and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not leaked() - before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "seeds", [range(1), pytest.param(range(1, STRIKES), marks=pytest.mark.slow)], ids=["1", "all"]
+)
+def test_nothing_is_lost_or_left_whatever_happens_while_it_changes(kind: str, seeds: range) -> None:
+    for seed in seeds:
+        epochs, ended = struck(kind, seed)
+        complete = epochs[-1] == whole_epoch()
+        if kind == "training killed":
+            assert ended is None
+            continue
+        assert ended is not None
+        said, off = ended
+        assert off == ""
+        if kind == "exception":
+            assert said == "done"
+            assert [len(epoch) for epoch in epochs] == [BATCHES - 1] * EPOCHS
+        elif not complete:
+            interrupted = said.startswith("KeyboardInterrupt")
+            assert interrupted is (kind == "Ctrl-C") or kind == "Ctrl-C to all"
