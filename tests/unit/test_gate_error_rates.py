@@ -85,6 +85,7 @@ def test_goals_are_held_cell_by_cell(bench: Any) -> None:
             sessions=100,
             verdicts=verdicts,
             quads=10,
+            most_quads=20,
         )
 
     good = [cell(bench.NONE, **{"pass": 100}), cell(bench.UNIFORM, fail=99, inconclusive=1)]
