@@ -77,22 +77,31 @@ def train(reports: Connection, bad: int | None, seed: int) -> None:
     options: dict[str, Any] = {"persistent_workers": seed % 2 == 1}
     made: Any = DataLoader(Numbers(bad), batch_size=BATCH, num_workers=2, **options)
     dlprof.tune(made, max_workers=6, reseed="batch" if seed % 3 == 0 else None)
-    said = "done"
-    try:
-        for epoch in range(EPOCHS):
-            batches = iter(made)
-            while True:
-                try:
-                    batch = next(batches).tolist()
-                except KeyError:
-                    continue  # as a loop may that leaves out what can't be had
-                except StopIteration:
-                    break
-                reports.send((epoch, batch))
-                reports.recv()
-    except (KeyboardInterrupt, RuntimeError, OSError, EOFError) as error:
-        said = f"{type(error).__name__}: {error}"
-    reports.send((said, made.tuning.off))
+    errors: list[str] = []
+    reported = False
+    while not reported:  # a worker's end may strike once more while the first error is reported
+        try:
+            if not errors:
+                load(made, reports)
+            reports.send((errors[0] if errors else "done", made.tuning.off))
+            reported = True
+        except (KeyboardInterrupt, RuntimeError, OSError, EOFError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+
+
+def load(loader: Any, reports: Connection) -> None:
+    """Report each batch, and wait for an answer to it."""
+    for epoch in range(EPOCHS):
+        batches = iter(loader)
+        while True:
+            try:
+                batch = next(batches).tolist()
+            except KeyError:
+                continue  # as a loop may that leaves out what can't be had
+            except StopIteration:
+                break
+            reports.send((epoch, batch))
+            reports.recv()
 
 
 def processes_of(session: int) -> list[psutil.Process]:
