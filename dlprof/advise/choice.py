@@ -309,7 +309,7 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
         f"it was calibrated on {mine.hostname}, and nothing was measured on {other.hostname}": (
             there.extrapolated
         ),
-        f"its rate may be {percent(lower)} lower: calibrate for longer": lower > USELESS,
+        f"its rate may be {percent(lower)} lower: measure for longer": lower > USELESS,
         "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
     }
     cores = known.available_cores if known is not None else None

@@ -31,6 +31,7 @@ from dlprof.report.labels import (
     IN_TRIALS,
     Rated,
     cores_text,
+    default_named,
     gain_text,
     interval_text,
     percent_text,
@@ -155,13 +156,13 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     default = Config(batch_size=pick.batch_size)
     compared = [] if present in {None, pick} else [(present, "your settings")]
     if default not in {pick, present}:
-        compared.append((default, "PyTorch's default"))
+        compared.append((default, default_named(pick)))
     said: dict[str, list[str]] = {}
     for config, name in compared:
         if config in rates:
             said.setdefault(gain_text(rates[config].ratio.inverse, "{}"), []).append(name)
     if said:
-        gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
+        gains = "; ".join(text.format(" and ".join(names)) for text, names in said.items())
         wide = next(rates[config].ratio.is_wide for config, _ in compared if config in rates)
         if not wide or advice.basis == "predicted":
             return gains
@@ -172,10 +173,10 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
-        nothing = "" if others else ": dlprof sweep measures other settings"
+        nothing = "" if others else ": nothing else was measured (dlprof sweep does)"
         return f"not known{nothing}; {rate}"
-    name = "your settings" if pick == present else "PyTorch's default"
-    return f"none to be found: {name} give {rate}".replace("default give", "default gives")
+    name = "your settings give" if pick == present else f"{default_named(pick)} gives"
+    return f"none to be found: {name} {rate}"
 
 
 def _wait(advice: Recommendation) -> str:
