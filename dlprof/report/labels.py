@@ -65,7 +65,7 @@ def gain_text(gain: Estimate, over: str = "") -> str:
     if gain.is_wide:
         if gain.low > 1:
             return f"at least {end_text(gain.low)}x{behind} (95%)"
-        return f"no measurable gain{behind} ({interval}): too noisy to say"
+        return f"no measurable gain{behind}: too noisy to say ({interval})"
     if gain.low <= 1 <= gain.high:
         return f"no measurable gain{behind} ({ratio_text(gain.value)}, {interval})"
     return f"{ratio_text(gain.value)}{behind} ({interval})"

@@ -162,14 +162,14 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         if config in rates:
             said.setdefault(gain_text(rates[config].ratio.inverse, "{}"), []).append(name)
     if said:
-        gains = "; ".join(text.format(" and ".join(names)) for text, names in said.items())
+        gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
         wide = next(rates[config].ratio.is_wide for config, _ in compared if config in rates)
         if not wide or advice.basis == "predicted":
             return gains
         # Three times as long as it took.
         took_s = run.end.cost_s.total if run.end is not None else 60.0
         again = f"rerun with --budget {max(1, math.ceil(3 * took_s / 60))}m"
-        return f"{gains}{'' if 'too noisy' in gains else '; too noisy for more'} ({again})"
+        return f"{gains}; {again if 'too noisy' in gains else f'too noisy for more ({again})'}"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
