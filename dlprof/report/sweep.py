@@ -123,13 +123,20 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         same = present == pick
         yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
     yield "Recommended", (doc.Styled(pick.text, "strong"), yours)
-    if advice.basis == "predicted":
-        measured, named = run.header.machine.hostname, advice.constraints.machine
-        there = f"for {named} from what was measured on {measured}"
-        here = f"from the costs of batches on {measured}, not measured"
-        yield "Predicted", there if advice.extrapolated and named is not None else here
-    yield "Speed-up", _speed_up(run, advice)
     ranks = tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
+    predicted, limits = advice.basis == "predicted", advice.constraints
+    measured, named = run.header.machine.hostname, limits.machine
+    says = f"from the costs of batches on {measured}"
+    if advice.extrapolated and predicted and named is not None:
+        says = f"for {named} from what was measured on {measured}"
+        limits = dataclasses.replace(limits, machine=None)
+    if ranks:  # which are named there
+        limits = dataclasses.replace(limits, ranks=1)
+    # The step is beside what is waited for it.
+    asked = ", ".join(_asked(limits, step=advice.expected.wait_fraction is None))
+    if predicted:
+        yield "Predicted", f"{says}; for {asked}" if asked else says
+    yield "Speed-up", _speed_up(run, advice)
     yield from ranks
     if advice.expected.wait_fraction is not None:
         yield "Data wait", _wait(advice)
@@ -137,15 +144,8 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     if least is not None and least.config != advice.config:
         yield "In both cases", f"{least.config.text} loses least: {_kept_of(least)}"
     yield certainty(advice)
-    # The step is beside what is waited for it.
-    limits = advice.constraints
-    if advice.extrapolated and advice.basis == "predicted":  # the machine is named above
-        limits = dataclasses.replace(limits, machine=None)
-    if ranks:  # which are named there
-        limits = dataclasses.replace(limits, ranks=1)
-    asked = _asked(limits, step=advice.expected.wait_fraction is None)
-    if words := ", ".join(asked):
-        yield "Asked for", words
+    if asked and not predicted:
+        yield "Asked for", asked
     yield from _shortfall(run)
 
 
