@@ -175,8 +175,15 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
     return low is not None and low <= FED_WAIT_FRACTION and mean <= PERHAPS_FED_WAIT_FRACTION
 
 
-def certify(choice: Choice, run: Run) -> Certificate | None:
+def certify(
+    choice: Choice, run: Run, among: Collection[Config] | None = None
+) -> Certificate | None:
     """The certificate of a choice: how far from the best it may be, at most.
+
+    Args:
+        choice: What was chosen.
+        run: From which.
+        among: What it was asked of; ``None`` for what a sweep predicted.
 
     Returns:
         ``None`` where it is for conditions that nobody measured: another machine, several ranks or
@@ -187,7 +194,7 @@ def certify(choice: Choice, run: Run) -> Certificate | None:
         return None
     measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
     others = {each.key for each in choice.allowed if not each.measured}
-    others |= {each.key for each in unmeasured(situation, run)}
+    others |= {each.key for each in unmeasured(situation, run, among)}
     predicted = sorted(others - {pick})
     if not measured and not predicted:
         return None
@@ -302,7 +309,7 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
         f"it was calibrated on {mine.hostname}, and nothing was measured on {other.hostname}": (
             there.extrapolated
         ),
-        f"its rate may be {percent(lower)} lower: calibrate for longer": lower > USELESS,
+        f"its rate may be {percent(lower)} lower: measure for longer": lower > USELESS,
         "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
     }
     cores = known.available_cores if known is not None else None

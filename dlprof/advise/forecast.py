@@ -386,7 +386,7 @@ def _decided(
         choice, _ = decide(run, situation, among=among)
     except NothingMeasuredError:  # without a trial, the model alone answers
         choice, _ = decide(run, situation, among=[each.config for each in candidates])
-    return choice.pick.config, *judge(choice, run, certify(choice, run))
+    return choice.pick.config, *judge(choice, run, certify(choice, run, among))
 
 
 def _of_trials(seen: Candidate, speeds: Speeds) -> Prediction:

@@ -192,9 +192,9 @@ def decide(
     if not better or not is_calibrated(run):
         return choice, limit_reasons
 
-    found, speeds = candidates_of(run, situation, better)
+    found, speeds = candidates_of(run, situation, {*better, *asked})
     try:
-        within, more_reasons = within_limits(found, situation)
+        within, more_reasons = within_limits([c for c in found if c.config in better], situation)
     except UsageError:  # none of them keeps the limits, as what was measured does
         return choice, limit_reasons
     both = sorted([*allowed, *within], key=lambda each: each.config.cost_key)

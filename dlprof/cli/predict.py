@@ -62,8 +62,9 @@ def predict(
             lambda: views.feed_document(measured, found), lambda: views.feed_report(measured, found)
         )
     else:
-        whole = any(key in given for key in PREDICTED if key != "num_workers")
+        named = [key for key in PREDICTED if key in given]
+        whole = named not in ([], ["num_workers"])
         asked.show(
             lambda: views.forecast_document(measured, found),
-            lambda: views.forecast_report(measured, found, whole=whole),
+            lambda: views.forecast_report(measured, found, whole=whole, named=bool(named)),
         )

@@ -157,15 +157,13 @@ def _doubts(
     if lost := whole - found.batches:
         yield f"{lost} of {whole} batches had figures below 0 or none, and were left out"
     if found.batches < MIN_BATCHES:
-        yield f"only {found.batches} batches were measured: calibrate for longer"
+        yield f"only {found.batches} batches were measured: measure for longer"
     elif found.error is not None and found.error > MAX_ERROR:
-        yield (
-            f"the mean cost of a batch is known to ±{found.error:.0%} only: calibrate for longer"
-        )
+        yield (f"the mean cost of a batch is known to ±{found.error:.0%} only: measure for longer")
     if found.run_queue is not None and found.run_queue > MAX_RUN_QUEUE:
         yield (
             f"run-queue delay was {found.run_queue:.0%} of fetching: the machine was too "
-            "busy to measure what batches cost; calibrate when it is quiet"
+            "busy to measure what batches cost; measure again when it is quiet"
         )
     # Where a batch costs more CPU with more workers, more of them cost more still.
     means: dict[int, list[float]] = {}

@@ -99,9 +99,9 @@ def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
     else:
         # What makes it doubtful is a part of the certainty below.
         said = found.finding is not None and found.finding.doubtful[1:-1] in found.confidence_reason
-        yield from (
-            row for row in answer(found.diagnosis.findings) if not said or row[0] != "Doubt"
-        )
+        wait = None if found.wait_fraction is None else found.wait_fraction.value
+        rows = answer(found.diagnosis.findings, wait)
+        yield from (row for row in rows if not said or row[0] != "Doubt")
     if found.wait_fraction is not None:
         yield "Data wait", _wait(found)
         yield "Workers", _workers(found)

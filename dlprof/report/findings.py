@@ -78,9 +78,11 @@ def answer(
             change += ", if its shards feed as many"
         yield "Fix", change or fix.text
     gain = _gain(finding, names_step=False)  # which the line on the wait has
-    # A share of the time below this is not worth a figure.
-    if not gain and finding.fix is not None and wait is not None and 0.05 <= wait < 1:
-        gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
+    if not gain and finding.fix is not None:
+        if wait is None:
+            gain = "not known"
+        elif 0.05 <= wait < 1:  # a share of the time below this is not worth a figure
+            gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
     yield from _worth(finding, gain)
 
 

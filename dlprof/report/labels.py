@@ -61,14 +61,20 @@ def gain_text(gain: Estimate, over: str = "") -> str:
     behind = f" over {over}" if over else ""
     if gain.low is None or gain.high is None:
         return f"{ratio_text(gain.value)}{behind}"
+    interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
     if gain.is_wide:
         if gain.low > 1:
             return f"at least {end_text(gain.low)}x{behind} (95%)"
-        return f"no measurable gain{behind}: too noisy to say"
-    interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
+        return f"no measurable gain{behind}: too noisy to say ({interval})"
     if gain.low <= 1 <= gain.high:
         return f"no measurable gain{behind} ({ratio_text(gain.value)}, {interval})"
     return f"{ratio_text(gain.value)}{behind} ({interval})"
+
+
+def default_named(config: Config) -> str:
+    """PyTorch's default, which other settings are compared with at their own batch size."""
+    size = "" if config.batch_size is None else f" at batch_size={config.batch_size}"
+    return f"PyTorch's default{size}"
 
 
 def end_text(ratio: float) -> str:

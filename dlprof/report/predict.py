@@ -24,6 +24,7 @@ from dlprof.report.labels import (
     Rated,
     cores_text,
     count_text,
+    default_named,
     gain_text,
     interval_text,
     percent_text,
@@ -62,14 +63,16 @@ def _about(run: Run) -> dict[str, object]:
     return {"run_file": run.path, "target": target, "findings": findings}
 
 
-def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> doc.Document:
-    """The predictions."""
+def forecast_report(
+    run: Run, forecast: Forecast, *, whole: bool = False, named: bool = False
+) -> doc.Document:
+    """The predictions; of settings that were named, the run may recommend others."""
     rows = _shown(forecast, whole=whole)
     return doc.Document(
         title=f"Predicted: {title_of(run)}",
         answer=(
             *first(run),
-            doc.FactList(tuple(_answer(run, forecast))),
+            doc.FactList(tuple(_answer(run, forecast, named=named))),
             *doc.known(
                 rates_chart(
                     [
@@ -96,14 +99,17 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> doc
     )
 
 
-def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
+def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str, doc.Words]]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     yield "Predicted", f"for {where}: {_conditions(forecast)}"
     picked = next((row for row in forecast.rows if row.config == forecast.pick), None)
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
-        yield "Recommended", doc.Styled(picked.config.text, "strong")
+        best = run.recommendation and run.recommendation.config
+        others = named and best not in {None, *(row.config for row in forecast.rows)}
+        among = "  (of those named; of all: dlprof recommend)" if others else ""
+        yield "Recommended", (doc.Styled(picked.config.text, "strong"), doc.Styled(among, "soft"))
         if (better := _perhaps_better(forecast, picked)) is not None:
             if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
             rate = format_rate(_rate(better).value)
@@ -111,7 +117,7 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         if forecast.speedup is not None and picked.config.num_workers:
-            yield "Speed-up", gain_text(forecast.speedup, "PyTorch's default")
+            yield "Speed-up", gain_text(forecast.speedup, default_named(picked.config))
         if (wait := _wait(picked)) is not None:
             text = wait_text(wait, in_trials=picked.measured is not None, step=_step(forecast))
             start = 0.0 if picked.measured else 1.0 - picked.speed / picked.rate
@@ -391,16 +397,14 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
 
 
 def _fed(feed: Feed) -> str:
-    asked, allowed = percent_text(feed.asked_wait_fraction), percent_text(feed.max_wait_fraction)
+    asked = percent_text(feed.asked_wait_fraction)
     wait = f"{percent_text(feed.prediction.wait_fraction)} of the time"
     if feed.max_wait_fraction <= feed.asked_wait_fraction:
         return f"{wait}: fed, as that is less than {asked}"
     beyond = feed.least_wait_fraction > feed.asked_wait_fraction
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
-    return (
-        f"{wait}: {loaders} it below {asked}, as receiving batches alone takes "
-        f"{percent_text(feed.least_wait_fraction)}; {allowed} is allowed here"
-    )
+    least = percent_text(feed.least_wait_fraction)
+    return f"{wait}: {loaders} it below {asked}, as receiving batches alone takes {least}"
 
 
 def _cores_there(feed: Feed) -> str:

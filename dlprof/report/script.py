@@ -95,7 +95,7 @@ def headroom_text(found: Headroom) -> str:
     elif slower.low is not None and slower.low <= 0:
         # A share below this is written as less than 1%.
         high = f" (at most {percent_text(most)})" if most >= 0.005 else ""
-        parts += f", loading doesn't measurably slow it{high}"
+        parts += f", loading doesn't measurably slow the step{high}"
     else:
         parts += f", {percent_text(slower.value)} is the step slowed by loading"
     return f"A perfect loader: {gain_text(found.speedup)}: {parts}"

@@ -31,6 +31,7 @@ from dlprof.report.labels import (
     IN_TRIALS,
     Rated,
     cores_text,
+    default_named,
     gain_text,
     interval_text,
     percent_text,
@@ -122,13 +123,20 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         same = present == pick
         yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
     yield "Recommended", (doc.Styled(pick.text, "strong"), yours)
-    if advice.basis == "predicted":
-        measured, named = run.header.machine.hostname, advice.constraints.machine
-        there = f"for {named} from what was measured on {measured}"
-        here = f"from the costs of batches on {measured}, not measured"
-        yield "Predicted", there if advice.extrapolated and named is not None else here
-    yield "Speed-up", _speed_up(run, advice)
     ranks = tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
+    predicted, limits = advice.basis == "predicted", advice.constraints
+    measured, named = run.header.machine.hostname, limits.machine
+    says = f"from the costs of batches on {measured}"
+    if advice.extrapolated and predicted and named is not None:
+        says = f"for {named} from what was measured on {measured}"
+        limits = dataclasses.replace(limits, machine=None)
+    if ranks:  # which are named there
+        limits = dataclasses.replace(limits, ranks=1)
+    # The step is beside what is waited for it.
+    asked = ", ".join(_asked(limits, step=advice.expected.wait_fraction is None))
+    if predicted:
+        yield "Predicted", f"{says}; for {asked}" if asked else says
+    yield "Speed-up", _speed_up(run, advice)
     yield from ranks
     if advice.expected.wait_fraction is not None:
         yield "Data wait", _wait(advice)
@@ -136,15 +144,8 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     if least is not None and least.config != advice.config:
         yield "In both cases", f"{least.config.text} loses least: {_kept_of(least)}"
     yield certainty(advice)
-    # The step is beside what is waited for it.
-    limits = advice.constraints
-    if advice.extrapolated and advice.basis == "predicted":  # the machine is named above
-        limits = dataclasses.replace(limits, machine=None)
-    if ranks:  # which are named there
-        limits = dataclasses.replace(limits, ranks=1)
-    asked = _asked(limits, step=advice.expected.wait_fraction is None)
-    if words := ", ".join(asked):
-        yield "Asked for", words
+    if asked and not predicted:
+        yield "Asked for", asked
     yield from _shortfall(run)
 
 
@@ -155,7 +156,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     default = Config(batch_size=pick.batch_size)
     compared = [] if present in {None, pick} else [(present, "your settings")]
     if default not in {pick, present}:
-        compared.append((default, "PyTorch's default"))
+        compared.append((default, default_named(pick)))
     said: dict[str, list[str]] = {}
     for config, name in compared:
         if config in rates:
@@ -168,14 +169,14 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         # Three times as long as it took.
         took_s = run.end.cost_s.total if run.end is not None else 60.0
         again = f"rerun with --budget {max(1, math.ceil(3 * took_s / 60))}m"
-        return f"{gains}{'' if 'too noisy' in gains else '; too noisy for more'} ({again})"
+        return f"{gains}; {again if 'too noisy' in gains else f'too noisy for more ({again})'}"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
-        nothing = "" if others else ": dlprof sweep measures other settings"
+        nothing = "" if others else ": nothing else was measured (dlprof sweep does)"
         return f"not known{nothing}; {rate}"
-    name = "your settings" if pick == present else "PyTorch's default"
-    return f"none to be found: {name} give {rate}".replace("default give", "default gives")
+    name = "your settings give" if pick == present else f"{default_named(pick)} gives"
+    return f"none to be found: {name} {rate}"
 
 
 def _wait(advice: Recommendation) -> str:

@@ -53,7 +53,7 @@ def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
     yield from _pinning(found)
     for device in found.devices[:1]:
         yield from _of_device(device, found.batch)
-    if found.together:  # what the device that suffers most keeps of its bandwidth
+    if len(found.together) > 1:  # what the device that suffers most keeps of its bandwidth
         worst = min(found.together, key=lambda each: each.kept)
         kept = f"{percent_text(worst.kept)} of {_speed(worst.alone_bytes_per_s)}"
         least = f"the least of {counted(len(found.together), 'device')}"

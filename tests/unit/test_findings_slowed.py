@@ -152,7 +152,7 @@ def test_the_screen_has_all_of_it_in_the_fields_words() -> None:
         "is the step slowed by loading"
     )
     assert headroom_text(headroom(waiting=0.42, slowed=0.01)).endswith(
-        "loading doesn't measurably slow it (at most 3%)"
+        "loading doesn't measurably slow the step (at most 3%)"
     )
     assert headroom_text(headroom(waiting=0.42, slowed=-0.13)).endswith(
         "42% of a batch's time is waiting for data, but without waits the step itself "

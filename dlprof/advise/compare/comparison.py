@@ -414,12 +414,12 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
         least = ratio.low if ratio.value > 1 else ratio.high
         if not alike and least is not None:
             least_by = percent(abs(least - 1))
-            text = f"B is at least {least_by} {than} than A (95%); too noisy for more"
+            text = f"B is {than} than A, by at least {least_by} (95%): too noisy for more"
         return f"{text} (measure both with a longer --budget)."
     if alike:
         return f"No measurable difference between B and A ({figures})."
     if ratio.value >= at.TWICE:
-        return f"B is {ratio.value:.1f} times as fast as A ({figures})."
+        return f"B is {ratio.value:.2f}x as fast as A ({figures.partition(', ')[2]})."
     return f"B is {percent(abs(ratio.value - 1))} {than} than A ({figures})."
 
 

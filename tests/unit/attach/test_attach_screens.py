@@ -52,6 +52,7 @@ def test_the_answer_is_short_and_complete(name: str) -> None:
     assert found.finding is not None
     assert found.finding.code in text
     assert f"Certainty   {found.confidence}" in text
+    assert ("  Fix " in text) == ("  Speed-up " in text)
     assert lines[-1].strip() == "dlprof run train.py"
     details = "\n".join(_lines(attach_report(found), verbose=True))
     assert details.endswith(text)

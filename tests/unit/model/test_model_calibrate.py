@@ -143,7 +143,7 @@ def test_a_mean_that_is_hardly_known_is_a_doubt() -> None:
     made = fit([explained(0, cpu=cpu)], [])
     assert made.standard_error is not None
     assert made.standard_error > 0.1
-    assert any("calibrate for longer" in doubt for doubt in made.doubts)
+    assert any("measure for longer" in doubt for doubt in made.doubts)
 
 
 def test_a_busy_machine_is_a_doubt() -> None:

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from golden import drawn
 
+from dlprof import api
 from dlprof.advise.compare import compare
 from dlprof.report.compare import comparison_report
+from dlprof.report.predict import forecast_report
+from dlprof.report.sweep import sweep_report
 from dlprof.store import read_run
 
 ROOT = Path(__file__).parents[3]
@@ -30,3 +33,31 @@ def test_the_quota_hides_behind_the_neighbours() -> None:
     a, b = (read_run(EXAMPLES / f"{name}.dlprof.jsonl") for name in ("single-box", "shared-server"))
     parts = {part.code: part.log_ratio.value for part in compare(a, b).parts}
     assert parts["neighbours"] < 5 * parts["quota"] < 0
+
+
+def test_how_sure_it_is_of_named_settings_counts_all_of_them() -> None:
+    run = read_run(EXAMPLES / "why.dlprof.jsonl")
+    of_the_run, named = api.predict(run), api.predict(run, num_workers=range(17))
+    assert of_the_run.confidence_reason.endswith("of the 2 measured settings (95%)")
+    assert named.pick == of_the_run.pick
+    assert named.confidence == "low"
+    assert named.confidence_reason.endswith(f"of the best of {len(named.rows)} settings (95%)")
+
+
+def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
+    run = read_run(EXAMPLES / "loader.dlprof.jsonl")
+    found = api.predict(run, num_workers=range(17))
+    assert run.recommendation is not None
+    assert run.recommendation.config not in {row.config for row in found.rows}
+    hint = "(of those named; of all: dlprof recommend)"
+    assert hint in drawn(forecast_report(run, found, named=True), 80)
+    assert hint not in drawn(forecast_report(run, found), 80)
+
+
+def test_the_default_is_one_at_the_same_batch_size() -> None:
+    run = read_run(EXAMPLES / "single-box.dlprof.jsonl")
+    text = " ".join(drawn(sweep_report(run), 80).split())
+    assert (
+        "no measurable gain over PyTorch's default at batch_size=8: too noisy to say "
+        "(95% CI 0.85-6.1); rerun with --budget 1m"
+    ) in text

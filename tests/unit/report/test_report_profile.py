@@ -199,7 +199,7 @@ def test_gains_say_how_they_are_known() -> None:
         (1.1, 1.2, "1.15x over yours (95% CI 1.10-1.20)"),
         (0.7, 0.9, "0.80x over yours (95% CI 0.70-0.90)"),
         (1.1, 4.0, "at least 1.10x over yours (95%)"),
-        (0.5, 4.0, "no measurable gain over yours: too noisy to say"),
+        (0.5, 4.0, "no measurable gain over yours: too noisy to say (95% CI 0.50-4.0)"),
     ],
 )
 def test_a_gain_that_may_be_none_or_is_too_noisy_is_not_promised(
