@@ -139,7 +139,7 @@ def _surely_slower(ranks: Sequence[RankFigures], rank: int) -> bool:
         return False
     mine = paces.pop(rank)
     usual = sorted(paces, key=lambda each: each.value)[len(paces) // 2]
-    return mine.high is None or usual.low is None or mine.high < usual.low
+    return mine.high is not None and usual.low is not None and mine.high < usual.low
 
 
 def _times(figures: RankFigures, config: Config) -> tuple[float, float, float] | None:

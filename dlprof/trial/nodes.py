@@ -212,12 +212,13 @@ class Nodes:
 
     def _answer(self, link: Link, ends_s: float) -> Message | None:
         while time.monotonic() < ends_s:
+            lost = self._is_lost(link)  # asked first: its last words come before its end
             with contextlib.suppress(queue.Empty):
                 message = link.mail.get(timeout=RELAY_S)
                 if message.get("number") in (self._number, None):
                     return message
                 continue
-            if self._is_lost(link):
+            if lost:
                 return None
         link.close()  # it may do anything by now, and comes back when it is done
         return None
@@ -359,8 +360,8 @@ class Door:
         return list({id(link): link for link in links.values()}.values())
 
     def _stay(self, links: dict[int, Link]) -> None:
-        with contextlib.suppress(OSError):  # it is closed at the end
-            while True:
+        while self._listener.fileno() >= 0:  # it is closed at the end
+            with contextlib.suppress(OSError):  # of one that came, which keeps no other out
                 self._admit(links, known=True)
 
     def _admit(self, links: dict[int, Link], *, known: bool) -> None:

@@ -553,7 +553,7 @@ class Control:
         windows, summed = 0, 0.0
         lately: deque[Window] = deque(maxlen=_REFERENCE)
         while True:
-            spared = self._last is not None and self._spares(self._last)
+            spared = lately and self._spares(lately[-1])  # what is compared is seen first
             asked = NO_WORKERS if spared else self.kept  # from the next epoch on
             window = yield Ask(asked, 0, max(_FEWEST_BATCHES, self.kept.in_flight), _REST_S)
             if window.setting != self.kept:

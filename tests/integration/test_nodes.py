@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from dlprof.errors import UsageError
 from dlprof.records import Run, Trial
 from dlprof.store import read_run
 from dlprof.trial.nodes import Door, Link, Nodes, knock
+from dlprof.trial.protocol import Message, describe_error
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
 
@@ -339,6 +341,48 @@ def test_a_refused_node_hears_why() -> None:
 def test_nobody_at_the_door_is_told_from_silence() -> None:
     with pytest.raises(ConnectionRefusedError):
         knock("127.0.0.1", ports(), HELLO)
+
+
+def test_who_breaks_off_keeps_no_other_out() -> None:
+    among, came = ports(), []
+
+    def refuse(hello: object) -> None:
+        came.append(hello)
+        if len(came) == 2:
+            raise ConnectionAbortedError
+
+    with contextlib.closing(Door(among, "mine", {"welcome": 1}, refuse)) as door:
+        gathers = threading.Thread(target=door.gather, args=[[1], 10.0])
+        gathers.start()
+        first = knock("127.0.0.1", among, HELLO)
+        gathers.join()
+        assert knock("127.0.0.1", among[:1], HELLO) is None
+        again = knock("127.0.0.1", among[:1], HELLO)
+        for found in (first, again):
+            assert found is not None
+            found[0].close()
+
+
+def test_the_last_words_of_a_node_are_heard() -> None:
+    class Ends(Link):
+        """A link whose node answers and ends between two looks."""
+
+        is_open = True
+
+        def get(self, timeout: float) -> Message:
+            del timeout
+            if self.is_open:
+                self.is_open = False
+                raise queue.Empty
+            return {"error": describe_error(UsageError("Too few shards"))}
+
+    link = Ends("two", [1])
+    link.mail = link  # type: ignore[assignment] # what is asked of it is there
+    leader = Nodes(2)
+    leader.links = (link,)
+    leader.order("build", 2)
+    with pytest.raises(UsageError, match="Too few shards"):
+        leader.answers(10.0)
 
 
 def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:

@@ -102,6 +102,8 @@ def test_a_slow_rank_says_what_it_is_slow_for(
     ranks = (usual, dataclasses.replace(usual, rank=1), slow)
     found = trial(config(1), rate, ranks=ranks)
     assert [slow_for(found, rank) for rank in range(3)] == ["", "", cause]
+    unsure = dataclasses.replace(slow, samples_per_s=Estimate(value=rate))
+    assert slow_for(dataclasses.replace(found, ranks=(*ranks[:2], unsure)), 2) == ""
 
 
 def test_a_window_cut_short_says_nothing_of_ranks() -> None:
