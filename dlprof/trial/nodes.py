@@ -174,12 +174,16 @@ class Nodes:
 
         Raises:
             NothingMeasuredError: One was lost, and does not come back.
+            DlprofError: One had ended, and said why.
         """
         if not self.leads:
             return
         among = tuple(link for link in self.links if min(link.ranks) < below)
         ends_s = time.monotonic() + _RETURN_S
         while gone := [link for link in among if not link.is_open]:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    _raise(gone[0].mail.get_nowait())
             if time.monotonic() > ends_s:
                 failure = gone[0].failure()
                 raise NothingMeasuredError(failure.message, hint=failure.hint)
@@ -206,8 +210,7 @@ class Nodes:
         ends_s = time.monotonic() + patience_s + _SPARE_S
         found = [(link, self._answer(link, ends_s)) for link in self._among]
         for _, answer in found:
-            if answer is not None and "error" in answer:
-                raise error_of(answer["error"])
+            _raise(answer or {})
         return found
 
     def _answer(self, link: Link, ends_s: float) -> Message | None:
@@ -413,14 +416,18 @@ def knock(
         channel = Channel.of_socket(connection)
         channel.send(hello)
         answer = channel.receive()
-        if answer is not None and "error" in answer:
-            raise error_of(answer["error"])
+        _raise(answer or {})
         if answer is not None and "welcome" in answer:
             return connection, channel, answer
         connection.close()
     if refused == len(ports):
         raise ConnectionRefusedError
     return None
+
+
+def _raise(answer: Message) -> None:
+    if "error" in answer:
+        raise error_of(answer["error"])
 
 
 def _listed(ranks: Iterable[int]) -> str:

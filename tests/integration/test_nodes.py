@@ -385,18 +385,44 @@ def test_the_last_words_of_a_node_are_heard() -> None:
         leader.answers(10.0)
 
 
-def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:
+def come(among: range) -> Link:
+    """To the node that leads, once it is there."""
+    follower, found = Link("one", [0]), None
+    while found is None:
+        with contextlib.suppress(ConnectionRefusedError):
+            found = knock("127.0.0.1", among, HELLO)
+    follower.open(*found[:2])
+    return follower
+
+
+def test_a_node_that_ends_before_its_first_order_says_why() -> None:
     among = ports()
+
+    def fail() -> None:
+        with contextlib.closing(Nodes(2, [come(among)], leads=False)) as nodes:
+            nodes.fail(UsageError("No room for the data"))
+
     with contextlib.closing(Door(among, "mine", {"welcome": 1}, lambda _hello: None)) as door:
-        follower = Link("one", [0])
+        fails = threading.Thread(target=fail)
+        fails.start()
+        links = door.gather([1], 10.0)
+        fails.join()
+        while links[0].is_open:
+            time.sleep(0.01)
+        with (
+            contextlib.closing(Nodes(2, links)) as leader,
+            pytest.raises(UsageError, match="No room for the data"),
+        ):
+            leader.order("build", 2)
+
+
+def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:
+    among, came = ports(), []
+    with contextlib.closing(Door(among, "mine", {"welcome": 1}, lambda _hello: None)) as door:
 
         def follow() -> None:
-            found = None
-            while found is None:
-                with contextlib.suppress(ConnectionRefusedError):
-                    found = knock("127.0.0.1", among, HELLO)
-            follower.open(*found[:2])
-            with contextlib.closing(Nodes(2, [follower], leads=False)) as nodes:
+            came.append(come(among))
+            with contextlib.closing(Nodes(2, came, leads=False)) as nodes:
                 nodes.serve({"add": lambda one: {"sum": one + 1}})
 
         follows = threading.Thread(target=follow)
@@ -411,6 +437,7 @@ def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:
             leader.order("add", 1, one=1)  # which has none of that node's ranks
             assert leader.answers(10.0) == []
             leader.order("add", 2, one=1)
+            (follower,) = came
             follower.close()
             while links[0].is_open:
                 time.sleep(0.01)
