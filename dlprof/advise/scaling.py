@@ -118,7 +118,8 @@ def slow_for(trial: Trial, rank: int) -> str:
     delay = usual[2] / usual[1] if usual[1] else 0.0  # of a second on a core
     cpu_s, delayed_s = (slow[1] - usual[1]) * (1 + delay), slow[2] - slow[1] * delay
     reads = [_bytes_per_sample(each) for each in trial.ranks]
-    if reads[rank] > at.FETCHES * statistics.median_low(reads):  # which costs CPU time, too
+    # A page a sample, which costs CPU time, too: less is not the data.
+    if reads[rank] > max(4096, at.FETCHES * statistics.median_low(reads)):
         cpu_s = 0.0
     parts = {CORES: delayed_s, SHARD: cpu_s, STORAGE: took_s - cpu_s - delayed_s}
     found = max(parts, key=lambda part: parts[part])

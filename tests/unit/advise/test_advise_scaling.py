@@ -87,6 +87,7 @@ AS_FAST = RankFigures(
         ),
         (40.0, {"own_cpu_cores": 0.4, "read_bytes_per_s": 1e6}, STORAGE),
         (40.0, {"own_cpu_cores": 0.8, "read_bytes_per_s": 1e6}, STORAGE),  # others don't read
+        (40.0, {"own_cpu_cores": 0.8, "read_bytes_per_s": 1e3}, SHARD),  # nor does this one
         (40.0, {"own_cpu_cores": 0.4}, ""),  # it waits, and doesn't read
         (40.0, {"own_cpu_cores": None}, ""),
         (80.0, {"own_cpu_cores": 0.8, "barrier_fraction": 0.0}, SHARD),  # the others wait for it
