@@ -453,7 +453,9 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
             header = new_header(settings, machine, outlook, runner, plan=plan, left_out=left_out)
             writer = RunWriter.create(output, header, force=force)
         else:
-            header = same_run(before.header, settings, machine, outlook.target, runner.versions)
+            header = same_run(
+                before, settings, machine, outlook.target, runner.versions, runner.ranks
+            )
             writer = RunWriter.resume(output)
         with writer:
             plan = plan_of(header)

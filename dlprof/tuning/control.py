@@ -51,7 +51,7 @@ _MOVED, _MOVED_SIGMAS = 0.05, 4.0
 _CLEAR_SIGMAS = 3.0
 _APART_WORKERS = 0.8
 _SPARED = "fetching a batch costs less than receiving it"
-_DEAR, _SEEDING_S = 1.2, 0.0001  # of a batch in the main process, whose random numbers are kept
+_EXPENSIVE, _SEEDING_S = 1.2, 0.0001  # of a batch in the main process, whose random numbers are kept
 _PROOF = 6  # fillings of the queues that fewer workers have to keep up for
 
 
@@ -471,7 +471,7 @@ class Control:
         """Whether the main process may load a batch in less time than it takes one in."""
         # Workers alone are never given back here: they would be missed for an epoch.
         spares = self._spares_workers and self.kept.workers > 0
-        return spares and 0 < _DEAR * seen.fetch_s + _SEEDING_S < seen.receive_s
+        return spares and 0 < _EXPENSIVE * seen.fetch_s + _SEEDING_S < seen.receive_s
 
     def _gain(self, before: Sequence[Window], after: Sequence[Window]) -> tuple[float, float]:
         """The log ratio of what a batch costs, and its standard error."""
