@@ -51,7 +51,7 @@ _MOVED, _MOVED_SIGMAS = 0.05, 4.0
 _CLEAR_SIGMAS = 3.0
 _APART_WORKERS = 0.8
 _SPARED = "fetching a batch costs less than receiving it"
-_EXPENSIVE, _SEEDING_S = 1.2, 0.0001  # of a batch in the main process, whose random numbers are kept
+_EXPENSIVE, _SEEDING_S = 1.2, 0.0001  # of a batch in main, whose random numbers are kept
 _PROOF = 6  # fillings of the queues that fewer workers have to keep up for
 
 
