@@ -25,7 +25,8 @@ class RankSpeed:
         barrier_fraction: Share of its time in which it waited for slower ranks, mean.
         slowest: In how many of the trials it was the slowest.
         trials: Of how many.
-        cause: What it is slower by than the others, where it is; empty where that is not seen.
+        cause: What it is slower by than the others, in half of the trials at least; empty where
+            that is not seen.
     """
 
     rank: int
@@ -86,7 +87,7 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
                     barrier_fraction=typical(each.barrier_fraction for each in seen),
                     slowest=slowest.count(rank),
                     trials=len(trials),
-                    cause=_mode(slow_for(trial, rank) for trial in trials),
+                    cause=_usual([slow_for(trial, rank) for trial in trials]),
                 )
             )
     return tuple(found)
@@ -164,8 +165,10 @@ def _bytes_per_sample(figures: RankFigures) -> float:
     )
 
 
-def _mode(found: Iterable[str]) -> str:
-    return statistics.mode(sorted(each for each in found if each) or [""])
+def _usual(causes: Sequence[str]) -> str:
+    """The most frequent cause, where half of the trials name any: one may have been disturbed."""
+    named = sorted(filter(None, causes))
+    return statistics.mode(named) if named and 2 * len(named) >= len(causes) else ""
 
 
 def scales(run: Run) -> tuple[Scale, ...]:

@@ -107,6 +107,20 @@ def test_a_slow_rank_says_what_it_is_slow_for(
     assert slow_for(dataclasses.replace(found, ranks=(*ranks[:2], unsure)), 2) == ""
 
 
+@pytest.mark.parametrize(("slow", "cause"), [(1, ""), (2, SHARD), (3, SHARD)])
+def test_a_rank_that_was_slow_in_few_trials_names_no_cause(slow: int, cause: str) -> None:
+    other = dataclasses.replace(AS_FAST, rank=1)
+    slower = dataclasses.replace(other, samples_per_s=around(40.0))
+    trials = [
+        trial(
+            config(1), 40.0, ranks=(AS_FAST, slower if number < slow else other), repetition=number
+        )
+        for number in range(3)
+    ]
+    speeds = rank_speeds(run(trials, settings=SETTINGS), config(1))
+    assert [each.cause for each in speeds] == ["", cause]
+
+
 def test_a_window_cut_short_says_nothing_of_ranks() -> None:
     short = dataclasses.replace(scaled(2, 20.0), samples_per_s=Estimate(value=20.0))
     cut = run([scaled(1, 100.0), short], settings=SETTINGS)
