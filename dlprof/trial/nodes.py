@@ -85,6 +85,10 @@ class Link:
                 self.news.put(message)
             elif message.get("event") != "beat":
                 self.mail.put(message)
+        self._lose(connection)
+
+    def _lose(self, connection: socket.socket) -> None:
+        """Close it, unless the node has come back over another one."""
         if self._socket is connection:
             self.close()
 
@@ -96,7 +100,7 @@ class Link:
                 try:
                     connection.sendall(json.dumps(message).encode() + b"\n")
                 except OSError:
-                    self.close()
+                    self._lose(connection)
 
     def beat(self) -> None:
         """Say that this node lives, and close the link if the other has long said nothing.

@@ -363,6 +363,23 @@ def test_who_breaks_off_keeps_no_other_out() -> None:
             found[0].close()
 
 
+def test_what_fails_on_an_earlier_connection_does_not_close_the_next() -> None:
+    class Breaks:
+        """A connection that breaks as the node comes back over another."""
+
+        def sendall(self, _line: bytes) -> None:
+            link._socket = again
+            raise BrokenPipeError
+
+    link = Link("two", [1])
+    with socket.socket() as again:
+        link._socket = Breaks()  # type: ignore[assignment] # what is asked of it is there
+        link.send({"event": "beat"})
+        assert link.is_open
+        link.close()
+        assert not link.is_open
+
+
 def test_the_last_words_of_a_node_are_heard() -> None:
     class Ends(Link):
         """A link whose node answers and ends between two looks."""
