@@ -368,7 +368,7 @@ class _Profile:
             weight=self.weight,
         )
         calibration = self._calibration(evidence)
-        predict = None if calibration is None else self._foresight(calibration, evidence)
+        predict = None if calibration is None else self._model_at_step(calibration, evidence)
         return dataclasses.replace(evidence, predict=predict)
 
     def _checked(self) -> tuple[Observation, ...]:
@@ -388,7 +388,7 @@ class _Profile:
             for each, trial in zip(self.observations, run.trials, strict=True)
         )
 
-    def _foresight(self, calibration: Calibration, evidence: Evidence) -> ModelAtStep:
+    def _model_at_step(self, calibration: Calibration, evidence: Evidence) -> ModelAtStep:
         """The model at the step that was stated; one that is a function as it was timed."""
         explained = evidence.explained(self.config)
         step = None if explained is None else explained.stage("step")

@@ -136,7 +136,7 @@ def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
 
     Of torch's own store only torch knows how to ask, and a second port would have to be sent to
     every node; the next ones to the first are known to all, and free of torch. srun names the
-    nodes, and the step's number makes the port.
+    nodes, and the job's number makes the port.
 
     Raises:
         UsageError: The launcher doesn't say.
@@ -145,9 +145,9 @@ def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
     listed = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
     if not address and (first := re.match(r"([^,\[]+)(?:\[(\d+))?", listed)):
         address = "".join(first.groups(""))
-    step = environ.get("SLURM_JOB_ID", "")
-    if not port.isdecimal() and step.isdecimal():
-        port = str(20_000 + int(step) % 10_000)
+    job = environ.get("SLURM_JOB_ID", "")
+    if not port.isdecimal() and job.isdecimal():
+        port = str(20_000 + int(job) % 10_000)
     if not address or not port.isdecimal():
         raise UsageError(
             f"{world} ranks on several machines without MASTER_ADDR and MASTER_PORT: they can't "

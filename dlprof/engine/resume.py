@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Mapping
 
 from dlprof.errors import UsageError
-from dlprof.records import Machine, Plan, RunHeader, Target
+from dlprof.records import Machine, Plan, Run, RunHeader, Target
 from dlprof.settings import SweepSettings
 from dlprof.targets.grammar import BUILTINS
 
@@ -65,18 +65,22 @@ def resumed_settings(
 
 
 def same_run(
-    stored: RunHeader,
+    before: Run,
     settings: SweepSettings,
     machine: Machine,
     target: Target,
     versions: Mapping[str, str],
+    ranks: int,
 ) -> RunHeader:
     """The header of the run that is continued, if what is here now is what it was begun on."""
+    stored = before.header
+    at_once = max((max(1, len(trial.ranks)) for trial in before.completed), default=ranks)
     for what, had, has in (
         ("machine", stored.machine.fingerprint, machine.fingerprint),
         ("torch version", stored.torch_version, versions["torch"]),
         ("dataset", stored.target.dataset, target.dataset),
         ("dataset's length", stored.target.length, target.length),
+        ("number of ranks", at_once, ranks),
     ):
         if had != has:
             raise UsageError(

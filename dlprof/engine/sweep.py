@@ -200,7 +200,7 @@ class Sweep:
             if self.prediction is None:
                 if not self._calibrate():
                     return "budget"
-                self._foretell()
+                self._predict()
             if self.prediction is None:
                 if not self._is_hopeless:
                     self.listener.message(_NO_MODEL)
@@ -213,7 +213,7 @@ class Sweep:
                 return reason
 
     def _try_levers(self) -> None:
-        """Settings beside the swept ones, in turns with what would be recommended."""
+        """Settings beside the swept ones, interleaved with what would be recommended."""
         try:
             run = self._so_far()
             pick = recommend(run, stored_limits(run.header.settings)).config
@@ -298,14 +298,14 @@ class Sweep:
         explained = (trial for trial in self.trials if trial.purpose == "explain")
         return [trial for trial in explained if trial.failure is not None or trial.id in known]
 
-    def _foretell(self) -> None:
-        """Predict all configurations, if the calibration tells enough."""
+    def _predict(self) -> None:
+        """Predict all configurations, if the calibration shows enough."""
         prediction = sweep_prediction(self._so_far())
         if prediction is not None:
             self._predicted(prediction)
 
     def _predicted(self, prediction: SweepPrediction) -> None:
-        """Keep a prediction, in the place of an earlier one, and tell it."""
+        """Keep a prediction, in the place of an earlier one, and report it."""
         self.prediction = prediction
         self.writer.append(prediction)
         self.listener.predicted(prediction)
@@ -335,7 +335,7 @@ class Sweep:
     def _is_hopeless(self) -> bool:
         """Whether all that was tried, some of it in this session, says that the rest would fail.
 
-        A dataset that was mended since shows in the first trial that works.
+        A dataset that was fixed since shows in the first trial that works.
         """
         tried = len(self.trials) > self.earlier_trials
         return tried and fails_everywhere(self.trials, self.plan.configs)
@@ -453,7 +453,9 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
             header = new_header(settings, machine, outlook, runner, plan=plan, left_out=left_out)
             writer = RunWriter.create(output, header, force=force)
         else:
-            header = same_run(before.header, settings, machine, outlook.target, runner.versions)
+            header = same_run(
+                before, settings, machine, outlook.target, runner.versions, runner.ranks
+            )
             writer = RunWriter.resume(output)
         with writer:
             plan = plan_of(header)
@@ -485,7 +487,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
 
 
 def _spent_s(before: Run | None) -> float:
-    """What earlier sessions of a run have taken, as far as its file tells."""
+    """What earlier sessions of a run have taken, as far as its file says."""
     if before is None:
         return 0.0
     in_trials = sum(trial.wall_s for trial in before.trials)

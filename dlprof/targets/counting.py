@@ -240,7 +240,7 @@ def is_resampled(dataset: object, depth: int = 0) -> bool:
     stages: Iterable[object] = getattr(dataset, "__dict__", {}).values()
     if type(dataset) in (list, tuple):  # no class of the user's, whose code would run
         stages = dataset  # type: ignore[assignment]
-    held = (
+    held = (  # of a list the first: a longer one holds the data
         each
         for each in stages
         if type(each) in (list, tuple)

@@ -124,8 +124,8 @@ class EpochGate:
     def confirm(self) -> bool:
         """Check, once the first batch came, that indices went through the gate.
 
-        A class with an iterator of its own looks
-        attached but draws its indices from before the gate; then ``attached`` turns false.
+        A class with an iterator of its own looks attached but draws its indices from before the
+        gate; then ``attached`` turns false.
 
         Returns:
             ``attached``.

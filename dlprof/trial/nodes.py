@@ -85,6 +85,10 @@ class Link:
                 self.news.put(message)
             elif message.get("event") != "beat":
                 self.mail.put(message)
+        self._lose(connection)
+
+    def _lose(self, connection: socket.socket) -> None:
+        """Close it, unless the node has come back over another one."""
         if self._socket is connection:
             self.close()
 
@@ -96,7 +100,7 @@ class Link:
                 try:
                     connection.sendall(json.dumps(message).encode() + b"\n")
                 except OSError:
-                    self.close()
+                    self._lose(connection)
 
     def beat(self) -> None:
         """Say that this node lives, and close the link if the other has long said nothing.
@@ -174,12 +178,16 @@ class Nodes:
 
         Raises:
             NothingMeasuredError: One was lost, and does not come back.
+            DlprofError: One had ended, and said why.
         """
         if not self.leads:
             return
         among = tuple(link for link in self.links if min(link.ranks) < below)
         ends_s = time.monotonic() + _RETURN_S
         while gone := [link for link in among if not link.is_open]:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    _raise(gone[0].mail.get_nowait())
             if time.monotonic() > ends_s:
                 failure = gone[0].failure()
                 raise NothingMeasuredError(failure.message, hint=failure.hint)
@@ -206,18 +214,18 @@ class Nodes:
         ends_s = time.monotonic() + patience_s + _SPARE_S
         found = [(link, self._answer(link, ends_s)) for link in self._among]
         for _, answer in found:
-            if answer is not None and "error" in answer:
-                raise error_of(answer["error"])
+            _raise(answer or {})
         return found
 
     def _answer(self, link: Link, ends_s: float) -> Message | None:
         while time.monotonic() < ends_s:
+            lost = self._is_lost(link)  # asked first: its last words come before its end
             with contextlib.suppress(queue.Empty):
                 message = link.mail.get(timeout=RELAY_S)
                 if message.get("number") in (self._number, None):
                     return message
                 continue
-            if self._is_lost(link):
+            if lost:
                 return None
         link.close()  # it may do anything by now, and comes back when it is done
         return None
@@ -359,8 +367,8 @@ class Door:
         return list({id(link): link for link in links.values()}.values())
 
     def _stay(self, links: dict[int, Link]) -> None:
-        with contextlib.suppress(OSError):  # it is closed at the end
-            while True:
+        while self._listener.fileno() >= 0:  # it is closed at the end
+            with contextlib.suppress(OSError):  # of one that came, which keeps no other out
                 self._admit(links, known=True)
 
     def _admit(self, links: dict[int, Link], *, known: bool) -> None:
@@ -412,14 +420,18 @@ def knock(
         channel = Channel.of_socket(connection)
         channel.send(hello)
         answer = channel.receive()
-        if answer is not None and "error" in answer:
-            raise error_of(answer["error"])
+        _raise(answer or {})
         if answer is not None and "welcome" in answer:
             return connection, channel, answer
         connection.close()
     if refused == len(ports):
         raise ConnectionRefusedError
     return None
+
+
+def _raise(answer: Message) -> None:
+    if "error" in answer:
+        raise error_of(answer["error"])
 
 
 def _listed(ranks: Iterable[int]) -> str:

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar
 
-from dlprof.errors import DlprofError, FileError, TargetError, UsageError
+from dlprof.errors import DlprofError, FileError, NothingMeasuredError, TargetError, UsageError
 from dlprof.records import Config
 from dlprof.records.codec import from_json
 from dlprof.records.gate import Series
@@ -24,9 +24,7 @@ Message = dict[str, Any]
 _Record = TypeVar("_Record")
 
 _ERRORS: dict[str, type[DlprofError]] = {
-    "target": TargetError,
-    "usage": UsageError,
-    "file": FileError,
+    each.kind: each for each in (TargetError, UsageError, FileError, NothingMeasuredError)
 }
 
 

@@ -302,9 +302,8 @@ class TrialRunner:
 
     def close(self) -> None:
         """End every process."""
-        with contextlib.suppress(NothingMeasuredError):
-            for launcher in self._launchers:
-                launcher.close()
+        for launcher in self._launchers:
+            launcher.close()
         self._watcher.close()
 
     def _stall_s(self, config: Config) -> float:

@@ -243,6 +243,9 @@ _UNEVEN = (
 )
 
 
+_USED = ("own_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction", "read_bytes_per_s")
+
+
 def of_one(trial: Trial, state: TrialState, rank: int, place: int, here: int) -> Trial:
     """The record of one of several ranks.
 
@@ -254,7 +257,8 @@ def of_one(trial: Trial, state: TrialState, rank: int, place: int, here: int) ->
         here: How many those are.
     """
     result = state.result or {}
-    used = (state.usage or {}).get("ranks") or [{}] * here
+    alone = {name: getattr(trial.usage, name) for name in _USED}  # on its node
+    used = (state.usage or {}).get("ranks") or [alone] * here
     figures = RankFigures(
         rank=rank,
         host=socket.gethostname(),

@@ -51,7 +51,7 @@ _MOVED, _MOVED_SIGMAS = 0.05, 4.0
 _CLEAR_SIGMAS = 3.0
 _APART_WORKERS = 0.8
 _SPARED = "fetching a batch costs less than receiving it"
-_DEAR, _SEEDING_S = 1.2, 0.0001  # of a batch in the main process, whose random numbers are kept
+_EXPENSIVE, _SEEDING_S = 1.2, 0.0001  # of a batch in main, whose random numbers are kept
 _PROOF = 6  # fillings of the queues that fewer workers have to keep up for
 
 
@@ -471,7 +471,7 @@ class Control:
         """Whether the main process may load a batch in less time than it takes one in."""
         # Workers alone are never given back here: they would be missed for an epoch.
         spares = self._spares_workers and self.kept.workers > 0
-        return spares and 0 < _DEAR * seen.fetch_s + _SEEDING_S < seen.receive_s
+        return spares and 0 < _EXPENSIVE * seen.fetch_s + _SEEDING_S < seen.receive_s
 
     def _gain(self, before: Sequence[Window], after: Sequence[Window]) -> tuple[float, float]:
         """The log ratio of what a batch costs, and its standard error."""
@@ -553,7 +553,7 @@ class Control:
         windows, summed = 0, 0.0
         lately: deque[Window] = deque(maxlen=_REFERENCE)
         while True:
-            spared = self._last is not None and self._spares(self._last)
+            spared = lately and self._spares(lately[-1])  # what is compared is seen first
             asked = NO_WORKERS if spared else self.kept  # from the next epoch on
             window = yield Ask(asked, 0, max(_FEWEST_BATCHES, self.kept.in_flight), _REST_S)
             if window.setting != self.kept:

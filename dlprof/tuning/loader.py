@@ -398,9 +398,9 @@ class _Tuner:
 
     def _seen(self, tap: _Tap, iterator: Any, batch: Any) -> None:
         if self.tuning.off:
-            if self._can_steer(iterator, tap.setting, self._control.kept):
-                self._steer(iterator, self._control.kept)
             tap.over = True
+            if self._can_steer(iterator, tap.setting, self._control.kept):
+                self._change(iterator, tap.setting, self._control.kept)
             return
         if not self._batch_bytes and batch is not None:
             self._batch_bytes = max(1, _bytes_of(batch))
@@ -453,12 +453,8 @@ class _Tuner:
                 internals.start_worker(iterator, self._context)
         except OSError as error:
             return f"no more workers could be started: {error.strerror}"
-        self._steer(iterator, after)
+        internals.steer(iterator, after.workers, after.ahead)
         return ""
-
-    @staticmethod
-    def _steer(iterator: Any, setting: Setting) -> None:
-        internals.steer(iterator, setting.workers, setting.ahead)
 
     def drawn(self, before: tuple[Any, ...]) -> bool:
         """A batch was loaded in the main process; whether the next is looked at, too."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from dlprof.errors import UsageError
 from dlprof.records import Run, Trial
 from dlprof.store import read_run
 from dlprof.trial.nodes import Door, Link, Nodes, knock
+from dlprof.trial.protocol import Message, describe_error
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
 
@@ -341,18 +343,103 @@ def test_nobody_at_the_door_is_told_from_silence() -> None:
         knock("127.0.0.1", ports(), HELLO)
 
 
-def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:
+def test_who_breaks_off_keeps_no_other_out() -> None:
+    among, came = ports(), []
+
+    def refuse(hello: object) -> None:
+        came.append(hello)
+        if len(came) == 2:
+            raise ConnectionAbortedError
+
+    with contextlib.closing(Door(among, "mine", {"welcome": 1}, refuse)) as door:
+        gathers = threading.Thread(target=door.gather, args=[[1], 10.0])
+        gathers.start()
+        first = knock("127.0.0.1", among, HELLO)
+        gathers.join()
+        assert knock("127.0.0.1", among[:1], HELLO) is None
+        again = knock("127.0.0.1", among[:1], HELLO)
+        for found in (first, again):
+            assert found is not None
+            found[0].close()
+
+
+def test_what_fails_on_an_earlier_connection_does_not_close_the_next() -> None:
+    class Breaks:
+        """A connection that breaks as the node comes back over another."""
+
+        def sendall(self, _line: bytes) -> None:
+            link._socket = again
+            raise BrokenPipeError
+
+    link = Link("two", [1])
+    with socket.socket() as again:
+        link._socket = Breaks()  # type: ignore[assignment] # what is asked of it is there
+        link.send({"event": "beat"})
+        assert link.is_open
+        link.close()
+        assert not link.is_open
+
+
+def test_the_last_words_of_a_node_are_heard() -> None:
+    class Ends(Link):
+        """A link whose node answers and ends between two looks."""
+
+        is_open = True
+
+        def get(self, timeout: float) -> Message:
+            del timeout
+            if self.is_open:
+                self.is_open = False
+                raise queue.Empty
+            return {"error": describe_error(UsageError("Too few shards"))}
+
+    link = Ends("two", [1])
+    link.mail = link  # type: ignore[assignment] # what is asked of it is there
+    leader = Nodes(2)
+    leader.links = (link,)
+    leader.order("build", 2)
+    with pytest.raises(UsageError, match="Too few shards"):
+        leader.answers(10.0)
+
+
+def come(among: range) -> Link:
+    """To the node that leads, once it is there."""
+    follower, found = Link("one", [0]), None
+    while found is None:
+        with contextlib.suppress(ConnectionRefusedError):
+            found = knock("127.0.0.1", among, HELLO)
+    follower.open(*found[:2])
+    return follower
+
+
+def test_a_node_that_ends_before_its_first_order_says_why() -> None:
     among = ports()
+
+    def fail() -> None:
+        with contextlib.closing(Nodes(2, [come(among)], leads=False)) as nodes:
+            nodes.fail(UsageError("No room for the data"))
+
     with contextlib.closing(Door(among, "mine", {"welcome": 1}, lambda _hello: None)) as door:
-        follower = Link("one", [0])
+        fails = threading.Thread(target=fail)
+        fails.start()
+        links = door.gather([1], 10.0)
+        fails.join()
+        while links[0].is_open:
+            time.sleep(0.01)
+        with (
+            contextlib.closing(Nodes(2, links)) as leader,
+            pytest.raises(UsageError, match="No room for the data"),
+        ):
+            leader.order("build", 2)
+
+
+def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:
+    among, came = ports(), []
+    with contextlib.closing(Door(among, "mine", {"welcome": 1}, lambda _hello: None)) as door:
 
         def follow() -> None:
-            found = None
-            while found is None:
-                with contextlib.suppress(ConnectionRefusedError):
-                    found = knock("127.0.0.1", among, HELLO)
-            follower.open(*found[:2])
-            with contextlib.closing(Nodes(2, [follower], leads=False)) as nodes:
+            came.append(come(among))
+            with contextlib.closing(Nodes(2, came, leads=False)) as nodes:
                 nodes.serve({"add": lambda one: {"sum": one + 1}})
 
         follows = threading.Thread(target=follow)
@@ -367,6 +454,7 @@ def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:
             leader.order("add", 1, one=1)  # which has none of that node's ranks
             assert leader.answers(10.0) == []
             leader.order("add", 2, one=1)
+            (follower,) = came
             follower.close()
             while links[0].is_open:
                 time.sleep(0.01)

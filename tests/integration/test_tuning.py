@@ -383,6 +383,23 @@ def test_a_loader_whose_state_is_saved_is_frozen_before(scripted: None) -> None:
     assert internals.started_workers(batches) == started
 
 
+def test_an_epoch_begun_with_fewer_workers_gets_them_back_when_tuning_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class FewerFirst(Scripted):
+        def begin(self) -> Ask:
+            return super().begin()._replace(setting=Setting(1, 2))
+
+    monkeypatch.setattr(tuned, "Control", FewerFirst)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing: Any = dlprof.tune(Resumable(Numbers(400), batch_size=4, num_workers=2), max_workers=4)
+    batches = iter(changing)
+    assert internals.started_workers(batches) == 1
+    changing.state_dict()
+    assert len(numbers(batches)) == 100
+    assert internals.started_workers(batches) == 2
+
+
 class OwnIterators(DataLoader[Any]):
     def _get_iterator(self) -> Any:
         return super()._get_iterator()

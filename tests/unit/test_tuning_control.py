@@ -107,13 +107,15 @@ def fed(control: Control, waited_s: Any, windows: int, refuses: Any = None) -> s
     return asked
 
 
-def epochs(control: Control, waited_s: Any, count: int, **figures: Any) -> list[Setting]:
-    """The settings of so many epochs of 12 windows; a batch waits as a rule says."""
+def epochs(
+    control: Control, waited_s: Any, count: int, windows: int = 12, **figures: Any
+) -> list[Setting]:
+    """The settings of so many epochs; a batch waits as a rule says."""
     ask, had = control.begin(), []
     for epoch in range(count):
         setting = ask.setting
         had.append(setting)
-        for _ in range(12):
+        for _ in range(windows):
             if ask.setting.workers == setting.workers:  # a depth comes at once
                 setting = ask.setting
             waited = waited_s(setting, epoch)
@@ -180,6 +182,21 @@ def test_without_workers_where_fetching_costs_less_than_receiving(
     assert had[2:] == 3 * [Setting(0, 0) if kept else START]
     assert control.changes[0].kept is kept
     assert len(control.changes) == 1
+
+
+def test_an_epoch_without_workers_is_judged_if_the_last_one_ended_before_any_was_seen() -> None:
+    control = Control(START, 16, changes_workers=False, spares_workers=True)
+    had = epochs(
+        control,
+        lambda setting, _: 0.002 if setting.workers else 0.02,
+        6,
+        windows=3,  # all of the first epoch calibrates
+        fetch_s=0.0005,
+        receive_s=0.002,
+    )
+    assert Setting(0, 0) in had
+    assert had[-1] == START
+    assert [each.kept for each in control.changes] == [False]
 
 
 def test_what_is_refused_is_noted_and_not_tried() -> None:

@@ -11,6 +11,7 @@ import importlib
 import math
 import os
 import shutil
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,8 @@ class Workload:
                 hint="Give a larger --arg most=SIZE, or a folder that has the data.",
             )
         what = f"files of the workload in {self.folder} ({format_bytes(count * size)} in all)"
-        part = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
+        maker = f"{socket.gethostname()}.{os.getpid()}"  # nodes may share the storage
+        part = self.folder.with_name(f".{self.folder.name}.{maker}")
         try:
             self._refuse_full(count * size)
             progress(what, 0, count)
@@ -107,7 +109,11 @@ class Workload:
                     name = f"img_{number:0{len(str(self.files))}}_of_{self.files}.{self.ending}"
                     self._write(part / name, size)
                     progress(what, number + 1, count)
-                part.replace(self.folder)  # whole, or not at all
+                try:
+                    part.replace(self.folder)  # whole, or not at all
+                except OSError:
+                    if not self.paths():  # else another node was first
+                        raise
             finally:
                 shutil.rmtree(part, ignore_errors=True)
         except OSError as error:

@@ -87,6 +87,7 @@ AS_FAST = RankFigures(
         ),
         (40.0, {"own_cpu_cores": 0.4, "read_bytes_per_s": 1e6}, STORAGE),
         (40.0, {"own_cpu_cores": 0.8, "read_bytes_per_s": 1e6}, STORAGE),  # others don't read
+        (40.0, {"own_cpu_cores": 0.8, "read_bytes_per_s": 1e3}, SHARD),  # nor does this one
         (40.0, {"own_cpu_cores": 0.4}, ""),  # it waits, and doesn't read
         (40.0, {"own_cpu_cores": None}, ""),
         (80.0, {"own_cpu_cores": 0.8, "barrier_fraction": 0.0}, SHARD),  # the others wait for it
@@ -102,6 +103,22 @@ def test_a_slow_rank_says_what_it_is_slow_for(
     ranks = (usual, dataclasses.replace(usual, rank=1), slow)
     found = trial(config(1), rate, ranks=ranks)
     assert [slow_for(found, rank) for rank in range(3)] == ["", "", cause]
+    unsure = dataclasses.replace(slow, samples_per_s=Estimate(value=rate))
+    assert slow_for(dataclasses.replace(found, ranks=(*ranks[:2], unsure)), 2) == ""
+
+
+@pytest.mark.parametrize(("slow", "cause"), [(1, ""), (2, SHARD), (3, SHARD)])
+def test_a_rank_that_was_slow_in_few_trials_names_no_cause(slow: int, cause: str) -> None:
+    other = dataclasses.replace(AS_FAST, rank=1)
+    slower = dataclasses.replace(other, samples_per_s=around(40.0))
+    trials = [
+        trial(
+            config(1), 40.0, ranks=(AS_FAST, slower if number < slow else other), repetition=number
+        )
+        for number in range(3)
+    ]
+    speeds = rank_speeds(run(trials, settings=SETTINGS), config(1))
+    assert [each.cause for each in speeds] == ["", cause]
 
 
 def test_a_window_cut_short_says_nothing_of_ranks() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from builders import config, run, trial
 
 from dlprof.engine import resume_command, run_sweep
-from dlprof.engine.resume import resumed_settings
+from dlprof.engine.resume import resumed_settings, same_run
 from dlprof.errors import UsageError
+from dlprof.records import RankFigures
 from dlprof.report.live import QuietListener
 from dlprof.settings import SweepSettings
 
@@ -59,6 +61,17 @@ def test_arguments_of_a_named_target_are_named_too() -> None:
         resumed_settings(stored, SweepSettings(target="my:make"), {"target"})
 
     assert resumed_settings(stored, stored, {"target", "arguments"}) == stored
+
+
+def test_a_run_of_two_nodes_is_not_gone_on_with_by_one() -> None:
+    ranks = tuple(RankFigures(rank=rank, host=f"node{rank // 2}") for rank in range(4))
+    before = run([trial(config(2), 100.0, ranks=ranks)], settings={"launch_ranks": [2]})
+    header = before.header
+    here = SweepSettings(), header.machine, header.target, {"torch": header.torch_version}
+
+    assert same_run(before, *here, 4) == header
+    with pytest.raises(UsageError, match="number of ranks was 4, and is now 2"):
+        same_run(before, *here, 2)
 
 
 def test_the_command_to_go_on_can_be_pasted() -> None:

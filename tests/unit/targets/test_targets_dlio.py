@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,21 @@ def test_a_full_disk_leaves_no_part_of_the_data(
     with pytest.raises(FileError, match="No space left on device"):
         prepare(parse_target(f"dlio:{_written(tmp_path)},data={tmp_path}/x"), _silent)
     assert not list((tmp_path / "x").iterdir())
+
+
+def test_nodes_that_share_the_storage_make_the_data_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = _read(tmp_path)
+
+    def other_node(_what: str, done: int, _count: int) -> None:
+        if done == 2:  # of the same process id, as in containers
+            monkeypatch.setattr(socket, "gethostname", lambda: "two")
+            workload.make(9_000, _silent)
+
+    workload.make(9_000, other_node)
+    assert len(workload.paths()) == 3
+    assert [each.name for each in workload.folder.parent.iterdir()] == [workload.folder.name]
 
 
 def test_a_folder_with_other_files_is_refused_and_kept(tmp_path: Path) -> None:

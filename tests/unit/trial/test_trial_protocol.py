@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from dlprof.errors import TargetError, UsageError
+from dlprof.errors import DlprofError, FileError, NothingMeasuredError, TargetError, UsageError
 from dlprof.records import Config, Target
 from dlprof.trial.launch import built_of
 from dlprof.trial.protocol import (
@@ -101,10 +101,11 @@ def test_a_request_is_read_back_as_it_was() -> None:
     assert record_of(TrialRequest, None) is None
 
 
-def test_an_error_is_raised_again_as_what_it_was() -> None:
-    error = error_of(describe_error(UsageError("It is wrong", hint="Leave it out.")))
+@pytest.mark.parametrize("kind", [FileError, NothingMeasuredError, TargetError, UsageError])
+def test_an_error_is_raised_again_as_what_it_was(kind: type[DlprofError]) -> None:
+    error = error_of(describe_error(kind("It is wrong", hint="Leave it out.")))
 
-    assert isinstance(error, UsageError)
+    assert type(error) is kind
     assert (error.message, error.hint) == ("It is wrong", "Leave it out.")
 
 

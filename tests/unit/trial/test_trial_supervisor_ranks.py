@@ -58,7 +58,7 @@ def supervised(
     inbox = ImpatientInbox(Clock())
     launchers = [
         FakeLauncher(inbox, script, on_kill=[exited(-9, number)], number=number)
-        for number, script in zip(NUMBERS, scripts, strict=True)
+        for number, script in zip(NUMBERS, scripts, strict=False)
     ]
     watcher = FakeWatcher(inbox, answers=True, afterwards=afterwards)
     supervisor = Supervisor(
@@ -93,6 +93,15 @@ def test_the_record_of_all_is_that_of_the_slowest(tmp_path: Path) -> None:
     assert (trial.usage.pss_peak_bytes, trial.usage.other_cpu_cores) == (500, 0.0)
     # One observer, of both, asked once both hold still.
     assert watcher.orders == ["watch 99999990 99999991", "start", "end", "memory", "unwatch"]
+
+
+def test_one_rank_on_its_node_has_what_the_node_used(tmp_path: Path) -> None:
+    ends = [Received(TRIAL + "0", result(10.0)), exited(0, "0")]
+    said = [from_trial(name, "0") for name in ("window_start", "window_end", "filled")]
+    trial, _, _ = supervised(tmp_path, [[born("0"), *said]], ends)
+    (figures,) = trial.ranks
+    assert trial.usage.own_cpu_cores is not None
+    assert (figures.own_cpu_cores, figures.other_cpu_cores) == (trial.usage.own_cpu_cores, 0.0)
 
 
 def test_uneven_epochs_are_named(tmp_path: Path) -> None:
