@@ -635,7 +635,9 @@ class _Fit:
                 error = (each - level) / self._seen[n].log_sd
                 costs.append(_surprise(error**2 / self._scale, TAIL_DF))
                 square = ((each - middle) / self._seen[n].log_sd) ** 2
-                doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale) if len(own) > 1 else 1.0
+                doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale)
+                # One alone is outvoted by none: it is as unsure as its tails are wide.
+                doubt = doubt if len(own) > 1 else (TAIL_DF - 2) / TAIL_DF
                 self._weights[n] = doubt / self._seen[n].log_sd ** 2
                 squares += doubt * square
         for step, spread in enumerate(self._spreads()):
