@@ -22,10 +22,10 @@ class RankSpeed:
         host: Its machine.
         samples_per_s: Its own steady rate, mean.
         startup_s: Time to its first batch, median.
-        barrier_fraction: Share of its time in which it waited for slower ranks, mean.
+        barrier_fraction: Share of its time in which it waited for slower ranks, median.
         slowest: In how many of the trials it was the slowest.
         trials: Of how many.
-        cause: What it is slower by than the others, where it is; empty where that is not seen.
+        cause: What it is slower by than the others, where most trials show it; else empty.
     """
 
     rank: int
@@ -86,7 +86,10 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
                     barrier_fraction=typical(each.barrier_fraction for each in seen),
                     slowest=slowest.count(rank),
                     trials=len(trials),
-                    cause=_mode(slow_for(trial, rank) for trial in trials),
+                    # What most trials show; of as many that do and don't, what is shown.
+                    cause=statistics.mode(
+                        sorted((slow_for(trial, rank) for trial in trials), reverse=True)
+                    ),
                 )
             )
     return tuple(found)
@@ -161,10 +164,6 @@ def _bytes_per_sample(figures: RankFigures) -> float:
     return (
         (figures.read_bytes_per_s or 0.0) / rate.value if rate is not None and rate.value else 0.0
     )
-
-
-def _mode(found: Iterable[str]) -> str:
-    return statistics.mode(sorted(each for each in found if each) or [""])
 
 
 def scales(run: Run) -> tuple[Scale, ...]:

@@ -34,7 +34,6 @@ _SHARE = 8
 """Buffers take at most this part of the memory that can be had: three of them are held at once."""
 
 _GRACE_S = 2.0
-_SOURCE = "transfer"
 _SHARED = "Copies ran to all devices at once, which slows down other users of their links."
 
 
