@@ -200,7 +200,7 @@ def speeds_of(
         with contextlib.suppress(UsageError):  # it was for what this run doesn't show
             if Situation.of(run, advice.constraints).as_measured:
                 pick, kept = advice.config.key, advice.rates
-    found = Speeds(
+    speeds = Speeds(
         belief=believe(seen, expected),
         epochs=epochs,
         rates=rates,
@@ -208,10 +208,10 @@ def speeds_of(
         kept={each.config.key: each.samples_per_s for each in kept},
         kept_ratios={(each.config.key, pick): each.ratio for each in kept},
     )
-    if pick not in found.kept or pick not in found.belief.log_rates or found.claimed:
-        return found
-    level = math.log(found.kept[pick].value) - found.log_speed(pick)
-    return dataclasses.replace(found, level=level)
+    if speeds.claimed or pick not in speeds.kept or pick not in speeds.belief.log_rates:
+        return speeds
+    level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
+    return dataclasses.replace(speeds, level=level)
 
 
 def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
