@@ -310,7 +310,7 @@ class Belief:
         blocks: In how many blocks each, or one of its group, was measured; 0 for what was only
             predicted.
         df: Degrees of freedom of what is known of those that were measured.
-        predicted_df: Of those that were only predicted: how far off predictions are, fewer tell.
+        predicted_df: Of those that were only predicted: how far off predictions are, fewer show.
     """
 
     log_rates: Mapping[str, float]
@@ -751,7 +751,7 @@ def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:
     """Usual log speed of the cores, by how many of them the loader keeps busy.
 
     Cores that are busy together slow each other down (hyper-threads, clock rates): that is the
-    configuration's own doing, not the machine's. Where few trials tell, it is that of all.
+    configuration's own doing, not the machine's. Where few trials show it, it is that of all.
     """
     seen: dict[int, list[float]] = {}
     for o in observations:
