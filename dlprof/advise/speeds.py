@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dlprof.advise.candidates import Candidate, gather, has_rate
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
-from dlprof.advise.thresholds import TURNOVER_SPREAD
+from dlprof.advise.thresholds import SAME_CORES, TURNOVER_SPREAD
 from dlprof.errors import UsageError
 from dlprof.records import (
     Calibration,
@@ -452,6 +452,11 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     whole = {each.key for each in seen if each.whole_epochs}
     over = {key: rate for key, rate in prior.epoch_log_rates.items() if key in whole}
     expected = {**prior.log_rates, **over}
+    # More cores for each rank may be what it lacked.
+    there_free, free = (
+        (each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
+    )
+    crowded = there_free <= free + SAME_CORES
     level = speeds_of(run, own).level if seen and run.recommendation is not None else 0.0
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
@@ -463,7 +468,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
             off += level
             offs = (off, off - error, off + error)
             found = _moved(calibration, config, situation, offs)
-            if seen and bound == model.bound:
+            if seen and crowded and bound == model.bound:
                 # What loading leaves unexplained at the trials' step is the main process's, in
                 # the same seconds of each batch: the less of a longer one.
                 share = model.batches_per_s.value / before[config].batches_per_s.value
