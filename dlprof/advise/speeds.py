@@ -124,8 +124,8 @@ class Speeds:
         if self.claimed and self.belief.error(key, other):
             steady = product(self.claimed[key], self.claimed[other].inverse)
         found = product(steady, self.epochs[key].minus(self.epochs[other]).factor())
-        if key in self.kept and other in self.kept:
-            found = found.times(self.kept[key].value / self.kept[other].value / found.value)
+        if self.kept:
+            found = found.times(self.rate(key).value / self.rate(other).value / found.value)
         return found
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:
@@ -457,7 +457,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         (each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
     )
     crowded = there_free <= free + SAME_CORES
-    level = speeds_of(run, own).level if seen and run.recommendation is not None else 0.0
+    level = speeds_of(run, own).level if seen and own.as_measured else 0.0
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
     for config, model in models.items():

@@ -466,7 +466,10 @@ def test_what_a_run_keeps_sets_the_level_of_the_rest(run: Run, question: dict[st
     advice, more = run.recommendation, config(6, 4)
     assert advice is not None
     lower = tuple(
-        dataclasses.replace(each, samples_per_s=each.samples_per_s.times(0.8))
+        dataclasses.replace(
+            each,
+            samples_per_s=each.samples_per_s.times(0.8 if each.config == advice.config else 0.6),
+        )
         for each in advice.rates
     )
     older = dataclasses.replace(run, recommendation=dataclasses.replace(advice, rates=lower))
@@ -475,3 +478,7 @@ def test_what_a_run_keeps_sets_the_level_of_the_rest(run: Run, question: dict[st
     )
     for one, other in zip(here, there, strict=True):
         assert other.rate / one.rate == pytest.approx(0.8, rel=0.01)
+    speeds = speeds_of(older, asked(older), predictions(older, asked(older), [more]))
+    for other in (config(0).key, advice.config.key):
+        ratio = speeds.rate(more.key).value / speeds.rate(other).value
+        assert speeds.ratio(more.key, other).value == pytest.approx(ratio)
