@@ -479,6 +479,6 @@ def test_what_a_run_keeps_sets_the_level_of_the_rest(run: Run, question: dict[st
     for one, other in zip(here, there, strict=True):
         assert other.rate / one.rate == pytest.approx(0.8, rel=0.01)
     speeds = speeds_of(older, asked(older), predictions(older, asked(older), [more]))
-    for other in (config(0).key, advice.config.key):
-        ratio = speeds.rate(more.key).value / speeds.rate(other).value
-        assert speeds.ratio(more.key, other).value == pytest.approx(ratio)
+    for against in (config(0).key, advice.config.key):
+        ratio = speeds.rate(more.key).value / speeds.rate(against).value
+        assert speeds.ratio(more.key, against).value == pytest.approx(ratio)

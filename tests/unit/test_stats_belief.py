@@ -120,7 +120,7 @@ def test_one_trial_each_says_no_more_than_errors_with_tails_of_an_unknown_spread
     for seed in range(600):
         rng = random.Random(seed)
         sd = 0.1 * spread(rng)
-        rates = {key: [math.exp(5 + sd * spread(rng) * rng.gauss(0, 1))] for key in "ab"}
+        rates: Table = {key: [math.exp(5 + sd * spread(rng) * rng.gauss(0, 1))] for key in "ab"}
         low, high = ends(believe(seen(rates)).ratio("a", "b"))
         held += low <= 1 <= high
     assert 0.94 <= held / 600 <= 0.98
