@@ -22,10 +22,11 @@ class RankSpeed:
         host: Its machine.
         samples_per_s: Its own steady rate, mean.
         startup_s: Time to its first batch, median.
-        barrier_fraction: Share of its time in which it waited for slower ranks, median.
+        barrier_fraction: Share of its time in which it waited for slower ranks, mean.
         slowest: In how many of the trials it was the slowest.
         trials: Of how many.
-        cause: What it is slower by than the others, where most trials show it; else empty.
+        cause: What it is slower by than the others, in half of the trials at least; empty where
+            that is not seen.
     """
 
     rank: int
@@ -86,10 +87,7 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
                     barrier_fraction=typical(each.barrier_fraction for each in seen),
                     slowest=slowest.count(rank),
                     trials=len(trials),
-                    # What most trials show; of as many that do and don't, what is shown.
-                    cause=statistics.mode(
-                        sorted((slow_for(trial, rank) for trial in trials), reverse=True)
-                    ),
+                    cause=_usual([slow_for(trial, rank) for trial in trials]),
                 )
             )
     return tuple(found)
@@ -121,7 +119,8 @@ def slow_for(trial: Trial, rank: int) -> str:
     delay = usual[2] / usual[1] if usual[1] else 0.0  # of a second on a core
     cpu_s, delayed_s = (slow[1] - usual[1]) * (1 + delay), slow[2] - slow[1] * delay
     reads = [_bytes_per_sample(each) for each in trial.ranks]
-    if reads[rank] > at.FETCHES * statistics.median_low(reads):  # which costs CPU time, too
+    # A page a sample, which costs CPU time, too: less is not the data.
+    if reads[rank] > max(4096, at.FETCHES * statistics.median_low(reads)):
         cpu_s = 0.0
     parts = {CORES: delayed_s, SHARD: cpu_s, STORAGE: took_s - cpu_s - delayed_s}
     found = max(parts, key=lambda part: parts[part])
@@ -142,7 +141,7 @@ def _surely_slower(ranks: Sequence[RankFigures], rank: int) -> bool:
         return False
     mine = paces.pop(rank)
     usual = sorted(paces, key=lambda each: each.value)[len(paces) // 2]
-    return mine.high is None or usual.low is None or mine.high < usual.low
+    return mine.high is not None and usual.low is not None and mine.high < usual.low
 
 
 def _times(figures: RankFigures, config: Config) -> tuple[float, float, float] | None:
@@ -164,6 +163,12 @@ def _bytes_per_sample(figures: RankFigures) -> float:
     return (
         (figures.read_bytes_per_s or 0.0) / rate.value if rate is not None and rate.value else 0.0
     )
+
+
+def _usual(causes: Sequence[str]) -> str:
+    """The most frequent cause, where half of the trials name any: one may have been disturbed."""
+    named = sorted(filter(None, causes))
+    return statistics.mode(named) if named and 2 * len(named) >= len(causes) else ""
 
 
 def scales(run: Run) -> tuple[Scale, ...]:
