@@ -51,7 +51,7 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
 
     First the present configuration, plain and explained, and the calibration with few workers;
     then the page cache dropped, where files are read; then, interleaved with the present one, the
-    configurations that would mend what the findings suspect.
+    configurations that would fix what the findings suspect.
     """
     left_s = allowance.budget_s - sum(trial.wall_s for trial in evidence.trials())
     if not evidence.observations:

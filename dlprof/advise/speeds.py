@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dlprof.advise.candidates import Candidate, gather, has_rate
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
-from dlprof.advise.thresholds import TURNOVER_SPREAD
+from dlprof.advise.thresholds import SAME_CORES, TURNOVER_SPREAD
 from dlprof.errors import UsageError
 from dlprof.records import (
     Calibration,
@@ -76,6 +76,8 @@ class Speeds:
         kept: Rates that the run keeps for this situation: a later version may estimate otherwise,
             and one run has one figure everywhere.
         kept_ratios: Those that it keeps with them, of one rate over that of another.
+        level: By how much the log rate that it keeps of what it recommends is above the believed
+            one: the others are shown on the same level.
     """
 
     belief: Belief
@@ -84,6 +86,7 @@ class Speeds:
     claimed: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
     kept: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
     kept_ratios: Mapping[tuple[str, str], Estimate] = dataclasses.field(default_factory=dict)
+    level: float = 0.0
 
     def waits(self, candidate: Candidate) -> list[float]:
         """Share of time that the step waits, of each trial that tells; of quiet ones, if any."""
@@ -102,7 +105,8 @@ class Speeds:
         """The rate of a configuration within an epoch."""
         if key in self.kept:
             return self.kept[key].times(math.exp(-self.epochs[key].value))
-        return self.claimed[key] if key in self.claimed else self.belief.rate(key)
+        found = self.claimed[key] if key in self.claimed else self.belief.rate(key)
+        return found.times(math.exp(self.level))
 
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
@@ -120,8 +124,8 @@ class Speeds:
         if self.claimed and self.belief.error(key, other):
             steady = product(self.claimed[key], self.claimed[other].inverse)
         found = product(steady, self.epochs[key].minus(self.epochs[other]).factor())
-        if key in self.kept and other in self.kept:
-            found = found.times(self.kept[key].value / self.kept[other].value / found.value)
+        if self.kept:
+            found = found.times(self.rate(key).value / self.rate(other).value / found.value)
         return found
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:
@@ -196,7 +200,7 @@ def speeds_of(
         with contextlib.suppress(UsageError):  # it was for what this run doesn't show
             if Situation.of(run, advice.constraints).as_measured:
                 pick, kept = advice.config.key, advice.rates
-    return Speeds(
+    speeds = Speeds(
         belief=believe(seen, expected),
         epochs=epochs,
         rates=rates,
@@ -204,6 +208,10 @@ def speeds_of(
         kept={each.config.key: each.samples_per_s for each in kept},
         kept_ratios={(each.config.key, pick): each.ratio for each in kept},
     )
+    if speeds.claimed or pick not in speeds.kept or pick not in speeds.belief.log_rates:
+        return speeds
+    level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
+    return dataclasses.replace(speeds, level=level)
 
 
 def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
@@ -429,7 +437,8 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
 
     calibration = usable_calibration(run)
     log_sd = relative_error(calibration)
-    asked = prior = _expected(run, log_sd, models)
+    own, asked = Situation.of(run), _expected(run, log_sd, models)
+    prior = asked
     before, seen = models, list[ObservedRate]()
     if calibration.samples_per_batch is not None:
         trials = (trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial))
@@ -437,23 +446,39 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     if seen:
         ours = {each.config for each in gather(run)}
         ours = {each for each in ours if each.batch_size == calibration.batch_size}
-        before = predictions(run, Situation.of(run), {*models, *ours})
+        before = predictions(run, own, {*models, *ours})
         prior = _expected(run, log_sd, before)
     learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
     whole = {each.key for each in seen if each.whole_epochs}
     over = {key: rate for key, rate in prior.epoch_log_rates.items() if key in whole}
     expected = {**prior.log_rates, **over}
+    # More cores for each rank may be what it lacked.
+    there_free, free = (
+        (each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
+    )
+    crowded = there_free <= free + SAME_CORES
+    level = speeds_of(run, own).level if seen and own.as_measured else 0.0
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
     for config, model in models.items():
-        key = config.key
+        key, bound = config.key, before[config].bound
         group = learned.groups[key]  # of one rate, whether or not its workers persist
         if group not in moved:
             off, error = learned.log_rates[key] - expected[key], max(learned.log_error(key), 1e-6)
-            middle, low, high = _moved(calibration, config, situation, off, error)
+            off += level
+            offs = (off, off - error, off + error)
+            found = _moved(calibration, config, situation, offs)
+            if seen and crowded and bound == model.bound:
+                # What loading leaves unexplained at the trials' step is the main process's, in
+                # the same seconds of each batch: the less of a longer one.
+                share = model.batches_per_s.value / before[config].batches_per_s.value
+                rest = zip(offs, _moved(calibration, config, own, offs), strict=True)
+                left = [min(1.0, share) * (each - explained) for each, explained in rest]
+                found = [each + more for each, more in zip(found, left, strict=True)]
+            middle, low, high = found
             moved[group] = middle, min(1.0, max(0.0, (high - low) / (2 * error)))
         change, follows = moved[group]
-        unlike = log_sd if before[config].bound != model.bound else 0.0
+        unlike = log_sd if bound != model.bound else 0.0
         there[key] = Carried(
             log_rate=asked.log_rates[key] + change,
             follows=follows,
@@ -471,19 +496,15 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
 
 
 def _moved(
-    calibration: Calibration, config: Config, situation: Situation, off: float, error: float
+    calibration: Calibration, config: Config, situation: Situation, offs: Sequence[float]
 ) -> list[float]:
     """By how much the log rate changes where loading is off by so much, above 0 for faster.
 
     With all that loading takes ``exp(off)`` times as fast, time passes over the same step as over
     one that is so much longer, and so much faster.
-
-    Returns:
-        For ``off``, and for that less and more its error.
     """
     from dlprof.model import cell_of, drawn, steady_rate, work_of  # noqa: PLC0415 - where it predicts
 
-    offs = (off, off - error, off + error)
     if not situation.step_s + situation.step_cpu_s:
         return list(offs)
     where = situation.conditions

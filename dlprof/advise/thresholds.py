@@ -51,7 +51,7 @@ SHARED = 0.1
 that differs by less was measured. An idle server's own services stay below it."""
 
 OTHERS = 0.15
-"""The same for what is measured meanwhile to be in doubt, as in a trial's noise."""
+"""The same for what is measured at that time to be in doubt, as in a trial's noise."""
 
 NOTABLE = 0.05
 """Share of the time that a cause takes from which it is worth a word."""
@@ -166,8 +166,8 @@ TAKES_OVER = 0.4
 
 CROWD = 0.75
 """Threads of others that want a core, over the machine's CPUs, from which they are a crowd. Cores
-that are lost don't tell: the kernel shares them between sessions rather than threads, so that one
-busy neighbour may take as much of two cores as six."""
+that are lost don't show it: the kernel shares them between sessions rather than threads, so that
+one busy neighbor may take as much of two cores as six."""
 
 OVERSUBSCRIBED, WANTS = 1.6, 1.1
 """Cores that the workers' own computing wants over those there are: of the machine, from which
@@ -202,7 +202,7 @@ SHORTER, LATE = 0.75, 0.6
 memory which goes on growing has beyond these."""
 
 SOON_SHARE, HOUR_S = 0.1, 3600.0
-"""Share of the memory to be had that an epoch, or an hour, would take."""
+"""Share of the available memory that an epoch, or an hour, would take."""
 
 NAMED = 0.2
 """Share of the growth of memory that a container must explain to be named."""
@@ -235,7 +235,7 @@ FAR_SLOWER = 4.0
 """The slowest fetch over the usual one, from which single ones take far longer."""
 
 FEWEST = 20
-"""Batches from which it can be told whether some are slow."""
+"""Batches from which it shows whether some are slow."""
 
 TAIL = 0.05
 """Share of all batches' own time that lies beyond twice the usual, from which some are slow: it is

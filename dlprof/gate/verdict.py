@@ -180,7 +180,7 @@ def _unheld(quads: Sequence[Quad]) -> str:
     why = next((f"{block.side}: {block.unpinned}" for block in free if block.unpinned), "")
     if not why or 2 * len(free) <= len(blocks):
         return ""
-    text = f"The sides were not held to the same cores, whose speeds differ ({why}"
+    text = f"The sides were not held to the same cores, whose speeds may differ ({why}"
     for side in SIDES.values():
         ran = {core for block in free if block.side == side for core in block.cores}
         text += f"; the {side} stayed on core {min(ran)}" if len(ran) == 1 else ""
@@ -196,7 +196,7 @@ _Value = Callable[[Block], float | None]
 
 
 def stage_shifts(quads: Sequence[Quad]) -> tuple[StageShift, ...]:
-    """Each stage's shift over quads whose blocks all tell it, the dearest first.
+    """Each stage's shift over quads whose blocks all show it, the largest first.
 
     Args:
         quads: Cleaned, balanced quads without failed blocks.

@@ -530,7 +530,11 @@ def _fresh_seed(torch: Any) -> int | None:
 
 
 def _by_factor(ratio: Estimate) -> Estimate:
-    """A ratio whose interval is as far to either side by factors: it can't fall below 0."""
+    """A ratio whose interval is as far to either side by factors: it can't fall below 0.
+
+    By the delta method, as the interval itself: the error of a logarithm is the relative one.
+    (``Estimate.log_sd`` is for intervals of unknown make, whose ends may be far apart.)
+    """
     if ratio.high is None:
         return ratio
     factor = math.exp((ratio.high - ratio.value) / ratio.value)

@@ -136,7 +136,8 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
 
 def _perhaps_better(forecast: Forecast, picked: ForecastRow) -> ForecastRow | None:
     """What was not measured and seems faster than what was and is recommended."""
-    if picked.measured is None or (_wait(picked) or 1.0) <= FED_WAIT_FRACTION:
+    wait = _wait(picked)
+    if picked.measured is None or (wait is not None and wait <= FED_WAIT_FRACTION):
         return None
     others = [row for row in forecast.rows if row.measured is None and not row.beyond]
     least = NEAR * max((_rate(row).value for row in others), default=0.0)

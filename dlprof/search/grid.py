@@ -204,7 +204,7 @@ class GridSearch:
         twins = {group: [c for c in working if belief.groups[c.key] == group] for group in groups}
         # Those that differ between epochs only have one rate, and take turns.
         turns = [some[block % len(some)] for some in twins.values()]
-        # Others of the same number of workers tell less: predictions of these are off alike.
+        # Others of the same number of workers add less: predictions of these are off alike.
         first = {each.num_workers: each for each in reversed(turns[1:])}.values()
         spread = sorted(turns[1:], key=lambda each: each not in first)
         return [turns[0], *spread[:_RIVALS]]
@@ -270,7 +270,7 @@ class SweepBudget:
 
     Attributes:
         plan: What was expected before any was run.
-        known_s: The dearest so far of each configuration that was measured.
+        known_s: The most so far of each configuration that was measured.
         factor: How many times what was expected completed trials turned out to cost.
         start_s: What each of their workers took beside that.
         left_s: Rest of the budget.
@@ -324,7 +324,7 @@ class SweepBudget:
         return self.expected_s(config) <= self.left_s
 
     def surely(self, wanted: Sequence[Config]) -> list[Config]:
-        """As many of the first as fit even if trials are dearer than expected."""
+        """As many of the first as fit even if trials cost more than expected."""
         spent_s = itertools.accumulate(_SURE * self.expected_s(each) for each in wanted)
         return [each for each, sum_s in zip(wanted, spent_s, strict=True) if sum_s <= self.left_s]
 
@@ -334,7 +334,7 @@ class SweepBudget:
         """Those that are to be measured for the first time; those that don't fit are passed over.
 
         Room is kept to measure the best few again: where trials cost more than was planned, fewer
-        configurations known twice tell more than all of them known once.
+        configurations known twice say more than all of them known once.
         """
         found: list[Config] = []
         tried_s, new_s, rounds = sum(map(self.expected_s, tried)), 0.0, self.plan.min_repeats - 1

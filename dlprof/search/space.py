@@ -153,7 +153,7 @@ def _with_repeats_s(first_s: float, count: int, repeats: int) -> float:
 def by_importance(configs: Sequence[Config], present: Config | None = None) -> list[Config]:
     """Configurations in the order in which a short budget should take them.
 
-    First the present settings, which every gain is told against; then every ``num_workers`` with
+    First the present settings, which every gain is over; then every ``num_workers`` with
     everything else at its plainest (``prefetch_factor=2``, not pinned, workers not kept), the
     range halved again and again so that any first few span it; then those that differ from that
     in one setting, then in two, and so on.
@@ -440,7 +440,7 @@ def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftO
 
     Args:
         rows: Configurations and reasons, cheapest first; the first one's reason is given.
-        kept: What is measured: values of ``num_workers`` among them are told apart further.
+        kept: What is measured: values of ``num_workers`` among them are compared further.
     """
     measured = {config.num_workers for config in kept}
     whole = sorted({config.num_workers for config, _ in rows} - measured)
@@ -468,12 +468,12 @@ def pin_hazard(machine: Machine) -> str | None:
     if size is None or free is None:
         return None
     had = f"{format_bytes(free)} of {format_bytes(size)} memory is available"
-    # A machine with less than this share of its memory to be had has none to lock.
+    # A machine with less than this share of its memory available has none to lock.
     if free < 0.1 * size:
         return f"only {had}, and pinned memory can't be swapped out"
     swapped = machine.swap_used_bytes or 0
-    # Swap in use beyond this share of the memory, while little is to be had, means that it
-    # swaps. With plenty to be had, it is what was swapped out once and nobody needed again.
+    # Swap in use beyond this share of the memory, while little is available, means that it
+    # swaps. With plenty available, it is what was swapped out once and nobody needed again.
     if swapped > 0.02 * size and free < 0.25 * size:
         used = format_bytes(swapped)
         return f"the machine swaps ({used} swapped out, {had}), and pinned memory can't be"

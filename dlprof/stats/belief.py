@@ -310,7 +310,7 @@ class Belief:
         blocks: In how many blocks each, or one of its group, was measured; 0 for what was only
             predicted.
         df: Degrees of freedom of what is known of those that were measured.
-        predicted_df: Of those that were only predicted: how far off predictions are, fewer tell.
+        predicted_df: Of those that were only predicted: how far off predictions are, fewer show.
     """
 
     log_rates: Mapping[str, float]
@@ -635,7 +635,9 @@ class _Fit:
                 error = (each - level) / self._seen[n].log_sd
                 costs.append(_surprise(error**2 / self._scale, TAIL_DF))
                 square = ((each - middle) / self._seen[n].log_sd) ** 2
-                doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale) if len(own) > 1 else 1.0
+                doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale)
+                # One alone is outvoted by none: it is as unsure as its tails are wide.
+                doubt = doubt if len(own) > 1 else (TAIL_DF - 2) / TAIL_DF
                 self._weights[n] = doubt / self._seen[n].log_sd ** 2
                 squares += doubt * square
         for step, spread in enumerate(self._spreads()):
@@ -749,7 +751,7 @@ def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:
     """Usual log speed of the cores, by how many of them the loader keeps busy.
 
     Cores that are busy together slow each other down (hyper-threads, clock rates): that is the
-    configuration's own doing, not the machine's. Where few trials tell, it is that of all.
+    configuration's own doing, not the machine's. Where few trials show it, it is that of all.
     """
     seen: dict[int, list[float]] = {}
     for o in observations:

@@ -458,3 +458,27 @@ def test_no_step_is_no_answer_of_trials_with_one() -> None:
     with pytest.raises(UsageError, match="a step of 20 ms") as caught:
         api.recommend(made, step_time="none")
     assert caught.value.hint == "Sweep again without a step."
+
+
+@pytest.mark.parametrize("question", [{}, {"nodes": 2}])
+def test_what_a_run_keeps_sets_the_level_of_the_rest(run: Run, question: dict[str, Any]) -> None:
+    """Figures of an earlier version and today's don't stand beside each other."""
+    advice, more = run.recommendation, config(6, 4)
+    assert advice is not None
+    lower = tuple(
+        dataclasses.replace(
+            each,
+            samples_per_s=each.samples_per_s.times(0.8 if each.config == advice.config else 0.6),
+        )
+        for each in advice.rates
+    )
+    older = dataclasses.replace(run, recommendation=dataclasses.replace(advice, rates=lower))
+    here, there = (
+        forecast(each, [advice.config, more], asked(each, **question)).rows for each in (run, older)
+    )
+    for one, other in zip(here, there, strict=True):
+        assert other.rate / one.rate == pytest.approx(0.8, rel=0.01)
+    speeds = speeds_of(older, asked(older), predictions(older, asked(older), [more]))
+    for against in (config(0).key, advice.config.key):
+        ratio = speeds.rate(more.key).value / speeds.rate(against).value
+        assert speeds.ratio(more.key, against).value == pytest.approx(ratio)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import config, machine
+from builders import blocks, config, machine
 from golden import drawn
 from predicted_runs import asked, calibrated, calibration
 
@@ -229,3 +229,21 @@ def test_accelerators_are_asked_for_on_the_command_line(
     assert "no training step" in capsys.readouterr().err
     assert dlprof([*asked_for, "--feed", "--step-time", "1s"], {}) == 2
     assert "--au and --feed are two questions" in capsys.readouterr().err
+
+
+def test_what_a_step_gave_less_than_predicted_nodes_of_the_same_step_give_less() -> None:
+    """A step of 40 ms takes 800 samples/s; 600 were measured, as faster loading can't explain."""
+    pick = config(8, persistent_workers=True)
+    trials = blocks({config(0): [120.0] * 4, pick: [600.0] * 4}, wait_fraction=0.2)
+    run = calibrated(trials=trials, settings={"step_s": 0.04})
+    alone, shared, longer = (
+        forecast(run, [pick], asked(run, **question)).rows[0]
+        for question in ({}, {"nodes": 2}, {"step_s": 0.4})
+    )
+    assert alone.prediction.batches_per_s.value == pytest.approx(600 / 32, rel=0.03)
+    assert shared.prediction.batches_per_s.value == pytest.approx(600 / 32, rel=0.05)
+    low = shared.prediction.batches_per_s.low
+    assert low is not None
+    assert low < 600 / 32
+    # A step that is ten times as long hides most of it.
+    assert longer.prediction.batches_per_s.value == pytest.approx(2.5, rel=0.04)

@@ -158,6 +158,8 @@ def test_what_may_be_faster_than_what_was_measured_is_named() -> None:
     assert ", only predicted\n" in text
     assert "if its shards feed as many" not in text
     assert "Faster?" not in screen(calibrated(calibration(cpu=0.001, io=0.05)), 80)
+    fed = trial(config(2), 300.0, wait_fraction=0.0)  # faster than a step that never waits is none
+    assert "Faster?" not in screen(calibrated(calibration(cpu=0.001, io=0.05), [fed]), 80)
 
 
 def test_the_bottleneck_is_what_the_step_waits_for() -> None:

@@ -110,6 +110,22 @@ def test_intervals_hold_as_often_as_they_claim(log_sd: float) -> None:
     assert 0.93 <= held / 300 <= 1.0
 
 
+def test_one_trial_each_says_no_more_than_errors_with_tails_of_an_unknown_spread_allow() -> None:
+    """Nothing shows the spread of a single trial, nor outvotes it where it was disturbed."""
+
+    def spread(rng: random.Random) -> float:
+        return math.sqrt(4 / rng.gammavariate(2, 2))  # of Student's t with 4 degrees of freedom
+
+    held = 0
+    for seed in range(600):
+        rng = random.Random(seed)
+        sd = 0.1 * spread(rng)
+        rates: Table = {key: [math.exp(5 + sd * spread(rng) * rng.gauss(0, 1))] for key in "ab"}
+        low, high = ends(believe(seen(rates)).ratio("a", "b"))
+        held += low <= 1 <= high
+    assert 0.94 <= held / 600 <= 0.98
+
+
 def test_a_prediction_counts_until_repeats_outweigh_it() -> None:
     once = believe(seen({"a": [100], "b": [130]}), expected(0.02, a=100, b=100))
     assert once.ratio("b", "a").value < 1.1

@@ -40,7 +40,7 @@ def __getitem__(self, index):
 
 
 def heavy(view: View) -> Claim | None:
-    """Pickling or copying the dataset costs start-up time or memory."""
+    """Pickling or copying the dataset costs time to first batch or memory."""
     weight, workers = view.evidence.weight, view.workers
     first = None if weight is None else weight.heaviest
     if weight is None or first is None or not workers:

@@ -511,3 +511,15 @@ def test_nothing_that_gave_less_is_recommended_over_what_costs_nothing_or_is_in_
     answer = recommend(run(blocks({**table, W0: plain}), target=target(own_config=present)))
     kept = [other for other in answer.alternatives if other.config in {W0, present}]
     assert all(other.speed <= 1 + 1e-9 for other in kept)
+
+
+@pytest.mark.parametrize(
+    ("usage", "most"),
+    [(WAITING, 200.0), (Usage(own_cpu_cores=8.0, available_cpu_cores=8.0), 300.0)],
+)
+def test_one_trial_each_makes_nothing_certain(usage: Usage, most: float) -> None:
+    """Where a sweep is cut off after its first block."""
+    rates = {config(0): [100.0], config(2): [198.0], config(4): [most]}
+    once = recommend(run(blocks(rates, usage=usage)))
+    twice = recommend(run(blocks({each: 2 * row for each, row in rates.items()}, usage=usage)))
+    assert (once.confidence, twice.confidence) == ("medium", "high")

@@ -121,6 +121,17 @@ def test_a_rank_that_was_slow_in_few_trials_names_no_cause(slow: int, cause: str
     assert [each.cause for each in speeds] == ["", cause]
 
 
+@pytest.mark.parametrize(("slow", "cause"), [(1, ""), (2, SHARD), (3, SHARD)])
+def test_a_rank_is_slow_for_what_most_trials_show(slow: int, cause: str) -> None:
+    usual = dataclasses.replace(AS_FAST, batches_per_s=around(2.0))
+    held = dataclasses.replace(usual, samples_per_s=around(40.0), own_cpu_cores=0.8)
+    trials = [
+        trial(config(1), 80.0, repetition=n, ranks=(usual, usual, held if n < slow else usual))
+        for n in range(4)
+    ]
+    assert [each.cause for each in rank_speeds(run(trials), config(1))] == ["", "", cause]
+
+
 def test_a_window_cut_short_says_nothing_of_ranks() -> None:
     short = dataclasses.replace(scaled(2, 20.0), samples_per_s=Estimate(value=20.0))
     cut = run([scaled(1, 100.0), short], settings=SETTINGS)
