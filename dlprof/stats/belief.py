@@ -603,6 +603,7 @@ class _Fit:
     ) -> float:
         """Weights, spread and trust as the residuals have them, and what these cost."""
         squares, missed, shown = 0.0, 0.0, 0.0
+        repeated = any(len(numbers) > 1 for numbers in self._by_group.values())
         known, costs = self._known_sd, list[float]()
 
         def trust(before: float, square: float, open_: float) -> float:
@@ -636,8 +637,10 @@ class _Fit:
                 costs.append(_surprise(error**2 / self._scale, TAIL_DF))
                 square = ((each - middle) / self._seen[n].log_sd) ** 2
                 doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale)
-                # One alone is outvoted by none: it is as unsure as its tails are wide.
-                doubt = doubt if len(own) > 1 else (TAIL_DF - 2) / TAIL_DF
+                if len(own) == 1:
+                    # Where nothing was repeated, none shows the spread, nor outvotes another: each
+                    # is as unsure as its tails are wide.
+                    doubt = 1.0 if repeated else (TAIL_DF - 2) / TAIL_DF
                 self._weights[n] = doubt / self._seen[n].log_sd ** 2
                 squares += doubt * square
         for step, spread in enumerate(self._spreads()):

@@ -46,7 +46,7 @@ def test_how_sure_it_is_of_named_settings_counts_all_of_them() -> None:
 
 def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
     run = read_run(EXAMPLES / "loader.dlprof.jsonl")
-    found = api.predict(run, num_workers=range(17))
+    found = api.predict(run, num_workers=range(4))
     assert run.recommendation is not None
     assert run.recommendation.config not in {row.config for row in found.rows}
     hint = "(of those named; of all: dlprof recommend)"
