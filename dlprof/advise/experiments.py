@@ -57,7 +57,7 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
     if not evidence.observations:
         return _affordable(_opening(evidence, allowance), allowance, left_s, sure=2)
     if not evidence.plain("present"):
-        return ()  # it failed, which is told by how it did
+        return ()  # it failed, which its failure reports
     if longer := _longer(evidence, allowance):
         return _affordable(longer, allowance, left_s)
     if evidence.reads_files and not evidence.trials("cold"):

@@ -77,7 +77,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """While a fault is told: a second Ctrl-C would end it with a traceback."""
+    """While a fault is reported: a second Ctrl-C would end it with a traceback."""
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():
         yield

@@ -30,7 +30,7 @@ def run_check(
 
     Args:
         settings: What is loaded, what it is compared with, and the limits.
-        listener: Told of the progress.
+        listener: Hears of the progress.
         environ: Where CI systems tell what a change is to be merged into.
         cwd: The working directory.
         clock: Monotonic seconds.
@@ -59,7 +59,7 @@ def check_sides(
     Args:
         plans: The base and the change.
         settings: What is loaded, and the limits; what is compared follows from the plans.
-        listener: Told of the progress.
+        listener: Hears of the progress.
         clock: Monotonic seconds.
         began_s: When the check began; now, if that isn't given.
 

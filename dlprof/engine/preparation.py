@@ -61,7 +61,7 @@ from dlprof.version import __version__
 
 
 class RunnerListener(Protocol):
-    """Told what is done so that trials can be run, and what the machine does in them."""
+    """Hears what is done so that trials can be run, and what the machine does in them."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
@@ -74,7 +74,7 @@ class RunnerListener(Protocol):
 
 
 class SweepListener(RunnerListener, Protocol):
-    """Told what a sweep does, as it does it."""
+    """Hears what a sweep does, as it does it."""
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """What will be measured is known."""
@@ -440,7 +440,7 @@ def opened_runner(
 
     Args:
         settings: What to load.
-        listener: Told while data of a built-in is made.
+        listener: Hears while data of a built-in is made.
         pickled: A live object to load instead (Python API).
         ranks: Those that load at once.
 

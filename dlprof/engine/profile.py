@@ -141,7 +141,7 @@ def run_profile(
     Args:
         settings: What to load, for whom, at which settings; each swept one at one value.
         output: The run file.
-        listener: Told of the progress.
+        listener: Hears of the progress.
         force: Replace ``output`` if it exists.
         pickled: A live object to load instead of ``settings.target`` (Python API).
         began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for

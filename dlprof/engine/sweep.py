@@ -415,7 +415,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     Args:
         settings: What to measure.
         output: The run file.
-        listener: Told of the progress.
+        listener: Hears of the progress.
         resume: Continue the run in ``output`` under the settings that it was begun with.
         force: Replace ``output`` if it exists.
         given: Fields of ``settings`` that the user named; matters for ``resume`` only.

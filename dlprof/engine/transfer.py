@@ -101,7 +101,7 @@ class TransferSettings:
 
 
 class TransferListener(Protocol):
-    """Told what goes on."""
+    """Hears what goes on."""
 
     def message(self, text: str) -> None:
         """What is done now."""
@@ -120,7 +120,7 @@ def run_transfer(
 
     Args:
         options: What to measure.
-        listener: Told of the progress.
+        listener: Hears of the progress.
         clock: Monotonic seconds, for the time limit.
 
     Raises:
@@ -185,7 +185,7 @@ def _build_request(options: TransferSettings, listener: TransferListener) -> Bui
 
 
 class _Heard:
-    """What the process has told so far."""
+    """What the process has reported so far."""
 
     def __init__(self, listener: TransferListener) -> None:
         self.over = False

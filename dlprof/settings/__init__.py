@@ -1,4 +1,4 @@
-"""What a sweep is told to do: flags over environment over files over defaults.
+"""What a sweep is to do: flags over environment over files over defaults.
 
 What reads files is in ``dlprof.settings.resolve``.
 """

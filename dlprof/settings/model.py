@@ -1,4 +1,4 @@
-"""What a sweep is told to do: its settings, which of them exclude each other, and their JSON."""
+"""What a sweep is to do: its settings, which of them exclude each other, and their JSON."""
 
 from __future__ import annotations
 

@@ -349,7 +349,7 @@ class Supervisor:
             rank.handle.channel.close_writing()
 
     def _exchange(self, lost: _Rank | None, group: RankGroup | None, request: TrialRequest) -> None:
-        """Tell other nodes how it goes here, and hear how it goes there."""
+        """Report to other nodes how it goes here, and hear how it goes there."""
         if lost is None:
             self._elsewhere = self._nodes.exchange(group)
         else:

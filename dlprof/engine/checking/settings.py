@@ -1,4 +1,4 @@
-"""What a check is told to do, and who is told what it does."""
+"""What a check is to do, and who hears what it does."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def patience(settings: CheckSettings) -> tuple[float, str]:
 
 
 class CheckListener(Protocol):
-    """Told what a check does, as it does it."""
+    """Hears what a check does, as it does it."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""

@@ -104,7 +104,7 @@ class Sides:
 
     Attributes:
         machine: What they run on.
-        built: What each side told of its target.
+        built: What each side reported of its target.
         configs: The settings of each side's loader.
         batches: Of a block of loading.
         block_s: What a block of loading takes, all included.

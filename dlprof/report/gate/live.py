@@ -16,7 +16,7 @@ _WIPE = "\r\x1b[K"
 
 
 class CheckProgress:
-    """Told by a check what it does.
+    """Hears from a check what it does.
 
     On a terminal one line is written over and over; elsewhere a line comes now and then. A stream
     that takes no more silences it, and never ends the check.
