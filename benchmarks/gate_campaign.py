@@ -1,7 +1,7 @@
 """How often does ``dlprof check`` err on this machine, with slowdowns that are really there?
 
-Each session is a check of its own: two processes, a base and a change, of which the change is as
-fast or slower in one way. Kinds of session take turns, half of them beside a changing neighbour
+Each session is a check with two processes of its own, a base and a change, of which the change is
+as fast or slower in one way. Kinds of session take turns, half of them beside a changing neighbour
 load, so that it can be ended at any time: ``--minutes 600`` gives as many sessions as the goals ask
 for, ``--more`` adds to what earlier runs found.
 """
@@ -16,14 +16,13 @@ import os
 import random
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from common import RESULTS, keep, parser, publish, surroundings
 from gate_neighbours import beside
 from gate_tables import (
-    IN_A_ROW,
     KINDS,
     NEIGHBOURS,
     OTHERS_BLOCKS,
@@ -67,63 +66,60 @@ def side_plan(side: Side, kind: Kind, slower: float, workers: int) -> SidePlan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Sessions that share one pair of processes.
+class Planned:
+    """A session to come, on processes of its own.
 
     Attributes:
-        kind: Of all of them.
+        kind: Of the change.
         workers: ``num_workers``.
-        crowded: Whether neighbours run beside them.
-        seed: Of the first; the others follow.
-        count: How many.
-        budget_s: Of each.
+        crowded: Whether neighbours run beside it.
+        seed: Of its sweep and its neighbours.
+        budget_s: Of the check.
     """
 
     kind: Kind
     workers: int
     crowded: bool
     seed: int
-    count: int
     budget_s: float
 
 
-def sessions_of(batch: Batch) -> Generator[Session, None, None]:
-    """Measure the sessions of a batch one after the other."""
-    plans = [
-        side_plan("base", batch.kind, 0.0, batch.workers),
-        side_plan("change", batch.kind, batch.kind.slower, batch.workers),
+def measured(session: Planned) -> Session | None:
+    """One check, from the start of its processes; ``None`` where the machine is too busy."""
+    kind = session.kind
+    sides_planned = [
+        side_plan("base", kind, 0.0, session.workers),
+        side_plan("change", kind, kind.slower, session.workers),
     ]
     settings = CheckSettings(
-        sweep=SweepSettings(target=TARGET, budget_s=batch.budget_s),
-        limits=Limits(service=batch.kind.limit),
-        pin=batch.kind.placement == "rotating",
+        sweep=SweepSettings(target=TARGET, budget_s=session.budget_s, seed=session.seed),
+        limits=Limits(service=kind.limit),
+        pin=kind.placement == "rotating",
     )
-    neighbours = NEIGHBOURS if batch.crowded else 0
     with (
         open_check_listener(quiet=True) as listener,
-        beside(neighbours, batch.seed),
-        open_sides(plans, settings, listener) as sides,
+        beside(NEIGHBOURS if session.crowded else 0, session.seed),
+        open_sides(sides_planned, settings, listener) as sides,
     ):
-        for seed in range(batch.seed, batch.seed + batch.count):
-            sweep = dataclasses.replace(settings.sweep, seed=seed)
-            seeded = dataclasses.replace(settings, sweep=sweep)
-            began_s = time.monotonic()
-            with contextlib.suppress(UsageError):  # the machine is too busy to begin
-                found = measure(sides, seeded, listener, clock=time.monotonic, began_s=began_s)
-                yield ended_session(batch, found, time.monotonic() - began_s)
+        began_s = time.monotonic()
+        with contextlib.suppress(UsageError):  # the machine is too busy to begin
+            found = measure(sides, settings, listener, clock=time.monotonic, began_s=began_s)
+            return ended_session(session, found, time.monotonic() - began_s)
+    return None
 
 
-def ended_session(batch: Batch, found: MeasuredQuads, seconds: float) -> Session:
+def ended_session(planned: Planned, found: MeasuredQuads, seconds: float) -> Session:
     """What one check found, and what others' rules find in its blocks."""
     verdict = judge(found.plan, found.quads)
     load = [quad for quad in found.quads if quad.series == "load"]
     walls = [_walls(load, side)[:OTHERS_BLOCKS] for side in ("base", "change")]
     alarms = [name for name, rule in RULES.items() if min(map(len, walls)) > 1 and rule(*walls)]
+    service = next((gate for gate in verdict.gates if gate.name == "service"), None)
     undecided = (g for g in verdict.gates if g.state == "inconclusive" and g.blocking)
     return Session(
-        kind=batch.kind.name,
-        crowded=batch.crowded,
-        workers=batch.workers,
+        kind=planned.kind.name,
+        crowded=planned.crowded,
+        workers=planned.workers,
         verdict=verdict.state,
         failed=tuple(gate.name for gate in verdict.gates if gate.state == "fail"),
         undecided=tuple(gate.name for gate in undecided),
@@ -131,6 +127,8 @@ def ended_session(batch: Batch, found: MeasuredQuads, seconds: float) -> Session
         seconds=round(seconds, 2),
         waited=run_queue_wait(load),
         others=tuple(alarms),
+        pair=planned.seed,
+        shift=service.views[0].shift if service and service.views else None,
     )
 
 
@@ -142,45 +140,32 @@ def _walls(quads: Sequence[Quad], side: Side) -> list[float]:
 def schedule(
     first_seed: int,
     *,
-    in_a_row: int,
     budget_s: float,
     only: Sequence[str] = ("",),
     crowds: Sequence[bool] = (False, True),
-) -> Iterator[Batch]:
-    """Batches without end: in each round every kind has its share, quiet and beside neighbours.
+) -> Iterator[Planned]:
+    """Sessions without end: in each round every kind has its share, quiet and beside neighbours.
 
     Args:
-        first_seed: Of the first batch; also of the order within rounds.
-        in_a_row: Sessions of a batch.
+        first_seed: Of the first session; also of the order within rounds.
         budget_s: Of each session.
         only: Beginnings of the kinds' names.
         crowds: Whether neighbours run beside them: either, or both in turn.
     """
     seed = first_seed
     kinds = [kind for kind in KINDS if kind.name.startswith(tuple(only))]
-    cells = [(kind, crowded) for kind in kinds for crowded in crowds for _ in range(kind.share)]
+    cells = [
+        (kind, workers, crowded)
+        for kind in kinds
+        for workers in kind.workers
+        for crowded in crowds
+        for _ in range(kind.share)
+    ]
     for turn in itertools.count():
         random.Random(first_seed + turn).shuffle(cells)
-        for kind, crowded in cells:
-            yield Batch(
-                kind=kind,
-                workers=kind.workers[seed // in_a_row % len(kind.workers)],
-                crowded=crowded,
-                seed=seed,
-                count=in_a_row,
-                budget_s=budget_s,
-            )
-            seed += in_a_row
-
-
-def measured(batches: Iterator[Batch], until_s: float) -> Iterator[Session]:
-    """Sessions until the time is over; the last one may end later."""
-    for batch in batches:
-        with contextlib.closing(sessions_of(batch)) as sessions:
-            for session in sessions:
-                yield session
-                if time.monotonic() > until_s:
-                    return
+        for kind, workers, crowded in cells:
+            yield Planned(kind=kind, workers=workers, crowded=crowded, seed=seed, budget_s=budget_s)
+            seed += 1
 
 
 def earlier(path: Path) -> list[Session]:
@@ -206,19 +191,20 @@ def main() -> None:
     before = surroundings()
     minutes = given.minutes or (QUICK_MINUTES if given.quick else MINUTES)
     found = earlier(RESULTS / "gate_campaign.json") if given.more and not given.quick else []
-    batches = schedule(
-        len(found) + 1,
-        in_a_row=1 if given.quick else IN_A_ROW,
+    planned = schedule(
+        1 + max((session.pair for session in found), default=0),
         budget_s=QUICK_BUDGET_S if given.quick else BUDGET_S,
         only=only,
         crowds=(False,) if given.alone else (False, True),
     )
     until_s = time.monotonic() + 60 * minutes
     with contextlib.suppress(KeyboardInterrupt):  # what was measured is kept
-        for session in measured(batches, until_s):
+        for session in filter(None, map(measured, planned)):
             found.append(session)
             print(f"{session.kind}: {session.verdict} after {session.seconds:g} s", file=sys.stderr)
             keep(report_on(found), before, quick=given.quick)  # one cut off goes on with --more
+            if time.monotonic() > until_s:
+                break
     publish(report_on(found), before, quick=given.quick)
 
 

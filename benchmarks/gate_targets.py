@@ -7,7 +7,7 @@ import os
 import random
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -26,17 +26,34 @@ def work(rounds: int) -> None:
         zlib.decompress(_PACKED)
 
 
+def count(rounds: int) -> int:
+    """Add numbers one by one, some 2 ms for 100 rounds: what a core's speed tells on most."""
+    total = 0
+    for number in range(500 * rounds):
+        total += number & 7
+    return total
+
+
 class Samples(Dataset[torch.Tensor]):
     """Samples that take CPU time and wait, some of them longer than the others."""
 
-    def __init__(self, *, rounds: int, tail_rounds: int = 0, wait_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        work: Callable[[int], object],
+        rounds: int,
+        tail_rounds: int = 0,
+        wait_s: float = 0.0,
+    ) -> None:
         """Set what a sample takes.
 
         Args:
+            work: Takes CPU time for so many rounds.
             rounds: Of work.
             tail_rounds: Further rounds of one sample in twenty.
             wait_s: Of sleeping.
         """
+        self._work = work
         self._rounds = rounds
         self._tail_rounds = tail_rounds
         self._wait_s = wait_s
@@ -47,7 +64,7 @@ class Samples(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         if self._wait_s:
             time.sleep(self._wait_s)
-        work(self._rounds + (0 if index % _EVERY else self._tail_rounds))
+        self._work(self._rounds + (0 if index % _EVERY else self._tail_rounds))
         return torch.full((3, 16, 16), float(index % 251))
 
 
@@ -79,7 +96,8 @@ def make(
     With ``tail`` one sample in twenty bears it all, so that blocks of few samples bear a bit more.
 
     Args:
-        kind: ``none``, ``cpu``, ``wait``, ``tail``, ``collate``, ``receive`` or ``startup``.
+        kind: ``none``, ``cpu``, ``loop``, ``wait``, ``tail``, ``collate``, ``receive`` or
+            ``startup``.
         slower: The fraction; with ``startup`` the seconds.
         workers: ``num_workers``.
         core: What the process that builds it keeps to from now on; empty for all that it has.
@@ -89,7 +107,7 @@ def make(
     more = float(slower)
     rounds, in_collate, wait_s, tail, tensors, start_s = _ROUNDS, 0, 0.0, 0, 1, 0.0
     match kind:
-        case "cpu":
+        case "cpu" | "loop":
             rounds += round(more * _ROUNDS)
         case "wait":
             rounds, wait_s = 5, 4e-3 + more * 4.2e-3
@@ -102,7 +120,12 @@ def make(
         case "startup":
             start_s = more
     return DataLoader(
-        Samples(rounds=rounds, tail_rounds=tail, wait_s=wait_s),
+        Samples(
+            work=count if kind == "loop" else work,
+            rounds=rounds,
+            tail_rounds=tail,
+            wait_s=wait_s,
+        ),
         batch_size=BATCH,
         num_workers=int(workers),
         collate_fn=functools.partial(collate, rounds=in_collate, tensors=tensors),

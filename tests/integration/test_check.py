@@ -228,6 +228,10 @@ def control_group(controller: str, v1: Mapping[str, str], v2: Mapping[str, str])
     finally:
         procs = (mount / controller if is_v1 else mount) / home / "cgroup.procs"
         procs.write_text(str(os.getpid()))
+        emptied_by = time.monotonic() + 30  # where CPU time is rationed, ending takes its time too
+        while (left := (group / "cgroup.procs").read_text()) and time.monotonic() < emptied_by:
+            time.sleep(0.05)
+        assert not left, "processes outlived the check"
         group.rmdir()
 
 

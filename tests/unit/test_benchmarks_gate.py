@@ -31,7 +31,7 @@ def campaign(tables: Any) -> Any:
 
 
 def sessions(tables: Any, verdicts: dict[str, str], seconds: float = 10.0) -> list[Any]:
-    """As many sessions of each kind as the goals ask for, with one verdict each."""
+    """As many sessions of each kind as the goals ask for, each on processes of its own."""
     return [
         tables.Session(
             kind=kind.name,
@@ -44,6 +44,8 @@ def sessions(tables: Any, verdicts: dict[str, str], seconds: float = 10.0) -> li
             seconds=seconds,
             waited=0.1,
             others=("t test at 95 % (pyperf)",),
+            pair=number,
+            shift=0.01,
         )
         for kind in tables.KINDS
         for number in range(kind.wanted)
@@ -76,6 +78,8 @@ def test_slow_verdicts_miss_the_goal(tables: Any) -> None:
 
 def test_few_sessions_reach_nothing_and_miss_nothing(tables: Any) -> None:
     assert tables.is_reached(tables.cells_of(sessions(tables, {})[::20])) is None
+    shared = [dataclasses.replace(each, pair=each.pair // 4) for each in sessions(tables, {})]
+    assert tables.is_reached(tables.cells_of(shared)) is None
 
 
 def test_the_tables_have_a_row_for_each_kind_and_machine(tables: Any) -> None:
@@ -86,21 +90,24 @@ def test_the_tables_have_a_row_for_each_kind_and_machine(tables: Any) -> None:
 
 
 def test_each_round_has_all_kinds_on_both_kinds_of_machine(campaign: Any, tables: Any) -> None:
-    size = sum(2 * kind.share for kind in tables.KINDS)
-    batches = list(itertools.islice(campaign.schedule(1, in_a_row=4, budget_s=60.0), 2 * size))
-    for part in (batches[:size], batches[size:]):
-        counts = collections.Counter((each.kind.name, each.crowded) for each in part)
-        assert counts["none", True] == counts["none", False] == 3
-        assert counts["start-up +1 s", True] == 1
-    assert len({each.seed for each in batches}) == len(batches)
+    size = sum(2 * kind.share * len(kind.workers) for kind in tables.KINDS)
+    planned = list(itertools.islice(campaign.schedule(1, budget_s=60.0), 2 * size))
+    for part in (planned[:size], planned[size:]):
+        counts = collections.Counter((each.kind.name, each.crowded, each.workers) for each in part)
+        assert counts["none", True, 0] == counts["none", False, 2] == 1
+        assert counts["none, sides apart", True, 0] == 2
+        assert counts["start-up +1 s", True, 2] == 1
+    assert len({each.seed for each in planned}) == len(planned)
 
 
 def test_a_session_tells_what_all_rules_say_of_its_blocks(campaign: Any, tables: Any) -> None:
-    batch = next(campaign.schedule(1, in_a_row=1, budget_s=60.0))
+    planned = next(campaign.schedule(7, budget_s=60.0))
     plan = make_plan(gates=())
     found = MeasuredQuads(plan=plan, quads=tuple(load_quads(11, 0.2)), unavailable={})
-    session = campaign.ended_session(batch, found, 12.345)
+    session = campaign.ended_session(planned, found, 12.345)
     assert (session.verdict, session.failed, session.seconds) == ("fail", ("service",), 12.35)
+    assert session.pair == 7
+    assert session.shift == pytest.approx(0.2, abs=0.1)
     assert set(session.others) <= set(importlib.import_module("others_rules").RULES)
     assert "mean more than 10 % up" in session.others
 
