@@ -1,6 +1,6 @@
 """How often does the rule of ``dlprof check`` err, on machines whose noise is known?
 
-A simulation: it measures nothing of this machine and takes about two minutes.
+A simulation: it measures nothing of this machine and takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from others_rules import RULES, Rule
 from dlprof.gate import Limits, judge, make_plan, next_look
 from dlprof.records.gate import Block, Quad
 
-SESSIONS, QUICK_SESSIONS = 300, 4
+SESSIONS, QUICK_SESSIONS = 1000, 4
 FALSE_ALARMS = 0.01
 CAUGHT_QUIET, CAUGHT, CAUGHT_FINE = 0.99, 0.90, 0.95
 PASSED_UNSEEN = 0.02
@@ -30,6 +30,7 @@ LIMIT = Slowdown(name="5 %, the limit", mean=0.05)
 UNIFORM = Slowdown(name="10 %", mean=0.10)
 TAIL = Slowdown(name="10 %, all in 1 of 16 batches", mean=0.10, share=1 / 16)
 FINE = Slowdown(name="5 %, --fail-above 3 %", mean=0.05, limit=0.03)
+UP_TO_LIMIT = {NONE.name, WITHIN.name, LIMIT.name}
 SLOWDOWNS = (NONE, WITHIN, LIMIT, UNIFORM, TAIL, FINE)
 WORLDS = (QUIET, CROWDED, DRIFTING, SWITCHING, APART, ODD)
 KINDS = tuple(itertools.product((QUIET, CROWDED), (NONE, UNIFORM), (True, False)))
@@ -132,9 +133,7 @@ def _share(share: float) -> str:
 def is_reached(cells: Sequence[Cell]) -> bool:
     """Whether the goals are kept, cell by cell."""
     by_kind: dict[str, Callable[[Cell], bool]] = {
-        NONE.name: lambda each: each.share("fail") <= FALSE_ALARMS,
-        WITHIN.name: lambda each: each.share("fail") <= FALSE_ALARMS,
-        LIMIT.name: lambda each: each.share("fail") <= FALSE_ALARMS,
+        **dict.fromkeys(UP_TO_LIMIT, lambda each: each.share("fail") <= FALSE_ALARMS),
         UNIFORM.name: lambda each: (
             each.share("fail") >= (CAUGHT_QUIET if each.world == QUIET.name else CAUGHT)
             and each.share("pass") <= PASSED_UNSEEN
@@ -142,8 +141,9 @@ def is_reached(cells: Sequence[Cell]) -> bool:
         TAIL.name: lambda each: each.share("pass") <= PASSED_UNSEEN,
         FINE.name: lambda each: each.share("fail") >= CAUGHT_FINE,
     }
-    # What unpinned sides may come to is shown, and no goal: checks hold them to the same cores.
-    judged = (each for each in cells if each.world != APART.name)
+    # Sides on cores of their own can't be told from a slowdown: that these fail none is a goal,
+    # what they catch is none.
+    judged = (each for each in cells if each.world != APART.name or each.slowdown in UP_TO_LIMIT)
     return all(by_kind[each.slowdown](each) for each in judged)
 
 

@@ -176,6 +176,7 @@ class Machine:
             samples=(SAMPLES,) * BATCHES,
             wall_s=whole_s * math.exp(self._wave),
             run_queue_wait_fraction=world.waited,
+            cores=(core,),
             stages_s={"fetch": _FETCH_SHARE * whole_s, "collate": (1 - _FETCH_SHARE) * whole_s},
         )
 

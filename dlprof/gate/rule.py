@@ -24,6 +24,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
+from dlprof.gate.plan import SIDES
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, Shift, least_differences, shift_interval
 from dlprof.gate.views import LEAST_BATCHES, QuadReading, base_service_s, cleaned, read_quad
 from dlprof.gate.wording import METRICS, amount, figure_text, figures_text, gate_result, percent
@@ -190,6 +191,9 @@ def _no_verdict(rule: GateRule, reason: ReasonCode, detail: str = "") -> GateRes
 UNCORRECTED_FACTOR = 2.0
 """Where waiting for a core can't be read, a metric fails only beyond this multiple of its limit."""
 
+_MOST_APART = 0.5
+"""As of two cores where each side spends three quarters of its blocks on one of its own."""
+
 _Finding = Literal["slower", "not_slower", "undecided"]
 
 
@@ -244,6 +248,7 @@ def look_at(
     detail = {
         "contended": crowd,
         "settings_differ": plan.loader_difference,
+        "cores_differ": cores_apart([reading.quad for reading in readings]),
         "undecided": f"after {len(readings)} ABBA blocks{doubt}",
     }.get(reason, "")
     return gate_result(
@@ -291,7 +296,8 @@ def _consequence(
 
     Wall time says as much of the neighbours and of the settings as of the code. It may fail a
     check only on a machine that isn't crowded and where both loaders are set alike; beside
-    neighbours it doesn't hold up a check that it has nothing against.
+    neighbours it doesn't hold up a check that it has nothing against. And no time fails a check
+    whose sides never shared a core: one core may be the slower one.
     """
     if finding == "not_slower":
         return "pass", "not_slower", False, False
@@ -300,8 +306,37 @@ def _consequence(
     if rule.name == "wall" and is_contended([reading.quad for reading in readings]):
         return "inconclusive", "contended", finding == "slower", True
     if finding == "slower":
+        is_time = METRICS[rule.name].unit == "s"
+        if is_time and cores_apart([reading.quad for reading in readings]):
+            return "inconclusive", "cores_differ", True, True
         return "fail", "slower", True, False
     return "inconclusive", "undecided", rule.holds_up, True
+
+
+def cores_apart(quads: Sequence[Quad]) -> str:
+    """Which cores each side ran on more than the other, where that could make a difference.
+
+    If cores differ in speed by some random amount of variance 1 each, the sides differ for no other
+    reason by an amount of variance d, the sum of squared differences of the shares of blocks on
+    each core. It is 2 where each side keeps to a core of its own, 0 where they share all alike.
+
+    Returns:
+        Such as ``the base ran on core 0 and the change on core 1``; empty where d is small, or the
+        cores are unknown.
+    """
+    share: dict[Side, dict[int, float]] = {}
+    for side in SIDES.values():
+        blocks = (block for quad in quads for block in quad.blocks if block.side == side)
+        ran = collections.Counter(core for block in blocks for core in block.cores)
+        share[side] = {core: count / ran.total() for core, count in ran.items()}
+    base, change = share["base"], share["change"]
+    more = {core: base.get(core, 0.0) - change.get(core, 0.0) for core in sorted({*base, *change})}
+    if not base or not change or sum(each**2 for each in more.values()) <= _MOST_APART:
+        return ""
+    ours, theirs = (
+        ", ".join(str(core) for core, by in more.items() if sign * by > 0) for sign in (1, -1)
+    )
+    return f"the base ran on core {ours} and the change on core {theirs}"
 
 
 def is_contended(quads: Sequence[Quad]) -> bool:

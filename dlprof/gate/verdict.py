@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dlprof.gate.plan import SIDES
-from dlprof.gate.rule import UNCORRECTED_FACTOR, GateProgress, judge_gate
+from dlprof.gate.rule import UNCORRECTED_FACTOR, GateProgress, cores_apart, judge_gate
 from dlprof.gate.signed_rank import shift_interval
 from dlprof.gate.views import cleaned
 from dlprof.gate.wording import amount, percent, stage_line
@@ -181,10 +181,8 @@ def _unheld(quads: Sequence[Quad]) -> str:
     if not why or 2 * len(free) <= len(blocks):
         return ""
     text = f"The sides were not held to the same cores, whose speeds may differ ({why}"
-    for side in SIDES.values():
-        ran = {core for block in free if block.side == side for core in block.cores}
-        text += f"; the {side} stayed on core {min(ran)}" if len(ran) == 1 else ""
-    return f"{text})."
+    apart = cores_apart(quads)
+    return f"{text}; {apart})." if apart else f"{text})."
 
 
 _STAGES = ("fetch", "collate", "receive")

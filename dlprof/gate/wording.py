@@ -209,6 +209,10 @@ _SENTENCES: Mapping[ReasonCode, _Sentence] = MappingProxyType(
             f"{label}: {figures} against a limit of {limit}, but the loader's settings differ "
             f"({detail}), so it can't decide."
         ),
+        "cores_differ": lambda label, figures, limit, detail: (
+            f"{label}: {figures} against a limit of {limit}, but {detail}, whose speeds may "
+            "differ, so it can't decide."
+        ),
         "too_few_quads": lambda label, _, __, detail: (
             f"{label}: too little was measured, {detail}."
         ),

@@ -32,6 +32,7 @@ ReasonCode = Literal[
     "not_measured",
     "contended",
     "settings_differ",
+    "cores_differ",
     "too_few_runs",
     "spread",
     "other_machine",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -210,6 +211,47 @@ def test_settings_that_cannot_matter_do_not_differ() -> None:
 
 
 # Metrics that are compared by differences
+
+
+def on_cores(quads: Sequence[Quad], **cores: Sequence[int]) -> list[Quad]:
+    """The quads with each side's blocks on its cores in turn."""
+    return [
+        dataclasses.replace(
+            quad,
+            blocks=tuple(
+                dataclasses.replace(
+                    block, cores=(cores[block.side][quad.number % len(cores[block.side])],)
+                )
+                for block in quad.blocks
+            ),
+        )
+        for quad in quads
+    ]
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "state"),
+    [
+        ([0], [1], "inconclusive"),
+        ([0, 1, 0, 0, 0], [1], "inconclusive"),
+        ([0, 1], [0, 1], "fail"),
+        ([0, 1], [1, 0], "fail"),
+        ([0, 0, 1], [0, 1, 1], "fail"),
+        ([*range(11)], [*range(11, 22)], "fail"),  # too many for one slow one to matter
+    ],
+)
+def test_sides_that_keep_to_cores_of_their_own_fail_no_time(
+    base: list[int], change: list[int], state: str
+) -> None:
+    quads = on_cores(load_quads(22, 0.2), base=base, change=change)
+    verdict = judge(service_plan(), quads)
+    assert verdict.state == state
+    if state == "inconclusive":
+        service = gate(verdict, "service")
+        assert service.reason == "cores_differ"
+        assert "the base ran on core 0 and the change on core 1, whose" in service.explanation
+    faster = on_cores(load_quads(22, -0.2), base=base, change=change)
+    assert judge(service_plan(), faster).state == "pass"
 
 
 def test_receiving_is_judged_beside_neighbours_too() -> None:
