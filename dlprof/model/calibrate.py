@@ -179,16 +179,30 @@ def _doubts(
 
 
 def _helpers(some: Sequence[Explanation]) -> float:
-    """CPU seconds a batch of main's other threads, without workers; those of a step left out."""
-    alone = []
+    """CPU seconds a batch of main's other threads, without workers; those of a step left out.
+
+    A pool's threads spin while they wait for their next piece of work, and CPU time doesn't tell
+    spinning from work. But a worker, in which torch's pool has a single thread, shows what a batch
+    takes in all: helpers did no more than what main's own thread doesn't do of that.
+    """
+    alone, own, whole = [], [], []
     for each in some:
-        if each.config.num_workers or not each.main_threads_cpu_cores or not each.batches:
+        costs = each.costs
+        if each.config.num_workers:
+            beside = costs.put_cpu_s or (0.0,)
+            whole.append(statistics.fmean(costs.cpu_s) + statistics.fmean(beside))
+            continue
+        own.append(statistics.fmean(costs.cpu_s))
+        if not each.main_threads_cpu_cores or not each.batches:
             continue
         step, whole_s = each.stage("step"), each.step_cpu_s
         own_s = 0.0 if step is None or whole_s is None else whole_s - (step.cpu_s or 0.0)
         batch_s = each.main_threads_cpu_cores * each.window_s / each.batches
         alone.append(max(0.0, batch_s - max(0.0, own_s)))
-    return statistics.fmean(alone) if alone else 0.0
+    if not alone:
+        return 0.0
+    most = max(0.0, statistics.fmean(whole) - statistics.fmean(own)) if whole else math.inf
+    return min(statistics.fmean(alone), most)
 
 
 def _copied(some: Sequence[Explanation], *, pinned: bool) -> float | None:

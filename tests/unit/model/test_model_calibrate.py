@@ -350,6 +350,14 @@ def test_threads_of_main_are_its_helpers() -> None:
     assert fit([told], []).helper_cpu_s == pytest.approx(0.5 * 1.0 / 50)
 
 
+def test_threads_that_spin_are_no_helpers() -> None:
+    """A batch takes 12 ms in a worker; main's thread does 10 of them, and others use 20."""
+    told = dataclasses.replace(explained(0, cpu=(0.010,) * 50), main_threads_cpu_cores=1.0)
+    made = fit([told, explained(1, cpu=(0.012,) * 50)], [])
+    assert made.helper_cpu_s == pytest.approx(0.002)
+    assert fit([told, explained(1, cpu=(0.009,) * 50)], []).helper_cpu_s == 0
+
+
 def test_threads_of_a_step_help_with_no_loading() -> None:
     """Half a second in a second of 50 batches, 2 ms of each in the step."""
     told = dataclasses.replace(explained(0), main_threads_cpu_cores=0.5, step_cpu_s=0.003)
