@@ -198,10 +198,10 @@ def certify(
     predicted = sorted(others - {pick})
     if not measured and not predicted:
         return None
-    gap = choice.speeds.gap
+    gap, room = choice.speeds.gap, choice.speeds.room(choice.pick)
     return Certificate(
-        epsilon=1 - math.exp(-shortfall(gap(key, pick) for key in [*measured, *predicted])),
-        epsilon_measured=1 - math.exp(-shortfall(gap(key, pick) for key in measured)),
+        epsilon=1 - math.exp(-shortfall((gap(key, pick) for key in [*measured, *predicted]), room)),
+        epsilon_measured=1 - math.exp(-shortfall((gap(key, pick) for key in measured), room)),
         probability=PROBABILITY,
         configurations=1 + len(measured) + len(predicted),
         measured=int(choice.pick.measured) + len(measured),

@@ -39,6 +39,7 @@ from dlprof.stats import (
     ObservedRate,
     believe,
     observe,
+    room_of,
     turnovers,
 )
 
@@ -137,6 +138,16 @@ class Speeds:
         if key == other:
             return Gap(0.0, 0.0, math.inf)
         return self.belief.gap(key, other).minus(self.epochs[other].minus(self.epochs[key]))
+
+    def room(self, candidate: Candidate) -> Gap | None:
+        """By how much the log rate of any could be above one that was measured with a step."""
+        known = (
+            (observe(trial, own.samples_per_s, wait=own.wait_fraction), own.wait_fraction)
+            for trial in candidate.trials
+            if (own := self.rates.get(trial.id)) is not None
+        )
+        waits = [(seen, wait) for seen, wait in known if seen is not None and wait is not None]
+        return room_of(waits, self.epochs[candidate.key].value)
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate:
         """The fastest of some, which must not be none; the first of equals."""

@@ -20,6 +20,7 @@ from dlprof.stats import (
     Gap,
     believe,
     observe,
+    room_of,
     shortfall,
 )
 
@@ -183,7 +184,10 @@ class GridSearch:
         pick = next(c for c in safe if gap(best, c).chance(NEAR_LOG) <= RISK)
         others = [c for c in working if belief.groups[c.key] != belief.groups[pick.key]]
         gaps = {c: gap(c, pick) for c in others}
-        short = shortfall(gaps.values())
+        own = (t for t in earlier if t.config == pick and t.wait_fraction is not None)
+        waits = [(o, t.wait_fraction or 0.0) for t in own if (o := observe(t)) is not None]
+        room = room_of(waits, over.get(pick.key, 0.0))
+        short = shortfall(gaps.values(), room)
         # What narrows that most for its time is what would most likely go beyond it.
         cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)

@@ -17,6 +17,7 @@ from dlprof.stats.belief import (
     ObservedRate,
     believe,
     observe,
+    room_of,
     shortfall,
 )
 from dlprof.stats.intervals import (
@@ -47,6 +48,7 @@ __all__ = [
     "median_interval",
     "observe",
     "ratio_interval",
+    "room_of",
     "shortfall",
     "t_quantile",
     "t_tail",

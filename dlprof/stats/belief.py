@@ -378,12 +378,34 @@ class Belief:
         )
 
 
-def shortfall(gaps: Iterable[Gap]) -> float:
+def room_of(waits: Sequence[tuple[ObservedRate, float]], turnover: float = 0.0) -> Gap | None:
+    """How much a log rate could grow if the step never waited: no loader is faster than its step.
+
+    Args:
+        waits: Trials of one configuration, and the share of time that the step waited in each.
+        turnover: What epochs leave of its log rate beside that, 0 or less.
+
+    Returns:
+        ``None`` where no trial tells.
+    """
+    if not waits:
+        return None
+    rooms = [-math.log1p(-min(wait, 1 - 1e-9)) for _, wait in waits]
+    error = math.sqrt(math.fsum(seen.log_sd**2 for seen, _ in waits)) / len(waits)
+    return Gap(statistics.fmean(rooms) - turnover, error, TAIL_DF)
+
+
+def shortfall(gaps: Iterable[Gap], room: Gap | None = None) -> float:
     """By how much one log rate may be below the best of others, with ``PROBABILITY`` at most.
 
-    The least bound for which the probabilities that any of them is above it sum to the rest. As a
-    belief is the same whenever measuring stops, so is this; that the belief is right is held
-    against replayed sweeps (``benchmarks/certificate.py``).
+    The least bound for which the probabilities that any of them is above it sum to the rest: no
+    more than the probability that there is so much room at all. As a belief is the same whenever
+    measuring stops, so is this; that the belief is right is held against replayed sweeps
+    (``benchmarks/certificate.py``).
+
+    Args:
+        gaps: By how much each of the others is above it.
+        room: By how much any loader can be above it (``room_of``), if anything is known of that.
 
     Returns:
         0 or more; infinite where nothing is known.
@@ -392,6 +414,7 @@ def shortfall(gaps: Iterable[Gap]) -> float:
 
     def excess(bound: float) -> float:
         risk = math.fsum(gap.chance(bound) for gap in known)
+        risk = risk if room is None else min(risk, room.chance(bound))
         return math.log(max(risk, 1e-12) / (1 - PROBABILITY))
 
     low, high = 0.0, NEAR_LOG

@@ -23,6 +23,7 @@ from dlprof.stats import (
     ObservedRate,
     believe,
     observe,
+    room_of,
     shortfall,
 )
 from dlprof.stats.belief import ADJUSTED_LOG_SD, COMPUTING_LOG_SD, NOISY_LOG_SD, WAITING_LOG_SD
@@ -315,6 +316,24 @@ def test_a_bound_is_as_wide_as_its_errors() -> None:
     assert shortfall([Gap(0.1, 0.0, 4)]) == pytest.approx(0.1, abs=1e-4)
     assert shortfall([Gap(0.0, 0.1, 1e9)]) == pytest.approx(0.1645, abs=1e-3)  # normal quantile
     assert shortfall([Gap(0.0, math.inf, 4)]) == math.inf
+
+
+def test_none_is_better_by_more_than_the_step_leaves_room_for() -> None:
+    unknown = [Gap(0.3, 0.5, 4)] * 20
+    room = Gap(0.02, 0.01, 1e9)
+    assert shortfall(unknown, room) == pytest.approx(shortfall([room]), abs=1e-4)
+    assert shortfall([Gap(-1.0, 0.01, 4)], room) == 0
+
+
+def test_what_the_step_never_waited_for_nothing_can_save() -> None:
+    quiet = ObservedRate(key="a", block=0, log_rate=5.0, log_sd=0.02)
+    again = dataclasses.replace(quiet, block=1)
+    room = room_of([(quiet, 0.02), (again, 0.04)], turnover=-0.01)
+    assert room is not None
+    assert room.value == pytest.approx(0.0405, abs=1e-3)
+    assert room.error == pytest.approx(0.02 / math.sqrt(2))
+    assert room_of([]) is None
+    assert math.isfinite(room_of([(quiet, 1.0)]).value)  # type: ignore[union-attr]
 
 
 def test_what_was_measured_tells_most_of_like_numbers_of_workers() -> None:

@@ -113,6 +113,20 @@ def test_ties_stop_before_all_repeats() -> None:
     assert 4 <= len(trials) < 16
 
 
+@pytest.mark.parametrize(("wait", "goes_on"), [(None, True), (0.2, True), (0.004, False)])
+def test_a_loader_that_keeps_the_step_fed_has_no_rivals(
+    wait: float | None, *, goes_on: bool
+) -> None:
+    measure = engine(CLOSE, 0.01)
+
+    def waiting(proposal: Proposal) -> Trial:
+        return dataclasses.replace(measure(proposal), wait_fraction=wait)
+
+    trials, stop = carry_out(search(), waiting)
+    assert (stop.reason == "decided") is not goes_on
+    assert bool(block(trials, 3)) is goes_on
+
+
 def test_undecided_configurations_are_measured_until_the_repeats_are_done() -> None:
     def measure(proposal: Proposal) -> Trial:
         lead = 0.95 if proposal.repetition % 2 else 1.15
