@@ -52,14 +52,16 @@ class BuiltSide:
     Attributes:
         target: The target.
         versions: ``torch`` and ``python``.
-        file: Where its code stands; empty for a built-in or a live object.
+        file: Where its code is; empty for a built-in or a live object.
         line: Its line there.
+        stray: A file of the other side's that it has imported in spite of all; empty for none.
     """
 
     target: Target
     versions: Mapping[str, str]
     file: str = ""
     line: int | None = None
+    stray: str = ""
 
 
 class SideProcess:
@@ -140,7 +142,13 @@ class SideProcess:
             raise _unbuilt(answer, self._place.python, self._limit)
         built = built_of(answer)
         file, line = answer["place"] or ("", None)
-        return BuiltSide(target=built.target, versions=built.versions, file=file, line=line)
+        return BuiltSide(
+            target=built.target,
+            versions=built.versions,
+            file=file,
+            line=line,
+            stray=answer["stray"],
+        )
 
     def open(self, config: Config, patience_s: float) -> None:
         """Make the loader of its blocks.

@@ -17,6 +17,7 @@ import math
 import os
 import random
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Collection, Sequence
@@ -307,7 +308,7 @@ class Server:
     def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
         began_s = _clock()
         keep_sockets_in(temporary)
-        sys.path[:] = _moved(sys.path, moved)
+        sys.path[:] = relocated(sys.path, moved)
         wanted = from_json(BuildRequest, request)
         self._delay_s = wanted.delay_s
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python itself puts it there
@@ -324,20 +325,39 @@ class Server:
 
         place = None if wanted.pickled else place_of(wanted.target)
         described = child.describe_built(self._built, _clock() - began_s)
-        return {**described, "place": place}
+        return {**described, "place": place, "stray": _stray(moved)}
 
 
-def _moved(entries: list[str], moved: list[list[str]]) -> list[str]:
-    """Entries of ``sys.path`` with the beginnings replaced that lie elsewhere for this side."""
-    found = []
-    for entry in entries:
-        for old, new in moved:
-            if entry == old or entry.startswith(old.rstrip(os.sep) + os.sep):
-                found.append(new + entry[len(old) :])
-                break
-        else:
-            found.append(entry)
-    return found
+def relocated(paths: Sequence[str], moved: Sequence[Sequence[str]]) -> list[str]:
+    """Paths with the beginnings replaced that lie elsewhere for this side.
+
+    The interpreter's environment may lie inside of the checkout, and is the same for both sides.
+    """
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    kept = [*map(sysconfig.get_path, names), *(new for _, new in moved)]
+    kept = list(map(os.path.realpath, kept))
+
+    def place(path: str) -> str:
+        real = Path(os.path.realpath(path))
+        if not any(map(real.is_relative_to, kept)):
+            for old, new in moved:
+                if real.is_relative_to(old):
+                    return str(new / real.relative_to(old))
+        return path
+
+    return list(map(place, paths))
+
+
+def _stray(moved: Sequence[Sequence[str]]) -> str:
+    """A file of the other side's that was imported in spite of all; empty where there is none.
+
+    An editable install may find modules by code of its own and not by ``sys.path``.
+    """
+    modules = [each for name, each in [*sys.modules.items()] if name.partition(".")[0] != "dlprof"]
+    found = [getattr(each, "__file__", None) for each in modules] if moved else []
+    files = [each for each in found if isinstance(each, str)]
+    pairs = zip(files, relocated(files, moved), strict=True)
+    return next((file for file, place in pairs if file != place), "")
 
 
 def _failed(error: BaseException) -> Message:

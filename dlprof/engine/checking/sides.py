@@ -83,15 +83,11 @@ def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide
             f"{names[1]} has {lengths[1]}",
             hint="Give both the same data, by --arg for example.",
         )
-    there, here = plans["base"].root, plans["change"].root
-    if there == here or not base.file:
-        return
-    file = Path(base.file).resolve()
-    if file.is_relative_to(here) and not file.is_relative_to(there):
+    if base.stray:
         raise UsageError(
-            f"Both sides load the same code: the base takes {file} from the working tree",
-            hint="The package is installed so that it points there; name the target by its "
-            "file, as path/to/file.py:attr.",
+            f"Both sides load the same code: the base takes {base.stray} from the working tree",
+            hint="The package is installed so that it points there: put its directory on "
+            "PYTHONPATH instead, or name the target by its file, as path/to/file.py:attr.",
         )
 
 

@@ -6,6 +6,8 @@ import dataclasses
 import errno
 import multiprocessing
 import os
+import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ import pytest
 from dlprof.records import Config
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row
-from dlprof.trial.warm import Placement, block_figures, cores_of
+from dlprof.trial.warm import Placement, block_figures, cores_of, relocated
 
 MS = 1_000_000
 
@@ -95,6 +97,18 @@ def test_wall_time_is_that_of_the_undisturbed_part_for_the_whole_block() -> None
 
 def test_batches_past_the_hooks_make_no_figures() -> None:
     assert "failure" in block_figures([row(0)], samples=[4, 4], times_s=[])
+
+
+def test_paths_of_the_other_side_are_this_sides_and_the_environment_stays(tmp_path: Path) -> None:
+    change, base, link = (tmp_path / name for name in ("change", "base", "link"))
+    change.mkdir()
+    link.symlink_to(change)
+    library, inside = sysconfig.get_path("purelib"), str(change / "base" / "lib")
+    entries = [str(link), str(change / "src"), library, "/elsewhere"]
+    expected = [str(base), str(base / "src"), library, "/elsewhere"]
+    assert relocated(entries, [(str(change), str(base))]) == expected
+    assert relocated([library], [(sys.prefix, str(base))]) == [library]
+    assert relocated([inside], [(str(change), str(change / "base"))]) == [inside]
 
 
 pytestmark = pytest.mark.skipif(
