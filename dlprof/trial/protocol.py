@@ -165,8 +165,13 @@ class Channel:
 
     @classmethod
     def of_standard_streams(cls) -> Channel:
-        """The channel to who started this process; what the target prints goes to stderr."""
+        """The channel to who started this process.
+
+        What the target prints goes to stderr; where it asks for input, there is none.
+        """
         channel = cls.of_descriptors(os.dup(0), os.dup(1))
+        with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - what os.devnull names
+            os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         return channel
 

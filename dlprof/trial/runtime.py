@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import queue
+import signal
 import socket
 import subprocess
 import threading
@@ -177,6 +178,19 @@ class ModuleProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(patience_s)
         return self._process.returncode or 0
+
+    def pause(self) -> None:
+        """Stop it and all of its group until ``resume``, where there are process groups."""
+        self._signal("SIGSTOP")
+
+    def resume(self) -> None:
+        """Let it go on, if it was stopped."""
+        self._signal("SIGCONT")
+
+    def _signal(self, name: str) -> None:
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, getattr(signal, name))
 
     def kill(self) -> None:
         """End it and all that it started by force."""

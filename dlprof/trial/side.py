@@ -117,6 +117,7 @@ class SideProcess:
                 env=env,
             )
             ending.callback(process.end, 1.0)
+            ending.callback(process.resume)
             self._ending = ending.pop_all()
         process.order(
             "build",
@@ -171,6 +172,7 @@ class SideProcess:
         """Ask for a block; ``collect`` gives it."""
         self._fault = self._stand_up(request)
         if self._process is not None:
+            self._process.resume()
             self._process.order("block", request=dataclasses.asdict(request))
 
     def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
@@ -186,6 +188,8 @@ class SideProcess:
         if isinstance(answer, Failure):
             self.close()
             return Block(side=self.name, failure=answer.message), answer
+        if answer["runs_on"]:  # else what it loads ahead in the other side's turn costs it nothing
+            cast(ModuleProcess, self._process).pause()
         return from_json(Block, {**answer["block"], "side": self.name}), None
 
     def close(self) -> None:

@@ -106,6 +106,11 @@ class Warm:
         self._rows = [0 for _ in self._tracers]
         self._placement = Placement()
 
+    @property
+    def runs_on(self) -> bool:
+        """Whether the loader may load ahead after a block, as its epochs can't be ended."""
+        return not self._gate.attached
+
     def load(self, request: BlockRequest) -> Message:
         """Load one block, and give its figures as fields of a ``Block``."""
         _seed_all(self._loader, request.seed)
@@ -139,16 +144,23 @@ class Warm:
             trace = tracer.trace()
             new = trace.dropped + len(trace.rows) - self._rows[place]
             self._rows[place] += new
-            found.append((trace.rows[max(0, len(trace.rows) - new) :], trace.names))
+            first = max(0, len(trace.rows) - new)
+            found.append((trace.rows[first : first + batches], trace.names))
         return next((each for each in found if len(each[0]) == batches), found[-1])
 
     def _take(self, batches: int, held: int | None) -> _BlockBatches:
         """Take the batches of a block, through as many epochs as that needs."""
-        seen = _BlockBatches(undisturbed=max(1, batches - self._config.batches_in_flight))
+        left = 0 if self.runs_on else self._config.batches_in_flight
+        seen = _BlockBatches(undisturbed=max(1, batches - left))
+        # Some workers of an iterable dataset may have no data: each is asked, and what comes
+        # beyond the block is loaded, too, so that nothing is under way in the other side's turn.
+        least = 0 if self._gate.exact else self._config.num_workers
         while len(seen.times_s) < batches:
             came = len(seen.times_s)
-            self._gate.reopen(limit=batches - came)
+            self._gate.reopen(limit=max(least, batches - came))
             for batch in iter(self._tracer):
+                if len(seen.times_s) == batches:
+                    continue
                 seen.times_s.append(_clock())
                 if self._gate.sizes is None:
                     seen.samples.append(self._count(batch))
@@ -303,7 +315,8 @@ class Server:
             raise AssertionError("a loader is made before blocks are asked for")
         wanted = from_json(BlockRequest, request)
         figures = self._warm.load if wanted.series == "load" else self._warm.start
-        return {"event": "block", "block": figures(wanted)}
+        block = figures(wanted)
+        return {"event": "block", "block": block, "runs_on": self._warm.runs_on}
 
     def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
         began_s = _clock()
@@ -387,7 +400,7 @@ def block_figures(
     """The fields of a ``Block`` that stamps show; times are in seconds.
 
     The service time is that of fetching and collating, less what the process that did it waited
-    for a core. Where a loader could not be hooked it is the wait in ``next()``.
+    for a core. Where a loader could not be hooked it is the mean wait in ``next()``.
 
     Args:
         rows: One per batch, in the order of yields.
@@ -400,11 +413,11 @@ def block_figures(
     fetch, collate = spans("fetch", rows), spans("collate", rows)
     receive = spans("rebuild", rows)
     hooked = len(fetch) == len(collate) == len(rows)
-    service = (
-        [_own_s(one) + _own_s(two) for one, two in zip(fetch, collate, strict=True)]
-        if hooked
-        else [span.wall_ns * 1e-9 for span in spans("wait", rows)]
-    )
+    if hooked:
+        service = [_own_s(one) + _own_s(two) for one, two in zip(fetch, collate, strict=True)]
+    else:  # what is loaded ahead comes at once, so that a single wait says nothing
+        waited_s = math.fsum(span.wall_ns * 1e-9 for span in spans("wait", rows))
+        service = [waited_s / len(rows)] * len(rows)
     stages = {"fetch": fetch, "collate": collate} if hooked else {}
     stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
     if len(receive) == len(rows):
