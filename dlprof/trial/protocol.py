@@ -238,10 +238,22 @@ def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Me
         orders: What there is to order.
         failed: The answer to an order that raised.
     """
-    while (order := channel.receive()) is not None:
+    fault: BaseException | None = None
+    while True:
         try:
-            answer = obey(order, orders)
+            order = channel.receive()
+        except Exception as error:  # noqa: BLE001 - as torch raises a worker's death anywhere
+            fault = error
+            continue
+        if order is None:
+            return
+        answer = None
+        try:
+            if fault is None:
+                answer = obey(order, orders)
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
-            answer = failed(error)
+            fault = error
+        if fault is not None:
+            answer, fault = failed(fault), None
         if answer is not None:
             channel.send(answer)

@@ -153,11 +153,15 @@ class ModuleProcess:
     def answer(self, patience_s: float) -> Received | None:
         """What it says next, its end too; ``None`` where nothing comes in time.
 
-        Counted in looks and not by a clock, which runs on while this process is stopped.
+        Counted in looks and not by a clock, which runs on while this process is stopped. What it
+        has started may hold its streams open beyond its end.
         """
         left_s, others = patience_s, list[Received]()
         while True:
+            had_ended = self.has_ended()
             received = self._inbox.get(min(left_s, 0.25))
+            if received is None and had_ended:
+                received = Received(self.source, None)
             if self.log is not None:
                 self.log.trim()
             if received is not None and received.source != self.source:

@@ -103,7 +103,6 @@ class Warm:
         for tracer in self._tracers:
             tracer.install()
         self._tree = open_tree(os.getpid())
-        self._rows = [0 for _ in self._tracers]
         self._placement = Placement()
 
     @property
@@ -116,12 +115,14 @@ class Warm:
         _seed_all(self._loader, request.seed)
         unpinned = self._placement.hold(self._workers(), self._config, request.cores)
         pinned = bool(request.cores) and not unpinned
+        for tracer in self._tracers:
+            tracer.forget()
         before, held, began_s = self._tree.read(), _shared_bytes(), _clock()
         seen = self._take(min(request.batches, MOST_BATCHES), held)
         after, took_s = self._tree.read(), _clock() - began_s
         if not pinned:
             self._placement.learn(self._workers(), took_s)
-        rows, names = self._new_rows(len(seen.samples))
+        rows, names = self._rows(len(seen.samples))
         figures = block_figures(
             rows, samples=seen.samples, times_s=seen.times_s[: seen.undisturbed], transforms=names
         )
@@ -137,15 +138,10 @@ class Warm:
 
         return [each.pid for each in workers_of(kept_iterator(core_of(self._loader)))]
 
-    def _new_rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
+    def _rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
         """The rows of the last block and the transforms' names: one row a batch, if any has it."""
-        found = []
-        for place, tracer in enumerate(self._tracers):
-            trace = tracer.trace()
-            new = trace.dropped + len(trace.rows) - self._rows[place]
-            self._rows[place] += new
-            first = max(0, len(trace.rows) - new)
-            found.append((trace.rows[first : first + batches], trace.names))
+        traces = [tracer.trace() for tracer in self._tracers]
+        found = [(trace.rows[:batches], trace.names) for trace in traces]
         return next((each for each in found if len(each[0]) == batches), found[-1])
 
     def _take(self, batches: int, held: int | None) -> _BlockBatches:
@@ -202,10 +198,15 @@ class Warm:
         return memory
 
     def start(self, request: BlockRequest) -> Message:
-        """Start the loader again, as it is set, and turn an epoch; fields of a ``Block``."""
+        """Start the loader again, as it is set, and turn an epoch; fields of a ``Block``.
+
+        None where it can't be made again and keeps its workers: it would not start.
+        """
         from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
         self._placement.release(self._workers())
+        if self._built.own is not None and self._workers():
+            return {}
         gate, own = EpochGate(), self._built.target.own_config
         in_worker = guard_of(self._config, own)
         loader = make_loader(self._built, self._config, gate=gate, in_worker=in_worker)

@@ -11,12 +11,12 @@ import psutil
 
 from dlprof import trial
 from dlprof.records import Config
-from dlprof.records.gate import Block
+from dlprof.records.gate import Block, Series
 from dlprof.trial.protocol import BlockRequest, BuildRequest
 from dlprof.trial.side import SidePlace, SideProcess
 
 TARGETS = '''
-import queue, threading, time
+import os, queue, threading, time
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
@@ -54,6 +54,30 @@ class Asks(Dataset):
 
 def asks():
     return DataLoader(Asks())
+
+class AsItIs(DataLoader):
+    """Takes no settings, so that it can't be made again."""
+
+    def __init__(self):
+        workers = dict(num_workers=1, persistent_workers=True)
+        super().__init__(torch.arange(64), batch_size=2, **workers)
+
+AS_IT_IS = AsItIs()
+
+class Leaves(Dataset):
+    """Ends its process, and leaves one behind that has the same files open."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        forking = threading.Thread(target=lambda: os.fork() or time.sleep(3600))
+        forking.start()
+        time.sleep(0.5)
+        os._exit(3)
+
+def leaves():
+    return DataLoader(Leaves())
 '''
 
 
@@ -70,9 +94,9 @@ def opened(folder: Path, name: str) -> Iterator[SideProcess]:
         yield side
 
 
-def block(side: SideProcess, batches: int) -> Block:
-    side.order(BlockRequest(batches=batches))
-    return side.collect(60.0)[0]
+def block(side: SideProcess, batches: int, series: Series = "load") -> Block:
+    side.order(BlockRequest(batches=batches, series=series))
+    return side.collect(20.0)[0]
 
 
 def test_a_block_may_end_where_the_next_worker_has_no_data(tmp_path: Path) -> None:
@@ -98,7 +122,28 @@ def test_what_is_loaded_ahead_is_loaded_in_the_sides_own_turn(tmp_path: Path) ->
 
 def test_code_that_asks_for_input_gets_none(tmp_path: Path) -> None:
     with opened(tmp_path, "asks") as side:
-        side.order(BlockRequest(batches=4))
-        _, failure = side.collect(20.0)
-    assert failure is not None
-    assert "EOFError" in failure.message
+        assert "EOFError" in block(side, 4).failure
+
+
+def test_a_loader_that_can_not_be_made_again_is_not_started_and_loads_on(tmp_path: Path) -> None:
+    with opened(tmp_path, "AS_IT_IS") as side:
+        block(side, 8)
+        made = block(side, 8, "start")
+        assert (made.failure, made.startup_s) == ("", None)
+        assert len(block(side, 8).service_s) == 8
+
+
+def test_a_worker_that_ends_between_blocks_is_named_in_the_next(tmp_path: Path) -> None:
+    before = set(psutil.Process().children())
+    with opened(tmp_path, "last_only") as side:
+        block(side, 8)
+        (process,) = set(psutil.Process().children()) - before
+        process.children()[0].kill()
+        time.sleep(0.5)
+        assert "killed by signal" in block(side, 8).failure
+        assert block(side, 8).failure == ""
+
+
+def test_the_end_of_a_side_is_seen_though_another_process_holds_its_pipes(tmp_path: Path) -> None:
+    with opened(tmp_path, "leaves") as side:
+        assert "exit code 3" in block(side, 4).failure
