@@ -114,14 +114,15 @@ class Warm:
         """Load one block, and give its figures as fields of a ``Block``."""
         _seed_all(self._loader, request.seed)
         unpinned = self._placement.hold(self._workers(), self._config, request.cores)
-        pinned = bool(request.cores) and not unpinned
         for tracer in self._tracers:
             tracer.forget()
         before, held, began_s = self._tree.read(), _shared_bytes(), _clock()
         seen = self._take(min(request.batches, MOST_BATCHES), held)
         after, took_s = self._tree.read(), _clock() - began_s
-        if not pinned:
+        if not request.cores or unpinned:
             self._placement.learn(self._workers(), took_s)
+        elif not self._placement.is_held():
+            unpinned = "its cores were changed during a block"
         rows, names = self._rows(len(seen.samples))
         figures = block_figures(
             rows, samples=seen.samples, times_s=seen.times_s[: seen.undisturbed], transforms=names
@@ -129,7 +130,7 @@ class Warm:
         waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
         if waited is not None and ran is not None and waited + ran > 0:
             figures["run_queue_wait_fraction"] = waited / (waited + ran)
-        figures |= {"pinned": pinned, "unpinned": unpinned}
+        figures |= {"pinned": bool(request.cores) and not unpinned, "unpinned": unpinned}
         return {**figures, "cores": cores_of(self._workers() or [os.getpid()]), **seen.memory}
 
     def _workers(self) -> list[int]:
@@ -485,7 +486,7 @@ class Placement:
         self._own = _affinity(os.getpid())
         self._spent_ns: dict[int, int] = {}
         self._is_threaded = False
-        self._held = False
+        self._held: dict[int, frozenset[int]] = {}
 
     def hold(self, workers: Sequence[int], config: Config, cores: Sequence[int]) -> str:
         """Hold processes to cores for a block.
@@ -526,10 +527,15 @@ class Placement:
         return "" if self._held or follows else "its code chooses cores itself"
 
     def _place(self, pids: Sequence[int], cores: Sequence[int]) -> None:
-        self._held = True  # of some, where it fails for others
-        for place, pid in enumerate(pids):
-            _hold(pid, {cores[place % len(cores)]})
+        # Also those of which it fails then.
+        self._held = {pid: frozenset({cores[place % len(cores)]}) for place, pid in enumerate(pids)}
+        for pid, core in self._held.items():
+            _hold(pid, core)
         self._own = (self._own or frozenset()) | set(cores)
+
+    def is_held(self) -> bool:
+        """Whether processes are still held where they were put."""
+        return all(_affinity(pid) == cores for pid, cores in self._held.items())
 
     def learn(self, workers: Sequence[int], took_s: float) -> None:
         """See by a block that ran free whether processes compute with several threads.
@@ -550,7 +556,7 @@ class Placement:
                     _hold(pid, self._own)
                 except OSError:  # the job's cores have changed: it has those that are left
                     continue
-        self._held = False
+        self._held = {}
 
 
 def cores_of(pids: Sequence[int]) -> list[int]:

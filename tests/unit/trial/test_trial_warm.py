@@ -146,6 +146,16 @@ def test_processes_are_held_and_let_go_again(worker: BaseProcess, own: set[int])
     assert os.sched_getaffinity(worker.pid) == os.sched_getaffinity(0) == own
 
 
+def test_code_that_chooses_cores_while_it_is_held_is_noticed(own: set[int]) -> None:
+    if len(own) < 2:
+        pytest.skip("there is one core, so nothing to choose")
+    placement = Placement()
+    placement.hold([], Config(), [min(own)])
+    assert placement.is_held()
+    os.sched_setaffinity(0, own)
+    assert not placement.is_held()
+
+
 def test_a_block_that_asks_for_no_cores_runs_free(worker: BaseProcess, own: set[int]) -> None:
     assert worker.pid is not None
     placement = Placement()
