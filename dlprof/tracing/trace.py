@@ -175,6 +175,11 @@ class Ring:
             self._packed[place] = packed
         self.added += 1
 
+    def clear(self) -> None:
+        """Keep none of the rows so far."""
+        self._packed.clear()
+        self.added = 0
+
     def rows(self) -> Iterator[Row]:
         """The rows kept, oldest first."""
         first = self.added % self._capacity if self.added > self._capacity else 0

@@ -194,6 +194,10 @@ class Tracer:
         self.stopped = True
         self.remove()
 
+    def forget(self) -> None:
+        """Begin again: the rows so far are no part of what has been seen."""
+        self._ring.clear()
+
     def trace(self) -> Trace:
         """What has been seen so far."""
         rows = tuple(self._ring.rows())

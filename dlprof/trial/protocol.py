@@ -165,8 +165,13 @@ class Channel:
 
     @classmethod
     def of_standard_streams(cls) -> Channel:
-        """The channel to who started this process; what the target prints goes to stderr."""
+        """The channel to who started this process.
+
+        What the target prints goes to stderr; where it asks for input, there is none.
+        """
         channel = cls.of_descriptors(os.dup(0), os.dup(1))
+        with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - what os.devnull names
+            os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         return channel
 
@@ -233,10 +238,22 @@ def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Me
         orders: What there is to order.
         failed: The answer to an order that raised.
     """
-    while (order := channel.receive()) is not None:
+    fault: BaseException | None = None
+    while True:
         try:
-            answer = obey(order, orders)
+            order = channel.receive()
+        except Exception as error:  # noqa: BLE001 - as torch raises a worker's death anywhere
+            fault = error
+            continue
+        if order is None:
+            return
+        answer = None
+        try:
+            if fault is None:
+                answer = obey(order, orders)
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
-            answer = failed(error)
+            fault = error
+        if fault is not None:
+            answer, fault = failed(fault), None
         if answer is not None:
             channel.send(answer)

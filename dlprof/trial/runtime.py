@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import queue
+import signal
 import socket
 import subprocess
 import threading
@@ -152,11 +153,15 @@ class ModuleProcess:
     def answer(self, patience_s: float) -> Received | None:
         """What it says next, its end too; ``None`` where nothing comes in time.
 
-        Counted in looks and not by a clock, which runs on while this process is stopped.
+        Counted in looks and not by a clock, which runs on while this process is stopped. What it
+        has started may hold its streams open beyond its end.
         """
         left_s, others = patience_s, list[Received]()
         while True:
+            had_ended = self.has_ended()
             received = self._inbox.get(min(left_s, 0.25))
+            if received is None and had_ended:
+                received = Received(self.source, None)
             if self.log is not None:
                 self.log.trim()
             if received is not None and received.source != self.source:
@@ -177,6 +182,19 @@ class ModuleProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(patience_s)
         return self._process.returncode or 0
+
+    def pause(self) -> None:
+        """Stop it and all of its group until ``resume``, where there are process groups."""
+        self._signal("SIGSTOP")
+
+    def resume(self) -> None:
+        """Let it go on, if it was stopped."""
+        self._signal("SIGCONT")
+
+    def _signal(self, name: str) -> None:
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, getattr(signal, name))
 
     def kill(self) -> None:
         """End it and all that it started by force."""

@@ -52,14 +52,16 @@ class BuiltSide:
     Attributes:
         target: The target.
         versions: ``torch`` and ``python``.
-        file: Where its code stands; empty for a built-in or a live object.
+        file: Where its code is; empty for a built-in or a live object.
         line: Its line there.
+        stray: A file of the other side's that it has imported in spite of all; empty for none.
     """
 
     target: Target
     versions: Mapping[str, str]
     file: str = ""
     line: int | None = None
+    stray: str = ""
 
 
 class SideProcess:
@@ -115,6 +117,7 @@ class SideProcess:
                 env=env,
             )
             ending.callback(process.end, 1.0)
+            ending.callback(process.resume)
             self._ending = ending.pop_all()
         process.order(
             "build",
@@ -140,7 +143,13 @@ class SideProcess:
             raise _unbuilt(answer, self._place.python, self._limit)
         built = built_of(answer)
         file, line = answer["place"] or ("", None)
-        return BuiltSide(target=built.target, versions=built.versions, file=file, line=line)
+        return BuiltSide(
+            target=built.target,
+            versions=built.versions,
+            file=file,
+            line=line,
+            stray=answer["stray"],
+        )
 
     def open(self, config: Config, patience_s: float) -> None:
         """Make the loader of its blocks.
@@ -163,6 +172,7 @@ class SideProcess:
         """Ask for a block; ``collect`` gives it."""
         self._fault = self._stand_up(request)
         if self._process is not None:
+            self._process.resume()
             self._process.order("block", request=dataclasses.asdict(request))
 
     def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
@@ -178,6 +188,8 @@ class SideProcess:
         if isinstance(answer, Failure):
             self.close()
             return Block(side=self.name, failure=answer.message), answer
+        if answer["runs_on"]:  # else what it loads ahead in the other side's turn costs it nothing
+            cast(ModuleProcess, self._process).pause()
         return from_json(Block, {**answer["block"], "side": self.name}), None
 
     def close(self) -> None:

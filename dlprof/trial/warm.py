@@ -17,6 +17,7 @@ import math
 import os
 import random
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Collection, Sequence
@@ -102,27 +103,34 @@ class Warm:
         for tracer in self._tracers:
             tracer.install()
         self._tree = open_tree(os.getpid())
-        self._rows = [0 for _ in self._tracers]
         self._placement = Placement()
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether the loader may load ahead after a block, as its epochs can't be ended."""
+        return not self._gate.attached
 
     def load(self, request: BlockRequest) -> Message:
         """Load one block, and give its figures as fields of a ``Block``."""
         _seed_all(self._loader, request.seed)
         unpinned = self._placement.hold(self._workers(), self._config, request.cores)
-        pinned = bool(request.cores) and not unpinned
+        for tracer in self._tracers:
+            tracer.forget()
         before, held, began_s = self._tree.read(), _shared_bytes(), _clock()
         seen = self._take(min(request.batches, MOST_BATCHES), held)
         after, took_s = self._tree.read(), _clock() - began_s
-        if not pinned:
+        if not request.cores or unpinned:
             self._placement.learn(self._workers(), took_s)
-        rows, names = self._new_rows(len(seen.samples))
+        elif not self._placement.is_held():
+            unpinned = "its cores were changed during a block"
+        rows, names = self._rows(len(seen.samples))
         figures = block_figures(
             rows, samples=seen.samples, times_s=seen.times_s[: seen.undisturbed], transforms=names
         )
         waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
         if waited is not None and ran is not None and waited + ran > 0:
             figures["run_queue_wait_fraction"] = waited / (waited + ran)
-        figures |= {"pinned": pinned, "unpinned": unpinned}
+        figures |= {"pinned": bool(request.cores) and not unpinned, "unpinned": unpinned}
         return {**figures, "cores": cores_of(self._workers() or [os.getpid()]), **seen.memory}
 
     def _workers(self) -> list[int]:
@@ -131,23 +139,25 @@ class Warm:
 
         return [each.pid for each in workers_of(kept_iterator(core_of(self._loader)))]
 
-    def _new_rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
+    def _rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
         """The rows of the last block and the transforms' names: one row a batch, if any has it."""
-        found = []
-        for place, tracer in enumerate(self._tracers):
-            trace = tracer.trace()
-            new = trace.dropped + len(trace.rows) - self._rows[place]
-            self._rows[place] += new
-            found.append((trace.rows[max(0, len(trace.rows) - new) :], trace.names))
+        traces = [tracer.trace() for tracer in self._tracers]
+        found = [(trace.rows[:batches], trace.names) for trace in traces]
         return next((each for each in found if len(each[0]) == batches), found[-1])
 
     def _take(self, batches: int, held: int | None) -> _BlockBatches:
         """Take the batches of a block, through as many epochs as that needs."""
-        seen = _BlockBatches(undisturbed=max(1, batches - self._config.batches_in_flight))
+        left = 0 if self.runs_on else self._config.batches_in_flight
+        seen = _BlockBatches(undisturbed=max(1, batches - left))
+        # Some workers of an iterable dataset may have no data: each is asked, and what comes
+        # beyond the block is loaded, too, so that nothing is under way in the other side's turn.
+        least = 0 if self._gate.exact else self._config.num_workers
         while len(seen.times_s) < batches:
             came = len(seen.times_s)
-            self._gate.reopen(limit=batches - came)
+            self._gate.reopen(limit=max(least, batches - came))
             for batch in iter(self._tracer):
+                if len(seen.times_s) == batches:
+                    continue
                 seen.times_s.append(_clock())
                 if self._gate.sizes is None:
                     seen.samples.append(self._count(batch))
@@ -189,10 +199,15 @@ class Warm:
         return memory
 
     def start(self, request: BlockRequest) -> Message:
-        """Start the loader again, as it is set, and turn an epoch; fields of a ``Block``."""
+        """Start the loader again, as it is set, and turn an epoch; fields of a ``Block``.
+
+        None where it can't be made again and keeps its workers: it would not start.
+        """
         from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
         self._placement.release(self._workers())
+        if self._built.own is not None and self._workers():
+            return {}
         gate, own = EpochGate(), self._built.target.own_config
         in_worker = guard_of(self._config, own)
         loader = make_loader(self._built, self._config, gate=gate, in_worker=in_worker)
@@ -302,12 +317,13 @@ class Server:
             raise AssertionError("a loader is made before blocks are asked for")
         wanted = from_json(BlockRequest, request)
         figures = self._warm.load if wanted.series == "load" else self._warm.start
-        return {"event": "block", "block": figures(wanted)}
+        block = figures(wanted)
+        return {"event": "block", "block": block, "runs_on": self._warm.runs_on}
 
     def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
         began_s = _clock()
         keep_sockets_in(temporary)
-        sys.path[:] = _moved(sys.path, moved)
+        sys.path[:] = relocated(sys.path, moved)
         wanted = from_json(BuildRequest, request)
         self._delay_s = wanted.delay_s
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python itself puts it there
@@ -324,20 +340,39 @@ class Server:
 
         place = None if wanted.pickled else place_of(wanted.target)
         described = child.describe_built(self._built, _clock() - began_s)
-        return {**described, "place": place}
+        return {**described, "place": place, "stray": _stray(moved)}
 
 
-def _moved(entries: list[str], moved: list[list[str]]) -> list[str]:
-    """Entries of ``sys.path`` with the beginnings replaced that lie elsewhere for this side."""
-    found = []
-    for entry in entries:
-        for old, new in moved:
-            if entry == old or entry.startswith(old.rstrip(os.sep) + os.sep):
-                found.append(new + entry[len(old) :])
-                break
-        else:
-            found.append(entry)
-    return found
+def relocated(paths: Sequence[str], moved: Sequence[Sequence[str]]) -> list[str]:
+    """Paths with the beginnings replaced that lie elsewhere for this side.
+
+    The interpreter's environment may lie inside of the checkout, and is the same for both sides.
+    """
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    kept = [*map(sysconfig.get_path, names), *(new for _, new in moved)]
+    kept = list(map(os.path.realpath, kept))
+
+    def place(path: str) -> str:
+        real = Path(os.path.realpath(path))
+        if not any(map(real.is_relative_to, kept)):
+            for old, new in moved:
+                if real.is_relative_to(old):
+                    return str(new / real.relative_to(old))
+        return path
+
+    return list(map(place, paths))
+
+
+def _stray(moved: Sequence[Sequence[str]]) -> str:
+    """A file of the other side's that was imported in spite of all; empty where there is none.
+
+    An editable install may find modules by code of its own and not by ``sys.path``.
+    """
+    modules = [each for name, each in [*sys.modules.items()] if name.partition(".")[0] != "dlprof"]
+    found = [getattr(each, "__file__", None) for each in modules] if moved else []
+    files = [each for each in found if isinstance(each, str)]
+    pairs = zip(files, relocated(files, moved), strict=True)
+    return next((file for file, place in pairs if file != place), "")
 
 
 def _failed(error: BaseException) -> Message:
@@ -367,7 +402,7 @@ def block_figures(
     """The fields of a ``Block`` that stamps show; times are in seconds.
 
     The service time is that of fetching and collating, less what the process that did it waited
-    for a core. Where a loader could not be hooked it is the wait in ``next()``.
+    for a core. Where a loader could not be hooked it is the mean wait in ``next()``.
 
     Args:
         rows: One per batch, in the order of yields.
@@ -380,11 +415,11 @@ def block_figures(
     fetch, collate = spans("fetch", rows), spans("collate", rows)
     receive = spans("rebuild", rows)
     hooked = len(fetch) == len(collate) == len(rows)
-    service = (
-        [_own_s(one) + _own_s(two) for one, two in zip(fetch, collate, strict=True)]
-        if hooked
-        else [span.wall_ns * 1e-9 for span in spans("wait", rows)]
-    )
+    if hooked:
+        service = [_own_s(one) + _own_s(two) for one, two in zip(fetch, collate, strict=True)]
+    else:  # what is loaded ahead comes at once, so that a single wait says nothing
+        waited_s = math.fsum(span.wall_ns * 1e-9 for span in spans("wait", rows))
+        service = [waited_s / len(rows)] * len(rows)
     stages = {"fetch": fetch, "collate": collate} if hooked else {}
     stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
     if len(receive) == len(rows):
@@ -451,7 +486,7 @@ class Placement:
         self._own = _affinity(os.getpid())
         self._spent_ns: dict[int, int] = {}
         self._is_threaded = False
-        self._held = False
+        self._held: dict[int, frozenset[int]] = {}
 
     def hold(self, workers: Sequence[int], config: Config, cores: Sequence[int]) -> str:
         """Hold processes to cores for a block.
@@ -492,10 +527,15 @@ class Placement:
         return "" if self._held or follows else "its code chooses cores itself"
 
     def _place(self, pids: Sequence[int], cores: Sequence[int]) -> None:
-        self._held = True  # of some, where it fails for others
-        for place, pid in enumerate(pids):
-            _hold(pid, {cores[place % len(cores)]})
+        # Also those of which it fails then.
+        self._held = {pid: frozenset({cores[place % len(cores)]}) for place, pid in enumerate(pids)}
+        for pid, core in self._held.items():
+            _hold(pid, core)
         self._own = (self._own or frozenset()) | set(cores)
+
+    def is_held(self) -> bool:
+        """Whether processes are still held where they were put."""
+        return all(_affinity(pid) == cores for pid, cores in self._held.items())
 
     def learn(self, workers: Sequence[int], took_s: float) -> None:
         """See by a block that ran free whether processes compute with several threads.
@@ -516,7 +556,7 @@ class Placement:
                     _hold(pid, self._own)
                 except OSError:  # the job's cores have changed: it has those that are left
                     continue
-        self._held = False
+        self._held = {}
 
 
 def cores_of(pids: Sequence[int]) -> list[int]:

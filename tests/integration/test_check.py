@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
+import venv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from schemas import conforms
 from dlprof import trial
 from dlprof.engine.check import run_check
 from dlprof.engine.checking.settings import CheckSettings
-from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
+from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.gate import NextLook, judge
 from dlprof.records import Config
 from dlprof.records.gate import CheckReport, Series
@@ -147,37 +149,27 @@ ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reaso
 
 
 @CORES
+@pytest.mark.parametrize("count", [1, 64])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_both_sides_of_a_quad_run_on_the_same_cores(repository: Path, workers: int) -> None:
+def test_both_sides_of_a_quad_run_on_the_same_cores(
+    repository: Path, workers: int, count: int
+) -> None:
     (repository / "data.py").write_text(data(workers=workers))
     run_git(repository, "commit", "-qam", "two", "--allow-empty")
     own = os.sched_getaffinity(0)
-    report = check(repository)
-    load = [quad for quad in report.targets[0].quads if quad.series == "load"]
-    places = [{(block.cores, block.pinned) for block in quad.blocks} for quad in load]
-    assert all(len(place) == 1 for place in places)
-    first, second = (place.pop() for place in places[:2])
-    usable = sorted(own)
-    order = [usable[(place + 1) % len(usable)] for place in range(max(1, workers))]
-    assert first == (tuple(usable[place % len(usable)] for place in range(max(1, workers))), True)
-    assert second == (tuple(order), True)
-    assert os.sched_getaffinity(0) == own
-
-
-@CORES
-@pytest.mark.parametrize("workers", [0, 2])
-def test_on_one_core_it_decides(repository: Path, workers: int) -> None:
-    (repository / "data.py").write_text(data(workers=workers))
-    run_git(repository, "commit", "-qam", "two", "--allow-empty")
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(own)})
+    usable = sorted(own)[:count]
+    os.sched_setaffinity(0, usable)
     try:
         report = check(repository)
+        assert os.sched_getaffinity(0) == set(usable)
     finally:
         os.sched_setaffinity(0, own)
-    load = [quad for quad in report.targets[0].quads if quad.series == "load"]
     assert report.state == "pass"
-    assert all(block.pinned for quad in load for block in quad.blocks)
+    load = [quad for quad in report.targets[0].quads if quad.series == "load"]
+    places = [{(block.cores, block.pinned) for block in quad.blocks} for quad in load]
+    for number, place in enumerate(places):
+        cores = [usable[(number + each) % len(usable)] for each in range(max(1, workers))]
+        assert place == {(tuple(cores), True)}
 
 
 @CORES
@@ -189,7 +181,8 @@ def test_a_side_that_chooses_its_core_frees_both_and_that_is_said(repository: Pa
     target = check(repository).targets[0]
     load = [block for quad in target.quads if quad.series == "load" for block in quad.blocks]
     assert {block.unpinned for block in load[:4]} == {"", "its code chooses cores itself"}
-    assert not any(block.pinned or block.unpinned for block in load[4:])
+    assert not any(block.unpinned for block in load[4:])
+    assert not any(block.pinned for block in load)
     assert "(change: its code chooses cores itself" in target.verdict.notes[0]
 
 
@@ -306,6 +299,42 @@ def test_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> N
     shift = report.targets[0].verdict.gates[0].views[0].shift
     assert shift is not None
     assert shift < -0.5
+
+
+def environment_in(folder: Path) -> Path:
+    """An environment of Python's own inside of a folder, with this one's packages."""
+    venv.create(folder / ".venv", with_pip=False, symlinks=True)
+    site = next((folder / ".venv").glob("lib/*/site-packages"))
+    for each in Path(sysconfig.get_path("purelib")).iterdir():
+        (site / each.name).symlink_to(each)
+    return folder / ".venv" / "bin" / "python"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="as environments are on Unix")
+def test_an_environment_inside_of_the_checkout_serves_both_sides(repository: Path) -> None:
+    (repository / "data.py").write_text(data(0.004))
+    report = check(repository, against_python=str(environment_in(repository)))
+    assert report.state == "fail"
+
+
+def test_code_that_an_editable_install_finds_in_the_checkout_is_refused(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "src").mkdir()
+    (repository / "src" / "made.py").write_text("NUMBER = 1\n")
+    (repository / "data.py").write_text(f"import made\n{data()}")
+    run_git(repository, "add", ".")
+    run_git(repository, "commit", "-qm", "two")
+    # As setuptools' editable installs find modules.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfrom importlib.machinery import PathFinder\n"
+        "class Finder:\n    def find_spec(name, path=None, target=None):\n"
+        f"        return PathFinder.find_spec(name, [{str(repository / 'src')!r}])\n"
+        "sys.meta_path.append(Finder)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UsageError, match=r"the base takes .*made\.py from the working tree"):
+        check(repository)
 
 
 BAD: dict[str, tuple[str, str, type[DlprofError], str]] = {

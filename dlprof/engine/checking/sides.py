@@ -83,15 +83,11 @@ def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide
             f"{names[1]} has {lengths[1]}",
             hint="Give both the same data, by --arg for example.",
         )
-    there, here = plans["base"].root, plans["change"].root
-    if there == here or not base.file:
-        return
-    file = Path(base.file).resolve()
-    if file.is_relative_to(here) and not file.is_relative_to(there):
+    if base.stray:
         raise UsageError(
-            f"Both sides load the same code: the base takes {file} from the working tree",
-            hint="The package is installed so that it points there; name the target by its "
-            "file, as path/to/file.py:attr.",
+            f"Both sides load the same code: the base takes {base.stray} from the working tree",
+            hint="The package is installed so that it points there: put its directory on "
+            "PYTHONPATH instead, or name the target by its file, as path/to/file.py:attr.",
         )
 
 
@@ -265,14 +261,24 @@ class Sides:
         """Measure one quad, up to the first block that fails: what follows would not count."""
         usable = _usable_cores() if self._settings.pin and series == "load" else []
         cores = cores_of([] if usable == self._refused else usable, number)
+        blocks = self._up_to_failure(order, series, cores)
+        if cores:  # both sides run alike: where one can't be held to them, neither is
+            why = {block.side: block.unpinned for block in blocks if block.unpinned}
+            self._refused = usable if why else []
+            if len({block.pinned for block in blocks}) > 1 and not blocks[-1].failure:
+                free = self._up_to_failure(order, series, ())
+                blocks = [
+                    dataclasses.replace(block, unpinned=why.get(block.side, "")) for block in free
+                ]
+        return Quad(number=number, series=series, blocks=tuple(blocks))
+
+    def _up_to_failure(self, order: str, series: Series, cores: tuple[int, ...]) -> list[Block]:
         blocks: list[Block] = []
         for letter in order:
             blocks += self.blocks(letter, series, cores)
             if blocks[-1].failure:
                 break
-        if cores:  # both sides run alike: where one can't be held to them, neither is
-            self._refused = usable if any(block.unpinned for block in blocks) else []
-        return Quad(number=number, series=series, blocks=tuple(blocks))
+        return blocks
 
     def blocks(self, order: str, series: Series, cores: tuple[int, ...] = ()) -> tuple[Block, ...]:
         """Measure blocks in an order of ``A`` and ``B``; failed ones tell why they have no figures.

@@ -6,6 +6,8 @@ import dataclasses
 import errno
 import multiprocessing
 import os
+import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ import pytest
 from dlprof.records import Config
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row
-from dlprof.trial.warm import Placement, block_figures, cores_of
+from dlprof.trial.warm import Placement, block_figures, cores_of, relocated
 
 MS = 1_000_000
 
@@ -97,6 +99,18 @@ def test_batches_past_the_hooks_make_no_figures() -> None:
     assert "failure" in block_figures([row(0)], samples=[4, 4], times_s=[])
 
 
+def test_paths_of_the_other_side_are_this_sides_and_the_environment_stays(tmp_path: Path) -> None:
+    change, base, link = (tmp_path / name for name in ("change", "base", "link"))
+    change.mkdir()
+    link.symlink_to(change)
+    library, inside = sysconfig.get_path("purelib"), str(change / "base" / "lib")
+    entries = [str(link), str(change / "src"), library, "/elsewhere"]
+    expected = [str(base), str(base / "src"), library, "/elsewhere"]
+    assert relocated(entries, [(str(change), str(base))]) == expected
+    assert relocated([library], [(sys.prefix, str(base))]) == [library]
+    assert relocated([inside], [(str(change), str(change / "base"))]) == [inside]
+
+
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="cores can't be chosen here"
 )
@@ -130,6 +144,16 @@ def test_processes_are_held_and_let_go_again(worker: BaseProcess, own: set[int])
     assert os.sched_getaffinity(worker.pid) == os.sched_getaffinity(0) == {core}
     placement.release([worker.pid])
     assert os.sched_getaffinity(worker.pid) == os.sched_getaffinity(0) == own
+
+
+def test_code_that_chooses_cores_while_it_is_held_is_noticed(own: set[int]) -> None:
+    if len(own) < 2:
+        pytest.skip("there is one core, so nothing to choose")
+    placement = Placement()
+    placement.hold([], Config(), [min(own)])
+    assert placement.is_held()
+    os.sched_setaffinity(0, own)
+    assert not placement.is_held()
 
 
 def test_a_block_that_asks_for_no_cores_runs_free(worker: BaseProcess, own: set[int]) -> None:
