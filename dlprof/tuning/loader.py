@@ -26,7 +26,7 @@ from dlprof.saved.access import save_kwargs, saved_kwargs
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import Budget, Node
-from dlprof.tuning.control import Ask, Change, Control, Setting, Window
+from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import ClockedInit, main_fetcher, rewinder, streams
 from dlprof.units import format_duration, parse_bytes
 
@@ -231,7 +231,8 @@ class _Tuner:
         self.reseeds = reseed and self._is_map
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         changes_workers = self._may_change_workers(loader, asked=asked)
-        start = self._start(mine, changes_workers=changes_workers)
+        spares_workers = asked and self._may_load_alone(loader)
+        start = self._start(mine, changes_workers=changes_workers, spares_workers=spares_workers)
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
         self._whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
@@ -243,7 +244,7 @@ class _Tuner:
             live=self._steers and start.workers > 0 and not self._whole_epochs,
             changes_workers=changes_workers,
             by_wait=budget.node is not None,
-            spares_workers=asked and self._may_load_alone(loader),
+            spares_workers=spares_workers,
         )
         self.tuning = Tuning(self._control)
         self._ask = self._control.begin()
@@ -256,15 +257,17 @@ class _Tuner:
             self._clock = RawArray("d", 2 * max(budget.most_workers, mine.workers))
         self._clocked = (0.0, 0.0)
 
-    def _start(self, mine: Setting, *, changes_workers: bool) -> Setting:
+    def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
         known: Mapping[str, Any] = {}
         if self._state is not None and mine.workers:
             with contextlib.suppress(DlprofError):
                 known = self._state.read()
         known_workers = known.get("num_workers", mine.workers)
+        if not known_workers:
+            return NO_WORKERS if spares_workers else mine
         workers = min(known_workers, self._budget.most_workers) if changes_workers else mine.workers
-        return Setting(workers, known.get("prefetch_factor", mine.ahead)) if workers else mine
+        return Setting(workers, known.get("prefetch_factor", mine.ahead))
 
     def _may_change_workers(self, loader: Any, *, asked: bool) -> bool:
         if self._is_map:
