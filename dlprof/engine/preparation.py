@@ -8,9 +8,8 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypedDict, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from dlprof.engine.deadline import Deadline
 from dlprof.engine.preflight import Preflight
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
@@ -135,7 +134,12 @@ class Outlook:
 
 
 def look_at(
-    runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
+    runner: TrialRunner,
+    settings: SweepSettings,
+    machine: Machine,
+    left_s: float,
+    *,
+    one: bool = False,
 ) -> Outlook:
     """Build the target, probe it, and see what can work.
 
@@ -143,16 +147,31 @@ def look_at(
         runner: Where it is built.
         settings: What is asked for.
         machine: Where it is to work.
-        deadline: Which a target that hangs keeps, too.
+        left_s: What is left of the budget, which a target that hangs keeps, too.
+        one: Whether the settings name one configuration; it may be one that can't work.
 
     Raises:
-        DlprofError: The target can't be built or loaded from, or nothing of it can work here.
+        DlprofError: The target can't be built or loaded from, several are named where there is to
+            be one, or nothing of many can work here.
     """
-    target, accelerator, probe = _probed(runner, settings, machine, deadline)
-    space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
-    preflight = _asked(Preflight.of(settings, target, machine, probe), space, runner)
-    faults = _faults(space.configs, preflight)
-    if len(faults) == len(space.configs):
+    target, accelerator, probe = _probed(runner, settings, machine, left_s)
+    has = accelerator is not None
+    if one:
+        named = single_config(settings, target, has_accelerator=has)
+        space = Space(configs=(named,), left_out=())
+    else:
+        space = build_space(settings, target, machine, has_accelerator=has)
+    preflight = Preflight.of(settings, target, machine, probe)
+    copied = next(filter(preflight.starts_by_copy, space.configs), None)
+    if copied is not None:  # a process tries once whether workers can be started again
+        unstartable = runner.try_workers(dataclasses.replace(copied, num_workers=1))
+        preflight = dataclasses.replace(preflight, unstartable=unstartable)
+    found = ((config, preflight.fault(config)) for config in space.configs)
+    faults = {config: fault for config, fault in found if fault is not None}
+    outlook = Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
+    if one:
+        return outlook
+    if not outlook.workable:
         first = faults[space.configs[0]]
         raise NothingMeasuredError(
             f"None of the given configurations can work here: {first.message}",
@@ -160,31 +179,15 @@ def look_at(
             traceback=first.stderr_tail,
             failures=[(fault.kind, fault.message) for fault in faults.values()],
         )
-    cells: tuple[Config, ...] = ()
-    if wants_model(settings, [config for config in space.configs if config not in faults]):
-        net = build_cells(settings, target, machine, has_accelerator=accelerator is not None)
-        cells = tuple(config for config in net if preflight.fault(config) is None)
-    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults, cells=cells)
-
-
-def look_at_one(
-    runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
-) -> Outlook:
-    """The same for the one configuration that the settings name; it may be one that can't work.
-
-    Raises:
-        DlprofError: The target can't be built or loaded from, or several are named.
-    """
-    target, accelerator, probe = _probed(runner, settings, machine, deadline)
-    config = single_config(settings, target, has_accelerator=accelerator is not None)
-    space = Space(configs=(config,), left_out=())
-    preflight = _asked(Preflight.of(settings, target, machine, probe), space, runner)
-    faults = _faults(space.configs, preflight)
-    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
+    if not wants_model(settings, outlook.workable):
+        return outlook
+    net = build_cells(settings, target, machine, has_accelerator=has)
+    cells = tuple(config for config in net if preflight.fault(config) is None)
+    return dataclasses.replace(outlook, cells=cells)
 
 
 def _probed(
-    runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
+    runner: TrialRunner, settings: SweepSettings, machine: Machine, left_s: float
 ) -> tuple[Target, str | None, Message]:
     """The target as built and probed, torch's name of the device, and all that the probe found."""
     built = runner.build(limits_of(settings, machine))
@@ -197,7 +200,7 @@ def _probed(
             # Only a step of the user's own has to find the batch where it will be.
             device="cpu" if settings.step_callable is None else settings.device,
         ),
-        left_s=deadline.cut_s,
+        left_s=left_s,
     )
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
@@ -215,21 +218,6 @@ def _probed(
         notes=(*built.notes, *runner.notes, *filter(None, [probe.get("counting"), start])),
     )
     return target, accelerator, probe
-
-
-def _asked(preflight: Preflight, space: Space, runner: TrialRunner) -> Preflight:
-    """Asks a process once whether workers can be started again, where some would be."""
-    copied = next(filter(preflight.starts_by_copy, space.configs), None)
-    if copied is None:
-        return preflight
-    started = dataclasses.replace(copied, num_workers=1)
-    return dataclasses.replace(preflight, unstartable=runner.try_workers(started))
-
-
-def _faults(configs: Sequence[Config], preflight: Preflight) -> dict[Config, Failure]:
-    """Why configurations can't work."""
-    found = ((config, preflight.fault(config)) for config in configs)
-    return {config: fault for config, fault in found if fault is not None}
 
 
 def _device(asked: str, found: str | None) -> str | None:
@@ -347,7 +335,7 @@ def new_header(
     )
 
 
-_Told = TypeVar("_Told", DatasetWeight, Explanation, Timeline)
+_Sent = TypeVar("_Sent", DatasetWeight, Explanation, Timeline)
 
 
 def explanation_of(message: Mapping[str, object], trial: Trial) -> Explanation | None:
@@ -374,11 +362,11 @@ def sensible(found: Calibration) -> Calibration | None:
     return None if fault_of(found) else found
 
 
-def _record(kind: type[_Told], data: object, trial_id: str) -> _Told | None:
+def _record(kind: type[_Sent], data: object, trial_id: str) -> _Sent | None:
     return _read(kind, {**data, "trial_id": trial_id} if isinstance(data, dict) else None)
 
 
-def _read(kind: type[_Told], data: object) -> _Told | None:
+def _read(kind: type[_Sent], data: object) -> _Sent | None:
     if not isinstance(data, dict):
         return None
     try:
@@ -387,16 +375,8 @@ def _read(kind: type[_Told], data: object) -> _Told | None:
         return None
 
 
-class CopySettings(TypedDict):
-    """The fields of a ``TrialRequest`` that say where batches go."""
-
-    device: str
-    copy_ahead: bool
-    step_on: str
-
-
-def copy_settings(settings: SweepSettings, accelerator: str | None) -> CopySettings:
-    """Where batches go, for every trial of a run.
+def copy_settings(settings: SweepSettings, accelerator: str | None) -> dict[str, Any]:
+    """Where batches go, for every trial of a run: fields of a ``TrialRequest``.
 
     Args:
         settings: What the user asked for.
@@ -405,27 +385,19 @@ def copy_settings(settings: SweepSettings, accelerator: str | None) -> CopySetti
     Raises:
         UsageError: Options ask for a device where batches stay on the CPU.
     """
-    if accelerator is None:
-        return _on_the_cpu(settings)
-    named = settings.device != "auto"
-    return CopySettings(
-        device=settings.device if named else accelerator,
-        copy_ahead=settings.copy_ahead,
-        step_on=settings.step_on,
-    )
-
-
-def _on_the_cpu(settings: SweepSettings) -> CopySettings:
     for asked, option in (
         (settings.copy_ahead, "copy_ahead = on"),
         (settings.step_on == "device", "step_on = device"),
     ):
-        if asked:
+        if asked and accelerator is None:
             raise UsageError(
                 f"{option} needs an accelerator, and batches stay on the CPU here",
                 hint="Leave it out, or see with dlprof transfer which devices torch finds.",
             )
-    return CopySettings(device="cpu", copy_ahead=False, step_on="host")
+    device = settings.device
+    if accelerator is None or device == "auto":
+        device = accelerator or "cpu"
+    return {"device": device, "copy_ahead": settings.copy_ahead, "step_on": settings.step_on}
 
 
 @contextlib.contextmanager

@@ -11,16 +11,13 @@ from typing import Any, Literal
 from dlprof.advise.experiments import Allowance, left_out, propose
 from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, diagnose
 from dlprof.advise.speeds import gains_over
-from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import (
     Outlook,
     SweepListener,
     as_stated,
-    copy_settings,
     explanation_of,
-    look_at_one,
+    look_at,
     new_header,
-    now,
     opened_runner,
     sensible,
     timeline_of,
@@ -28,6 +25,7 @@ from dlprof.engine.preparation import (
     weight_of,
 )
 from dlprof.engine.ranks import resolve_ranks
+from dlprof.engine.trials import Deadline, Measuring, skipped
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
@@ -35,11 +33,8 @@ from dlprof.model import fit
 from dlprof.records import (
     Calibration,
     Config,
-    Cost,
     DatasetWeight,
     Run,
-    RunEnd,
-    RunHeader,
     Timeline,
     Trial,
     TrialCost,
@@ -48,9 +43,8 @@ from dlprof.records import (
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.nodes import Ranks
-from dlprof.trial.protocol import Message, TrialRequest
-from dlprof.trial.runner import TrialRunner
-from dlprof.units import format_duration, spread_of, with_hint
+from dlprof.trial.protocol import Message
+from dlprof.units import format_duration, with_hint
 
 DEFAULT_BUDGET_S = 30.0
 """Of a profile, where the user names none."""
@@ -161,7 +155,7 @@ def run_profile(
     settings, ranks = resolve_ranks(settings, ranks or Ranks())
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
-        outlook = look_at_one(runner, settings, machine, deadline)
+        outlook = look_at(runner, settings, machine, deadline.cut_s, one=True)
         config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, runner)
         if config not in outlook.faults:
             refuse_spent(settings, config, cost, deadline)
@@ -184,17 +178,11 @@ def run_profile(
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class _Profile:
+class _Profile(Measuring):
     """The measuring part of a profile."""
 
-    header: RunHeader
-    settings: SweepSettings
     config: Config
     cost: TrialCost
-    runner: TrialRunner
-    writer: RunWriter
-    listener: SweepListener
-    deadline: Deadline
     observations: list[Observation] = dataclasses.field(default_factory=list)
     timelines: list[Timeline] = dataclasses.field(default_factory=list)
     weight: DatasetWeight | None = None
@@ -229,10 +217,7 @@ class _Profile:
         )
         gain = gains_over(run, self.config) if evidence.plain("present") else None
         diagnosis = diagnose(dataclasses.replace(evidence, gain=gain), notes)
-        total = self.deadline.elapsed_s
-        measured = sum(trial.measured_s for trial in evidence.trials())
-        cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
-        end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
+        end = self.end(reason, evidence.trials())
         fault = self.writer.try_append(evidence.calibration, diagnosis, end)
         if fault is not None and reason != "failed":
             self.listener.message(with_hint(fault.message, fault.hint))
@@ -241,15 +226,8 @@ class _Profile:
     def _observe(self, outlook: Outlook) -> _EndReason:
         fault = outlook.faults.get(self.config)
         if fault is not None:
-            trial = Trial(
-                id=self._next_id(),
-                config=self.config,
-                repetition=0,
-                outcome="skipped",
-                failure=fault,
-                started_at=now(),
-            )
-            self._keep(Experiment(name="as it is", role="present", config=self.config), trial, {})
+            present = Experiment(name="as it is", role="present", config=self.config)
+            self._keep(present, skipped(self.config, fault, ()), {})
             return "complete"
         self._weigh(limit_s=_WEIGHING_SHARE * self.deadline.left_s)
         while block := propose(self._evidence(), self._allowance()):
@@ -275,21 +253,23 @@ class _Profile:
         cut_s, least_s = self.deadline.cut_s, self.cost.overhead_s
         if self.observations and cut_s < least_s:
             return False
-        elapsed_s, budget_s = self.deadline.elapsed_s, self.settings.budget_s
-        self.listener.trial_started(
-            experiment.config, experiment.repetition, elapsed_s, max(budget_s, elapsed_s)
+        request = self.request(
+            experiment.config,
+            experiment.trial_s,
+            cold_cache=experiment.cold_cache or self.settings.cold_cache,
+            turnover=experiment.turnover,
+            explain=experiment.explain,
         )
-        wall_s = max(cut_s, least_s)
-        trial, message = self.runner.explain(
-            self._request(experiment),
-            trial_id=self._next_id(),
+        found = self.measured(
+            request,
+            [each.trial for each in self.observations],
             repetition=experiment.repetition,
-            wall_s=wall_s,
+            wall_s=max(cut_s, least_s),
+            total_s=max(self.settings.budget_s, self.deadline.elapsed_s),
         )
-        cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
-        if cut and self.observations and trial.outcome == "timed_out":
+        if found is None:
             return False
-        self._keep(experiment, trial, message)
+        self._keep(experiment, *found)
         self.listener.trial_ended(self.observations[-1].trial)
         return True
 
@@ -320,24 +300,6 @@ class _Profile:
             return
         if self.deadline.left_s >= _STARTS_S:
             self._weigh(limit_s=self.deadline.left_s, starts=("own", "fork", "forkserver", "spawn"))
-
-    def _request(self, experiment: Experiment) -> TrialRequest:
-        settings = self.settings
-        return TrialRequest(
-            config=experiment.config,
-            trial_s=experiment.trial_s,
-            step_s=settings.step_s or 0.0,
-            step_spread=spread_of(settings.step_s),
-            step_callable=settings.step_callable,
-            cold_cache=experiment.cold_cache or settings.cold_cache,
-            turnover=experiment.turnover,
-            explain=experiment.explain,
-            step_barrier=settings.step_barrier,
-            **copy_settings(settings, self.header.accelerator),
-        )
-
-    def _next_id(self) -> str:
-        return f"t{len(self.observations) + 1:04d}"
 
     def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:
         """Append a trial and what it sent to the file, and remember them even if it is full."""

@@ -11,7 +11,7 @@ import pytest
 from builders import header
 from led_sweeps import PretendedBench, Quiet
 
-from dlprof.engine.deadline import Deadline
+from dlprof.engine.trials import Deadline
 from dlprof.engine.preparation import Outlook
 from dlprof.engine.profile import DEFAULT_BUDGET_S, _Profile, for_one, refuse_spent
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
