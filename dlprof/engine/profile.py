@@ -40,6 +40,7 @@ from dlprof.records import (
     TrialCost,
     checked,
 )
+from dlprof.records.run import EndReason
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.nodes import Ranks
@@ -67,8 +68,6 @@ _NOT_FOLLOWED = (
     "The budget ended before a batch was traced through its stages, so most causes are "
     "not known. Give a longer --budget."
 )
-
-_EndReason = Literal["complete", "budget", "interrupted", "failed"]
 
 
 def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSettings:
@@ -191,7 +190,7 @@ class _Profile(Measuring):
         """Measure, diagnose, and write down both."""
         notes = list(self.header.target.notes)
         try:
-            reason: _EndReason = self._observe(outlook)
+            reason: EndReason = self._observe(outlook)
         except KeyboardInterrupt:
             reason = "interrupted"
         except DlprofError as error:
@@ -223,7 +222,7 @@ class _Profile(Measuring):
             self.listener.message(with_hint(fault.message, fault.hint))
         return dataclasses.replace(run, diagnosis=diagnosis, end=end)
 
-    def _observe(self, outlook: Outlook) -> _EndReason:
+    def _observe(self, outlook: Outlook) -> EndReason:
         fault = outlook.faults.get(self.config)
         if fault is not None:
             present = Experiment(name="as it is", role="present", config=self.config)

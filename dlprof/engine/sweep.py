@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal
 
 from dlprof.advise.candidates import has_rate, stored_limits
 from dlprof.advise.recommend import recommend
@@ -39,6 +38,7 @@ from dlprof.records import (
     Trial,
     checked,
 )
+from dlprof.records.run import EndReason
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import next_calibration, next_lever, race_plan
 from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
@@ -60,8 +60,6 @@ _RAISES = (
 
 SCALING_BLOCKS = 2
 """Trials at each number of ranks, interleaved, so that drift hits all of them."""
-
-EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from dlprof.engine.preparation import SweepListener, copy_settings, now
 from dlprof.records import Config, Cost, Failure, RunEnd, RunHeader, Trial
+from dlprof.records.run import EndReason
 from dlprof.settings import SweepSettings
 from dlprof.store import RunWriter
 from dlprof.trial.protocol import Message, TrialRequest
@@ -135,7 +136,7 @@ class Measuring:
         cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
         return None if cut and trials and trial.outcome == "timed_out" else found
 
-    def end(self, reason: Any, trials: Sequence[Trial], earlier_s: float = 0.0) -> RunEnd:
+    def end(self, reason: EndReason, trials: Sequence[Trial], earlier_s: float = 0.0) -> RunEnd:
         """How it ended, and where the time went, that of earlier sessions included."""
         total = earlier_s + self.deadline.elapsed_s
         measured = sum(trial.measured_s for trial in trials)
