@@ -38,7 +38,7 @@ from dlprof.engine.checking.measuring import MeasuredQuads, measure
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.sides import open_sides
 from dlprof.errors import UsageError
-from dlprof.gate import Limits, judge
+from dlprof.gate import judge
 from dlprof.gate.rule import run_queue_wait
 from dlprof.records.gate import Compared, Quad, Side
 from dlprof.report.gate.live import open_check_listener
@@ -95,7 +95,7 @@ def sessions_of(batch: Batch) -> Generator[Session, None, None]:
     ]
     settings = CheckSettings(
         sweep=SweepSettings(target=TARGET, budget_s=batch.budget_s),
-        limits=Limits(service=batch.kind.limit),
+        fail_above=batch.kind.limit,
         pin=batch.kind.placement == "rotating",
     )
     neighbours = NEIGHBOURS if batch.crowded else 0

@@ -264,14 +264,17 @@ def format_bytes(count: float | None) -> str:
     """A size for people, such as ``1.4 GiB``; ``-`` for a missing one."""
     if count is None or not math.isfinite(count):
         return MISSING
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        # 1023.5 and more would be shown as 1024.
-        if abs(size) < 1023.5:
-            break
-        size, unit = size / 1024, larger
-    decimals = 0 if unit == "B" or abs(size) >= 99.95 else 1
-    return f"{size:.{decimals}f} {unit}"
+    each, unit, decimals = scale_bytes(count)
+    return f"{count / each:.{decimals}f} {unit}"
+
+
+def scale_bytes(count: float) -> tuple[int, str, int]:
+    """What a size is shown in: the bytes of the unit, its name, and decimals."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    # 1023.5 and more would be shown as 1024.
+    power = next((n for n in range(len(units)) if abs(count) < 1023.5 * 1024**n), len(units) - 1)
+    each = 1024**power
+    return each, units[power], 1 if power and abs(count) < 99.95 * each else 0
 
 
 def format_duration(seconds: float | None) -> str:

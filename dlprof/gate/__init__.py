@@ -36,7 +36,6 @@ from dlprof.gate.document import (
 from dlprof.gate.plan import (
     ALL_GATES,
     SIDES,
-    Limits,
     cores_of,
     loader_difference,
     make_plan,
@@ -50,7 +49,6 @@ __all__ = [
     "LEAST_BATCHES",
     "MOST_BATCHES",
     "SIDES",
-    "Limits",
     "NextLook",
     "add_entry",
     "baseline_key",

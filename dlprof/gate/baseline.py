@@ -16,13 +16,13 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.gate.rule import fraction_of
 from dlprof.gate.views import block_value
 from dlprof.gate.wording import VIEW_NAMES, gate_result, percent
 from dlprof.records import Config, Machine
+from dlprof.records.codec import MismatchError, from_json
 from dlprof.records.gate import (
     BaselineEntry,
     BaselineKey,
@@ -315,42 +315,6 @@ def _entry(line: str, where: str) -> BaselineEntry:
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
     try:
-        return BaselineEntry(
-            key=_key(data["key"]),
-            recorded_at=_text(data["recorded_at"]),
-            commit=_text(data.get("commit", "")),
-            figures=_figures(data["figures"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        fault = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise FileError(f"{where} {fault}", hint=_HINT) from None
-
-
-def _key(data: Any) -> BaselineKey:
-    if not isinstance(data, dict):
-        raise TypeError("has a key that is not a table")
-    fields = {field.name: data[field.name] for field in dataclasses.fields(BaselineKey)}
-    cores = _number(fields.pop("available_cores"))
-    return BaselineKey(
-        available_cores=cores, **{name: _text(value) for name, value in fields.items()}
-    )
-
-
-def _figures(data: Any) -> dict[str, float]:
-    if not isinstance(data, dict):
-        raise TypeError("has figures that are not a table")
-    return {_text(name): _number(value) for name, value in data.items()}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"holds {str(value)[:40]!r} where a text belongs")
-    return value
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-        raise TypeError(f"holds {str(value)[:40]!r} where a number belongs")
-    if not math.isfinite(value):
-        raise ValueError("holds a number that is not finite")
-    return float(value)
+        return from_json(BaselineEntry, data)
+    except MismatchError as error:
+        raise FileError(f"{where}: {error}", hint=_HINT) from None
