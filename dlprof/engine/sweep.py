@@ -19,10 +19,10 @@ from dlprof.engine.preparation import (
     plan_sweep,
 )
 from dlprof.engine.ranks import resolve_ranks
-from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
+from dlprof.engine.resume import plan_of, resumed_settings, same_run
 from dlprof.engine.trials import Deadline, Measuring, skipped
 from dlprof.engine.workplace import check_folder
-from dlprof.errors import DlprofError, NothingMeasuredError
+from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.records import (
     Calibration,
@@ -185,15 +185,20 @@ class Sweep(Measuring):
 
     def _try_levers(self) -> None:
         """Settings beside the swept ones, interleaved with what would be recommended."""
-        try:
-            run = self._so_far()
-            pick = recommend(run, stored_limits(run.header.settings)).config
-        except DlprofError:
-            return  # which is said when the sweep ends
+        pick = self._pick()
+        if pick is None:
+            return
         found = levers_of(self._so_far(), pick)
         while (proposal := next_lever(self.plan, self.trials, found, pick)) is not None:
             if 2 * proposal.expected_s > self.deadline.left_s or not self._try(proposal, "lever"):
                 return
+
+    def _pick(self) -> Config | None:
+        """What would be recommended now; ``None`` for nothing, which is said at the end."""
+        try:
+            return recommend(self._so_far(), stored_limits(self.header.settings)).config
+        except DlprofError:
+            return None
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -216,13 +221,9 @@ class Sweep(Measuring):
 
     def _try_scaling(self) -> None:
         """The recommended configuration by fewer ranks and by all, interleaved."""
-        if not self._counts or self._is_hopeless:
+        pick = None if not self._counts or self._is_hopeless else self._pick()
+        if pick is None:
             return
-        try:
-            run = self._so_far()
-            pick = recommend(run, stored_limits(run.header.settings)).config
-        except DlprofError:
-            return  # which is said when the sweep ends
         most = max(self.settings.launch_ranks or (1,))
         each = [(count, pick) for count in self._counts]
         if pick.num_workers:  # and as many workers in all as all ranks have
@@ -271,15 +272,10 @@ class Sweep(Measuring):
 
     def _predict(self) -> None:
         """Predict all configurations, if the calibration shows enough."""
-        prediction = sweep_prediction(self._so_far())
-        if prediction is not None:
-            self._predicted(prediction)
-
-    def _predicted(self, prediction: SweepPrediction) -> None:
-        """Keep a prediction, in the place of an earlier one, and report it."""
-        self.prediction = prediction
-        self.writer.append(prediction)
-        self.listener.predicted(prediction)
+        self.prediction = sweep_prediction(self._so_far())
+        if self.prediction is not None:
+            self.writer.append(self.prediction)
+            self.listener.predicted(self.prediction)
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
         expected = None if led is None else ExpectedRates.of(led)
@@ -390,7 +386,12 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     deadline = Deadline.since(began_s, settings.budget_s)
     before: Run | None = None
     if resume:
-        refuse_force(force=force)
+        if force:
+            raise UsageError(
+                "resume and force exclude each other",
+                hint="The one continues the run file, the other replaces it: leave one of them "
+                "out.",
+            )
         before = read_run(output)
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
