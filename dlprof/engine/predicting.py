@@ -30,11 +30,7 @@ _QUICK_START_S = 0.5
 
 
 def calibrated(run: Run) -> Calibration | None:
-    """What a run's traced trials tell of its batches; ``None`` where they tell nothing.
-
-    Args:
-        run: As far as it is measured.
-    """
+    """What a run's traced trials tell of its batches; ``None`` where they tell nothing."""
     found = fit(run.explanations, run.trials, batch_tensors=run.header.target.batch_tensors)
     return sensible(found) if found.is_usable else None
 
@@ -43,9 +39,6 @@ def sweep_prediction(run: Run) -> SweepPrediction | None:
     """What the model says of all configurations that a run's plan names.
 
     For the machine as busy as it was during the calibration.
-
-    Args:
-        run: That holds a calibration and a plan.
 
     Returns:
         ``None`` where the model can say nothing of them.

@@ -72,14 +72,7 @@ class Preflight:
         machine: Machine,
         probe: Mapping[str, Any],
     ) -> Preflight:
-        """From the settings' limits, which all ranks share, and what is there.
-
-        Args:
-            settings: ``max_ram_bytes``, ``max_shm_bytes`` and ``ranks`` are used.
-            target: As it was built.
-            machine: What is free on it counts.
-            probe: See ``dlprof.trial.probing.probe``.
-        """
+        """From the settings' limits, which all ranks share, and what is there."""
         unsendable = probe["batch_failure"]
         own = target.own_config or Config()
         return cls(

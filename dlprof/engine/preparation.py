@@ -59,17 +59,21 @@ from dlprof.units import counted, parse_step
 from dlprof.version import __version__
 
 
-class RunnerListener(Protocol):
-    """Hears what is done so that trials can be run, and what the machine does in them."""
+class Listener(Protocol):
+    """Hears what is done."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
 
-    def pulse(self, usage: Usage) -> None:
-        """What the machine did in the last half second."""
-
     def message(self, text: str) -> None:
         """Something that the user should know."""
+
+
+class RunnerListener(Listener, Protocol):
+    """Hears also what the machine does in trials."""
+
+    def pulse(self, usage: Usage) -> None:
+        """What the machine did in the last half second."""
 
 
 class SweepListener(RunnerListener, Protocol):
@@ -378,9 +382,7 @@ def _read(kind: type[_Sent], data: object) -> _Sent | None:
 def copy_settings(settings: SweepSettings, accelerator: str | None) -> dict[str, Any]:
     """Where batches go, for every trial of a run: fields of a ``TrialRequest``.
 
-    Args:
-        settings: What the user asked for.
-        accelerator: Torch's name of the kind of accelerator that is used; ``None`` for the CPU.
+    ``accelerator`` is torch's name of the kind of accelerator that is used; ``None`` for the CPU.
 
     Raises:
         UsageError: Options ask for a device where batches stay on the CPU.
@@ -410,11 +412,7 @@ def opened_runner(
 ) -> Iterator[TrialRunner]:
     """A runner for the target that the settings name, closed at the end.
 
-    Args:
-        settings: What to load.
-        listener: Hears while data of a built-in is made.
-        pickled: A live object to load instead (Python API).
-        ranks: Those that load at once.
+    ``pickled`` is a live object to load instead (Python API).
 
     Raises:
         DlprofError: The target's name can't be read, or its data can't be made.

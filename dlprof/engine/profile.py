@@ -75,10 +75,6 @@ def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSetting
 
     Several values that a file or a variable gives are what sweeps compare, and the budget there is
     theirs; flags are meant for this command.
-
-    Args:
-        settings: As resolved.
-        origins: Where each came from.
     """
     changes: dict[str, Any] = {}
     for option in OPTIONS:
@@ -96,12 +92,6 @@ def refuse_spent(
     settings: SweepSettings, config: Config, cost: TrialCost, deadline: Deadline
 ) -> None:
     """Refuse a budget of which nothing is left for a trial, once that is known.
-
-    Args:
-        settings: As asked for.
-        config: What would be tried.
-        cost: What trials are expected to cost.
-        deadline: Of the profile, once the target is built and probed.
 
     Raises:
         UsageError: What is left is less than the first trial takes, its workers' start included.

@@ -24,10 +24,7 @@ def resumed_settings(
 ) -> SweepSettings:
     """The settings to continue a run with.
 
-    Args:
-        stored: What it was begun with.
-        settings: What the user asks for now.
-        given: Fields of ``settings`` that the user named.
+    ``given`` are the fields of ``settings`` that the user named.
 
     Raises:
         UsageError: The user named another value for a field that a run can't change, or did not

@@ -50,9 +50,7 @@ class Deadline:
     def since(cls, began_s: float | None, budget_s: float) -> Deadline:
         """The deadline of a program that has just read its settings.
 
-        Args:
-            began_s: When it began, by ``time.monotonic``; ``None`` for now.
-            budget_s: Seconds in all.
+        ``began_s`` is by ``time.monotonic``; ``None`` for now.
         """
         now_s = time.monotonic()
         began_s = now_s if began_s is None else began_s

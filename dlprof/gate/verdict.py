@@ -61,10 +61,7 @@ def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
 def judge(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool = True) -> Verdict:
     """The verdict that follows from the blocks, now or from a saved document.
 
-    Args:
-        plan: The rules.
-        quads: All that was measured, in the order of measuring.
-        ended: Whether measuring ended there, so that what is undecided stays so.
+    ``ended`` says that no more will be measured, so that what is undecided stays so.
     """
     sound = list(map(cleaned, quads))
     return _verdict(plan, sound, _progress(plan, sound, ended=ended))
@@ -196,11 +193,7 @@ _Value = Callable[[Block], float | None]
 
 
 def stage_shifts(quads: Sequence[Quad]) -> tuple[StageShift, ...]:
-    """Each stage's shift over quads whose blocks all show it, the largest first.
-
-    Args:
-        quads: Cleaned, balanced quads without failed blocks.
-    """
+    """Each stage's shift over quads whose blocks all show it, the largest first."""
     load = [quad for quad in quads if quad.series == "load"]
     start = [quad for quad in quads if quad.series == "start"]
     parts = {name for quad in load for block in quad.blocks for name in block.stages_s}

@@ -61,12 +61,7 @@ class Budget:
     ) -> str:
         """Why a larger setting isn't allowed; empty if it is.
 
-        Args:
-            before: In force.
-            after: Asked for.
-            pids: The running workers.
-            batch_bytes: One batch.
-            batch_tensors: Those in it that are shared by a file descriptor each.
+        ``pids`` are the running workers; each of ``batch_tensors`` is shared by a file descriptor.
         """
         files = _files(after, batch_tensors)
         more_files, free_files = files - _files(before, batch_tensors), self._free_files()

@@ -274,11 +274,7 @@ class Control:
     ) -> Generator[Ask, Window, _Turn]:
         """Some windows of a setting in a row; cut short where it costs too much.
 
-        Args:
-            setting: The one.
-            count: Windows.
-            step_s: What a step takes, where only the wait is judged.
-            against_s: What a batch takes under the setting that is kept, while another is tried.
+        ``against_s`` is what a batch takes under the setting that is kept, while another is tried.
         """
         other = self._last.setting if self._last is not None else setting
         skip = other.in_flight + setting.in_flight + setting.workers

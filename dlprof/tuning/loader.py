@@ -184,12 +184,7 @@ def _row(change: Change) -> tuple[str, str, str, str, str]:
 
 
 class _State:
-    """The settings file, and a loader's place in it.
-
-    Args:
-        path: The file; it need not exist.
-        loader: Its dataset's class names the place.
-    """
+    """The settings file, and a loader's place in it."""
 
     def __init__(self, path: Path, loader: Any) -> None:
         kind = type(loader.dataset)
@@ -562,12 +557,7 @@ class _Tap:
         self._waited_ns = self._stepped_ns = 0
 
     def begin(self, ask: Ask, *, fresh: bool = False) -> None:
-        """Let batches pass, then count.
-
-        Args:
-            ask: How many.
-            fresh: An epoch begins: what passes cost nothing that a setting is to blame for.
-        """
+        """Let batches pass, then count."""
         self._ask, self._fresh = ask, fresh
         self._skipped = self._skipped_ns = 0
         if ask.skip and not self._tuner.whole_epochs:

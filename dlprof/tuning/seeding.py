@@ -74,13 +74,7 @@ class SeededFetcher:
 
 
 class ClockedFetcher:
-    """A fetcher of torch's that adds up what batches take.
-
-    Args:
-        fetcher: Torch's, or one around it.
-        clock: Where it adds.
-        place: Of this worker's seconds; its batches follow.
-    """
+    """A fetcher of torch's that adds up what batches take."""
 
     def __init__(self, fetcher: Any, clock: Any, place: int) -> None:
         self._dlprof_fetcher, self._dlprof_clock, self._dlprof_place = fetcher, clock, place
