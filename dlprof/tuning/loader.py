@@ -23,6 +23,7 @@ from dlprof import internals
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.saved.access import save_kwargs, saved_kwargs
+from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import Budget, Node
@@ -35,7 +36,6 @@ _LOG = logging.getLogger("dlprof.tune")
 _NS = 1_000_000_000
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
 _DRAWS = 3  # batches that show whether a dataset draws from the training's random numbers
-_RETRY_NS = _NS
 _RECEIVES = 9  # the least of the latest is what receiving takes: others may have waited
 _NODE_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError)  # lost, or damaged
 OFF = "DLPROF_TUNE"
@@ -401,14 +401,13 @@ class _Tuner:
                 self._change(iterator, tap.setting, self._control.kept)
             return
         if not self._batch_bytes and batch is not None:
-            self._batch_bytes = max(1, _bytes_of(batch))
+            self._batch_bytes = max(1, count_bytes(batch))
             strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
-            by_file = strategy == "file_descriptor"
-            self._batch_tensors = _tensors_of(batch) if by_file else 0
+            self._batch_tensors = count_tensors(batch) if strategy == "file_descriptor" else 0
         ask = self._control.look(tap.window()) if tap.counting else self._ask
         while self._can_steer(iterator, tap.setting, ask.setting):
             if not self._has_turn(ask.setting):
-                tap.pause(_RETRY_NS)
+                tap.pause(_NS)
                 self._ask = ask
                 return
             why = self._change(iterator, tap.setting, ask.setting)
@@ -420,7 +419,7 @@ class _Tuner:
         kept = self._control.kept
         self._control.live = self._steers and kept.workers > 0 and not self._whole_epochs
         tap.begin(ask)
-        self._tell()
+        self._report()
 
     def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
@@ -487,7 +486,7 @@ class _Tuner:
         fill = tap.setting.in_flight + tap.setting.workers
         tap.begin(self._ask._replace(skip=max(self._ask.skip, fill)), fresh=True)
 
-    # Saying.
+    # Reporting.
 
     def turn_off(self, why: str, *, level: int = logging.WARNING) -> None:
         """Tune nothing any more; the loader goes on with what it has."""
@@ -502,7 +501,7 @@ class _Tuner:
             with contextlib.suppress(*_NODE_FAULTS):
                 self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         changes = self._control.changes
         for change in changes[self._said :]:
             _LOG.info("dlprof.tune: %s", ", ".join(_row(change)))
@@ -522,25 +521,10 @@ class _Tap:
     """Counts the batches of one iterator. The iterator keeps it, and it keeps no iterator.
 
     Args:
-        tuner: Whom it tells.
+        tuner: Whom it reports to.
         setting: In force.
         watching: Whether to see if the first batches draw random numbers.
     """
-
-    __slots__ = (
-        *("__weakref__", "_tuner", "_left", "_until_ns", "_last_ns", "_waited_ns", "_stepped_ns"),
-        *(
-            "_count",
-            "_ask",
-            "_skipped",
-            "_skipped_ns",
-            "_fresh",
-            "_draws",
-            "_aside",
-            "_receives_ns",
-        ),
-        *("setting", "over", "counting", "begun"),
-    )
 
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
         self._tuner, self.setting, self._draws = tuner, setting, watching
@@ -660,23 +644,3 @@ def _is_short(loader: Any, setting: Setting) -> bool:
         return len(loader) < _SHORT_EPOCH * max(4, setting.in_flight)
     except (TypeError, NotImplementedError):
         return False
-
-
-def _tensors_of(batch: Any) -> int:
-    """Tensors in containers as collate functions make them."""
-    if isinstance(batch, torch.Tensor):
-        return 1
-    parts = batch.values() if isinstance(batch, Mapping) else batch
-    return sum(map(_tensors_of, parts)) if isinstance(batch, Mapping | list | tuple) else 0
-
-
-def _bytes_of(batch: Any) -> int:
-    """Bytes of a batch's tensors, in containers as collate functions make them."""
-    storage = getattr(batch, "nbytes", None)
-    if isinstance(storage, int):
-        return storage
-    if isinstance(batch, Mapping):
-        return sum(map(_bytes_of, batch.values()))
-    if isinstance(batch, list | tuple):
-        return sum(map(_bytes_of, batch))
-    return sys.getsizeof(batch)
