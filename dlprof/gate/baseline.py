@@ -16,6 +16,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.gate.rule import fraction_of
@@ -226,26 +227,13 @@ _CONFLICTS = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
 _HINT = "Correct or remove that line."
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _EntryLine:
-    """A line as it stands, and what it says."""
-
-    text: str
-    entry: BaselineEntry
-
-    @property
-    def place(self) -> tuple[object, ...]:
-        """Where it stands in a sorted file."""
-        return (*dataclasses.astuple(self.entry.key), self.entry.recorded_at, self.entry.commit)
-
-
 def parse_baseline(text: str, name: str) -> list[BaselineEntry]:
     """The entries of a baseline, in the order of their lines; doubles from a merge once.
 
     Raises:
         FileError: If a line can't be understood.
     """
-    return [line.entry for line in _lines(text, name)]
+    return [entry for _, entry in _lines(text, name).values()]
 
 
 def add_entry(
@@ -257,12 +245,11 @@ def add_entry(
         FileError: If a line of the file can't be understood.
         ValueError: If a figure of the entry is not a finite number.
     """
-    new = _EntryLine(render_entry(entry), entry)
-    lines = [line for line in _lines(text, name) if line.place != new.place]
-    lines = sorted([*lines, new], key=lambda line: line.place)
-    same = [line for line in lines if line.entry.key == entry.key]
-    dropped = {line.place for line in same[:-most_entries]}
-    return "".join(f"{line.text}\n" for line in lines if line.place not in dropped)
+    lines = _lines(text, name)
+    lines[_place(entry)] = render_entry(entry), entry
+    same = [place for place in sorted(lines) if lines[place][1].key == entry.key]
+    dropped = {*same[:-most_entries]}
+    return "".join(f"{lines[place][0]}\n" for place in sorted(lines) if place not in dropped)
 
 
 def render_entry(entry: BaselineEntry) -> str:
@@ -282,18 +269,23 @@ def render_entry(entry: BaselineEntry) -> str:
     return json.dumps(fields, allow_nan=False)
 
 
-def _lines(text: str, name: str) -> list[_EntryLine]:
+def _place(entry: BaselineEntry) -> tuple[Any, ...]:
+    """Where an entry is in a sorted file."""
+    return (*dataclasses.astuple(entry.key), entry.recorded_at, entry.commit)
+
+
+def _lines(text: str, name: str) -> dict[tuple[Any, ...], tuple[str, BaselineEntry]]:
+    """Each line as it is, and what it says, by its place in a sorted file."""
     if len(text) > MOST_CHARACTERS:
         raise FileError(
             f"{name} is too long for a baseline", hint="Give the path of a baseline of dlprof's."
         )
-    seen: dict[tuple[object, ...], _EntryLine] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        bare = line.strip()
-        if bare:
-            parsed = _EntryLine(bare, _entry(bare, f"{name}, line {number}"))
-            seen.setdefault(parsed.place, parsed)
-    return list(seen.values())
+    found: dict[tuple[Any, ...], tuple[str, BaselineEntry]] = {}
+    for number, line in enumerate(map(str.strip, text.split("\n")), 1):
+        if line:
+            entry = _entry(line, f"{name}, line {number}")
+            found.setdefault(_place(entry), (line, entry))
+    return found
 
 
 def _entry(line: str, where: str) -> BaselineEntry:
