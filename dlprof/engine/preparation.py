@@ -101,11 +101,6 @@ _COPIED = (
     "Workers start by {method} here where no setting says otherwise, so each of them gets the "
     "dataset pickled."
 )
-_STALL_S = 20.0
-"""Without a batch for this and twenty times what one takes alone, a trial counts as hanging."""
-
-_MOST_RESERVE_BYTES = 1 << 30
-"""Memory left to others: a twentieth of the machine's, at most this."""
 
 
 def now() -> str:
@@ -251,10 +246,12 @@ def limits_of(settings: SweepSettings, machine: Machine) -> TrialLimits:
     own, launched = settings.max_ram_bytes, max(settings.launch_ranks or (1,))
     return TrialLimits(
         wall_s=settings.timeout_s,
-        stall_s=min(_STALL_S, settings.timeout_s),
+        # Without a batch for this and twenty times what one takes alone, it counts as hanging.
+        stall_s=min(20.0, settings.timeout_s),
         usable_cores=machine.usable_cores,
         memory_bytes=None if own is None else own * launched // settings.ranks,
-        reserve_bytes=min(_MOST_RESERVE_BYTES, memory // 20),
+        # Left to others: a twentieth of the machine's memory, at most 1 GiB.
+        reserve_bytes=min(1 << 30, memory // 20),
     )
 
 

@@ -51,19 +51,6 @@ DEFAULT_BUDGET_S = 30.0
 """Of a profile, where the user names none."""
 
 _TRIAL_S = 1.0
-_OPENING_TRIALS = 5
-"""Trials that a budget should hold at least: those that a profile begins with."""
-
-_WEIGHING_S, _WEIGHING_SHARE = 2.0, 0.1
-"""Of a profile's time, for weighing the dataset."""
-
-_HEAVY_S = 0.05
-"""Pickling and unpickling from which it is measured how workers start by each method."""
-
-_STARTS_S, _SLOW_BATCH_S = 8.0, 1.0
-"""Time that must be left for starting workers by spawn and forkserver; and a first batch that takes
-too long to be waited for so often."""
-
 _NOT_FOLLOWED = (
     "The budget ended before a batch was traced through its stages, so most causes are "
     "not known. Give a longer --budget."
@@ -100,7 +87,7 @@ def refuse_spent(
     if deadline.cut_s >= cost.of(config, trial_s):
         return
     spent_s = deadline.elapsed_s
-    trials_s = _OPENING_TRIALS * cost.of(config, trial_s)
+    trials_s = 5 * cost.of(config, trial_s)  # those that a profile begins with
     enough_s = math.ceil(spent_s + trials_s + deadline.ending_s)
     raise UsageError(
         f"A budget of {format_duration(settings.budget_s)} can't hold a single trial: starting, "
@@ -218,7 +205,7 @@ class _Profile(Measuring):
             present = Experiment(name="as it is", role="present", config=self.config)
             self._keep(present, skipped(self.config, fault, ()), {})
             return "complete"
-        self._weigh(limit_s=_WEIGHING_SHARE * self.deadline.left_s)
+        self._weigh(limit_s=self.deadline.left_s / 10)
         while block := propose(self._evidence(), self._allowance()):
             for experiment in block:
                 if not self._try(experiment):
@@ -267,7 +254,7 @@ class _Profile(Measuring):
         built_s = 0.0 if self.runner.fork_safe else self.header.target.import_s or 0.0
         if limit_s <= built_s or not self.config.num_workers:
             return
-        weighing_s = min(_WEIGHING_S, limit_s - built_s)
+        weighing_s = min(2.0, limit_s - built_s)
         try:
             message = self.runner.weigh(
                 self.config, limit_s=weighing_s, left_s=limit_s + 1.0, starts=starts
@@ -284,10 +271,11 @@ class _Profile(Measuring):
         if weight is None or not self.observations or self.observations[0].trial.failure:
             return
         by_copy = weight.start_method not in (None, "fork")
-        heavy = weight.pickle_s + weight.unpickle_s >= _HEAVY_S
-        if not (by_copy or heavy) or (target.batch_s or 0.0) > _SLOW_BATCH_S:
+        heavy = weight.pickle_s + weight.unpickle_s >= 0.05
+        # Each start waits for a first batch.
+        if not (by_copy or heavy) or (target.batch_s or 0.0) > _TRIAL_S:
             return
-        if self.deadline.left_s >= _STARTS_S:
+        if self.deadline.left_s >= 8.0:  # spawn and forkserver import torch
             self._weigh(limit_s=self.deadline.left_s, starts=("own", "fork", "forkserver", "spawn"))
 
     def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:

@@ -28,12 +28,6 @@ from dlprof.trial.runtime import Inbox, ModuleProcess, TrialLog, open_log
 DEFAULT_BUDGET_S = 10.0
 """For copies of plain buffers, where the user names none."""
 
-_LARGEST_BYTES = 1 << 28
-_LEAST_BYTES = 1 << 22
-_SHARE = 8
-"""Buffers take at most this part of the memory that can be had: three of them are held at once."""
-
-_GRACE_S = 2.0
 _SHARED = "Copies ran to all devices at once, which slows down other users of their links."
 
 
@@ -158,9 +152,12 @@ def run_transfer(
 
 
 def largest_buffer(machine: Machine) -> int:
-    """Bytes of the largest buffer that leaves memory to others: 256 MB, or what can be spared."""
-    size, free = _LARGEST_BYTES, machine.memory_available_bytes
-    while free is not None and size > _LEAST_BYTES and size > free // _SHARE:
+    """Bytes of the largest buffer that leaves memory to others: 256 MiB, or what can be spared.
+
+    That is an eighth of what is available, since three are held at once, and 4 MiB at least.
+    """
+    size, free = 1 << 28, machine.memory_available_bytes
+    while free is not None and size > 1 << 22 and size > free // 8:
         size //= 4
     return size
 

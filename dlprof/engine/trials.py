@@ -16,18 +16,12 @@ from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.units import spread_of
 
-_OVERRUN = 0.05
-"""Share of the budget by which the last trial may exceed it before it is ended."""
-
 _PROMISED = 0.10
-"""Share of the budget by which the whole may exceed it."""
+"""Share of the budget by which the whole may exceed it; the last trial may by half of that."""
 
 _ENDING_S = 0.7
 """What follows the last trial where nobody else is on the machine: it is ended, at worst, what it
 sent is worked out, all processes go, and the screen is drawn."""
-
-_END_PER_START = 0.5
-"""Length of that over the program's start: a machine on which starting is slow ends slowly too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +48,8 @@ class Deadline:
         """
         now_s = time.monotonic()
         began_s = now_s if began_s is None else began_s
-        ending_s = max(_ENDING_S, _END_PER_START * (now_s - began_s))
+        # A machine on which starting is slow ends slowly too.
+        ending_s = max(_ENDING_S, (now_s - began_s) / 2)
         return cls(budget_s=budget_s, began_s=began_s, ending_s=ending_s)
 
     @property
@@ -70,7 +65,7 @@ class Deadline:
     @property
     def cut_s(self) -> float:
         """Seconds after which the trial that runs is ended."""
-        return self._until_s(overrun=_OVERRUN)
+        return self._until_s(overrun=_PROMISED / 2)
 
     def _until_s(self, *, overrun: float) -> float:
         promised_s = (1 + _PROMISED) * self.budget_s - self.ending_s

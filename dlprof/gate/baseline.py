@@ -38,9 +38,6 @@ from dlprof.records.gate import (
 )
 from dlprof.stats import t_quantile
 
-MOST_ENTRIES = 50
-"""Entries of one key that a file keeps; older ones go when a new one is added."""
-
 
 def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[BaselineEntry]:
     """The entries that a run with this key may be compared with, oldest first."""
@@ -236,9 +233,7 @@ def parse_baseline(text: str, name: str) -> list[BaselineEntry]:
     return [entry for _, entry in _lines(text, name).values()]
 
 
-def add_entry(
-    text: str, entry: BaselineEntry, name: str, *, most_entries: int = MOST_ENTRIES
-) -> str:
+def add_entry(text: str, entry: BaselineEntry, name: str, *, most_entries: int = 50) -> str:
     """The file's text with one more entry, and without the oldest of its key beyond a number.
 
     Raises:

@@ -27,25 +27,17 @@ _FEWEST = 4  # batches of a window, windows of a stay, turns: what fewer show ma
 _IN_A_ROW = 3  # windows that calibrate, or that show that something has changed
 _ENOUGH = 8  # turns that decide; windows that show how far waits scatter
 _EQUAL = 0.01  # of a batch's time: what is no more is no gain and no loss
-_HOPE = 0.15
-_FEWER = 0.7
 _JUMP = 4  # times as many workers, or as deep, at most, in one step
 _HEADROOM = 1.1  # workers are never quite even
 _APART, _SIGMAS = 0.03, 4.0
 _ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.008
-_VENTURE = 4.0
 _MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8
-_AGAIN_S = 30.0
+_AGAIN_S = _MINUTE_S / 2
 _ABORT_S, _ABORT_FACTOR = 0.3, 1.3
-_EDGE_WINDOW_S = 4.0  # where a setting stays for an epoch
-_LONGEST_STAY = 64  # windows that are remembered
+_EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
 _EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
 _MOVED = 0.05  # of a batch's time: much faster, or much slower
-_CLEAR_SIGMAS = 3.0
-_APART_WORKERS = 0.8
 _SPARED = "fetching a batch costs less than receiving it"
-_EXPENSIVE, _SEEDING_S = 1.2, 0.0001  # of a batch in main, whose random numbers are kept
-_PROOF = 6  # fillings of the queues that fewer workers have to keep up for
 
 
 class Setting(NamedTuple):
@@ -225,7 +217,7 @@ class Control:
     def _may_lose(self) -> bool:
         """Whether trials have cost so little that another may be begun."""
         # Where much is to be won, and some was, more may be ventured.
-        share = _ALLOWED_SHARE * (1 + _VENTURE * self.wait_share if self._gained else 1)
+        share = _ALLOWED_SHARE * (1 + 4 * self.wait_share if self._gained else 1)
         whole = self.lost_s <= _ALLOWED_S + share * self.total_s
         return whole and (self._gained or self._lost_lately_s() <= _ALLOWED_A_MINUTE_S / 2)
 
@@ -334,7 +326,7 @@ class Control:
         if self._changes_workers and workers < between < up:
             found.append((Setting(between, ahead), share))
         if self._changes_workers and workers > 1 and self.live:
-            fewer = Setting(min(workers - 1, math.ceil(_FEWER * workers)), ahead)
+            fewer = Setting(min(workers - 1, math.ceil(0.7 * workers)), ahead)
             found.append((fewer, f"{share}; fewer workers may do as well"))
         return found
 
@@ -411,7 +403,7 @@ class Control:
             return True
         gain, error = stays.gain(self.kept, stays.now)
         seen = _whole(stays.seen[stays.now])
-        if abs(gain) < _CLEAR_SIGMAS * error and seen.took_s < _EDGE_STAY_S:
+        if abs(gain) < 3 * error and seen.took_s < _EDGE_STAY_S:
             return False
         cheaper = stays.now.in_flight < self.kept.in_flight
         kept = gain > (-_EQUAL if cheaper else _EQUAL)
@@ -448,7 +440,8 @@ class Control:
         """Whether the main process may load a batch in less time than it takes one in."""
         # Workers alone are never given back here: they would be missed for an epoch.
         spares = self._spares_workers and self.kept.workers > 0
-        return spares and 0 < _EXPENSIVE * seen.fetch_s + _SEEDING_S < seen.receive_s
+        # Fetching costs a little more beside the step, and seeding each batch 0.1 ms.
+        return spares and 0 < 1.2 * seen.fetch_s + 1e-4 < seen.receive_s
 
     def _gain(self, before: Sequence[Window], after: Sequence[Window]) -> tuple[float, float]:
         """The log ratio of what a batch costs, and its standard error."""
@@ -514,7 +507,8 @@ class Control:
     def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
         batches, began_s = 0, self.total_s
         before_s = 0.0 if self._last is None else self._cost_s(self._last, 0.0)
-        while batches < _PROOF * self.kept.in_flight or self.total_s - began_s < 4 * _REST_S:
+        # Full queues hide that workers are too few until they have been emptied several times.
+        while batches < 6 * self.kept.in_flight or self.total_s - began_s < 4 * _REST_S:
             (window,) = yield from self._windows(fewer, 1)
             batches += window.batches
             if window.wait_share > max(WORTH, share + _EQUAL):
@@ -592,7 +586,7 @@ class _Stays:
             self._earlier, self.seen[self.now] = self.seen.get(self.now, []), []
         stay = self.seen[self.now]
         stay.append(window)
-        del stay[:-_LONGEST_STAY]
+        del stay[:-64]  # earlier ones say little of now
         before, recent = self._earlier + stay[:-_FEWEST], stay[-_FEWEST:]
         if min(len(before), len(recent)) >= _FEWEST:
             gain, error = self._gain(before, recent)
@@ -626,7 +620,7 @@ class _Stays:
             if each.workers > kept.workers and each.ahead == candidate.ahead
         ]
         return all(
-            candidate.workers < _APART_WORKERS * each.workers
+            candidate.workers < 0.8 * each.workers
             and (not self.are_enough(each) or self.gain(kept, each)[0] < -_MOVED)
             for each in more
         )
@@ -663,7 +657,7 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
         return False if worse or last else None
     if low > 0 and mean > _EQUAL:
         return True
-    hopeless = len(gains) >= _FEWEST and mean < _EQUAL and high < _HOPE
+    hopeless = len(gains) >= _FEWEST and mean < _EQUAL and high < 0.15
     futile = hopeless or high < _EQUAL
     return False if futile or last else None
 

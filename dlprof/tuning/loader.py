@@ -35,8 +35,6 @@ _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
 _NS = 1_000_000_000
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
-_DRAWS = 3  # batches that show whether a dataset draws from the training's random numbers
-_RECEIVES = 9  # the least of the latest is what receiving takes: others may have waited
 _NODE_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError)  # lost, or damaged
 OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
@@ -231,7 +229,8 @@ class _Tuner:
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
         self._whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
-        self._draws = _DRAWS if not mine.workers and not self.reseeds else 0
+        # Batches that show whether a dataset draws from the training's random numbers.
+        self._draws = 3 if not mine.workers and not self.reseeds else 0
         self._control = Control(
             start,
             # A worker_init_fn may know no more workers than those that it was written for.
@@ -529,7 +528,8 @@ class _Tap:
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
         self._tuner, self.setting, self._draws = tuner, setting, watching
         self._aside = watching  # whether the next batch is looked at in some other way
-        self._receives_ns: deque[int] = deque(maxlen=_RECEIVES)
+        # The least of the latest is what receiving takes: others may have waited.
+        self._receives_ns: deque[int] = deque(maxlen=9)
         self.over = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
         self._ask = Ask(setting, 0, 1, 0.0)

@@ -13,8 +13,6 @@ import torch
 
 from dlprof.internals import set_create_fetcher
 
-_MOST = 2**32  # numpy's seeds
-
 
 class ClockedInit:
     """A ``worker_init_fn`` that calls the user's, and has the worker clock each batch.
@@ -109,7 +107,7 @@ def _seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # no accelerator's: that is the training's
     numpy = _numpy()
     if numpy is not None:
-        numpy.random.seed(seed % _MOST)
+        numpy.random.seed(seed % 2**32)  # which takes no larger ones
 
 
 def rewinder(generator: torch.Generator | None = None) -> Callable[[], None]:
