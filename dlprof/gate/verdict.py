@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dlprof.gate.plan import SIDES
 from dlprof.gate.rule import UNCORRECTED_FACTOR, GateProgress, judge_gate
@@ -235,14 +235,14 @@ def _shift(name: str, quads: Sequence[Quad], value: _Value) -> StageShift | None
 
 
 def _sides(quad: Quad, value: _Value) -> tuple[float, float] | None:
-    """The means of both sides of a quad; ``None`` where a block doesn't tell."""
-    base, change = (list(_values(quad, side, value)) for side in ("base", "change"))
-    if not base or not change or len(base) + len(change) != len(quad.blocks):
+    """The means of both sides of a quad; ``None`` where a block has no such figure."""
+    figures: dict[Side, list[float]] = {"base": [], "change": []}
+    for block in quad.blocks:
+        figure = value(block)
+        if figure is None:
+            return None
+        figures[block.side].append(figure)
+    if not all(figures.values()):
         return None
-    means = sum(base) / len(base), sum(change) / len(change)
-    return means if all(map(math.isfinite, means)) else None
-
-
-def _values(quad: Quad, side: Side, value: _Value) -> Iterator[float]:
-    found = (value(block) for block in quad.blocks if block.side == side)
-    return (each for each in found if each is not None)
+    base, change = (sum(some) / len(some) for some in figures.values())
+    return (base, change) if math.isfinite(base) and math.isfinite(change) else None

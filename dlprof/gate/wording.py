@@ -146,16 +146,6 @@ def _known(low: float, high: float) -> bool:
     return math.isfinite(low) and math.isfinite(high)
 
 
-def sentence(name: GateName, reason: ReasonCode, views: Sequence[ViewFigures], detail: str) -> str:
-    """Why a gate says what it says."""
-    label = METRICS[name].label
-    figures, limit = (views[0].text, views[0].limit_text) if views else ("", "")
-    if views and VIEW_NAMES.get(views[0].view):
-        label += f" ({VIEW_NAMES[views[0].view]})"
-    template = _SENTENCES[reason]
-    return template.format(label=label, figures=figures, limit=limit, detail=detail)
-
-
 def gate_result(
     name: GateName,
     state: GateState,
@@ -166,12 +156,20 @@ def gate_result(
 ) -> GateResult:
     """What a metric says, with its sentence; ``more`` are further fields of the result."""
     metric = METRICS[name]
+    label, figures, limit = metric.label, "", ""
+    if views:
+        figures, limit = views[0].text, views[0].limit_text
+        view = VIEW_NAMES.get(views[0].view)
+        label += f" ({view})" if view else ""
+    explanation = _SENTENCES[reason].format(
+        label=label, figures=figures, limit=limit, detail=detail
+    )
     return GateResult(
         name=name,
         label=metric.label,
         state=state,
         reason=reason,
-        explanation=sentence(name, reason, views, detail),
+        explanation=explanation,
         unit=metric.unit,
         views=tuple(views),
         **more,
