@@ -7,7 +7,6 @@ import dataclasses
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dlprof.engine.preflight import Preflight
@@ -288,26 +287,15 @@ def plan_sweep(
     cost = dataclasses.replace(cost, usable_cores=share)
     present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
+    if not outlook.cells:
+        return plan, no_room
+    # Where all are predicted and few measured, these are, for longer than all could be.
     left_s = settings.budget_s - spent_s
     looked_at = present if outlook.target.kind == "iterable" else None
-    led = _led_by_model(plan, outlook.cells, settings, left_s, looked_at)
-    if outlook.cells and has_room(led, cost, left_s):
-        return led, ()
-    return plan, no_room
-
-
-def _led_by_model(
-    plan: Plan,
-    cells: tuple[Config, ...],
-    settings: SweepSettings,
-    left_s: float,
-    iterable_present: Config | None,
-) -> Plan:
-    """The plan of a sweep that predicts all and measures few, for longer than it could all."""
-    calibration = calibration_configs(cells, iterable_present)
-    led = dataclasses.replace(plan, search="model", cells=cells, calibration=calibration)
-    trial_s = settings.trial_s or race_trial_s(led, left_s)
-    return dataclasses.replace(led, trial_s=trial_s)
+    calibration = calibration_configs(outlook.cells, looked_at)
+    led = dataclasses.replace(plan, search="model", cells=outlook.cells, calibration=calibration)
+    led = dataclasses.replace(led, trial_s=settings.trial_s or race_trial_s(led, left_s))
+    return (led, ()) if has_room(led, cost, left_s) else (plan, no_room)
 
 
 def new_header(
@@ -339,41 +327,29 @@ def new_header(
 _Sent = TypeVar("_Sent", DatasetWeight, Explanation, Timeline)
 
 
+def sent(kind: type[_Sent], message: Mapping[str, object], name: str, **more: str) -> _Sent | None:
+    """A record that a trial sent; ``None`` if it sent none, or none that makes sense."""
+    data = message.get(name)
+    if not isinstance(data, dict):
+        return None
+    try:
+        return from_json(kind, {**data, **more})
+    except MismatchError:  # by a clock that the dataset replaced, times aren't finite
+        return None
+
+
 def explanation_of(message: Mapping[str, object], trial: Trial) -> Explanation | None:
-    """Where a trial's time went; ``None`` if it sent nothing, or nothing that makes sense."""
-    found = _record(Explanation, message.get("explanation"), trial.id)
+    """Where a trial's time went; ``None`` as in ``sent``."""
+    found = sent(Explanation, message, "explanation", trial_id=trial.id)
     if found is None or "fetch_threads_cpu_s" in found.unavailable:  # there is no GIL
         return found
     used = trial.usage
     return found.with_gil(used.worker_waits if trial.config.num_workers else used.main_waits)
 
 
-def timeline_of(message: Mapping[str, object], trial_id: str) -> Timeline | None:
-    """When what happened in a trial; ``None`` as in ``explanation_of``."""
-    return _record(Timeline, message.get("timeline"), trial_id)
-
-
-def weight_of(message: Mapping[str, object]) -> DatasetWeight | None:
-    """What a dataset weighs; ``None`` as in ``explanation_of``."""
-    return _read(DatasetWeight, message.get("weight"))
-
-
 def sensible(found: Calibration) -> Calibration | None:
     """A calibration that can be read again; ``None`` for one by a clock that tells no sense."""
     return None if fault_of(found) else found
-
-
-def _record(kind: type[_Sent], data: object, trial_id: str) -> _Sent | None:
-    return _read(kind, {**data, "trial_id": trial_id} if isinstance(data, dict) else None)
-
-
-def _read(kind: type[_Sent], data: object) -> _Sent | None:
-    if not isinstance(data, dict):
-        return None
-    try:
-        return from_json(kind, data)
-    except MismatchError:  # a clock that the dataset replaced tells times that aren't finite
-        return None
 
 
 def copy_settings(settings: SweepSettings, accelerator: str | None) -> dict[str, Any]:
@@ -418,7 +394,16 @@ def opened_runner(
         spec = parse_target(settings.target)
         prepare(spec, listener.preparing, arguments=settings.arguments)
     with work_directory() as directory:
-        request = _build_request(settings, pickled, directory)
+        path = directory / "target.pickle"
+        if pickled is not None:
+            path.write_bytes(pickled)
+        request = BuildRequest(
+            target=settings.target,
+            arguments=dict(settings.arguments),
+            shuffle=settings.shuffle,
+            seed=settings.seed,
+            pickled=None if pickled is None else str(path),
+        )
         runner = TrialRunner(request, directory=directory, pulse=listener.pulse, together=ranks)
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")
@@ -438,17 +423,3 @@ def as_stated(settings: SweepSettings) -> SweepSettings:
     options = options_of(parse_target(settings.target), settings.arguments)
     step = options.workload().step if isinstance(options, DlioOptions) else ""
     return dataclasses.replace(settings, step_s=parse_step(step)) if step else settings
-
-
-def _build_request(settings: SweepSettings, pickled: bytes | None, directory: Path) -> BuildRequest:
-    path = None
-    if pickled is not None:
-        path = directory / "target.pickle"
-        path.write_bytes(pickled)
-    return BuildRequest(
-        target=settings.target,
-        arguments=dict(settings.arguments),
-        shuffle=settings.shuffle,
-        seed=settings.seed,
-        pickled=None if path is None else str(path),
-    )

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dlprof.advise.experiments import Allowance, left_out, propose
 from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, diagnose
@@ -20,9 +20,8 @@ from dlprof.engine.preparation import (
     new_header,
     opened_runner,
     sensible,
-    timeline_of,
+    sent,
     trial_cost,
-    weight_of,
 )
 from dlprof.engine.ranks import resolve_ranks
 from dlprof.engine.trials import Deadline, Measuring, skipped
@@ -34,6 +33,7 @@ from dlprof.records import (
     Calibration,
     Config,
     DatasetWeight,
+    Purpose,
     Run,
     Timeline,
     Trial,
@@ -263,7 +263,7 @@ class _Profile(Measuring):
             if self.weight is None:
                 self.weight = DatasetWeight(unavailable={"attributes": error.message})
             return
-        self.weight = weight_of(message)
+        self.weight = sent(DatasetWeight, message, "weight")
 
     def _weigh_starts(self) -> None:
         """Start one worker by each method, where the dataset's weight or the method matters."""
@@ -280,9 +280,12 @@ class _Profile(Measuring):
 
     def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:
         """Append a trial and what it sent to the file, and remember them even if it is full."""
-        trial = dataclasses.replace(trial, purpose=_purpose(experiment))
+        purpose: Purpose = "cold" if experiment.cold_cache else "measure"
+        trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
         explanation = explanation_of(message, trial)
-        timeline = timeline_of(message, trial.id) if experiment.role == "present" else None
+        timeline = None
+        if experiment.role == "present":
+            timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
         fault = self.writer.try_append(trial, explanation, timeline)
         if timeline is not None:
             self.timelines.append(timeline)
@@ -343,9 +346,3 @@ class _Profile(Measuring):
             batch_tensors=self.header.target.batch_tensors,
         )
         return None if found.in_main is None and found.in_workers is None else sensible(found)
-
-
-def _purpose(experiment: Experiment) -> Literal["measure", "explain", "cold"]:
-    if experiment.explain:
-        return "explain"
-    return "cold" if experiment.cold_cache else "measure"
