@@ -17,9 +17,9 @@ from typing import Any, cast
 from emulated_cores import EPOCH, Load, Ran, Setup, explanation, run
 from rivals import Pick
 
-from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import Outlook, new_header, plan_sweep
 from dlprof.engine.sweep import Sweep
+from dlprof.engine.trials import Deadline
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Estimate, Machine, Target, Trial, Usage
 from dlprof.records.codec import to_json

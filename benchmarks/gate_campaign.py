@@ -37,7 +37,7 @@ from dlprof.engine.checking.measuring import MeasuredQuads, measure
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.sides import open_sides
 from dlprof.errors import UsageError
-from dlprof.gate import Limits, judge
+from dlprof.gate import judge
 from dlprof.gate.rule import run_queue_wait
 from dlprof.records.gate import Compared, Quad, Side
 from dlprof.report.gate.live import open_check_listener
@@ -93,7 +93,7 @@ def measured(session: Planned) -> Session | None:
     ]
     settings = CheckSettings(
         sweep=SweepSettings(target=TARGET, budget_s=session.budget_s, seed=session.seed),
-        limits=Limits(service=kind.limit),
+        fail_above=kind.limit,
         pin=kind.placement == "rotating",
     )
     with (

@@ -16,7 +16,7 @@ from common import Report, Table, parser, publish, surroundings
 from gate_world import APART, CROWDED, DRIFTING, ODD, QUIET, SWITCHING, Machine, Slowdown, World
 from others_rules import RULES, Rule
 
-from dlprof.gate import Limits, judge, make_plan, next_look
+from dlprof.gate import judge, make_plan, next_look
 from dlprof.records.gate import Block, Quad
 
 SESSIONS, QUICK_SESSIONS = 1000, 4
@@ -68,8 +68,7 @@ class Cell:
 
 def session(world: World, slowdown: Slowdown, seed: int) -> tuple[str, int]:
     """One check with service time and wall time; returns its verdict and its quads."""
-    limits = Limits(service=slowdown.limit)
-    plan = make_plan(gates=("wall",), seed=seed, in_main=True, limits=limits)
+    plan = make_plan(gates=("wall",), seed=seed, in_main=True, fail_above=slowdown.limit)
     machine = Machine(world, slowdown, f"{world.name}/{slowdown.name}/{seed}")
     quads: list[Quad] = []
     while needed := next_look(plan, quads).needed:

@@ -58,11 +58,6 @@ def make_folder(path: Path) -> None:
 def check_plain(path: Path, mode: int, *, hint: str) -> None:
     """Refuse what is there but no plain file: a pipe would be waited for, a device might never end.
 
-    Args:
-        path: For the message.
-        mode: ``st_mode`` of what is there.
-        hint: What to do.
-
     Raises:
         FileError: Says what it is.
     """

@@ -16,8 +16,6 @@ MAX_VALUES = 1000
 MISSING = "-"
 """What the formatters give for a figure that could not be had."""
 
-_SHOWN_CHARACTERS = 60
-
 # At most 15 digits, so that float() and int() are exact and never overflow.
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}"
 _WITH_UNIT = re.compile(rf"({_NUMBER})\s*([a-zµμ]*)", re.ASCII | re.IGNORECASE)
@@ -60,7 +58,7 @@ _SWITCHES = {
 def quoted(value: object) -> str:
     """The value as an error message shows it: quoted, escaped, and cut where it is very long."""
     text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def parse_duration_s(text: str) -> float:
@@ -119,9 +117,6 @@ STEP_FORMS = ", ".join(f"{name}:{values}" for name, values in _SPREADS.items())
 _STEPS, _DRAWS = 200, 100
 """Steps of a shape: the model goes through a multiple of them; each is the mean of so many draws
 that are next to each other in length."""
-_SEED = 20260101
-_WIDEST = 10
-"""Deviations over the mean beyond which so few draws have no mean of their own."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -150,9 +145,9 @@ def parse_step(text: str) -> float:
         raise UsageError(f"{quoted(text)} ends before it begins", hint="Give uniform:MIN,MAX.")
     if (first == second) if wanted == "MIN,MAX" else not second:
         return first
-    if wanted == "MEAN,STDEV" and second > _WIDEST * first:
+    if wanted == "MEAN,STDEV" and second > 10 * first:  # so few draws have no mean of their own
         raise UsageError(
-            f"{quoted(text)} spreads further than {_WIDEST} times its mean",
+            f"{quoted(text)} spreads further than 10 times its mean",
             hint="Give a smaller deviation.",
         )
     sizes = [f"{1e3 * each:.9f}".rstrip("0").rstrip(".") + "ms" for each in known]
@@ -162,7 +157,7 @@ def parse_step(text: str) -> float:
 def _spread_step(name: str, first: float, second: float, spread: str) -> StepTime:
     import random  # noqa: PLC0415 - slow to import, and few steps are spread
 
-    rng, mean = random.Random(_SEED), first
+    rng, mean = random.Random(20260101), first
     if name == "uniform":
         mean = (first + second) / 2
     else:
@@ -264,14 +259,17 @@ def format_bytes(count: float | None) -> str:
     """A size for people, such as ``1.4 GiB``; ``-`` for a missing one."""
     if count is None or not math.isfinite(count):
         return MISSING
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        # 1023.5 and more would be shown as 1024.
-        if abs(size) < 1023.5:
-            break
-        size, unit = size / 1024, larger
-    decimals = 0 if unit == "B" or abs(size) >= 99.95 else 1
-    return f"{size:.{decimals}f} {unit}"
+    each, unit, decimals = scale_bytes(count)
+    return f"{count / each:.{decimals}f} {unit}"
+
+
+def scale_bytes(count: float) -> tuple[int, str, int]:
+    """What a size is shown in: the bytes of the unit, its name, and decimals."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    # 1023.5 and more would be shown as 1024.
+    power = next((n for n in range(len(units)) if abs(count) < 1023.5 * 1024**n), len(units) - 1)
+    each = 1024**power
+    return each, units[power], 1 if power and abs(count) < 99.95 * each else 0
 
 
 def format_duration(seconds: float | None) -> str:

@@ -31,7 +31,7 @@ def run_check(
     Args:
         settings: What is loaded, what it is compared with, and the limits.
         listener: Hears of the progress.
-        environ: Where CI systems tell what a change is to be merged into.
+        environ: Where CI systems say what a change is to be merged into.
         cwd: The working directory.
         clock: Monotonic seconds.
 
@@ -39,38 +39,14 @@ def run_check(
         The verdict, and all that it follows from.
 
     Raises:
-        DlprofError: An input can't be used, or nothing could be measured.
+        DlprofError: An input can't be used, or a side can't be built or loaded from.
     """
     began_s = clock()
     with both_sides(settings, environ, cwd or Path.cwd()) as plans:
-        return check_sides(plans, settings, listener=listener, clock=clock, began_s=began_s)
-
-
-def check_sides(
-    plans: tuple[SidePlan, SidePlan],
-    settings: CheckSettings,
-    *,
-    listener: CheckListener,
-    clock: Callable[[], float] = time.monotonic,
-    began_s: float | None = None,
-) -> CheckReport:
-    """The same for two sides that are known.
-
-    Args:
-        plans: The base and the change.
-        settings: What is loaded, and the limits; what is compared follows from the plans.
-        listener: Hears of the progress.
-        clock: Monotonic seconds.
-        began_s: When the check began; now, if that isn't given.
-
-    Raises:
-        DlprofError: A side can't be built or loaded from.
-    """
-    began_s = clock() if began_s is None else began_s
-    started_at = now()
-    with open_sides(plans, settings, listener) as sides:
-        measured = measure(sides, settings, listener, clock=clock, began_s=began_s)
-        return _report(plans, settings, sides, measured, started_at, clock() - began_s)
+        started_at = now()
+        with open_sides(plans, settings, listener) as sides:
+            measured = measure(sides, settings, listener, clock=clock, began_s=began_s)
+            return _report(plans, settings, sides, measured, started_at, clock() - began_s)
 
 
 def _report(

@@ -16,25 +16,14 @@ from dlprof.records import Calibration, Config, Integrity, Run, SweepPrediction
 from dlprof.search.led import levers, predict_sweep
 from dlprof.search.space import still_useful
 
-_START_SHARE = 1 / 30
-"""Share of a budget that starting workers once may take: a trial starts them up to three times, and
-there are several trials."""
-
 _MANY_PER_CORE, _MANY = (8, 16), 32
 """Workers for each core, up to so many, that are looked at beside those that the model sees a gain
 in: on two cores that change their speed 16 gave 7 to 10 % more than 3, 32 a fifth more than 7, as
 whichever core is fast has something to do then."""
 
-_QUICK_START_S = 0.5
-"""Starts that take no longer than this are no reason to leave anything out."""
-
 
 def calibrated(run: Run) -> Calibration | None:
-    """What a run's traced trials tell of its batches; ``None`` where they tell nothing.
-
-    Args:
-        run: As far as it is measured.
-    """
+    """What a run's traced trials tell of its batches; ``None`` where they tell nothing."""
     found = fit(run.explanations, run.trials, batch_tensors=run.header.target.batch_tensors)
     return sensible(found) if found.is_usable else None
 
@@ -43,9 +32,6 @@ def sweep_prediction(run: Run) -> SweepPrediction | None:
     """What the model says of all configurations that a run's plan names.
 
     For the machine as busy as it was during the calibration.
-
-    Args:
-        run: That holds a calibration and a plan.
 
     Returns:
         ``None`` where the model can say nothing of them.
@@ -102,13 +88,15 @@ def _worth_predicting(
     many = {max((c.num_workers for c in cells if c.num_workers <= n), default=0) for n in limits}
     depth = min((c.prefetch_factor or 0 for c in cells if c.num_workers), default=0)
     budget_s = settings.get("budget_s")
-    longest_s = _START_SHARE * budget_s if isinstance(budget_s, int | float) else math.inf
+    # A trial starts its workers up to three times, and there are several trials; starts of half a
+    # second are no reason to leave anything out.
+    longest_s = max(0.5, budget_s / 30) if isinstance(budget_s, int | float) else math.inf
 
     def worth(cell: Config) -> bool:
         looked_at = cell.num_workers in many and cell.prefetch_factor == depth
         startup_s = needs(calibration, cell).startup_s or 0.0
         few = cell.num_workers <= most or looked_at
-        return few and startup_s <= max(longest_s, _QUICK_START_S)
+        return few and startup_s <= longest_s
 
     present = None if plan is None else plan.present
     return [cell for cell in cells if cell == present or worth(cell)]

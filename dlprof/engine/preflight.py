@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlprof.records import Config, Failure, Machine, Target
 from dlprof.settings import SweepSettings
@@ -26,14 +26,8 @@ and smaller builds of torch are about."""
 _BY_COPY = ("spawn", "forkserver")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """How much there is of something.
-
-    Attributes:
-        size: In bytes.
-        text: The same for people, such as ``64 MiB can be had``.
-    """
+class ResourceLimit(NamedTuple):
+    """How much a trial may take of something, in bytes, and in words: ``64 MiB is free``."""
 
     size: float
     text: str
@@ -41,7 +35,7 @@ class Room:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """What the probe and the machine tell of what can work.
+    """What the probe and the machine say of what can work.
 
     Attributes:
         batch_size: The target's own, at which it was probed.
@@ -51,8 +45,8 @@ class Preflight:
         start_method: What workers are started by where a configuration doesn't say.
         sharing_strategy: The same for how they share tensors; ``None`` where the target's own
             code may change it in each worker.
-        memory: Room for one trial.
-        shared_memory: Room for one trial.
+        memory: What one trial may take.
+        shared_memory: The same of shared memory.
         open_files: Soft limit of a process.
         unsendable: Why no worker can send a batch.
         unstartable: Why no worker can be started by spawn or forkserver.
@@ -64,8 +58,8 @@ class Preflight:
     descriptors: int | None
     start_method: str
     sharing_strategy: str | None
-    memory: Room | None
-    shared_memory: Room | None
+    memory: ResourceLimit | None
+    shared_memory: ResourceLimit | None
     open_files: int | None
     unsendable: Failure | None = None
     unstartable: Failure | None = None
@@ -78,17 +72,9 @@ class Preflight:
         machine: Machine,
         probe: Mapping[str, Any],
     ) -> Preflight:
-        """From the settings' limits, which all ranks share, and what is there.
-
-        Args:
-            settings: ``max_ram_bytes``, ``max_shm_bytes`` and ``ranks`` are used.
-            target: As it was built.
-            machine: What is free on it counts.
-            probe: See ``dlprof.trial.probing.probe``.
-        """
+        """From the settings' limits, which all ranks share, and what is there."""
         unsendable = probe["batch_failure"]
         own = target.own_config or Config()
-        launched = max(settings.launch_ranks or (1,))
         return cls(
             batch_size=target.batch_size,
             batch_bytes=probe["least_bytes"],
@@ -96,13 +82,11 @@ class Preflight:
             descriptors=probe["descriptors"],
             start_method=own.start_method or probe["start_method"],
             sharing_strategy=probe["sharing_strategy"],
-            memory=_least(
-                _free(machine.memory_available_bytes, launched),
-                _allowed("--max-ram", settings.max_ram_bytes, settings.ranks),
+            memory=_limit(
+                machine.memory_available_bytes, settings, "--max-ram", settings.max_ram_bytes
             ),
-            shared_memory=_least(
-                _free(machine.shm_available_bytes, launched),
-                _allowed("--max-shm", settings.max_shm_bytes, settings.ranks),
+            shared_memory=_limit(
+                machine.shm_available_bytes, settings, "--max-shm", settings.max_shm_bytes
             ),
             open_files=machine.open_files_limit,
             unsendable=None if unsendable is None else Failure(**unsendable),
@@ -202,23 +186,18 @@ def _bytes(size: float) -> str:
     return format_bytes(round(size))
 
 
-def _free(available: int | None, launched: int) -> Room | None:
-    if available is None:
-        return None
-    each = "" if launched == 1 else f" for each of {launched} ranks"
-    return Room(size=available / launched, text=f"{_bytes(available / launched)} is free{each}")
-
-
-def _allowed(option: str, limit: int | None, ranks: int) -> Room | None:
-    """One rank's share of a limit for all of them."""
-    if limit is None:
-        return None
-    share = "" if ranks == 1 else f" to each of {ranks} ranks"
-    return Room(size=limit / ranks, text=f"{option} leaves {_bytes(limit / ranks)}{share}")
-
-
-def _least(*rooms: Room | None) -> Room | None:
-    """The tightest that is known."""
-    return min(
-        (room for room in rooms if room is not None), key=lambda room: room.size, default=None
-    )
+def _limit(
+    available: int | None, settings: SweepSettings, option: str, allowed: int | None
+) -> ResourceLimit | None:
+    """One rank's share of what is free, or of what all of them are allowed: the smaller one."""
+    launched, ranks = max(settings.launch_ranks or (1,)), settings.ranks
+    found = []
+    if available is not None:
+        share = "" if launched == 1 else f" for each of {launched} ranks"
+        size = available / launched
+        found.append(ResourceLimit(size, f"{_bytes(size)} is free{share}"))
+    if allowed is not None:
+        share = "" if ranks == 1 else f" to each of {ranks} ranks"
+        size = allowed / ranks
+        found.append(ResourceLimit(size, f"{option} leaves {_bytes(size)}{share}"))
+    return min(found, key=lambda limit: limit.size, default=None)

@@ -7,10 +7,8 @@ import dataclasses
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Protocol, TypedDict, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from dlprof.engine.deadline import Deadline
 from dlprof.engine.preflight import Preflight
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
@@ -60,17 +58,21 @@ from dlprof.units import counted, parse_step
 from dlprof.version import __version__
 
 
-class RunnerListener(Protocol):
-    """Hears what is done so that trials can be run, and what the machine does in them."""
+class Listener(Protocol):
+    """Hears what is done."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
 
-    def pulse(self, usage: Usage) -> None:
-        """What the machine did in the last half second."""
-
     def message(self, text: str) -> None:
         """Something that the user should know."""
+
+
+class RunnerListener(Listener, Protocol):
+    """Hears also what the machine does in trials."""
+
+    def pulse(self, usage: Usage) -> None:
+        """What the machine did in the last half second."""
 
 
 class SweepListener(RunnerListener, Protocol):
@@ -98,11 +100,6 @@ _COPIED = (
     "Workers start by {method} here where no setting says otherwise, so each of them gets the "
     "dataset pickled."
 )
-_STALL_S = 20.0
-"""Without a batch for this and twenty times what one takes alone, a trial counts as hanging."""
-
-_MOST_RESERVE_BYTES = 1 << 30
-"""Memory left to others: a twentieth of the machine's, at most this."""
 
 
 def now() -> str:
@@ -135,7 +132,12 @@ class Outlook:
 
 
 def look_at(
-    runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
+    runner: TrialRunner,
+    settings: SweepSettings,
+    machine: Machine,
+    left_s: float,
+    *,
+    one: bool = False,
 ) -> Outlook:
     """Build the target, probe it, and see what can work.
 
@@ -143,16 +145,31 @@ def look_at(
         runner: Where it is built.
         settings: What is asked for.
         machine: Where it is to work.
-        deadline: Which a target that hangs keeps, too.
+        left_s: What is left of the budget, which a target that hangs keeps, too.
+        one: Whether the settings name one configuration; it may be one that can't work.
 
     Raises:
-        DlprofError: The target can't be built or loaded from, or nothing of it can work here.
+        DlprofError: The target can't be built or loaded from, several are named where there is to
+            be one, or nothing of many can work here.
     """
-    target, accelerator, probe = _probed(runner, settings, machine, deadline)
-    space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
-    preflight = _asked(Preflight.of(settings, target, machine, probe), space, runner)
-    faults = _faults(space.configs, preflight)
-    if len(faults) == len(space.configs):
+    target, accelerator, probe = _probed(runner, settings, machine, left_s)
+    has = accelerator is not None
+    if one:
+        named = single_config(settings, target, has_accelerator=has)
+        space = Space(configs=(named,), left_out=())
+    else:
+        space = build_space(settings, target, machine, has_accelerator=has)
+    preflight = Preflight.of(settings, target, machine, probe)
+    copied = next(filter(preflight.starts_by_copy, space.configs), None)
+    if copied is not None:  # a process tries once whether workers can be started again
+        unstartable = runner.try_workers(dataclasses.replace(copied, num_workers=1))
+        preflight = dataclasses.replace(preflight, unstartable=unstartable)
+    found = ((config, preflight.fault(config)) for config in space.configs)
+    faults = {config: fault for config, fault in found if fault is not None}
+    outlook = Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
+    if one:
+        return outlook
+    if not outlook.workable:
         first = faults[space.configs[0]]
         raise NothingMeasuredError(
             f"None of the given configurations can work here: {first.message}",
@@ -160,31 +177,15 @@ def look_at(
             traceback=first.stderr_tail,
             failures=[(fault.kind, fault.message) for fault in faults.values()],
         )
-    cells: tuple[Config, ...] = ()
-    if wants_model(settings, [config for config in space.configs if config not in faults]):
-        net = build_cells(settings, target, machine, has_accelerator=accelerator is not None)
-        cells = tuple(config for config in net if preflight.fault(config) is None)
-    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults, cells=cells)
-
-
-def look_at_one(
-    runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
-) -> Outlook:
-    """The same for the one configuration that the settings name; it may be one that can't work.
-
-    Raises:
-        DlprofError: The target can't be built or loaded from, or several are named.
-    """
-    target, accelerator, probe = _probed(runner, settings, machine, deadline)
-    config = single_config(settings, target, has_accelerator=accelerator is not None)
-    space = Space(configs=(config,), left_out=())
-    preflight = _asked(Preflight.of(settings, target, machine, probe), space, runner)
-    faults = _faults(space.configs, preflight)
-    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
+    if not wants_model(settings, outlook.workable):
+        return outlook
+    net = build_cells(settings, target, machine, has_accelerator=has)
+    cells = tuple(config for config in net if preflight.fault(config) is None)
+    return dataclasses.replace(outlook, cells=cells)
 
 
 def _probed(
-    runner: TrialRunner, settings: SweepSettings, machine: Machine, deadline: Deadline
+    runner: TrialRunner, settings: SweepSettings, machine: Machine, left_s: float
 ) -> tuple[Target, str | None, Message]:
     """The target as built and probed, torch's name of the device, and all that the probe found."""
     built = runner.build(limits_of(settings, machine))
@@ -197,7 +198,7 @@ def _probed(
             # Only a step of the user's own has to find the batch where it will be.
             device="cpu" if settings.step_callable is None else settings.device,
         ),
-        left_s=deadline.cut_s,
+        left_s=left_s,
     )
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
@@ -215,21 +216,6 @@ def _probed(
         notes=(*built.notes, *runner.notes, *filter(None, [probe.get("counting"), start])),
     )
     return target, accelerator, probe
-
-
-def _asked(preflight: Preflight, space: Space, runner: TrialRunner) -> Preflight:
-    """Asks a process once whether workers can be started again, where some would be."""
-    copied = next(filter(preflight.starts_by_copy, space.configs), None)
-    if copied is None:
-        return preflight
-    started = dataclasses.replace(copied, num_workers=1)
-    return dataclasses.replace(preflight, unstartable=runner.try_workers(started))
-
-
-def _faults(configs: Sequence[Config], preflight: Preflight) -> dict[Config, Failure]:
-    """Why configurations can't work."""
-    found = ((config, preflight.fault(config)) for config in configs)
-    return {config: fault for config, fault in found if fault is not None}
 
 
 def _device(asked: str, found: str | None) -> str | None:
@@ -259,10 +245,12 @@ def limits_of(settings: SweepSettings, machine: Machine) -> TrialLimits:
     own, launched = settings.max_ram_bytes, max(settings.launch_ranks or (1,))
     return TrialLimits(
         wall_s=settings.timeout_s,
-        stall_s=min(_STALL_S, settings.timeout_s),
+        # Without a batch for this and twenty times what one takes alone, it counts as hanging.
+        stall_s=min(20.0, settings.timeout_s),
         usable_cores=machine.usable_cores,
         memory_bytes=None if own is None else own * launched // settings.ranks,
-        reserve_bytes=min(_MOST_RESERVE_BYTES, memory // 20),
+        # Left to others: a twentieth of the machine's memory, at most 1 GiB.
+        reserve_bytes=min(1 << 30, memory // 20),
     )
 
 
@@ -299,26 +287,15 @@ def plan_sweep(
     cost = dataclasses.replace(cost, usable_cores=share)
     present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
+    if not outlook.cells:
+        return plan, no_room
+    # Where all are predicted and few measured, these are, for longer than all could be.
     left_s = settings.budget_s - spent_s
     looked_at = present if outlook.target.kind == "iterable" else None
-    led = _led_by_model(plan, outlook.cells, settings, left_s, looked_at)
-    if outlook.cells and has_room(led, cost, left_s):
-        return led, ()
-    return plan, no_room
-
-
-def _led_by_model(
-    plan: Plan,
-    cells: tuple[Config, ...],
-    settings: SweepSettings,
-    left_s: float,
-    iterable_present: Config | None,
-) -> Plan:
-    """The plan of a sweep that predicts all and measures few, for longer than it could all."""
-    calibration = calibration_configs(cells, iterable_present)
-    led = dataclasses.replace(plan, search="model", cells=cells, calibration=calibration)
-    trial_s = settings.trial_s or race_trial_s(led, left_s)
-    return dataclasses.replace(led, trial_s=trial_s)
+    calibration = calibration_configs(outlook.cells, looked_at)
+    led = dataclasses.replace(plan, search="model", cells=outlook.cells, calibration=calibration)
+    led = dataclasses.replace(led, trial_s=settings.trial_s or race_trial_s(led, left_s))
+    return (led, ()) if has_room(led, cost, left_s) else (plan, no_room)
 
 
 def new_header(
@@ -347,26 +324,27 @@ def new_header(
     )
 
 
-_Told = TypeVar("_Told", DatasetWeight, Explanation, Timeline)
+_Sent = TypeVar("_Sent", DatasetWeight, Explanation, Timeline)
+
+
+def sent(kind: type[_Sent], message: Mapping[str, object], name: str, **more: str) -> _Sent | None:
+    """A record that a trial sent; ``None`` if it sent none, or none that makes sense."""
+    data = message.get(name)
+    if not isinstance(data, dict):
+        return None
+    try:
+        return from_json(kind, {**data, **more})
+    except MismatchError:  # by a clock that the dataset replaced, times aren't finite
+        return None
 
 
 def explanation_of(message: Mapping[str, object], trial: Trial) -> Explanation | None:
-    """Where a trial's time went; ``None`` if it sent nothing, or nothing that makes sense."""
-    found = _record(Explanation, message.get("explanation"), trial.id)
+    """Where a trial's time went; ``None`` as in ``sent``."""
+    found = sent(Explanation, message, "explanation", trial_id=trial.id)
     if found is None or "fetch_threads_cpu_s" in found.unavailable:  # there is no GIL
         return found
     used = trial.usage
     return found.with_gil(used.worker_waits if trial.config.num_workers else used.main_waits)
-
-
-def timeline_of(message: Mapping[str, object], trial_id: str) -> Timeline | None:
-    """When what happened in a trial; ``None`` as in ``explanation_of``."""
-    return _record(Timeline, message.get("timeline"), trial_id)
-
-
-def weight_of(message: Mapping[str, object]) -> DatasetWeight | None:
-    """What a dataset weighs; ``None`` as in ``explanation_of``."""
-    return _read(DatasetWeight, message.get("weight"))
 
 
 def sensible(found: Calibration) -> Calibration | None:
@@ -374,58 +352,27 @@ def sensible(found: Calibration) -> Calibration | None:
     return None if fault_of(found) else found
 
 
-def _record(kind: type[_Told], data: object, trial_id: str) -> _Told | None:
-    return _read(kind, {**data, "trial_id": trial_id} if isinstance(data, dict) else None)
+def copy_settings(settings: SweepSettings, accelerator: str | None) -> dict[str, Any]:
+    """Where batches go, for every trial of a run: fields of a ``TrialRequest``.
 
-
-def _read(kind: type[_Told], data: object) -> _Told | None:
-    if not isinstance(data, dict):
-        return None
-    try:
-        return from_json(kind, data)
-    except MismatchError:  # a clock that the dataset replaced tells times that aren't finite
-        return None
-
-
-class CopySettings(TypedDict):
-    """The fields of a ``TrialRequest`` that say where batches go."""
-
-    device: str
-    copy_ahead: bool
-    step_on: str
-
-
-def copy_settings(settings: SweepSettings, accelerator: str | None) -> CopySettings:
-    """Where batches go, for every trial of a run.
-
-    Args:
-        settings: What the user asked for.
-        accelerator: Torch's name of the kind of accelerator that is used; ``None`` for the CPU.
+    ``accelerator`` is torch's name of the kind of accelerator that is used; ``None`` for the CPU.
 
     Raises:
         UsageError: Options ask for a device where batches stay on the CPU.
     """
-    if accelerator is None:
-        return _on_the_cpu(settings)
-    named = settings.device != "auto"
-    return CopySettings(
-        device=settings.device if named else accelerator,
-        copy_ahead=settings.copy_ahead,
-        step_on=settings.step_on,
-    )
-
-
-def _on_the_cpu(settings: SweepSettings) -> CopySettings:
     for asked, option in (
         (settings.copy_ahead, "copy_ahead = on"),
         (settings.step_on == "device", "step_on = device"),
     ):
-        if asked:
+        if asked and accelerator is None:
             raise UsageError(
                 f"{option} needs an accelerator, and batches stay on the CPU here",
                 hint="Leave it out, or see with dlprof transfer which devices torch finds.",
             )
-    return CopySettings(device="cpu", copy_ahead=False, step_on="host")
+    device = settings.device
+    if accelerator is None or device == "auto":
+        device = accelerator or "cpu"
+    return {"device": device, "copy_ahead": settings.copy_ahead, "step_on": settings.step_on}
 
 
 @contextlib.contextmanager
@@ -438,11 +385,7 @@ def opened_runner(
 ) -> Iterator[TrialRunner]:
     """A runner for the target that the settings name, closed at the end.
 
-    Args:
-        settings: What to load.
-        listener: Hears while data of a built-in is made.
-        pickled: A live object to load instead (Python API).
-        ranks: Those that load at once.
+    ``pickled`` is a live object to load instead (Python API).
 
     Raises:
         DlprofError: The target's name can't be read, or its data can't be made.
@@ -451,7 +394,16 @@ def opened_runner(
         spec = parse_target(settings.target)
         prepare(spec, listener.preparing, arguments=settings.arguments)
     with work_directory() as directory:
-        request = _build_request(settings, pickled, directory)
+        path = directory / "target.pickle"
+        if pickled is not None:
+            path.write_bytes(pickled)
+        request = BuildRequest(
+            target=settings.target,
+            arguments=dict(settings.arguments),
+            shuffle=settings.shuffle,
+            seed=settings.seed,
+            pickled=None if pickled is None else str(path),
+        )
         runner = TrialRunner(request, directory=directory, pulse=listener.pulse, together=ranks)
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")
@@ -471,17 +423,3 @@ def as_stated(settings: SweepSettings) -> SweepSettings:
     options = options_of(parse_target(settings.target), settings.arguments)
     step = options.workload().step if isinstance(options, DlioOptions) else ""
     return dataclasses.replace(settings, step_s=parse_step(step)) if step else settings
-
-
-def _build_request(settings: SweepSettings, pickled: bytes | None, directory: Path) -> BuildRequest:
-    path = None
-    if pickled is not None:
-        path = directory / "target.pickle"
-        path.write_bytes(pickled)
-    return BuildRequest(
-        target=settings.target,
-        arguments=dict(settings.arguments),
-        shuffle=settings.shuffle,
-        seed=settings.seed,
-        pickled=None if path is None else str(path),
-    )

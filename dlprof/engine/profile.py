@@ -6,28 +6,25 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dlprof.advise.experiments import Allowance, left_out, propose
 from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, diagnose
 from dlprof.advise.speeds import gains_over
-from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import (
     Outlook,
     SweepListener,
     as_stated,
-    copy_settings,
     explanation_of,
-    look_at_one,
+    look_at,
     new_header,
-    now,
     opened_runner,
     sensible,
-    timeline_of,
+    sent,
     trial_cost,
-    weight_of,
 )
 from dlprof.engine.ranks import resolve_ranks
+from dlprof.engine.trials import Deadline, Measuring, skipped
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
@@ -35,46 +32,29 @@ from dlprof.model import fit
 from dlprof.records import (
     Calibration,
     Config,
-    Cost,
     DatasetWeight,
+    Purpose,
     Run,
-    RunEnd,
-    RunHeader,
     Timeline,
     Trial,
     TrialCost,
     checked,
 )
+from dlprof.records.run import EndReason
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.nodes import Ranks
-from dlprof.trial.protocol import Message, TrialRequest
-from dlprof.trial.runner import TrialRunner
-from dlprof.units import format_duration, spread_of, with_hint
+from dlprof.trial.protocol import Message
+from dlprof.units import format_duration, with_hint
 
 DEFAULT_BUDGET_S = 30.0
 """Of a profile, where the user names none."""
 
 _TRIAL_S = 1.0
-_OPENING_TRIALS = 5
-"""Trials that a budget should hold at least: those that a profile begins with."""
-
-_WEIGHING_S, _WEIGHING_SHARE = 2.0, 0.1
-"""Of a profile's time, for weighing the dataset."""
-
-_HEAVY_S = 0.05
-"""Pickling and unpickling from which it is measured how workers start by each method."""
-
-_STARTS_S, _SLOW_BATCH_S = 8.0, 1.0
-"""Time that must be left for starting workers by spawn and forkserver; and a first batch that takes
-too long to be waited for so often."""
-
 _NOT_FOLLOWED = (
     "The budget ended before a batch was traced through its stages, so most causes are "
     "not known. Give a longer --budget."
 )
-
-_EndReason = Literal["complete", "budget", "interrupted", "failed"]
 
 
 def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSettings:
@@ -82,10 +62,6 @@ def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSetting
 
     Several values that a file or a variable gives are what sweeps compare, and the budget there is
     theirs; flags are meant for this command.
-
-    Args:
-        settings: As resolved.
-        origins: Where each came from.
     """
     changes: dict[str, Any] = {}
     for option in OPTIONS:
@@ -104,12 +80,6 @@ def refuse_spent(
 ) -> None:
     """Refuse a budget of which nothing is left for a trial, once that is known.
 
-    Args:
-        settings: As asked for.
-        config: What would be tried.
-        cost: What trials are expected to cost.
-        deadline: Of the profile, once the target is built and probed.
-
     Raises:
         UsageError: What is left is less than the first trial takes, its workers' start included.
     """
@@ -117,7 +87,7 @@ def refuse_spent(
     if deadline.cut_s >= cost.of(config, trial_s):
         return
     spent_s = deadline.elapsed_s
-    trials_s = _OPENING_TRIALS * cost.of(config, trial_s)
+    trials_s = 5 * cost.of(config, trial_s)  # those that a profile begins with
     enough_s = math.ceil(spent_s + trials_s + deadline.ending_s)
     raise UsageError(
         f"A budget of {format_duration(settings.budget_s)} can't hold a single trial: starting, "
@@ -161,7 +131,7 @@ def run_profile(
     settings, ranks = resolve_ranks(settings, ranks or Ranks())
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
-        outlook = look_at_one(runner, settings, machine, deadline)
+        outlook = look_at(runner, settings, machine, deadline.cut_s, one=True)
         config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, runner)
         if config not in outlook.faults:
             refuse_spent(settings, config, cost, deadline)
@@ -184,17 +154,11 @@ def run_profile(
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class _Profile:
+class _Profile(Measuring):
     """The measuring part of a profile."""
 
-    header: RunHeader
-    settings: SweepSettings
     config: Config
     cost: TrialCost
-    runner: TrialRunner
-    writer: RunWriter
-    listener: SweepListener
-    deadline: Deadline
     observations: list[Observation] = dataclasses.field(default_factory=list)
     timelines: list[Timeline] = dataclasses.field(default_factory=list)
     weight: DatasetWeight | None = None
@@ -203,7 +167,7 @@ class _Profile:
         """Measure, diagnose, and write down both."""
         notes = list(self.header.target.notes)
         try:
-            reason: _EndReason = self._observe(outlook)
+            reason: EndReason = self._observe(outlook)
         except KeyboardInterrupt:
             reason = "interrupted"
         except DlprofError as error:
@@ -229,29 +193,19 @@ class _Profile:
         )
         gain = gains_over(run, self.config) if evidence.plain("present") else None
         diagnosis = diagnose(dataclasses.replace(evidence, gain=gain), notes)
-        total = self.deadline.elapsed_s
-        measured = sum(trial.measured_s for trial in evidence.trials())
-        cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
-        end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
+        end = self.end(reason, evidence.trials())
         fault = self.writer.try_append(evidence.calibration, diagnosis, end)
         if fault is not None and reason != "failed":
             self.listener.message(with_hint(fault.message, fault.hint))
         return dataclasses.replace(run, diagnosis=diagnosis, end=end)
 
-    def _observe(self, outlook: Outlook) -> _EndReason:
+    def _observe(self, outlook: Outlook) -> EndReason:
         fault = outlook.faults.get(self.config)
         if fault is not None:
-            trial = Trial(
-                id=self._next_id(),
-                config=self.config,
-                repetition=0,
-                outcome="skipped",
-                failure=fault,
-                started_at=now(),
-            )
-            self._keep(Experiment(name="as it is", role="present", config=self.config), trial, {})
+            present = Experiment(name="as it is", role="present", config=self.config)
+            self._keep(present, skipped(self.config, fault, ()), {})
             return "complete"
-        self._weigh(limit_s=_WEIGHING_SHARE * self.deadline.left_s)
+        self._weigh(limit_s=self.deadline.left_s / 10)
         while block := propose(self._evidence(), self._allowance()):
             for experiment in block:
                 if not self._try(experiment):
@@ -275,21 +229,23 @@ class _Profile:
         cut_s, least_s = self.deadline.cut_s, self.cost.overhead_s
         if self.observations and cut_s < least_s:
             return False
-        elapsed_s, budget_s = self.deadline.elapsed_s, self.settings.budget_s
-        self.listener.trial_started(
-            experiment.config, experiment.repetition, elapsed_s, max(budget_s, elapsed_s)
+        request = self.request(
+            experiment.config,
+            experiment.trial_s,
+            cold_cache=experiment.cold_cache or self.settings.cold_cache,
+            turnover=experiment.turnover,
+            explain=experiment.explain,
         )
-        wall_s = max(cut_s, least_s)
-        trial, message = self.runner.explain(
-            self._request(experiment),
-            trial_id=self._next_id(),
+        found = self.measured(
+            request,
+            [each.trial for each in self.observations],
             repetition=experiment.repetition,
-            wall_s=wall_s,
+            wall_s=max(cut_s, least_s),
+            total_s=max(self.settings.budget_s, self.deadline.elapsed_s),
         )
-        cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
-        if cut and self.observations and trial.outcome == "timed_out":
+        if found is None:
             return False
-        self._keep(experiment, trial, message)
+        self._keep(experiment, *found)
         self.listener.trial_ended(self.observations[-1].trial)
         return True
 
@@ -298,7 +254,7 @@ class _Profile:
         built_s = 0.0 if self.runner.fork_safe else self.header.target.import_s or 0.0
         if limit_s <= built_s or not self.config.num_workers:
             return
-        weighing_s = min(_WEIGHING_S, limit_s - built_s)
+        weighing_s = min(2.0, limit_s - built_s)
         try:
             message = self.runner.weigh(
                 self.config, limit_s=weighing_s, left_s=limit_s + 1.0, starts=starts
@@ -307,7 +263,7 @@ class _Profile:
             if self.weight is None:
                 self.weight = DatasetWeight(unavailable={"attributes": error.message})
             return
-        self.weight = weight_of(message)
+        self.weight = sent(DatasetWeight, message, "weight")
 
     def _weigh_starts(self) -> None:
         """Start one worker by each method, where the dataset's weight or the method matters."""
@@ -315,35 +271,21 @@ class _Profile:
         if weight is None or not self.observations or self.observations[0].trial.failure:
             return
         by_copy = weight.start_method not in (None, "fork")
-        heavy = weight.pickle_s + weight.unpickle_s >= _HEAVY_S
-        if not (by_copy or heavy) or (target.batch_s or 0.0) > _SLOW_BATCH_S:
+        heavy = weight.pickle_s + weight.unpickle_s >= 0.05
+        # Each start waits for a first batch.
+        if not (by_copy or heavy) or (target.batch_s or 0.0) > _TRIAL_S:
             return
-        if self.deadline.left_s >= _STARTS_S:
+        if self.deadline.left_s >= 8.0:  # spawn and forkserver import torch
             self._weigh(limit_s=self.deadline.left_s, starts=("own", "fork", "forkserver", "spawn"))
-
-    def _request(self, experiment: Experiment) -> TrialRequest:
-        settings = self.settings
-        return TrialRequest(
-            config=experiment.config,
-            trial_s=experiment.trial_s,
-            step_s=settings.step_s or 0.0,
-            step_spread=spread_of(settings.step_s),
-            step_callable=settings.step_callable,
-            cold_cache=experiment.cold_cache or settings.cold_cache,
-            turnover=experiment.turnover,
-            explain=experiment.explain,
-            step_barrier=settings.step_barrier,
-            **copy_settings(settings, self.header.accelerator),
-        )
-
-    def _next_id(self) -> str:
-        return f"t{len(self.observations) + 1:04d}"
 
     def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:
         """Append a trial and what it sent to the file, and remember them even if it is full."""
-        trial = dataclasses.replace(trial, purpose=_purpose(experiment))
+        purpose: Purpose = "cold" if experiment.cold_cache else "measure"
+        trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
         explanation = explanation_of(message, trial)
-        timeline = timeline_of(message, trial.id) if experiment.role == "present" else None
+        timeline = None
+        if experiment.role == "present":
+            timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
         fault = self.writer.try_append(trial, explanation, timeline)
         if timeline is not None:
             self.timelines.append(timeline)
@@ -404,9 +346,3 @@ class _Profile:
             batch_tensors=self.header.target.batch_tensors,
         )
         return None if found.in_main is None and found.in_workers is None else sensible(found)
-
-
-def _purpose(experiment: Experiment) -> Literal["measure", "explain", "cold"]:
-    if experiment.explain:
-        return "explain"
-    return "cold" if experiment.cold_cache else "measure"

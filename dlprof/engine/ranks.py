@@ -474,10 +474,6 @@ def _with_rendezvous(
 def resolve_ranks(settings: SweepSettings, ranks: Ranks) -> tuple[SweepSettings, Ranks]:
     """The settings and ranks of what is measured; ranks are launched where that is asked.
 
-    Args:
-        settings: As asked for.
-        ranks: Those that a launcher has started.
-
     Raises:
         UsageError: They can't be launched, or others are to be.
     """

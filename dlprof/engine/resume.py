@@ -19,28 +19,12 @@ _NAMES_CODE = {"target": "TARGET", "arguments": "--arg", "step_callable": "--ste
 """Settings by which a run file could have code run; nobody but the user may name it."""
 
 
-def refuse_force(*, force: bool) -> None:
-    """Refuse to replace a run that is to be continued.
-
-    Raises:
-        UsageError: Both were asked for.
-    """
-    if force:
-        raise UsageError(
-            "resume and force exclude each other",
-            hint="The one continues the run file, the other replaces it: leave one of them out.",
-        )
-
-
 def resumed_settings(
     stored: SweepSettings, settings: SweepSettings, given: Collection[str]
 ) -> SweepSettings:
     """The settings to continue a run with.
 
-    Args:
-        stored: What it was begun with.
-        settings: What the user asks for now.
-        given: Fields of ``settings`` that the user named.
+    ``given`` are the fields of ``settings`` that the user named.
 
     Raises:
         UsageError: The user named another value for a field that a run can't change, or did not

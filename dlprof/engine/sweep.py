@@ -5,32 +5,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal
 
 from dlprof.advise.candidates import has_rate, stored_limits
 from dlprof.advise.recommend import recommend
-from dlprof.engine.deadline import Deadline
 from dlprof.engine.predicting import calibrated, levers_of, sweep_prediction
 from dlprof.engine.preparation import (
     SweepListener,
     as_stated,
-    copy_settings,
     explanation_of,
     look_at,
     new_header,
-    now,
     opened_runner,
     plan_sweep,
 )
 from dlprof.engine.ranks import resolve_ranks
-from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
+from dlprof.engine.resume import plan_of, resumed_settings, same_run
+from dlprof.engine.trials import Deadline, Measuring, skipped
 from dlprof.engine.workplace import check_folder
-from dlprof.errors import DlprofError, NothingMeasuredError
+from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.records import (
     Calibration,
     Config,
-    Cost,
     Explanation,
     Failure,
     Integrity,
@@ -38,12 +34,11 @@ from dlprof.records import (
     Purpose,
     Recommendation,
     Run,
-    RunEnd,
-    RunHeader,
     SweepPrediction,
     Trial,
     checked,
 )
+from dlprof.records.run import EndReason
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import next_calibration, next_lever, race_plan
 from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
@@ -52,9 +47,7 @@ from dlprof.stats import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
 from dlprof.trial.load import made_load
 from dlprof.trial.nodes import Ranks
-from dlprof.trial.protocol import TrialRequest
-from dlprof.trial.runner import TrialRunner
-from dlprof.units import counted, spread_of, with_hint
+from dlprof.units import counted, with_hint
 
 _NO_MODEL = (
     "The traced trials show too little to predict from, so configurations are measured directly"
@@ -68,20 +61,12 @@ _RAISES = (
 SCALING_BLOCKS = 2
 """Trials at each number of ranks, interleaved, so that drift hits all of them."""
 
-EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
-
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class Sweep:
+class Sweep(Measuring):
     """The measuring part of a sweep."""
 
-    header: RunHeader
-    settings: SweepSettings
     plan: Plan
-    runner: TrialRunner
-    writer: RunWriter
-    listener: SweepListener
-    deadline: Deadline
     before: dataclasses.InitVar[Run | None]
     earlier_s: float
     faults: Mapping[Config, Failure]
@@ -122,10 +107,7 @@ class Sweep:
                 raise
             self.listener.message(with_hint(error.message, error.hint))
             reason = "failed"
-        total = self.earlier_s + self.deadline.elapsed_s
-        measured = sum(trial.measured_s for trial in self.trials)
-        cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
-        end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
+        end = self.end(reason, self.trials, self.earlier_s)
         run = dataclasses.replace(self._so_far(), end=end)
         found: Recommendation | None = None
         try:
@@ -156,21 +138,10 @@ class Sweep:
         for config, failure in self.faults.items():
             if config in known:
                 continue
-            trial = Trial(
-                id=self._next_id(),
-                config=config,
-                repetition=0,
-                outcome="skipped",
-                failure=failure,
-                started_at=now(),
-            )
-            self._keep(trial)
+            self._keep(skipped(config, failure, self.trials))
             counts[failure.message] = counts.get(failure.message, 0) + 1
         for message, count in counts.items():
             self.listener.message(f"skipped ({counted(count, 'configuration')}): {message}")
-
-    def _next_id(self) -> str:
-        return f"t{len(self.trials) + 1:04d}"
 
     def _keep(self, trial: Trial, explanation: Explanation | None = None) -> None:
         """Append a trial to the file, and remember it, even if that is full.
@@ -214,15 +185,20 @@ class Sweep:
 
     def _try_levers(self) -> None:
         """Settings beside the swept ones, interleaved with what would be recommended."""
-        try:
-            run = self._so_far()
-            pick = recommend(run, stored_limits(run.header.settings)).config
-        except DlprofError:
-            return  # which is said when the sweep ends
+        pick = self._pick()
+        if pick is None:
+            return
         found = levers_of(self._so_far(), pick)
         while (proposal := next_lever(self.plan, self.trials, found, pick)) is not None:
             if 2 * proposal.expected_s > self.deadline.left_s or not self._try(proposal, "lever"):
                 return
+
+    def _pick(self) -> Config | None:
+        """What would be recommended now; ``None`` for nothing, which is said at the end."""
+        try:
+            return recommend(self._so_far(), stored_limits(self.header.settings)).config
+        except DlprofError:
+            return None
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -245,13 +221,9 @@ class Sweep:
 
     def _try_scaling(self) -> None:
         """The recommended configuration by fewer ranks and by all, interleaved."""
-        if not self._counts or self._is_hopeless:
+        pick = None if not self._counts or self._is_hopeless else self._pick()
+        if pick is None:
             return
-        try:
-            run = self._so_far()
-            pick = recommend(run, stored_limits(run.header.settings)).config
-        except DlprofError:
-            return  # which is said when the sweep ends
         most = max(self.settings.launch_ranks or (1,))
         each = [(count, pick) for count in self._counts]
         if pick.num_workers:  # and as many workers in all as all ranks have
@@ -300,15 +272,10 @@ class Sweep:
 
     def _predict(self) -> None:
         """Predict all configurations, if the calibration shows enough."""
-        prediction = sweep_prediction(self._so_far())
-        if prediction is not None:
-            self._predicted(prediction)
-
-    def _predicted(self, prediction: SweepPrediction) -> None:
-        """Keep a prediction, in the place of an earlier one, and report it."""
-        self.prediction = prediction
-        self.writer.append(prediction)
-        self.listener.predicted(prediction)
+        self.prediction = sweep_prediction(self._so_far())
+        if self.prediction is not None:
+            self.writer.append(self.prediction)
+            self.listener.predicted(self.prediction)
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
         expected = None if led is None else ExpectedRates.of(led)
@@ -344,46 +311,32 @@ class Sweep:
         self, proposal: Proposal, purpose: Purpose = "measure", ranks: int | None = None
     ) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
-        elapsed_s, wall_s = self.deadline.elapsed_s, self.deadline.cut_s
-        self.listener.trial_started(
-            proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
+        config = proposal.config
+        timed = any(
+            trial.epoch_turnover_s is not None
+            and trial.config.turnover_group == config.turnover_group
+            for trial in self.trials
         )
-        trial, message = self.runner.explain(
-            self._request(proposal, explain=purpose == "explain"),
-            trial_id=self._next_id(),
+        request = self.request(
+            config, proposal.trial_s, turnover=not timed, explain=purpose == "explain"
+        )
+        found = self.measured(
+            request,
+            self.trials,
             repetition=proposal.repetition,
-            wall_s=wall_s,
+            wall_s=self.deadline.cut_s,
+            total_s=self.deadline.elapsed_s + proposal.expected_rest_s,
             ranks=ranks,
         )
-        cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
-        if cut and self.trials and trial.outcome == "timed_out":
+        if found is None:
             return False
-        trial = dataclasses.replace(trial, purpose=purpose)
+        trial, message = dataclasses.replace(found[0], purpose=purpose), found[1]
         explanation = explanation_of(message, trial)
         self._keep(trial, explanation)
         if explanation is None and purpose == "explain":
             self.mute.add(trial.id)
         self.listener.trial_ended(self.trials[-1])
         return True
-
-    def _request(self, proposal: Proposal, *, explain: bool) -> TrialRequest:
-        group = proposal.config.turnover_group
-        timed = any(
-            trial.epoch_turnover_s is not None and trial.config.turnover_group == group
-            for trial in self.trials
-        )
-        return TrialRequest(
-            config=proposal.config,
-            trial_s=proposal.trial_s,
-            step_s=self.settings.step_s or 0.0,
-            step_spread=spread_of(self.settings.step_s),
-            step_callable=self.settings.step_callable,
-            cold_cache=self.settings.cold_cache,
-            turnover=not timed,
-            **copy_settings(self.settings, self.header.accelerator),
-            explain=explain,
-            step_barrier=self.settings.step_barrier,
-        )
 
     def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
         """What the trials so far recommend; an interrupted sweep may have too few of them."""
@@ -433,7 +386,12 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     deadline = Deadline.since(began_s, settings.budget_s)
     before: Run | None = None
     if resume:
-        refuse_force(force=force)
+        if force:
+            raise UsageError(
+                "resume and force exclude each other",
+                hint="The one continues the run file, the other replaces it: leave one of them "
+                "out.",
+            )
         before = read_run(output)
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
@@ -445,7 +403,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
-        outlook = look_at(runner, settings, machine, deadline)
+        outlook = look_at(runner, settings, machine, deadline.cut_s)
         if before is None:
             gone_s = settings.budget_s - deadline.left_s
             plan, no_room = plan_sweep(settings, machine, outlook, runner, gone_s)

@@ -7,9 +7,9 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
 
+from dlprof.engine.preparation import Listener
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
@@ -28,12 +28,6 @@ from dlprof.trial.runtime import Inbox, ModuleProcess, TrialLog, open_log
 DEFAULT_BUDGET_S = 10.0
 """For copies of plain buffers, where the user names none."""
 
-_LARGEST_BYTES = 1 << 28
-_LEAST_BYTES = 1 << 22
-_SHARE = 8
-"""Buffers take at most this part of the memory that can be had: three of them are held at once."""
-
-_GRACE_S = 2.0
 _SHARED = "Copies ran to all devices at once, which slows down other users of their links."
 
 
@@ -100,28 +94,13 @@ class TransferSettings:
         return cls(**read, batch_size=None if sizes is None else sizes[0], all_devices=every)
 
 
-class TransferListener(Protocol):
-    """Hears what goes on."""
-
-    def message(self, text: str) -> None:
-        """What is done now."""
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
-
-
 def run_transfer(
     options: TransferSettings,
-    listener: TransferListener,
+    listener: Listener,
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Transfers:
     """Measure how fast data reaches the device.
-
-    Args:
-        options: What to measure.
-        listener: Hears of the progress.
-        clock: Monotonic seconds, for the time limit.
 
     Raises:
         DlprofError: The device is not there, the target can't be loaded, or nothing was measured.
@@ -140,8 +119,10 @@ def run_transfer(
         seed=options.seed,
         parent=os.getpid(),
     )
-    heard = _Heard(listener)
     deadline_s = clock() + options.timeout_s + options.budget_s
+    cut = ""
+    done: Message = {}
+    heard: list[Message] = []
     with work_directory() as directory, open_log(directory / "transfer.log") as file:
         process = ModuleProcess(
             [sys.executable, "-m", "dlprof.transfer.child"],
@@ -153,26 +134,35 @@ def run_transfer(
         with contextlib.ExitStack() as ending:
             ending.callback(process.end)
             process.order("copy", request=dataclasses.asdict(request))
-            while not heard.over:
+            while not (cut or done):
                 answer = process.answer(deadline_s - clock())
                 if answer is None:
-                    heard.cut_short(f"it took longer than {options.timeout_s:g} s")
-                elif answer.message is None:
-                    heard.cut_short(f"the process that copies {ended(process.status())}")
+                    cut = f"it took longer than {options.timeout_s:g} s"
+                elif (message := answer.message) is None:
+                    cut = f"the process that copies {ended(process.status())}"
+                elif message["event"] == "progress":
+                    listener.message(message["text"])
+                elif message["event"] == "failed":
+                    raise error_of(message["error"])
+                elif message["event"] == "done":
+                    done = message
                 else:
-                    heard.take(answer.message)
-        return heard.transfers(machine, options, last_lines(TrialLog(file).text()))
+                    heard.append(message)
+        return _transfers(machine, options, heard, done, cut, last_lines(TrialLog(file).text()))
 
 
 def largest_buffer(machine: Machine) -> int:
-    """Bytes of the largest buffer that leaves memory to others: 256 MB, or what can be spared."""
-    size, free = _LARGEST_BYTES, machine.memory_available_bytes
-    while free is not None and size > _LEAST_BYTES and size > free // _SHARE:
+    """Bytes of the largest buffer that leaves memory to others: 256 MiB, or what can be spared.
+
+    That is an eighth of what is available, since three are held at once, and 4 MiB at least.
+    """
+    size, free = 1 << 28, machine.memory_available_bytes
+    while free is not None and size > 1 << 22 and size > free // 8:
         size //= 4
     return size
 
 
-def _build_request(options: TransferSettings, listener: TransferListener) -> BuildRequest | None:
+def _build_request(options: TransferSettings, listener: Listener) -> BuildRequest | None:
     if options.target is None:
         return None
     prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
@@ -184,77 +174,50 @@ def _build_request(options: TransferSettings, listener: TransferListener) -> Bui
     )
 
 
-class _Heard:
-    """What the process has reported so far."""
+def _transfers(
+    machine: Machine,
+    options: TransferSettings,
+    heard: Sequence[Message],
+    done: Message,
+    cut: str,
+    log: str,
+) -> Transfers:
+    """All that the process has reported.
 
-    def __init__(self, listener: TransferListener) -> None:
-        self.over = False
-        self._listener = listener
-        self._devices: list[DeviceTransfer] = []
-        self._together: tuple[TogetherRate, ...] = ()
-        self._batch: BatchTransfer | None = None
-        self._done: Message = {}
-        self._reasons: dict[str, str] = {}
-        self._cut = ""
-
-    def take(self, message: Message) -> None:
-        """One message more.
-
-        Raises:
-            DlprofError: It says what went wrong.
-        """
-        match message["event"]:
-            case "progress":
-                self._listener.message(message["text"])
-            case "device":
-                self._devices.append(from_json(DeviceTransfer, message["device"]))
-            case "together":
-                self._together = tuple(from_json(TogetherRate, row) for row in message["rates"])
-            case "batch":
-                self._batch = from_json(BatchTransfer, message["batch"])
-            case "missing":
-                self._reasons[message["what"]] = message["reason"]
-            case "failed":
-                raise error_of(message["error"])
-            case "done":
-                self._done, self.over = message, True
-
-    def cut_short(self, reason: str) -> None:
-        """Nothing more will come."""
-        self._cut, self.over = reason, True
-
-    def transfers(self, machine: Machine, options: TransferSettings, log: str) -> Transfers:
-        """All of it.
-
-        Raises:
-            NothingMeasuredError: There is nothing.
-        """
-        if not self._devices:
-            raise NothingMeasuredError(
-                f"No copy could be measured: {self._cut}.",
-                hint="See the last lines that it wrote; dlprof machine shows the devices.",
-                traceback=log,
-            )
-        accelerator = self._done.get("accelerator")
-        return Transfers(
-            machine=machine,
-            torch_version=self._done.get("torch_version", ""),
-            accelerator=accelerator,
-            devices=tuple(self._devices),
-            together=self._together,
-            batch=self._batch,
-            warnings=(_SHARED,) if self._together else (),
-            unavailable=self._missing(options, accelerator),
+    Raises:
+        NothingMeasuredError: There is nothing.
+    """
+    by_event: dict[str, list[Message]] = {}
+    for message in heard:
+        by_event.setdefault(message["event"], []).append(message)
+    devices = [from_json(DeviceTransfer, each["device"]) for each in by_event.get("device", ())]
+    if not devices:
+        raise NothingMeasuredError(
+            f"No copy could be measured: {cut}.",
+            hint="See the last lines that it wrote; dlprof machine shows the devices.",
+            traceback=log,
         )
-
-    def _missing(self, options: TransferSettings, accelerator: Any) -> dict[str, str]:
-        reasons = {}
-        if self._cut:
-            reasons["rest"] = self._cut
-        elif accelerator is None:
-            reasons["accelerator"] = "torch finds no accelerator on this machine"
-        if options.all_devices and not self._together:
-            reasons["together"] = self._cut or "there are not two accelerators"
-        if options.target is not None and self._batch is None:
-            reasons["batch"] = self._cut
-        return reasons | self._reasons
+    rates = [rate for each in by_event.get("together", ()) for rate in each["rates"]]
+    together = tuple(from_json(TogetherRate, rate) for rate in rates)
+    batches = [from_json(BatchTransfer, each["batch"]) for each in by_event.get("batch", ())]
+    accelerator = done.get("accelerator")
+    missing = {}
+    if cut:
+        missing["rest"] = cut
+    elif accelerator is None:
+        missing["accelerator"] = "torch finds no accelerator on this machine"
+    if options.all_devices and not together:
+        missing["together"] = cut or "there are not two accelerators"
+    if options.target is not None and not batches:
+        missing["batch"] = cut
+    missing |= {each["what"]: each["reason"] for each in by_event.get("missing", ())}
+    return Transfers(
+        machine=machine,
+        torch_version=done.get("torch_version", ""),
+        accelerator=accelerator,
+        devices=tuple(devices),
+        together=together,
+        batch=batches[-1] if batches else None,
+        warnings=(_SHARED,) if together else (),
+        unavailable=missing,
+    )

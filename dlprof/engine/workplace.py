@@ -23,11 +23,7 @@ _cleanups: list[Callable[[], object]] = []
 
 @contextlib.contextmanager
 def cleanup_at_exit(cleanup: Callable[[], object]) -> Iterator[None]:
-    """Have something undone if the process is ended before the block is.
-
-    Args:
-        cleanup: Undoes it, in a moment; the block itself does so where it ends as usual.
-    """
+    """Have something undone if the process is ended before the block is."""
     _cleanups.append(cleanup)
     try:
         yield
@@ -51,9 +47,6 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
     """A new directory of this sweep's own, removed at the end.
 
     Those of sweeps that have died are removed first.
-
-    Args:
-        parent: Where; the directory for temporary files if it is not given.
 
     Raises:
         OSError: It can't be created.

@@ -14,65 +14,28 @@ document of a check holds them, so that anybody can compute it again.
 
 from __future__ import annotations
 
-from dlprof.gate.baseline import (
-    add_entry,
-    baseline_key,
-    comparable,
-    figures_of,
-    judge_baseline,
-    key_difference,
-    parse_baseline,
-    render_entry,
-)
-from dlprof.gate.document import (
-    checked_baseline,
-    checked_target,
-    exit_code,
-    make_check,
-    make_self_test,
-    reach_of,
-    sights,
-)
-from dlprof.gate.plan import (
-    ALL_GATES,
-    SIDES,
-    Limits,
-    cores_of,
-    loader_difference,
-    make_plan,
-    order_of,
-)
-from dlprof.gate.verdict import NextLook, judge, next_look
-from dlprof.gate.views import LEAST_BATCHES, MOST_BATCHES, cleaned, grouped
-
-__all__ = [
-    "ALL_GATES",
-    "LEAST_BATCHES",
-    "MOST_BATCHES",
-    "SIDES",
-    "Limits",
-    "NextLook",
-    "add_entry",
-    "baseline_key",
-    "checked_baseline",
-    "checked_target",
-    "cleaned",
-    "comparable",
-    "cores_of",
-    "exit_code",
-    "figures_of",
-    "grouped",
-    "judge",
-    "judge_baseline",
-    "key_difference",
-    "loader_difference",
-    "make_check",
-    "make_plan",
-    "make_self_test",
-    "next_look",
-    "order_of",
-    "parse_baseline",
-    "reach_of",
-    "render_entry",
-    "sights",
-]
+from dlprof.gate.baseline import add_entry as add_entry
+from dlprof.gate.baseline import baseline_key as baseline_key
+from dlprof.gate.baseline import comparable as comparable
+from dlprof.gate.baseline import figures_of as figures_of
+from dlprof.gate.baseline import judge_baseline as judge_baseline
+from dlprof.gate.baseline import key_difference as key_difference
+from dlprof.gate.baseline import parse_baseline as parse_baseline
+from dlprof.gate.baseline import render_entry as render_entry
+from dlprof.gate.document import checked_baseline as checked_baseline
+from dlprof.gate.document import checked_target as checked_target
+from dlprof.gate.document import exit_code as exit_code
+from dlprof.gate.document import make_check as make_check
+from dlprof.gate.document import make_self_test as make_self_test
+from dlprof.gate.document import sights as sights
+from dlprof.gate.plan import ALL_GATES as ALL_GATES
+from dlprof.gate.plan import SIDES as SIDES
+from dlprof.gate.plan import cores_of as cores_of
+from dlprof.gate.plan import loader_difference as loader_difference
+from dlprof.gate.plan import make_plan as make_plan
+from dlprof.gate.plan import order_of as order_of
+from dlprof.gate.verdict import NextLook as NextLook
+from dlprof.gate.verdict import judge as judge
+from dlprof.gate.verdict import next_look as next_look
+from dlprof.gate.views import LEAST_BATCHES as LEAST_BATCHES
+from dlprof.gate.views import grouped as grouped

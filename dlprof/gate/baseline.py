@@ -23,6 +23,7 @@ from dlprof.gate.rule import fraction_of
 from dlprof.gate.views import block_value
 from dlprof.gate.wording import VIEW_NAMES, gate_result, percent
 from dlprof.records import Config, Machine
+from dlprof.records.codec import MismatchError, from_json
 from dlprof.records.gate import (
     BaselineEntry,
     BaselineKey,
@@ -36,9 +37,6 @@ from dlprof.records.gate import (
     ViewFigures,
 )
 from dlprof.stats import t_quantile
-
-MOST_ENTRIES = 50
-"""Entries of one key that a file keeps; older ones go when a new one is added."""
 
 
 def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[BaselineEntry]:
@@ -226,43 +224,27 @@ _CONFLICTS = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
 _HINT = "Correct or remove that line."
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _EntryLine:
-    """A line as it stands, and what it says."""
-
-    text: str
-    entry: BaselineEntry
-
-    @property
-    def place(self) -> tuple[object, ...]:
-        """Where it stands in a sorted file."""
-        return (*dataclasses.astuple(self.entry.key), self.entry.recorded_at, self.entry.commit)
-
-
 def parse_baseline(text: str, name: str) -> list[BaselineEntry]:
     """The entries of a baseline, in the order of their lines; doubles from a merge once.
 
     Raises:
         FileError: If a line can't be understood.
     """
-    return [line.entry for line in _lines(text, name)]
+    return [entry for _, entry in _lines(text, name).values()]
 
 
-def add_entry(
-    text: str, entry: BaselineEntry, name: str, *, most_entries: int = MOST_ENTRIES
-) -> str:
+def add_entry(text: str, entry: BaselineEntry, name: str, *, most_entries: int = 50) -> str:
     """The file's text with one more entry, and without the oldest of its key beyond a number.
 
     Raises:
         FileError: If a line of the file can't be understood.
         ValueError: If a figure of the entry is not a finite number.
     """
-    new = _EntryLine(render_entry(entry), entry)
-    lines = [line for line in _lines(text, name) if line.place != new.place]
-    lines = sorted([*lines, new], key=lambda line: line.place)
-    same = [line for line in lines if line.entry.key == entry.key]
-    dropped = {line.place for line in same[:-most_entries]}
-    return "".join(f"{line.text}\n" for line in lines if line.place not in dropped)
+    lines = _lines(text, name)
+    lines[_place(entry)] = render_entry(entry), entry
+    same = [place for place in sorted(lines) if lines[place][1].key == entry.key]
+    dropped = {*same[:-most_entries]}
+    return "".join(f"{lines[place][0]}\n" for place in sorted(lines) if place not in dropped)
 
 
 def render_entry(entry: BaselineEntry) -> str:
@@ -282,18 +264,23 @@ def render_entry(entry: BaselineEntry) -> str:
     return json.dumps(fields, allow_nan=False)
 
 
-def _lines(text: str, name: str) -> list[_EntryLine]:
+def _place(entry: BaselineEntry) -> tuple[Any, ...]:
+    """Where an entry is in a sorted file."""
+    return (*dataclasses.astuple(entry.key), entry.recorded_at, entry.commit)
+
+
+def _lines(text: str, name: str) -> dict[tuple[Any, ...], tuple[str, BaselineEntry]]:
+    """Each line as it is, and what it says, by its place in a sorted file."""
     if len(text) > MOST_CHARACTERS:
         raise FileError(
             f"{name} is too long for a baseline", hint="Give the path of a baseline of dlprof's."
         )
-    seen: dict[tuple[object, ...], _EntryLine] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        bare = line.strip()
-        if bare:
-            parsed = _EntryLine(bare, _entry(bare, f"{name}, line {number}"))
-            seen.setdefault(parsed.place, parsed)
-    return list(seen.values())
+    found: dict[tuple[Any, ...], tuple[str, BaselineEntry]] = {}
+    for number, line in enumerate(map(str.strip, text.split("\n")), 1):
+        if line:
+            entry = _entry(line, f"{name}, line {number}")
+            found.setdefault(_place(entry), (line, entry))
+    return found
 
 
 def _entry(line: str, where: str) -> BaselineEntry:
@@ -315,42 +302,6 @@ def _entry(line: str, where: str) -> BaselineEntry:
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
     try:
-        return BaselineEntry(
-            key=_key(data["key"]),
-            recorded_at=_text(data["recorded_at"]),
-            commit=_text(data.get("commit", "")),
-            figures=_figures(data["figures"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        fault = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise FileError(f"{where} {fault}", hint=_HINT) from None
-
-
-def _key(data: Any) -> BaselineKey:
-    if not isinstance(data, dict):
-        raise TypeError("has a key that is not a table")
-    fields = {field.name: data[field.name] for field in dataclasses.fields(BaselineKey)}
-    cores = _number(fields.pop("available_cores"))
-    return BaselineKey(
-        available_cores=cores, **{name: _text(value) for name, value in fields.items()}
-    )
-
-
-def _figures(data: Any) -> dict[str, float]:
-    if not isinstance(data, dict):
-        raise TypeError("has figures that are not a table")
-    return {_text(name): _number(value) for name, value in data.items()}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"holds {str(value)[:40]!r} where a text belongs")
-    return value
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-        raise TypeError(f"holds {str(value)[:40]!r} where a number belongs")
-    if not math.isfinite(value):
-        raise ValueError("holds a number that is not finite")
-    return float(value)
+        return from_json(BaselineEntry, data)
+    except MismatchError as error:
+        raise FileError(f"{where}: {error}", hint=_HINT) from None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 
 from dlprof.errors import ExitCode
 from dlprof.gate.baseline import comparable, judge_baseline
 from dlprof.gate.rule import fail_margin, fraction_of, is_contended
 from dlprof.gate.verdict import judge
-from dlprof.gate.views import QuadReading, cleaned, read_quad
+from dlprof.gate.views import cleaned, readings_of
 from dlprof.gate.wording import METRICS, percent
 from dlprof.records.gate import (
     BaselineEntry,
@@ -28,9 +27,8 @@ from dlprof.records.gate import (
 )
 from dlprof.units import format_duration
 
-_RANKS: Mapping[GateState, int] = MappingProxyType(
-    {"pass": 0, "no_baseline": 1, "inconclusive": 2, "fail": 3}
-)
+_GRAVITY: tuple[GateState, ...] = ("pass", "no_baseline", "inconclusive", "fail")
+"""The gravest is the last."""
 
 
 def checked_target(target: str, plan: CheckPlan, quads: Sequence[Quad]) -> TargetCheck:
@@ -73,7 +71,7 @@ def make_check(
     """
     if not targets:
         raise ValueError("a check of no target")
-    worst = max(targets, key=lambda each: _RANKS[each.verdict.state])
+    worst = max(targets, key=lambda each: _GRAVITY.index(each.verdict.state))
     return CheckReport(
         state=worst.verdict.state,
         explanation=worst.verdict.explanation,
@@ -103,7 +101,7 @@ def sights(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Sight, ...]:
         One entry per look that there are quads for.
     """
     rule = next(rule for rule in plan.rules if rule.name == "service")
-    readings = _readings(rule, quads)
+    readings = readings_of(rule, quads)
     return tuple(
         Sight(look, fraction_of(fail_margin(rule, readings[:look])))
         for look in rule.looks
@@ -116,15 +114,10 @@ def reach_of(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Reach, ...]:
     return tuple(_reach(rule, quads) for rule in plan.rules)
 
 
-def _readings(rule: GateRule, quads: Sequence[Quad]) -> list[QuadReading]:
-    found = (read_quad(quad, rule) for quad in quads if quad.series == rule.series)
-    return [reading for reading in found if isinstance(reading, QuadReading)]
-
-
 def _reach(rule: GateRule, quads: Sequence[Quad]) -> Reach:
     metric = METRICS[rule.name]
     unit = "" if rule.scale == "ratio" else metric.unit
-    readings = _readings(rule, quads)
+    readings = readings_of(rule, quads)
     looks = [look for look in rule.looks if look <= len(readings)]
     worse, reason = None, ""
     if not looks:

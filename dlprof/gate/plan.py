@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import get_args
 
 from dlprof.gate.signed_rank import least_differences
 from dlprof.records import Config
@@ -38,51 +38,13 @@ _MIB = float(1 << 20)
 _SERVICE_VIEWS = ("mean", "low_quartile")
 
 
-ALL_GATES: tuple[GateName, ...] = (
-    "service",
-    "receive",
-    "wall",
-    "startup",
-    "epoch_turnover",
-    "memory",
-    "shared_memory",
-)
-"""Every metric that can be judged, in the order of telling."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What counts as slower or bigger; fractions of the base unless a unit is named.
-
-    Attributes:
-        service: Of service time, receiving and wall time: ``--fail-above``.
-        receive_of_service: Receiving may always take this much more, as a fraction of the service
-            time: below that nobody waits for it.
-        startup: Of starting.
-        startup_floor_s: Seconds by which starting may always be longer.
-        turnover: Of the turn from one epoch to the next.
-        turnover_floor_s: Seconds by which that may always be longer.
-        memory: Of peak memory.
-        memory_floor_bytes: Bytes by which that may always be more.
-        shm: Of peak shared memory.
-        shm_floor_bytes: Bytes by which that may always be more.
-    """
-
-    service: float = THRESHOLD
-    receive_of_service: float = 0.02
-    startup: float = 0.20
-    startup_floor_s: float = 0.25
-    turnover: float = 0.20
-    turnover_floor_s: float = 0.25
-    memory: float = 0.10
-    memory_floor_bytes: float = 64 * _MIB
-    shm: float = 0.10
-    shm_floor_bytes: float = 16 * _MIB
+ALL_GATES: tuple[GateName, ...] = get_args(GateName)
+"""Every metric that can be judged, in the order of a report."""
 
 
 def make_plan(
     *,
-    limits: Limits | None = None,
+    fail_above: float = THRESHOLD,
     gates: Collection[str] = ALL_GATES,
     confidence: float = CONFIDENCE,
     targets: int = 1,
@@ -93,7 +55,7 @@ def make_plan(
     """The rules of one target's check.
 
     Args:
-        limits: What counts as slower; the defaults of ``Limits`` if not given.
+        fail_above: What service time, receiving and wall time may be slower by, as a fraction.
         gates: Of ``ALL_GATES``, what is measured and so to be judged; the service time always is.
         confidence: That code which is not slower than its limit does not fail: of the service
             time, over all targets together.
@@ -107,17 +69,16 @@ def make_plan(
         ValueError: If the confidence is not from 0.5 to below 1, a threshold is not above 0,
             there is no target, or a gate is unknown.
     """
-    limits = limits or Limits()
     if unknown := set(gates) - set(ALL_GATES):
         raise ValueError(f"there is no gate {min(unknown)!r}")
-    if not (0.5 <= confidence < 1 and targets >= 1 and limits.service > 0):
+    if not (0.5 <= confidence < 1 and targets >= 1 and fail_above > 0):
         raise ValueError("a plan needs a confidence from 0.5 to below 1, a target and a limit")
     alpha = (1 - confidence) / (len(_SERVICE_VIEWS) * len(LOOKS)) / targets
     alpha = round(alpha, 15)  # 1 - 0.99 is not 0.01
     wanted = {"service", *gates}
     rules = tuple(
         dataclasses.replace(rule, holds_up=not (in_main and rule.name == "wall"))
-        for rule in _rules(limits, alpha)
+        for rule in _rules(fail_above, alpha)
         if rule.name in wanted
     )
     return CheckPlan(
@@ -130,8 +91,7 @@ def make_plan(
     )
 
 
-def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
-    load, start = looks_for(alpha, LOOKS), looks_for(alpha, START_LOOKS)
+def _rules(fail_above: float, alpha: float) -> tuple[GateRule, ...]:
     # Quads in which a side's own two blocks differ by more (as a logarithm) are left out: the
     # cores changed their speed meanwhile. The bound looks at no difference between the sides,
     # and a fair coin decides which blocks are whose, so that what is left is as symmetric as
@@ -141,30 +101,42 @@ def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
         series="load",
         views=_SERVICE_VIEWS,
         scale="ratio",
-        threshold=limits.service,
+        threshold=fail_above,
         alpha=alpha,
         alpha_pass=len(_SERVICE_VIEWS) * alpha,
-        looks=load,
+        looks=looks_for(alpha, LOOKS),
         most_change=0.1,
     )
-    timed = dataclasses.replace(service, views=("value",), alpha_pass=None)
-    other = dataclasses.replace(timed, scale="difference", most_change=None)
-
-    def limited(name: GateName, threshold: float, floor: float, **more: Any) -> GateRule:
-        return dataclasses.replace(other, name=name, threshold=threshold, floor=floor, **more)
-
+    wall = dataclasses.replace(service, name="wall", views=("value",), alpha_pass=None)
+    # Receiving may always take 2 % of the service time more: below that nobody waits for it.
+    receive = dataclasses.replace(wall, name="receive", scale="difference", service_floor=0.02)
+    # Starts may always take a quarter of a second more, whatever share of them that is.
+    startup = dataclasses.replace(
+        wall,
+        name="startup",
+        series="start",
+        scale="difference",
+        threshold=0.20,
+        floor=0.25,
+        looks=looks_for(alpha, START_LOOKS),
+        most_change=None,
+    )
+    memory = dataclasses.replace(
+        wall,
+        name="memory",
+        scale="difference",
+        threshold=0.10,
+        floor=64 * _MIB,
+        most_change=None,
+    )
     return (
         service,
-        dataclasses.replace(
-            timed, name="receive", scale="difference", service_floor=limits.receive_of_service
-        ),
-        dataclasses.replace(timed, name="wall"),
-        limited("startup", limits.startup, limits.startup_floor_s, series="start", looks=start),
-        limited(
-            "epoch_turnover", limits.turnover, limits.turnover_floor_s, series="start", looks=start
-        ),
-        limited("memory", limits.memory, limits.memory_floor_bytes),
-        limited("shared_memory", limits.shm, limits.shm_floor_bytes),
+        receive,
+        wall,
+        startup,
+        dataclasses.replace(startup, name="epoch_turnover"),
+        memory,
+        dataclasses.replace(memory, name="shared_memory", floor=16 * _MIB),
     )
 
 

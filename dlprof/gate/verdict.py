@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dlprof.gate.plan import SIDES
 from dlprof.gate.rule import UNCORRECTED_FACTOR, GateProgress, cores_apart, judge_gate
@@ -61,10 +61,7 @@ def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
 def judge(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool = True) -> Verdict:
     """The verdict that follows from the blocks, now or from a saved document.
 
-    Args:
-        plan: The rules.
-        quads: All that was measured, in the order of measuring.
-        ended: Whether measuring ended there, so that what is undecided stays so.
+    ``ended`` says that no more will be measured, so that what is undecided stays so.
     """
     sound = list(map(cleaned, quads))
     return _verdict(plan, sound, _progress(plan, sound, ended=ended))
@@ -194,11 +191,7 @@ _Value = Callable[[Block], float | None]
 
 
 def stage_shifts(quads: Sequence[Quad]) -> tuple[StageShift, ...]:
-    """Each stage's shift over quads whose blocks all show it, the largest first.
-
-    Args:
-        quads: Cleaned, balanced quads without failed blocks.
-    """
+    """Each stage's shift over quads whose blocks all show it, the largest first."""
     load = [quad for quad in quads if quad.series == "load"]
     start = [quad for quad in quads if quad.series == "start"]
     parts = {name for quad in load for block in quad.blocks for name in block.stages_s}
@@ -240,14 +233,14 @@ def _shift(name: str, quads: Sequence[Quad], value: _Value) -> StageShift | None
 
 
 def _sides(quad: Quad, value: _Value) -> tuple[float, float] | None:
-    """The means of both sides of a quad; ``None`` where a block doesn't tell."""
-    base, change = (list(_values(quad, side, value)) for side in ("base", "change"))
-    if not base or not change or len(base) + len(change) != len(quad.blocks):
+    """The means of both sides of a quad; ``None`` where a block has no such figure."""
+    figures: dict[Side, list[float]] = {"base": [], "change": []}
+    for block in quad.blocks:
+        figure = value(block)
+        if figure is None:
+            return None
+        figures[block.side].append(figure)
+    if not all(figures.values()):
         return None
-    means = sum(base) / len(base), sum(change) / len(change)
-    return means if all(map(math.isfinite, means)) else None
-
-
-def _values(quad: Quad, side: Side, value: _Value) -> Iterator[float]:
-    found = (value(block) for block in quad.blocks if block.side == side)
-    return (each for each in found if each is not None)
+    base, change = (sum(some) / len(some) for some in figures.values())
+    return (base, change) if math.isfinite(base) and math.isfinite(change) else None

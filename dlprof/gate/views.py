@@ -144,10 +144,10 @@ class QuadReading:
         return "change" if change > base else "base"
 
 
-def usable_quads(rule: GateRule, quads: Sequence[Quad]) -> int:
-    """How many quads have figures for a metric: looks are due by their number."""
-    own = (quad for quad in quads if quad.series == rule.series)
-    return sum(isinstance(read_quad(quad, rule), QuadReading) for quad in own)
+def readings_of(rule: GateRule, quads: Sequence[Quad]) -> list[QuadReading]:
+    """The quads that have figures for a metric: looks are due by their number."""
+    found = (read_quad(quad, rule) for quad in quads if quad.series == rule.series)
+    return [reading for reading in found if isinstance(reading, QuadReading)]
 
 
 def read_quad(quad: Quad, rule: GateRule) -> QuadReading | ReasonCode:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlprof.records.gate import (
     GateName,
@@ -16,19 +15,13 @@ from dlprof.records.gate import (
     StageShift,
     ViewFigures,
 )
-from dlprof.units import format_bytes, format_duration
+from dlprof.units import format_bytes, format_duration, scale_bytes
 
 _MOST_PERCENT = 1e6
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Metric:
-    """A metric's name and unit.
-
-    Attributes:
-        label: For people.
-        unit: ``s`` or ``bytes``.
-    """
+class Metric(NamedTuple):
+    """A metric's name for people, and its unit: ``s`` or ``bytes``."""
 
     label: str
     unit: str = "s"
@@ -90,10 +83,8 @@ def _scale(largest: float, unit: str) -> tuple[float, str, int]:
     """What figures up to some size are shown in: their factor, its name, and decimals."""
     size = abs(largest)
     if unit == "bytes":
-        for power, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")):
-            shown = size / 1024**power
-            if shown < 1023.5 or name == "PiB":
-                return 1 / 1024**power, name, 0 if name == "B" or shown >= 99.95 else 1
+        each, name, decimals = scale_bytes(size)
+        return 1 / each, name, decimals
     factor, name = next(((f, n) for below, f, n in _SCALES if 0 < size < below), (1.0, "s"))
     return factor, name, max(0, 2 - math.floor(math.log10(max(1, factor * size * 1.0005))))
 
@@ -155,15 +146,6 @@ def _known(low: float, high: float) -> bool:
     return math.isfinite(low) and math.isfinite(high)
 
 
-def sentence(name: GateName, reason: ReasonCode, views: Sequence[ViewFigures], detail: str) -> str:
-    """Why a gate says what it says."""
-    label = METRICS[name].label
-    figures, limit = (views[0].text, views[0].limit_text) if views else ("", "")
-    if views and VIEW_NAMES.get(views[0].view):
-        label += f" ({VIEW_NAMES[views[0].view]})"
-    return _SENTENCES[reason](label, figures, limit, detail)
-
-
 def gate_result(
     name: GateName,
     state: GateState,
@@ -174,67 +156,60 @@ def gate_result(
 ) -> GateResult:
     """What a metric says, with its sentence; ``more`` are further fields of the result."""
     metric = METRICS[name]
+    label, figures, limit = metric.label, "", ""
+    if views:
+        figures, limit = views[0].text, views[0].limit_text
+        view = VIEW_NAMES.get(views[0].view)
+        label += f" ({view})" if view else ""
+    explanation = _SENTENCES[reason].format(
+        label=label, figures=figures, limit=limit, detail=detail
+    )
     return GateResult(
         name=name,
         label=metric.label,
         state=state,
         reason=reason,
-        explanation=sentence(name, reason, views, detail),
+        explanation=explanation,
         unit=metric.unit,
         views=tuple(views),
         **more,
     )
 
 
-_Sentence = Callable[[str, str, str, str], str]
-
-
-def _undecided(label: str, figures: str, limit: str, detail: str) -> str:
-    return f"{label}: {figures} can't be distinguished from the limit of {limit} {detail}."
-
-
-_SENTENCES: Mapping[ReasonCode, _Sentence] = MappingProxyType(
+_SENTENCES: Mapping[ReasonCode, str] = MappingProxyType(
     {
-        "not_slower": lambda label, figures, limit, _: (
-            f"{label}: {figures}, within the limit of {limit}."
+        "not_slower": "{label}: {figures}, within the limit of {limit}.",
+        "slower": "{label}: {figures}, beyond the limit of {limit}.",
+        "undecided": (
+            "{label}: {figures} can't be distinguished from the limit of {limit} {detail}."
         ),
-        "slower": lambda label, figures, limit, _: (
-            f"{label}: {figures}, beyond the limit of {limit}."
+        "contended": (
+            "{label}: {figures} against a limit of {limit}, but {detail}, so it can't decide."
         ),
-        "undecided": _undecided,
-        "contended": lambda label, figures, limit, detail: (
-            f"{label}: {figures} against a limit of {limit}, but {detail}, so it can't decide."
+        "settings_differ": (
+            "{label}: {figures} against a limit of {limit}, but the loader's settings differ "
+            "({detail}), so it can't decide."
         ),
-        "settings_differ": lambda label, figures, limit, detail: (
-            f"{label}: {figures} against a limit of {limit}, but the loader's settings differ "
-            f"({detail}), so it can't decide."
-        ),
-        "cores_differ": lambda label, figures, limit, detail: (
-            f"{label}: {figures} against a limit of {limit}, but {detail}, whose speeds may "
+        "cores_differ": (
+            "{label}: {figures} against a limit of {limit}, but {detail}, whose speeds may "
             "differ, so it can't decide."
         ),
-        "too_few_quads": lambda label, _, __, detail: (
-            f"{label}: too little was measured, {detail}."
-        ),
-        "not_measured": lambda label, *_: f"{label} was not measured.",
-        "unusable_blocks": lambda label, _, __, detail: (
-            f"{label}: too many blocks gave no figures ({detail})."
-        ),
-        "zero_time": lambda label, *_: (
-            f"{label}: the blocks took less time than the clock can resolve; "
+        "too_few_quads": "{label}: too little was measured, {detail}.",
+        "not_measured": "{label} was not measured.",
+        "unusable_blocks": "{label}: too many blocks gave no figures ({detail}).",
+        "zero_time": (
+            "{label}: the blocks took less time than the clock can resolve; "
             "choose a target that does more, or longer blocks."
         ),
-        "too_few_batches": lambda label, _, __, detail: (
-            f"{label}: blocks of fewer than {detail} batches are too short; make them longer."
+        "too_few_batches": (
+            "{label}: blocks of fewer than {detail} batches are too short; make them longer."
         ),
-        "different_data": lambda label, *_: (
-            f"{label}: the two sides loaded different numbers of samples, so they can't be "
+        "different_data": (
+            "{label}: the two sides loaded different numbers of samples, so they can't be "
             "compared; make both load the same data."
         ),
-        "too_few_runs": lambda label, _, __, detail: f"{label}: {detail}.",
-        "other_machine": lambda label, _, __, detail: f"{label}: {detail}.",
-        "spread": lambda label, figures, limit, detail: (
-            f"{label}: {figures} against a limit of {limit}, but {detail}."
-        ),
+        "too_few_runs": "{label}: {detail}.",
+        "other_machine": "{label}: {detail}.",
+        "spread": "{label}: {figures} against a limit of {limit}, but {detail}.",
     }
 )

@@ -8,189 +8,91 @@ Here are those of a run file. Those of ``dlprof check`` and ``dlprof transfer`` 
 ``gate``, ``self_test`` and ``transfer``, so that commands that only read runs don't load them.
 """
 
-from dlprof.records.advice import (
-    USELESS,
-    Alternative,
-    Certificate,
-    Confidence,
-    ConfigRate,
-    Constraints,
-    Expected,
-    LeastLoss,
-    PredictedCase,
-    Reason,
-    Recommendation,
-    RuleOfThumb,
-    ToMeasure,
-)
-from dlprof.records.calibration import Calibration, PredictedCell, Prediction, SweepPrediction
-from dlprof.records.config import Config, Estimate
-from dlprof.records.findings import (
-    PIPE_BYTES,
-    AttributeWeight,
-    DatasetWeight,
-    Diagnosis,
-    Exactness,
-    Finding,
-    FindingCode,
-    Fix,
-    Severity,
-    Stalls,
-    StartPhase,
-    StartPhaseName,
-    WorkerStart,
-)
-from dlprof.records.integrity import (
-    DATA_FAULTS,
-    DUPLICATED_SIGN,
-    LENGTH_SIGN,
-    NEVER_ASKED,
-    ONE_BATCH_SIGN,
-    SHARE_OUT,
-    SHARED_SIGN,
-    SOME_SHARED,
-    UNSHARED_SIGN,
-    VARIED_SIGN,
-    WHOLE_EPOCHS,
-    Integrity,
-    checked,
-    doubled,
-    is_guessed,
-)
-from dlprof.records.machine import CoreSpeeds, GpuInfo, Machine
-from dlprof.records.run import (
-    SCHEMA_VERSION,
-    Cost,
-    LeftOut,
-    Plan,
-    Run,
-    RunEnd,
-    RunHeader,
-    Timeline,
-    TrialCost,
-)
-from dlprof.records.stages import (
-    AGE_STAGES,
-    BatchCosts,
-    Explanation,
-    SampleCosts,
-    Stage,
-    StageName,
-    TransformCost,
-    WorkerCosts,
-)
-from dlprof.records.target import LoaderCall, Target
-from dlprof.records.trial import (
-    CUT_SHORT_SIGN,
-    Copies,
-    Failure,
-    FailureKind,
-    GpuUsage,
-    Outcome,
-    PinCosts,
-    PinGain,
-    Purpose,
-    RankFigures,
-    Trial,
-    Usage,
-    UsageSample,
-)
-from dlprof.records.watched import (
-    SCRIPT_SPEC,
-    Durations,
-    Headroom,
-    ScriptEnding,
-    WatchedLoader,
-    WatchedScript,
-)
-
-__all__ = [
-    "AGE_STAGES",
-    "CUT_SHORT_SIGN",
-    "DATA_FAULTS",
-    "DUPLICATED_SIGN",
-    "LENGTH_SIGN",
-    "NEVER_ASKED",
-    "ONE_BATCH_SIGN",
-    "PIPE_BYTES",
-    "SCHEMA_VERSION",
-    "SCRIPT_SPEC",
-    "SHARED_SIGN",
-    "SHARE_OUT",
-    "SOME_SHARED",
-    "UNSHARED_SIGN",
-    "USELESS",
-    "VARIED_SIGN",
-    "WHOLE_EPOCHS",
-    "Alternative",
-    "AttributeWeight",
-    "BatchCosts",
-    "Calibration",
-    "Certificate",
-    "Confidence",
-    "Config",
-    "ConfigRate",
-    "Constraints",
-    "Copies",
-    "CoreSpeeds",
-    "Cost",
-    "DatasetWeight",
-    "Diagnosis",
-    "Durations",
-    "Estimate",
-    "Exactness",
-    "Expected",
-    "Explanation",
-    "Failure",
-    "FailureKind",
-    "Finding",
-    "FindingCode",
-    "Fix",
-    "GpuInfo",
-    "GpuUsage",
-    "Headroom",
-    "Integrity",
-    "LeastLoss",
-    "LeftOut",
-    "LoaderCall",
-    "Machine",
-    "Outcome",
-    "PinCosts",
-    "PinGain",
-    "Plan",
-    "PredictedCase",
-    "PredictedCell",
-    "Prediction",
-    "Purpose",
-    "RankFigures",
-    "Reason",
-    "Recommendation",
-    "RuleOfThumb",
-    "Run",
-    "RunEnd",
-    "RunHeader",
-    "SampleCosts",
-    "ScriptEnding",
-    "Severity",
-    "Stage",
-    "StageName",
-    "Stalls",
-    "StartPhase",
-    "StartPhaseName",
-    "SweepPrediction",
-    "Target",
-    "Timeline",
-    "ToMeasure",
-    "TransformCost",
-    "Trial",
-    "TrialCost",
-    "Usage",
-    "UsageSample",
-    "WatchedLoader",
-    "WatchedScript",
-    "WorkerCosts",
-    "WorkerStart",
-    "checked",
-    "doubled",
-    "is_guessed",
-]
+from dlprof.records.advice import USELESS as USELESS
+from dlprof.records.advice import Alternative as Alternative
+from dlprof.records.advice import Certificate as Certificate
+from dlprof.records.advice import Confidence as Confidence
+from dlprof.records.advice import ConfigRate as ConfigRate
+from dlprof.records.advice import Constraints as Constraints
+from dlprof.records.advice import Expected as Expected
+from dlprof.records.advice import LeastLoss as LeastLoss
+from dlprof.records.advice import PredictedCase as PredictedCase
+from dlprof.records.advice import Reason as Reason
+from dlprof.records.advice import Recommendation as Recommendation
+from dlprof.records.advice import RuleOfThumb as RuleOfThumb
+from dlprof.records.advice import ToMeasure as ToMeasure
+from dlprof.records.calibration import Calibration as Calibration
+from dlprof.records.calibration import PredictedCell as PredictedCell
+from dlprof.records.calibration import Prediction as Prediction
+from dlprof.records.calibration import SweepPrediction as SweepPrediction
+from dlprof.records.config import Config as Config
+from dlprof.records.config import Estimate as Estimate
+from dlprof.records.findings import PIPE_BYTES as PIPE_BYTES
+from dlprof.records.findings import AttributeWeight as AttributeWeight
+from dlprof.records.findings import DatasetWeight as DatasetWeight
+from dlprof.records.findings import Diagnosis as Diagnosis
+from dlprof.records.findings import Exactness as Exactness
+from dlprof.records.findings import Finding as Finding
+from dlprof.records.findings import FindingCode as FindingCode
+from dlprof.records.findings import Fix as Fix
+from dlprof.records.findings import Severity as Severity
+from dlprof.records.findings import Stalls as Stalls
+from dlprof.records.findings import StartPhase as StartPhase
+from dlprof.records.findings import StartPhaseName as StartPhaseName
+from dlprof.records.findings import WorkerStart as WorkerStart
+from dlprof.records.integrity import DATA_FAULTS as DATA_FAULTS
+from dlprof.records.integrity import DUPLICATED_SIGN as DUPLICATED_SIGN
+from dlprof.records.integrity import LENGTH_SIGN as LENGTH_SIGN
+from dlprof.records.integrity import NEVER_ASKED as NEVER_ASKED
+from dlprof.records.integrity import ONE_BATCH_SIGN as ONE_BATCH_SIGN
+from dlprof.records.integrity import SHARE_OUT as SHARE_OUT
+from dlprof.records.integrity import SHARED_SIGN as SHARED_SIGN
+from dlprof.records.integrity import SOME_SHARED as SOME_SHARED
+from dlprof.records.integrity import UNSHARED_SIGN as UNSHARED_SIGN
+from dlprof.records.integrity import VARIED_SIGN as VARIED_SIGN
+from dlprof.records.integrity import WHOLE_EPOCHS as WHOLE_EPOCHS
+from dlprof.records.integrity import Integrity as Integrity
+from dlprof.records.integrity import checked as checked
+from dlprof.records.integrity import doubled as doubled
+from dlprof.records.integrity import is_guessed as is_guessed
+from dlprof.records.machine import CoreSpeeds as CoreSpeeds
+from dlprof.records.machine import GpuInfo as GpuInfo
+from dlprof.records.machine import Machine as Machine
+from dlprof.records.run import SCHEMA_VERSION as SCHEMA_VERSION
+from dlprof.records.run import Cost as Cost
+from dlprof.records.run import LeftOut as LeftOut
+from dlprof.records.run import Plan as Plan
+from dlprof.records.run import Run as Run
+from dlprof.records.run import RunEnd as RunEnd
+from dlprof.records.run import RunHeader as RunHeader
+from dlprof.records.run import Timeline as Timeline
+from dlprof.records.run import TrialCost as TrialCost
+from dlprof.records.stages import AGE_STAGES as AGE_STAGES
+from dlprof.records.stages import BatchCosts as BatchCosts
+from dlprof.records.stages import Explanation as Explanation
+from dlprof.records.stages import SampleCosts as SampleCosts
+from dlprof.records.stages import Stage as Stage
+from dlprof.records.stages import StageName as StageName
+from dlprof.records.stages import TransformCost as TransformCost
+from dlprof.records.stages import WorkerCosts as WorkerCosts
+from dlprof.records.target import LoaderCall as LoaderCall
+from dlprof.records.target import Target as Target
+from dlprof.records.trial import CUT_SHORT_SIGN as CUT_SHORT_SIGN
+from dlprof.records.trial import Copies as Copies
+from dlprof.records.trial import Failure as Failure
+from dlprof.records.trial import FailureKind as FailureKind
+from dlprof.records.trial import GpuUsage as GpuUsage
+from dlprof.records.trial import Outcome as Outcome
+from dlprof.records.trial import PinCosts as PinCosts
+from dlprof.records.trial import PinGain as PinGain
+from dlprof.records.trial import Purpose as Purpose
+from dlprof.records.trial import RankFigures as RankFigures
+from dlprof.records.trial import Trial as Trial
+from dlprof.records.trial import Usage as Usage
+from dlprof.records.trial import UsageSample as UsageSample
+from dlprof.records.watched import SCRIPT_SPEC as SCRIPT_SPEC
+from dlprof.records.watched import Durations as Durations
+from dlprof.records.watched import Headroom as Headroom
+from dlprof.records.watched import ScriptEnding as ScriptEnding
+from dlprof.records.watched import WatchedLoader as WatchedLoader
+from dlprof.records.watched import WatchedScript as WatchedScript

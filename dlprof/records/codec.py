@@ -85,10 +85,6 @@ def _field_names(record_type: type) -> tuple[str, ...]:
 def from_json(record_type: type[_Record], data: object) -> _Record:
     """A record from parsed JSON; fields that the record doesn't have are ignored.
 
-    Args:
-        record_type: A frozen dataclass out of ``dlprof.records``.
-        data: What ``json.loads`` gave.
-
     Raises:
         MismatchError: For a missing field, a value of another type, or one out of bounds.
     """

@@ -470,12 +470,7 @@ def _compared_text(trial: Trial, fewer: Sequence[Trial]) -> str:
 
 
 def doubled(workers: int, seen: Failure | None = None) -> Failure:
-    """The failure of an iterable dataset that so many workers each yield whole.
-
-    Args:
-        workers: So many.
-        seen: How that was seen, where it was with others.
-    """
+    """The failure of an iterable dataset that so many workers each yield whole."""
     message = (
         f"Workers yield the same samples: with num_workers={workers} each comes up to {workers} "
         "times an epoch."

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 else:
 
     def record(**options: bool) -> Callable[[type], type]:
-        """As ``dataclasses.dataclass``, for frozen ones whose fields all count when compared.
-
-        Args:
-            **options: Those of ``dataclasses.dataclass``.
-        """
+        """As ``dataclasses.dataclass``, for frozen ones whose fields all count when compared."""
 
         def make(plain: type) -> type:
             made = dataclasses.dataclass(plain, eq=False, repr=False, **options)

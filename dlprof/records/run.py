@@ -19,6 +19,8 @@ from dlprof.records.watched import SCRIPT_SPEC, WatchedLoader, WatchedScript
 
 SCHEMA_VERSION = 1
 
+EndReason = Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class RunHeader:
@@ -88,7 +90,7 @@ class RunEnd:
     """
 
     ended_at: str
-    reason: Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
+    reason: EndReason
     cost_s: Cost
 
 

@@ -131,11 +131,7 @@ class Target:
     notes: tuple[str, ...] = ()
 
     def epoch_batches(self, batch_size: int | None) -> int | None:
-        """Batches in an epoch at a batch size; ``None`` where the target doesn't say.
-
-        Args:
-            batch_size: Samples per batch; ``None`` for the target's own.
-        """
+        """Batches in an epoch at a batch size; ``None`` where the target doesn't say."""
         if batch_size is None or batch_size == self.batch_size:
             return self.batches_per_epoch
         return None if self.length is None else math.ceil(self.length / batch_size)
@@ -152,12 +148,7 @@ class Target:
         return dataclasses.replace(self.own_config, start_method=None, pin_memory=pins)
 
     def attainable(self, config: Config, *, has_accelerator: bool) -> Config:
-        """A configuration with every setting that can't be changed as the target has it.
-
-        Args:
-            config: What is wanted; canonical afterwards.
-            has_accelerator: As for ``present_settings``.
-        """
+        """A configuration with every setting that can't be changed as the target has it."""
         if not self.fixed:
             return config
         own = self.present_settings(has_accelerator=has_accelerator) or Config()

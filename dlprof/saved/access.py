@@ -11,7 +11,7 @@ from typing import Any
 from dlprof.errors import UsageError
 from dlprof.files import folder_lock, replace_file, write_fault
 from dlprof.records import Expected, Machine, Recommendation
-from dlprof.saved.document import KWARGS, Entry, MachineEntry, read_document, revised_document
+from dlprof.saved.document import KWARGS, kwargs_in, read_document, revised_document
 
 
 def save_settings(
@@ -47,7 +47,7 @@ def save_kwargs(
     path: Path, machine: Machine, target_spec: str, kwargs: Mapping[str, Any], *, when: str
 ) -> None:
     """Keep arguments of ``DataLoader`` that no run recommends; as :func:`save_settings`."""
-    _write(path, machine, target_spec, Entry(kwargs, {"saved_at": when}), ())
+    _write(path, machine, target_spec, {**kwargs, "saved_at": when}, ())
 
 
 def saved_kwargs(path: Path, machine: Machine, target_spec: str) -> dict[str, Any]:
@@ -56,37 +56,33 @@ def saved_kwargs(path: Path, machine: Machine, target_spec: str) -> dict[str, An
     Raises:
         FileError: If the file can't be read or is no settings file.
     """
-    known = read_document(path).get(machine.fingerprint) if path.exists() else None
-    entry = None if known is None else known.targets.get(target_spec)
-    return {} if entry is None else dict(entry.kwargs)
+    machines = read_document(path) if path.exists() else {}
+    targets = machines.get(machine.fingerprint, {}).get("target", {})
+    return kwargs_in(targets.get(target_spec, {}))
 
 
 def _write(
-    path: Path, machine: Machine, target_spec: str, entry: Entry, notes: Sequence[str]
+    path: Path, machine: Machine, spec: str, entry: Mapping[str, Any], notes: Sequence[str]
 ) -> None:
     # Through a symbolic link to the file that it names.
     path = Path(os.path.realpath(path))
     try:
         with folder_lock(path.parent):
             machines = read_document(path) if path.exists() else {}
-            known = machines.get(machine.fingerprint)
-            targets = {**(known.targets if known else {}), target_spec: entry}
-            machines[machine.fingerprint] = MachineEntry(_about(machine), targets)
-            revised = revised_document(path, machines, {(machine.fingerprint, target_spec): notes})
+            known = machines.get(machine.fingerprint, {})
+            machines[machine.fingerprint] = {
+                "hostname": machine.hostname,
+                "cpu": machine.cpu_model,
+                "usable_cores": float(machine.usable_cores),
+                "target": {**known.get("target", {}), spec: entry},
+            }
+            revised = revised_document(path, machines, {(machine.fingerprint, spec): notes})
             replace_file(path, revised.encode())
     except OSError as error:
         raise write_fault(path, error) from None
 
 
-def _about(machine: Machine) -> dict[str, Any]:
-    return {
-        "hostname": machine.hostname,
-        "cpu": machine.cpu_model,
-        "usable_cores": float(machine.usable_cores),
-    }
-
-
-def _entry(recommendation: Recommendation, when: str) -> Entry:
+def _entry(recommendation: Recommendation, when: str) -> dict[str, Any]:
     kwargs = dict(recommendation.dataloader_kwargs)
     for key, value in kwargs.items():
         if key not in KWARGS or not KWARGS[key].holds(value):
@@ -102,7 +98,7 @@ def _entry(recommendation: Recommendation, when: str) -> Entry:
         "worker_threads": recommendation.config.worker_threads,
         "expected": _expected(recommendation.expected),
     }
-    return Entry(kwargs, {key: value for key, value in about.items() if value is not None})
+    return kwargs | {key: value for key, value in about.items() if value is not None}
 
 
 def _expected(expected: Expected) -> dict[str, float]:
@@ -154,7 +150,8 @@ def kwargs_for(
         from dlprof.machine import inspect_machine  # noqa: PLC0415 -- as said above
 
         machine = inspect_machine()
-    kwargs, warning = _choose(machines.get(machine.fingerprint), machine, target, path)
+    targets = machines.get(machine.fingerprint, {}).get("target", {})
+    kwargs, warning = _choose(targets, machine, target, path)
     if warning and warn is not None:
         warn(warning)
     elif warning:
@@ -163,23 +160,21 @@ def kwargs_for(
 
 
 def _choose(
-    known: MachineEntry | None, machine: Machine, target: str | None, path: Path | str
+    targets: Mapping[str, Any], machine: Machine, target: str | None, path: Path | str
 ) -> tuple[dict[str, Any], str]:
     """The arguments, and what to warn of; an empty text for nothing."""
-    if known is None or not known.targets:
+    if not targets:
         return _default(machine, f"{path} has no settings for this machine ({machine.hostname})")
     if target is not None:
-        if target not in known.targets:
+        if target not in targets:
             return _default(machine, f"{path} has no settings for {target!r} on this machine")
-        return dict(known.targets[target].kwargs), ""
-    latest = max(
-        known.targets, key=lambda spec: (known.targets[spec].about.get("saved_at", ""), spec)
-    )
+        return kwargs_in(targets[target]), ""
+    latest = max(targets, key=lambda spec: (targets[spec].get("saved_at", ""), spec))
     warning = (
-        f"{path} has settings for {len(known.targets)} targets on this machine; taking those of "
+        f"{path} has settings for {len(targets)} targets on this machine; taking those of "
         f"{latest!r}, measured last. Say which with target=."
     )
-    return dict(known.targets[latest].kwargs), warning if len(known.targets) > 1 else ""
+    return kwargs_in(targets[latest]), warning if len(targets) > 1 else ""
 
 
 def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:

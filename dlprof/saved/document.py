@@ -5,7 +5,6 @@ Its values go into ``DataLoader(...)``, so only known keys with values of the ri
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -35,33 +34,6 @@ _NEW = f"""\
 
 version = {VERSION}
 """
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
-    """What was saved for one target on one machine.
-
-    Attributes:
-        kwargs: Arguments of ``DataLoader``.
-        about: When and how surely it was found, what it should give, and settings that are no
-            arguments of ``DataLoader``.
-    """
-
-    kwargs: Mapping[str, Any]
-    about: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MachineEntry:
-    """What was saved for one machine.
-
-    Attributes:
-        about: Says to people which machine it is.
-        targets: Under TARGET as the user wrote it.
-    """
-
-    about: Mapping[str, Any]
-    targets: Mapping[str, Entry]
 
 
 _NUMBER = number_rule()
@@ -97,8 +69,11 @@ _ABOUT_MACHINE: Mapping[str, Rule] = MappingProxyType(
 )
 
 
-def read_document(path: Path) -> dict[str, MachineEntry]:
+def read_document(path: Path) -> dict[str, dict[str, Any]]:
     """The machines of a settings file, under their fingerprints.
+
+    Each is a table as it is written: what says to people which machine it is, and in ``target`` the
+    tables of its targets, under TARGET as the user wrote it.
 
     Raises:
         FileError: If the file can't be read or holds anything else.
@@ -112,41 +87,32 @@ def read_document(path: Path) -> dict[str, MachineEntry]:
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
     _check(path, content, {"machine": TABLE})
-    machines = content.get("machine", {})
+    machines: dict[str, dict[str, Any]] = content.get("machine", {})
     _check(path, machines, dict.fromkeys(machines, TABLE), "machine")
-    return {
-        fingerprint: _machine(path, table, f"machine.{toml_key(fingerprint)}")
-        for fingerprint, table in machines.items()
-    }
+    for fingerprint, table in machines.items():
+        where = f"machine.{toml_key(fingerprint)}"
+        _check(path, table, {**_ABOUT_MACHINE, "target": TABLE}, where)
+        targets = table.get("target", {})
+        _check(path, targets, dict.fromkeys(targets, TABLE), f"{where}.target")
+        for spec, entry in targets.items():
+            _check_entry(path, entry, f"{where}.target.{toml_key(spec)}")
+    return machines
 
 
-def _machine(path: Path, table: Mapping[str, Any], where: str) -> MachineEntry:
-    _check(path, table, {**_ABOUT_MACHINE, "target": TABLE}, where)
-    about = dict(table)
-    targets = about.pop("target", {})
-    _check(path, targets, dict.fromkeys(targets, TABLE), f"{where}.target")
-    return MachineEntry(
-        about,
-        {
-            spec: _entry(path, entry, f"{where}.target.{toml_key(spec)}")
-            for spec, entry in targets.items()
-        },
-    )
-
-
-def _entry(path: Path, values: Mapping[str, Any], where: str) -> Entry:
-    _check(path, values, {**KWARGS, **_ABOUT_ENTRY}, where, needed=("num_workers",))
-    if values["num_workers"] == 0:
+def _check_entry(path: Path, entry: Mapping[str, Any], where: str) -> None:
+    _check(path, entry, {**KWARGS, **_ABOUT_ENTRY}, where, needed=("num_workers",))
+    if entry["num_workers"] == 0:
         for key in ("prefetch_factor", "multiprocessing_context", "persistent_workers"):
-            if values.get(key):
+            if entry.get(key):
                 raise FileError(
                     f"{path}: {where}.{key} needs a num_workers above 0",
                     hint="Remove it, or raise num_workers.",
                 )
-    return Entry(
-        {key: value for key, value in values.items() if key in KWARGS},
-        {key: value for key, value in values.items() if key in _ABOUT_ENTRY},
-    )
+
+
+def kwargs_in(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``DataLoader`` in a target's table."""
+    return {key: value for key, value in entry.items() if key in KWARGS}
 
 
 def _check(
@@ -161,7 +127,7 @@ def _check(
 
 
 def revised_document(
-    path: Path, machines: Mapping[str, MachineEntry], notes: Mapping[tuple[str, ...], Sequence[str]]
+    path: Path, machines: Mapping[str, Any], notes: Mapping[tuple[str, ...], Sequence[str]]
 ) -> str:
     """The settings file for these machines, with the comments and the order that it has now.
 
@@ -172,11 +138,7 @@ def revised_document(
     from dlprof.tomledit import revised_toml  # noqa: PLC0415
 
     text = read_text(path) if path.exists() else _NEW
-    tables: dict[str, dict[str, Any]] = {}
-    for name, machine in machines.items():
-        targets = {spec: {**entry.kwargs, **entry.about} for spec, entry in machine.targets.items()}
-        tables[name] = {**machine.about, **({"target": targets} if targets else {})}
-    values = {"version": VERSION, "machine": tables}
+    values = {"version": VERSION, "machine": machines}
     places: dict[tuple[str, ...], Sequence[str]] = {
         ("machine", fingerprint, "target", spec): lines
         for (fingerprint, spec), lines in notes.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from dlprof import records
 from dlprof.errors import FileError
@@ -25,36 +25,26 @@ _SEVERAL = {"trial": "trials", "explanation": "explanations", "timeline": "timel
 _Record = TypeVar("_Record")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Line:
-    """One complete record.
-
-    Attributes:
-        number: From 1.
-        end: Offset in the file of the byte after it.
-        ended: Whether a line end follows its last byte.
-        data: The record as parsed.
-    """
+class _Line(NamedTuple):
+    """One complete record, as parsed."""
 
     number: int
+    """From 1."""
     end: int
+    """Offset in the file of the byte after it."""
     ended: bool
+    """Whether a line end follows its last byte."""
     data: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RunContent:
-    """A run, and where its file can be continued.
-
-    Attributes:
-        run: What was read.
-        end: Offset of the byte after the last complete record.
-        ended: Whether that record has its line end.
-    """
+class RunContent(NamedTuple):
+    """A run, and where its file can be continued."""
 
     run: Run
     end: int
+    """Offset of the byte after the last complete record."""
     ended: bool
+    """Whether that record has its line end."""
 
 
 def read_run(path: Path | str) -> Run:
@@ -129,17 +119,6 @@ def _damaged(
     return FileError(f"Line {number} of {path} is damaged: {fault}", hint=hint)
 
 
-def _joined(path: Path, number: int) -> FileError:
-    """Two files in one, whose trials must not count as one run's."""
-    return _damaged(
-        path,
-        number,
-        "it begins a second run",
-        hint=f"Two run files were joined; split it: head -n {number - 1} gives the first, "
-        f"tail -n +{number} the second.",
-    )
-
-
 def _collect(path: Path, lines: _Lines) -> RunContent:
     reading = iter(lines)
     last = next(reading, None)
@@ -153,7 +132,14 @@ def _collect(path: Path, lines: _Lines) -> RunContent:
     for last in reading:
         kind = last.data[run_format.KIND]
         if kind == "run":
-            raise _joined(path, last.number)
+            # Two files in one, whose trials must not count as one run's.
+            raise _damaged(
+                path,
+                last.number,
+                "it begins a second run",
+                hint=f"Two run files were joined; split it: head -n {last.number - 1} gives the "
+                f"first, tail -n +{last.number} the second.",
+            )
         record_type = run_format.RECORD_TYPES.get(kind)
         if record_type is None:  # an addition of a later version
             continue

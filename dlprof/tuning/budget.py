@@ -22,10 +22,7 @@ from dlprof.records import Config
 from dlprof.tuning.control import Setting
 from dlprof.units import format_bytes
 
-_FEWEST_CEILING = 16  # loaders that wait for storage gain from more workers than there are cores
-_USUAL_WORKER_BYTES = 45_000_000  # of a forked worker, measured with torch 2.13
 _SPARE = 0.8  # of what is free: others need some
-_FRESH_S = 60.0
 
 
 class Budget:
@@ -47,7 +44,8 @@ class Budget:
     ) -> None:
         self.node = node
         self._ram, self._root = max_ram_bytes, root
-        self.of_node = max(_FEWEST_CEILING, 2 * usable_cores())
+        # Loaders that wait for storage gain from more workers than there are cores.
+        self.of_node = max(16, 2 * usable_cores())
         self.most_workers = self.of_node if max_workers is None else max_workers
 
     def refusal(
@@ -61,12 +59,7 @@ class Budget:
     ) -> str:
         """Why a larger setting isn't allowed; empty if it is.
 
-        Args:
-            before: In force.
-            after: Asked for.
-            pids: The running workers.
-            batch_bytes: One batch.
-            batch_tensors: Those in it that are shared by a file descriptor each.
+        ``pids`` are the running workers; each of ``batch_tensors`` is shared by a file descriptor.
         """
         files = _files(after, batch_tensors)
         more_files, free_files = files - _files(before, batch_tensors), self._free_files()
@@ -78,7 +71,7 @@ class Budget:
             (parse_pss(self._read(f"proc/{pid}/smaps_rollup")) or 0 for pid in pids[:2]),
             default=0,
         )
-        worker_bytes = worker_bytes or _USUAL_WORKER_BYTES
+        worker_bytes = worker_bytes or 45_000_000  # of a forked one, measured with torch 2.13
         fresh_bytes = max(0, after.in_flight - before.in_flight) * batch_bytes
         more_bytes = max(0, after.workers - len(pids)) * worker_bytes + fresh_bytes
         whole_bytes = max(after.workers, len(pids)) * worker_bytes + after.in_flight * batch_bytes
@@ -189,7 +182,7 @@ class Node:
                 said = {}
             alive = {pid: each for pid, each in said.items() if _lives(int(pid))}
             for each in alive.values():  # one that was cut off, or goes on without tuning
-                each["waits"] = each["waits"] and self._clock() - each["at"] < _FRESH_S
+                each["waits"] = each["waits"] and self._clock() - each["at"] < 60
             yield alive
             content = json.dumps(alive).encode()
             os.pwrite(descriptor, content, 0)

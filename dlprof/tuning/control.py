@@ -22,37 +22,22 @@ WORTH = 0.02
 DEEPEST = 16
 """``prefetch_factor``, at most: in-order delivery gains little beyond."""
 
-_CALIBRATION = 3  # windows
 _WINDOW_S, _REST_S = 0.25, 1.0
-_FEWEST_BATCHES = 4
-_MOST_TURNS = 8
-_MIN_GAIN = 0.01
-_TIE = 0.01
-_FUTILE_FROM = 4
-_HOPE = 0.15
-_UNMOVED = 0.02
-_FEWER = 0.7
-_JUMP = 4
+_FEWEST = 4  # batches of a window, windows of a stay, turns: what fewer show may be chance
+_IN_A_ROW = 3  # windows that calibrate, or that show that something has changed
+_ENOUGH = 8  # turns that decide; windows that show how far waits scatter
+_EQUAL = 0.01  # of a batch's time: what is no more is no gain and no loss
+_JUMP = 4  # times as many workers, or as deep, at most, in one step
 _HEADROOM = 1.1  # workers are never quite even
-_REFERENCE = 8  # windows that say how far waits scatter
-_STRIKES = 3
 _APART, _SIGMAS = 0.03, 4.0
 _ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.008
-_VENTURE = 4.0
 _MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8
-_AGAIN_S = 30.0
+_AGAIN_S = _MINUTE_S / 2
 _ABORT_S, _ABORT_FACTOR = 0.3, 1.3
-_MUCH = 1.05
-_EDGE_WINDOW_S = 4.0  # where a setting stays for an epoch
-_STAY, _LONGEST_STAY = 4, 64  # windows that tell anything, and that are remembered
-_EDGE_STAY_S = 40.0  # what tells enough
-_DEEPER = 4  # times, where each look costs an epoch
-_MOVED, _MOVED_SIGMAS = 0.05, 4.0
-_CLEAR_SIGMAS = 3.0
-_APART_WORKERS = 0.8
+_EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
+_EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
+_MOVED = 0.05  # of a batch's time: much faster, or much slower
 _SPARED = "fetching a batch costs less than receiving it"
-_EXPENSIVE, _SEEDING_S = 1.2, 0.0001  # of a batch in main, whose random numbers are kept
-_PROOF = 6  # fillings of the queues that fewer workers have to keep up for
 
 
 class Setting(NamedTuple):
@@ -112,6 +97,15 @@ class Window(NamedTuple):
         exposed_s = max(0.0, self.waited_s - self.batches * self.receive_s)
         return exposed_s / whole if whole > 0 else 0.0
 
+    @property
+    def took_s(self) -> float:
+        """Seconds in all, with the batches that were let pass."""
+        return self.waited_s + self.stepped_s + self.skipped_s
+
+    def lost_s(self, against_s: float) -> float:
+        """Seconds over what all of these batches would take at so much a batch."""
+        return self.took_s - (self.batches + self.skipped) * against_s
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -136,25 +130,6 @@ class Change:
     kept: bool
     speedup: Estimate | None = None
     refused: str = ""
-
-
-class _Turn(NamedTuple):
-    """Some windows of a setting in a row."""
-
-    cost_s: float
-    """Of a batch, by which settings are judged."""
-    batches: int
-    """With those that were let pass before."""
-    took_s: float
-
-    @classmethod
-    def of(cls, windows: Sequence[Window], cost_s: float) -> _Turn:
-        """What these windows come to."""
-        return cls(
-            cost_s,
-            sum(each.batches + each.skipped for each in windows),
-            math.fsum(each.waited_s + each.stepped_s + each.skipped_s for each in windows),
-        )
 
 
 class _RefusedError(Exception):
@@ -212,7 +187,7 @@ class Control:
 
     def look(self, window: Window) -> Ask:
         """Take in what was seen; returns what to have from now on."""
-        self.total_s += window.waited_s + window.stepped_s + window.skipped_s
+        self.total_s += window.took_s
         self.batches += window.batches + window.skipped
         if window.setting.workers:
             self._receive_s = window.receive_s or self._receive_s
@@ -223,7 +198,7 @@ class Control:
             yield from self._within_epochs() if self.live else self._at_edges()
 
     def _within_epochs(self) -> _Plan:
-        seen = yield from self._windows(self.kept, _CALIBRATION, skip=2 * self.kept.in_flight)
+        seen = yield from self._windows(self.kept, _IN_A_ROW, skip=2 * self.kept.in_flight)
         while self.live:
             share = self.wait_share = _whole(seen).wait_share
             starved = share > WORTH
@@ -237,12 +212,12 @@ class Control:
             self.resting = True
             yield from self._rest(share)
             self.resting = False
-            seen = yield from self._windows(self.kept, _CALIBRATION)
+            seen = yield from self._windows(self.kept, _IN_A_ROW)
 
     def _may_lose(self) -> bool:
         """Whether trials have cost so little that another may be begun."""
         # Where much is to be won, and some was, more may be ventured.
-        share = _ALLOWED_SHARE * (1 + _VENTURE * self.wait_share if self._gained else 1)
+        share = _ALLOWED_SHARE * (1 + 4 * self.wait_share if self._gained else 1)
         whole = self.lost_s <= _ALLOWED_S + share * self.total_s
         return whole and (self._gained or self._lost_lately_s() <= _ALLOWED_A_MINUTE_S / 2)
 
@@ -258,7 +233,7 @@ class Control:
     ) -> Generator[Ask, Window, list[Window]]:
         """So many windows of a setting, from when it is in force."""
         seen: list[Window] = []
-        rounds = math.ceil(_FEWEST_BATCHES / max(1, setting.in_flight))
+        rounds = math.ceil(_FEWEST / max(1, setting.in_flight))
         batches = rounds * max(1, setting.in_flight)
         while len(seen) < count:
             window = yield Ask(setting, 0 if seen else skip, batches, seconds)
@@ -271,28 +246,24 @@ class Control:
 
     def _turn(
         self, setting: Setting, count: int, *, step_s: float, against_s: float | None = None
-    ) -> Generator[Ask, Window, _Turn]:
+    ) -> Generator[Ask, Window, Window]:
         """Some windows of a setting in a row; cut short where it costs too much.
 
-        Args:
-            setting: The one.
-            count: Windows.
-            step_s: What a step takes, where only the wait is judged.
-            against_s: What a batch takes under the setting that is kept, while another is tried.
+        ``against_s`` is what a batch takes under the setting that is kept, while another is tried.
         """
         other = self._last.setting if self._last is not None else setting
         skip = other.in_flight + setting.in_flight + setting.workers
         seen: list[Window] = []
         for _ in range(count):
             seen += yield from self._windows(setting, 1, skip=0 if seen else skip)
-            turn = _Turn.of(seen, self._cost_s(_whole(seen), step_s))
-            if against_s is not None and self._costs_too_much(turn, against_s):
+            turn = _whole(seen)
+            if against_s is not None and self._costs_too_much(turn, step_s, against_s):
                 break
         return turn
 
-    def _costs_too_much(self, turn: _Turn, against_s: float) -> bool:
-        lost_s = turn.took_s - turn.batches * against_s
-        if lost_s > _ABORT_S and turn.cost_s > _ABORT_FACTOR * against_s:
+    def _costs_too_much(self, turn: Window, step_s: float, against_s: float) -> bool:
+        lost_s = turn.lost_s(against_s)
+        if lost_s > _ABORT_S and self._cost_s(turn, step_s) > _ABORT_FACTOR * against_s:
             return True
         return not self._gained and self._lost_lately_s() + lost_s > _ALLOWED_A_MINUTE_S
 
@@ -300,8 +271,8 @@ class Control:
         waited_s = window.waited_s / window.batches
         return waited_s + (step_s if self._by_wait else window.stepped_s / window.batches)
 
-    def _count_loss(self, turn: _Turn, against_s: float) -> None:
-        lost_s = turn.took_s - turn.batches * against_s
+    def _count_loss(self, turn: Window, against_s: float) -> None:
+        lost_s = turn.lost_s(against_s)
         self.lost_s = max(0.0, self.lost_s + lost_s)  # luck and gains make good
         self._losses.append((self.total_s, lost_s))
 
@@ -312,9 +283,8 @@ class Control:
         tried = {self.kept}
         while seen.wait_share > WORTH and self._may_lose():
             step_s = seen.stepped_s / seen.batches + seen.receive_s
-            wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
             better = unmoved = False
-            ladder = sorted(self._ladder(wait_s, step_s), key=lambda each: self._failed[each[0]])
+            ladder = sorted(self._ladder(seen), key=lambda each: self._failed[each[0]])
             for candidate, why in ladder:
                 up = candidate.workers > self.kept.workers
                 if candidate in tried or (up and unmoved) or not self._may_lose():
@@ -325,15 +295,16 @@ class Control:
                     break
                 self._failed[candidate] += 1
                 speedup = self.changes[-1].speedup
-                unmoved = up and speedup is not None and abs(speedup.value - 1) < _UNMOVED
+                unmoved = up and speedup is not None and abs(speedup.value - 1) < WORTH
             if not better:
                 return
             seen = _whole((yield from self._windows(self.kept, 2, skip=self.kept.in_flight)))
 
-    def _ladder(
-        self, wait_s: float, step_s: float, fetch_s: float = 0.0
-    ) -> list[tuple[Setting, str]]:
+    def _ladder(self, seen: Window) -> list[tuple[Setting, str]]:
         """What may shorten the wait, the most promising first."""
+        step_s = seen.stepped_s / seen.batches + seen.receive_s
+        wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
+        fetch_s = 0.0 if self.live else seen.fetch_s
         workers, ahead = self.kept
         share = f"{wait_s / (wait_s + step_s):.0%} of the time waits for data"
         found: list[tuple[Setting, str]] = []
@@ -347,7 +318,7 @@ class Control:
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
         if workers and ahead < DEEPEST:
-            deeper = min(DEEPEST, (2 if self.live else _DEEPER) * ahead)
+            deeper = min(DEEPEST, (2 if self.live else _JUMP) * ahead)
             enough = self._changes_workers and _HEADROOM * need <= workers
             found.insert(
                 0 if enough else 1, (Setting(workers, deeper), f"{share}, maybe in bursts")
@@ -355,7 +326,7 @@ class Control:
         if self._changes_workers and workers < between < up:
             found.append((Setting(between, ahead), share))
         if self._changes_workers and workers > 1 and self.live:
-            fewer = Setting(min(workers - 1, math.ceil(_FEWER * workers)), ahead)
+            fewer = Setting(min(workers - 1, math.ceil(0.7 * workers)), ahead)
             found.append((fewer, f"{share}; fewer workers may do as well"))
         return found
 
@@ -376,19 +347,18 @@ class Control:
     def _by_turns(
         self, candidate: Setting, step_s: float, *, cheaper: bool
     ) -> Generator[Ask, Window, list[float]]:
-        before = yield from self._turn(self.kept, 2, step_s=step_s)
         gains: list[float] = []
-        old_s = [before.cost_s]
-        while len(gains) < _MOST_TURNS:
+        old = yield from self._turn(self.kept, 2, step_s=step_s)
+        old_s = [self._cost_s(old, step_s)]
+        while len(gains) < _ENOUGH:
             count = 2 + len(gains)  # what is hard to tell takes longer turns
             against_s = math.fsum(old_s) / len(old_s)
             tried = yield from self._turn(candidate, count, step_s=step_s, against_s=against_s)
-            after = yield from self._turn(self.kept, count, step_s=step_s)
-            old_s.append(after.cost_s)
-            around_s = (before.cost_s + after.cost_s) / 2
+            old = yield from self._turn(self.kept, count, step_s=step_s)
+            old_s.append(self._cost_s(old, step_s))
+            around_s = statistics.fmean(old_s[-2:])
             self._count_loss(tried, around_s)
-            gains.append(math.log(around_s / max(tried.cost_s, 1e-9)))
-            before = after
+            gains.append(math.log(around_s / max(self._cost_s(tried, step_s), 1e-9)))
             if judged(gains, cheaper=cheaper) is not None:
                 break
         return gains
@@ -404,7 +374,7 @@ class Control:
         stays = _Stays(self.kept, self._gain)
         asked, why, trial = self.kept, "", False
         while not self.live:
-            window = yield Ask(asked, 0, max(_FEWEST_BATCHES, self.kept.in_flight), _EDGE_WINDOW_S)
+            window = yield Ask(asked, 0, max(_FEWEST, self.kept.in_flight), _EDGE_WINDOW_S)
             if window.refused:
                 self._note(asked, why, kept=False, refused=window.refused)
                 stays.refuse(asked)
@@ -432,13 +402,14 @@ class Control:
             self._note(stays.now, why, kept=False)
             return True
         gain, error = stays.gain(self.kept, stays.now)
-        seen = _Turn.of(stays.seen[stays.now], 0.0)
-        if abs(gain) < _CLEAR_SIGMAS * error and seen.took_s < _EDGE_STAY_S:
+        seen = _whole(stays.seen[stays.now])
+        if abs(gain) < 3 * error and seen.took_s < _EDGE_STAY_S:
             return False
         cheaper = stays.now.in_flight < self.kept.in_flight
-        kept = gain > (-_TIE if cheaper else _MIN_GAIN)
-        if gain < -_TIE:
-            self._count_loss(seen, seen.took_s / seen.batches * math.exp(gain))
+        kept = gain > (-_EQUAL if cheaper else _EQUAL)
+        if gain < -_EQUAL:
+            each_s = seen.took_s / (seen.batches + seen.skipped)
+            self._count_loss(seen, each_s * math.exp(gain))
         self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
         return True
 
@@ -457,9 +428,7 @@ class Control:
         faster = stays.faster(self.kept)
         if faster is not None:
             return faster, "it was faster lately"
-        step_s = seen.stepped_s / seen.batches + seen.receive_s
-        wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
-        for candidate, why in self._ladder(wait_s, step_s, seen.fetch_s):
+        for candidate, why in self._ladder(seen):
             if stays.promises(self.kept, candidate):
                 return candidate, why
         if self.resting and self.total_s - self._rested_from_s > self._again_s:
@@ -471,7 +440,8 @@ class Control:
         """Whether the main process may load a batch in less time than it takes one in."""
         # Workers alone are never given back here: they would be missed for an epoch.
         spares = self._spares_workers and self.kept.workers > 0
-        return spares and 0 < _EXPENSIVE * seen.fetch_s + _SEEDING_S < seen.receive_s
+        # Fetching costs a little more beside the step, and seeding each batch 0.1 ms.
+        return spares and 0 < 1.2 * seen.fetch_s + 1e-4 < seen.receive_s
 
     def _gain(self, before: Sequence[Window], after: Sequence[Window]) -> tuple[float, float]:
         """The log ratio of what a batch costs, and its standard error."""
@@ -509,7 +479,7 @@ class Control:
         )
         if kept:
             self.kept = candidate
-            self._gained = self._gained or (speedup is not None and speedup.value > _MUCH)
+            self._gained = self._gained or (speedup is not None and speedup.value > 1 + _MOVED)
 
     # Where nothing is to be gained.
 
@@ -529,20 +499,21 @@ class Control:
 
     def _spare(self, before: Sequence[Window]) -> _Plan:
         """Do without workers where that is as fast; else never again."""
-        seen = yield from self._windows(NO_WORKERS, _STAY, seconds=_REST_S)
+        seen = yield from self._windows(NO_WORKERS, _FEWEST, seconds=_REST_S)
         gain, error = self._gain(before, seen)
-        self._spares_workers = gain > -_TIE
+        self._spares_workers = gain > -_EQUAL
         self._note(NO_WORKERS, _SPARED, kept=self._spares_workers, speedup=_speedup(gain, error))
 
     def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
         batches, began_s = 0, self.total_s
         before_s = 0.0 if self._last is None else self._cost_s(self._last, 0.0)
-        while batches < _PROOF * self.kept.in_flight or self.total_s - began_s < 4 * _REST_S:
+        # Full queues hide that workers are too few until they have been emptied several times.
+        while batches < 6 * self.kept.in_flight or self.total_s - began_s < 4 * _REST_S:
             (window,) = yield from self._windows(fewer, 1)
             batches += window.batches
-            if window.wait_share > max(WORTH, share + _MIN_GAIN):
+            if window.wait_share > max(WORTH, share + _EQUAL):
                 if before_s > 0 and not self._by_wait:
-                    self._count_loss(_Turn.of([window], 0.0), before_s)
+                    self._count_loss(window, before_s)
                 return False
         return True
 
@@ -551,11 +522,11 @@ class Control:
         shares: list[float] = []
         strikes, began_s = 0, self.total_s
         windows, summed = 0, 0.0
-        lately: deque[Window] = deque(maxlen=_REFERENCE)
+        lately: deque[Window] = deque(maxlen=_ENOUGH)
         while True:
             spared = lately and self._spares(lately[-1])  # what is compared is seen first
             asked = NO_WORKERS if spared else self.kept  # from the next epoch on
-            window = yield Ask(asked, 0, max(_FEWEST_BATCHES, self.kept.in_flight), _REST_S)
+            window = yield Ask(asked, 0, max(_FEWEST, self.kept.in_flight), _REST_S)
             if window.setting != self.kept:
                 if window.setting == NO_WORKERS and lately:
                     yield from self._spare(lately)
@@ -565,13 +536,13 @@ class Control:
             lately.append(window)
             share = self.wait_share = window.wait_share
             windows, summed = windows + 1, summed + share
-            missed = windows >= _REFERENCE and summed / windows > expected + _MIN_GAIN
+            missed = windows >= _ENOUGH and summed / windows > expected + _EQUAL
             if missed and self._given_back is not None:
                 self._floor = self.kept.workers
                 self._note(self._given_back, "workers are missed that were parked", kept=True)
                 self._given_back = None
                 return
-            if len(shares) < _REFERENCE:
+            if len(shares) < _ENOUGH:
                 shares.append(share)
                 strikes = strikes + 1 if share > max(WORTH, expected + _APART) else 0
                 mean, far = expected, 0.0
@@ -579,7 +550,7 @@ class Control:
                 mean = statistics.fmean(shares)
                 far = max(_APART, _SIGMAS * statistics.stdev(shares))
                 strikes = strikes + 1 if abs(share - mean) > far else 0
-            if strikes >= _STRIKES and max(mean, share) > WORTH and self._may_lose():
+            if strikes >= _IN_A_ROW and max(mean, share) > WORTH and self._may_lose():
                 self._again_s = _AGAIN_S
                 if share < mean:
                     self._floor = 0
@@ -615,11 +586,11 @@ class _Stays:
             self._earlier, self.seen[self.now] = self.seen.get(self.now, []), []
         stay = self.seen[self.now]
         stay.append(window)
-        del stay[:-_LONGEST_STAY]
-        before, recent = self._earlier + stay[:-_STAY], stay[-_STAY:]
-        if min(len(before), len(recent)) >= _STAY:
+        del stay[:-64]  # earlier ones say little of now
+        before, recent = self._earlier + stay[:-_FEWEST], stay[-_FEWEST:]
+        if min(len(before), len(recent)) >= _FEWEST:
             gain, error = self._gain(before, recent)
-            if abs(gain) > max(_MOVED, _MOVED_SIGMAS * error):  # others came, or the step changed
+            if abs(gain) > max(_MOVED, _SIGMAS * error):  # others came, or the step changed
                 self._earlier, self.seen = [], {self.now: recent}
         return fresh
 
@@ -629,11 +600,11 @@ class _Stays:
 
     def are_enough(self, setting: Setting) -> bool:
         """Whether enough was seen of a setting to judge by."""
-        return len(self.seen.get(setting, ())) >= _STAY
+        return len(self.seen.get(setting, ())) >= _FEWEST
 
     def lately(self, setting: Setting) -> Window:
         """A setting's latest windows as one."""
-        return _whole(self.seen[setting][-_REFERENCE:])
+        return _whole(self.seen[setting][-_ENOUGH:])
 
     def gain(self, before: Setting, after: Setting) -> tuple[float, float]:
         """The log ratio of what a batch costs under each, and its standard error."""
@@ -649,7 +620,7 @@ class _Stays:
             if each.workers > kept.workers and each.ahead == candidate.ahead
         ]
         return all(
-            candidate.workers < _APART_WORKERS * each.workers
+            candidate.workers < 0.8 * each.workers
             and (not self.are_enough(each) or self.gain(kept, each)[0] < -_MOVED)
             for each in more
         )
@@ -658,7 +629,7 @@ class _Stays:
         """One that was faster than the one that is kept; ``None`` if none was."""
         for each in filter(self.are_enough, self.seen):
             gain, error = self.gain(kept, each)
-            if gain > max(_MIN_GAIN, 2 * error):
+            if gain > max(_EQUAL, 2 * error):
                 return each
         return None
 
@@ -680,14 +651,14 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
     interval = mean_interval(gains)
     mean, low, high = interval.value, interval.low or 0.0, interval.high or 0.0
     if cheaper:
-        if low > -_TIE:
+        if low > -_EQUAL:
             return True
-        worse = high < 0 or (len(gains) >= _FUTILE_FROM and mean < -_TIE)
+        worse = high < 0 or (len(gains) >= _FEWEST and mean < -_EQUAL)
         return False if worse or last else None
-    if low > 0 and mean > _MIN_GAIN:
+    if low > 0 and mean > _EQUAL:
         return True
-    hopeless = len(gains) >= _FUTILE_FROM and mean < _MIN_GAIN and high < _HOPE
-    futile = hopeless or high < _MIN_GAIN
+    hopeless = len(gains) >= _FEWEST and mean < _EQUAL and high < 0.15
+    futile = hopeless or high < _EQUAL
     return False if futile or last else None
 
 
@@ -698,6 +669,8 @@ def _whole(windows: Sequence[Window]) -> Window:
         sum(each.batches for each in windows),
         math.fsum(each.waited_s for each in windows),
         math.fsum(each.stepped_s for each in windows),
+        sum(each.skipped for each in windows),
+        math.fsum(each.skipped_s for each in windows),
         receive_s=windows[-1].receive_s,
         fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
     )

@@ -23,10 +23,11 @@ from dlprof import internals
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.saved.access import save_kwargs, saved_kwargs
+from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import Budget, Node
-from dlprof.tuning.control import Ask, Change, Control, Setting, Window
+from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import ClockedInit, main_fetcher, rewinder, streams
 from dlprof.units import format_duration, parse_bytes
 
@@ -34,9 +35,6 @@ _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
 _NS = 1_000_000_000
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
-_DRAWS = 3  # batches that show whether a dataset draws from the training's random numbers
-_RETRY_NS = _NS
-_RECEIVES = 9  # the least of the latest is what receiving takes: others may have waited
 _NODE_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError)  # lost, or damaged
 OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
@@ -184,12 +182,7 @@ def _row(change: Change) -> tuple[str, str, str, str, str]:
 
 
 class _State:
-    """The settings file, and a loader's place in it.
-
-    Args:
-        path: The file; it need not exist.
-        loader: Its dataset's class names the place.
-    """
+    """The settings file, and a loader's place in it."""
 
     def __init__(self, path: Path, loader: Any) -> None:
         kind = type(loader.dataset)
@@ -231,11 +224,13 @@ class _Tuner:
         self.reseeds = reseed and self._is_map
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         changes_workers = self._may_change_workers(loader, asked=asked)
-        start = self._start(mine, changes_workers=changes_workers)
+        spares_workers = asked and self._may_load_alone(loader)
+        start = self._start(mine, changes_workers=changes_workers, spares_workers=spares_workers)
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
         self._whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
-        self._draws = _DRAWS if not mine.workers and not self.reseeds else 0
+        # Batches that show whether a dataset draws from the training's random numbers.
+        self._draws = 3 if not mine.workers and not self.reseeds else 0
         self._control = Control(
             start,
             # A worker_init_fn may know no more workers than those that it was written for.
@@ -243,7 +238,7 @@ class _Tuner:
             live=self._steers and start.workers > 0 and not self._whole_epochs,
             changes_workers=changes_workers,
             by_wait=budget.node is not None,
-            spares_workers=asked and self._may_load_alone(loader),
+            spares_workers=spares_workers,
         )
         self.tuning = Tuning(self._control)
         self._ask = self._control.begin()
@@ -256,15 +251,17 @@ class _Tuner:
             self._clock = RawArray("d", 2 * max(budget.most_workers, mine.workers))
         self._clocked = (0.0, 0.0)
 
-    def _start(self, mine: Setting, *, changes_workers: bool) -> Setting:
+    def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
         known: Mapping[str, Any] = {}
         if self._state is not None and mine.workers:
             with contextlib.suppress(DlprofError):
                 known = self._state.read()
         known_workers = known.get("num_workers", mine.workers)
+        if not known_workers:
+            return NO_WORKERS if spares_workers else mine
         workers = min(known_workers, self._budget.most_workers) if changes_workers else mine.workers
-        return Setting(workers, known.get("prefetch_factor", mine.ahead)) if workers else mine
+        return Setting(workers, known.get("prefetch_factor", mine.ahead))
 
     def _may_change_workers(self, loader: Any, *, asked: bool) -> bool:
         if self._is_map:
@@ -403,14 +400,13 @@ class _Tuner:
                 self._change(iterator, tap.setting, self._control.kept)
             return
         if not self._batch_bytes and batch is not None:
-            self._batch_bytes = max(1, _bytes_of(batch))
+            self._batch_bytes = max(1, count_bytes(batch))
             strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
-            by_file = strategy == "file_descriptor"
-            self._batch_tensors = _tensors_of(batch) if by_file else 0
+            self._batch_tensors = count_tensors(batch) if strategy == "file_descriptor" else 0
         ask = self._control.look(tap.window()) if tap.counting else self._ask
         while self._can_steer(iterator, tap.setting, ask.setting):
             if not self._has_turn(ask.setting):
-                tap.pause(_RETRY_NS)
+                tap.pause(_NS)
                 self._ask = ask
                 return
             why = self._change(iterator, tap.setting, ask.setting)
@@ -422,7 +418,7 @@ class _Tuner:
         kept = self._control.kept
         self._control.live = self._steers and kept.workers > 0 and not self._whole_epochs
         tap.begin(ask)
-        self._tell()
+        self._report()
 
     def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
@@ -489,7 +485,7 @@ class _Tuner:
         fill = tap.setting.in_flight + tap.setting.workers
         tap.begin(self._ask._replace(skip=max(self._ask.skip, fill)), fresh=True)
 
-    # Saying.
+    # Reporting.
 
     def turn_off(self, why: str, *, level: int = logging.WARNING) -> None:
         """Tune nothing any more; the loader goes on with what it has."""
@@ -504,7 +500,7 @@ class _Tuner:
             with contextlib.suppress(*_NODE_FAULTS):
                 self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         changes = self._control.changes
         for change in changes[self._said :]:
             _LOG.info("dlprof.tune: %s", ", ".join(_row(change)))
@@ -524,30 +520,16 @@ class _Tap:
     """Counts the batches of one iterator. The iterator keeps it, and it keeps no iterator.
 
     Args:
-        tuner: Whom it tells.
+        tuner: Whom it reports to.
         setting: In force.
         watching: Whether to see if the first batches draw random numbers.
     """
 
-    __slots__ = (
-        *("__weakref__", "_tuner", "_left", "_until_ns", "_last_ns", "_waited_ns", "_stepped_ns"),
-        *(
-            "_count",
-            "_ask",
-            "_skipped",
-            "_skipped_ns",
-            "_fresh",
-            "_draws",
-            "_aside",
-            "_receives_ns",
-        ),
-        *("setting", "over", "counting", "begun"),
-    )
-
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
         self._tuner, self.setting, self._draws = tuner, setting, watching
         self._aside = watching  # whether the next batch is looked at in some other way
-        self._receives_ns: deque[int] = deque(maxlen=_RECEIVES)
+        # The least of the latest is what receiving takes: others may have waited.
+        self._receives_ns: deque[int] = deque(maxlen=9)
         self.over = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
         self._ask = Ask(setting, 0, 1, 0.0)
@@ -559,12 +541,7 @@ class _Tap:
         self._waited_ns = self._stepped_ns = 0
 
     def begin(self, ask: Ask, *, fresh: bool = False) -> None:
-        """Let batches pass, then count.
-
-        Args:
-            ask: How many.
-            fresh: An epoch begins: what passes cost nothing that a setting is to blame for.
-        """
+        """Let batches pass, then count."""
         self._ask, self._fresh = ask, fresh
         self._skipped = self._skipped_ns = 0
         if ask.skip and not self._tuner.whole_epochs:
@@ -667,23 +644,3 @@ def _is_short(loader: Any, setting: Setting) -> bool:
         return len(loader) < _SHORT_EPOCH * max(4, setting.in_flight)
     except (TypeError, NotImplementedError):
         return False
-
-
-def _tensors_of(batch: Any) -> int:
-    """Tensors in containers as collate functions make them."""
-    if isinstance(batch, torch.Tensor):
-        return 1
-    parts = batch.values() if isinstance(batch, Mapping) else batch
-    return sum(map(_tensors_of, parts)) if isinstance(batch, Mapping | list | tuple) else 0
-
-
-def _bytes_of(batch: Any) -> int:
-    """Bytes of a batch's tensors, in containers as collate functions make them."""
-    storage = getattr(batch, "nbytes", None)
-    if isinstance(storage, int):
-        return storage
-    if isinstance(batch, Mapping):
-        return sum(map(_bytes_of, batch.values()))
-    if isinstance(batch, list | tuple):
-        return sum(map(_bytes_of, batch))
-    return sys.getsizeof(batch)

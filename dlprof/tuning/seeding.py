@@ -13,8 +13,6 @@ import torch
 
 from dlprof.internals import set_create_fetcher
 
-_MOST = 2**32  # numpy's seeds
-
 
 class ClockedInit:
     """A ``worker_init_fn`` that calls the user's, and has the worker clock each batch.
@@ -74,13 +72,7 @@ class SeededFetcher:
 
 
 class ClockedFetcher:
-    """A fetcher of torch's that adds up what batches take.
-
-    Args:
-        fetcher: Torch's, or one around it.
-        clock: Where it adds.
-        place: Of this worker's seconds; its batches follow.
-    """
+    """A fetcher of torch's that adds up what batches take."""
 
     def __init__(self, fetcher: Any, clock: Any, place: int) -> None:
         self._dlprof_fetcher, self._dlprof_clock, self._dlprof_place = fetcher, clock, place
@@ -115,7 +107,7 @@ def _seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # no accelerator's: that is the training's
     numpy = _numpy()
     if numpy is not None:
-        numpy.random.seed(seed % _MOST)
+        numpy.random.seed(seed % 2**32)  # which takes no larger ones
 
 
 def rewinder(generator: torch.Generator | None = None) -> Callable[[], None]:

@@ -628,6 +628,30 @@ def test_the_answer_serves_the_next_job(tmp_path: Path, monkeypatch: pytest.Monk
     assert dlprof.kwargs_for(file, target=name) == {"num_workers": 3, "prefetch_factor": 4}
 
 
+@pytest.mark.parametrize(("options", "workers"), [({"max_workers": 4}, 0), ({}, 2)])
+def test_an_answer_without_workers_serves_the_next_job_that_allows_it(
+    options: dict[str, int], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spared(Sparing):
+        def look(self, window: Window) -> Ask:
+            self.kept, self.resting = Setting(0, 0), True
+            return super().look(window)
+
+    file = tmp_path / "dlprof.toml"
+    with monkeypatch.context() as patched:
+        patched.setattr(tuned, "Control", Spared)
+        patched.setattr(tuned, "_SHORT_EPOCH", 0)
+        first: Any = dlprof.tune(loader(), max_workers=4, state=file)
+        list(first)
+    assert first.tuning.kwargs == {"num_workers": 0}
+    second: Any = dlprof.tune(loader(), state=file, **options)
+    assert len(internals.workers_of(iter(second))) == workers
+    assert second.tuning.kwargs["num_workers"] == workers
+    # Its own batches go on as they would: the training's random numbers are left alone.
+    plain, again = loader(), dlprof.tune(loader(), state=file, **options)
+    assert numbers(again) == numbers(plain)
+
+
 def test_what_was_tried_is_a_table(scripted: None) -> None:
     made: Any = dlprof.tune(loader())
     assert str(made.tuning) == (

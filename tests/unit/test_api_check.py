@@ -43,7 +43,7 @@ def test_what_is_given_is_what_is_checked(
     )
     assert report == "the report"
     ((settings, cwd),) = asked
-    assert (settings.against, settings.limits.service) == ("main", 0.1)
+    assert (settings.against, settings.fail_above) == ("main", 0.1)
     assert settings.override == "meant"
     assert (settings.sweep.num_workers, settings.sweep.budget_s) == ((2,), 30.0)
     assert cwd == tmp_path / "sub"
@@ -108,7 +108,7 @@ def test_a_share_is_one_whether_python_or_the_command_line_gives_it(
     asked: list[tuple[CheckSettings, Any]], given: float | str, share: float
 ) -> None:
     dlprof.check("data.py:make", progress=False, fail_above=given)
-    assert asked[0][0].limits.service == pytest.approx(share)
+    assert asked[0][0].fail_above == pytest.approx(share)
     assert parse_option("fail_above", str(given)) == pytest.approx(share)
 
 

@@ -24,7 +24,7 @@ from dlprof.gate import (
     order_of,
     sights,
 )
-from dlprof.gate.plan import ALL_GATES, LOOKS, Limits
+from dlprof.gate.plan import ALL_GATES, LOOKS
 from dlprof.gate.wording import figures_text, seconds_text
 from dlprof.records import Config
 from dlprof.records.gate import Block, Compared, GateName, Quad, ReasonCode
@@ -151,7 +151,7 @@ def test_plans_that_make_no_sense(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a plan needs"):
         make_plan(**bad)
     with pytest.raises(ValueError, match="a plan needs"):
-        make_plan(limits=Limits(service=0))
+        make_plan(fail_above=0)
 
 
 # Wall time

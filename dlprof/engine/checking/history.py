@@ -106,7 +106,7 @@ def check_baseline(
         listener.message(f"there is no baseline {path} yet, so nothing to compare this run with")
     run = measure_run(settings, listener=listener, cwd=cwd, clock=clock)
     entry = run.entry
-    rule = BaselineRule(threshold=settings.limits.service, confidence=settings.confidence)
+    rule = BaselineRule(threshold=settings.fail_above, confidence=settings.confidence)
     target = checked_baseline(settings.sweep.target, entry, history, rule)
     runs = counted(len(comparable(history, entry.key)), "comparable run")
     base = Compared(name=str(path), note=runs if path.exists() else "there is no such file")

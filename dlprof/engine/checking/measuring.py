@@ -61,7 +61,7 @@ def measure(
     # Whether the first looks of both series are within the budget.
     starts_s = sum(sides.starts_s.values()) * _first_look(plan, "start")
     starts_last = not (starts_s + _load_s(plan, sides) <= left_s)
-    if starts_last and not _starts_differ(sides, settings):
+    if starts_last and not _starts_differ(plan, sides):
         reason = (
             f"a start takes {format_duration(sides.start_s)} here, and "
             f"{_first_look(plan, 'start')} of each side are needed: give more --budget"
@@ -75,10 +75,11 @@ def measure(
     return MeasuredQuads(plan=plan, quads=quads, unavailable=unavailable)
 
 
-def _starts_differ(sides: Sides, settings: CheckSettings) -> bool:
+def _starts_differ(plan: CheckPlan, sides: Sides) -> bool:
     """Whether the change started so much later, that once, that it has to be looked into."""
-    limits, base_s = settings.limits, sides.starts_s.get("base", 0.0)
-    allowed_s = max(limits.startup * base_s, limits.startup_floor_s)
+    rule = next(rule for rule in plan.rules if rule.name == "startup")
+    base_s = sides.starts_s.get("base", 0.0)
+    allowed_s = max(rule.threshold * base_s, rule.floor)
     return sides.starts_s.get("change", 0.0) - base_s > allowed_s
 
 
@@ -89,7 +90,7 @@ def _load_s(plan: CheckPlan, sides: Sides) -> float:
 
 def _plan(sides: Sides, settings: CheckSettings, without: tuple[str, ...] = ()) -> CheckPlan:
     return make_plan(
-        limits=settings.limits,
+        fail_above=settings.fail_above,
         gates=[name for name in ALL_GATES if name not in without],
         confidence=settings.confidence,
         seed=settings.sweep.seed,

@@ -49,7 +49,7 @@ def run_self_test(
     listener.message("the same code against itself")
     same, sides, batch_s = checked(change)
     # The slowdown is this multiple of the limit: one that a check has to find.
-    injected = 2.0 * settings.limits.service
+    injected = 2.0 * settings.fail_above
     listener.message(f"the same code, {100 * injected:g}% slower")
     request = dataclasses.replace(change.request, delay_s=injected * batch_s)
     slowed, _, _ = checked(dataclasses.replace(change, request=request))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from dlprof.engine.profile import for_one
-from dlprof.gate import Limits, NextLook
+from dlprof.gate import NextLook
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
 from dlprof.records import Target
 from dlprof.records.gate import Series
@@ -33,7 +33,7 @@ class CheckSettings:
         against: A git ref or a directory; ``None`` for the merge base with the upstream's default
             branch, unless ``against_python`` is given.
         against_python: The interpreter of the environment that is compared with.
-        limits: What counts as slower.
+        fail_above: What counts as slower, as a fraction of the base.
         confidence: That code which isn't slower doesn't fail.
         pin: Whether both sides are held to the same cores.
         block_s: Length of a block of loading, in seconds.
@@ -44,7 +44,7 @@ class CheckSettings:
     sweep: SweepSettings
     against: str | None = None
     against_python: str | None = None
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    fail_above: float = THRESHOLD
     confidence: float = CONFIDENCE
     pin: bool = True
     block_s: float = BLOCK_S
@@ -77,7 +77,7 @@ def for_check(
         sweep=one,
         against=against,
         against_python=against_python,
-        limits=Limits(service=fail_above),
+        fail_above=fail_above,
         confidence=confidence,
         pin=pin,
         override=override,

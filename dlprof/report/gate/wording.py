@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dlprof.gate.views import usable_quads
+from dlprof.gate.views import readings_of
 from dlprof.gate.wording import METRICS, VIEW_NAMES, amount, figure_text, stage_line
 from dlprof.records.gate import (
     CheckReport,
@@ -182,6 +182,6 @@ def _has_looks_left(target: TargetCheck) -> bool:
         return False
     undecided = {gate.name for gate in target.verdict.gates if gate.reason in _UNDECIDED}
     return any(
-        rule.name in undecided and usable_quads(rule, target.quads) < rule.looks[-1]
+        rule.name in undecided and len(readings_of(rule, target.quads)) < rule.looks[-1]
         for rule in target.plan.rules
     )

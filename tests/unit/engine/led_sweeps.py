@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from builders import config, failed, header, machine, plan, target, trial
 
-from dlprof.engine.deadline import Deadline
 from dlprof.engine.sweep import Sweep
+from dlprof.engine.trials import Deadline
 from dlprof.records import BatchCosts, Config, Explanation, Plan, Run, RunHeader, Trial, Usage
 from dlprof.records.codec import to_json
 from dlprof.search.space import build_cells

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from led_sweeps import PretendedBench, led_header, led_plan, swept
 
-from dlprof.engine.deadline import Deadline
+from dlprof.engine.trials import Deadline
 
 BUDGET_S = 12.0
 PROMISED = 1.1

@@ -9,8 +9,8 @@ import pytest
 from builders import config, trial
 from finding_cases import Loader, explanation
 
-from dlprof.engine.preparation import explanation_of, sensible, timeline_of
-from dlprof.records import Calibration, Usage
+from dlprof.engine.preparation import explanation_of, sensible, sent
+from dlprof.records import Calibration, Timeline, Usage
 from dlprof.records.codec import to_json
 
 
@@ -20,7 +20,7 @@ from dlprof.records.codec import to_json
 )
 def test_what_makes_no_sense_is_no_explanation(told: dict[str, object]) -> None:
     assert explanation_of(told, trial(config(2))) is None
-    assert timeline_of(told, "t0001") is None
+    assert sent(Timeline, told, "timeline", trial_id="t0001") is None
 
 
 def test_an_explanation_bears_the_id_of_its_trial() -> None:

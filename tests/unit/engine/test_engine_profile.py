@@ -11,9 +11,9 @@ import pytest
 from builders import header
 from led_sweeps import PretendedBench, Quiet
 
-from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import Outlook
 from dlprof.engine.profile import DEFAULT_BUDGET_S, _Profile, for_one, refuse_spent
+from dlprof.engine.trials import Deadline
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
 from dlprof.records import Config, Run, Trial, TrialCost
 from dlprof.settings import SweepSettings

@@ -1,0 +1,154 @@
+"""The trials of a sweep or profile: how each is run, and when they must have ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dlprof.engine.preparation import SweepListener, copy_settings, now
+from dlprof.records import Config, Cost, Failure, RunEnd, RunHeader, Trial
+from dlprof.records.run import EndReason
+from dlprof.settings import SweepSettings
+from dlprof.store import RunWriter
+from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.runner import TrialRunner
+from dlprof.units import spread_of
+
+_PROMISED = 0.10
+"""Share of the budget by which the whole may exceed it; the last trial may by half of that."""
+
+_ENDING_S = 0.7
+"""What follows the last trial where nobody else is on the machine: it is ended, at worst, what it
+sent is worked out, all processes go, and the screen is drawn."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """What is left of a budget for trials.
+
+    Attributes:
+        budget_s: Seconds in all, the program's start and end included.
+        began_s: When the program began, by ``clock``.
+        ending_s: What follows the last trial.
+        clock: Monotonic seconds.
+    """
+
+    budget_s: float
+    began_s: float
+    ending_s: float = _ENDING_S
+    clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def since(cls, began_s: float | None, budget_s: float) -> Deadline:
+        """The deadline of a program that has just read its settings.
+
+        ``began_s`` is by ``time.monotonic``; ``None`` for now.
+        """
+        now_s = time.monotonic()
+        began_s = now_s if began_s is None else began_s
+        # A machine on which starting is slow ends slowly too.
+        ending_s = max(_ENDING_S, (now_s - began_s) / 2)
+        return cls(budget_s=budget_s, began_s=began_s, ending_s=ending_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the program began."""
+        return self.clock() - self.began_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that trials may be planned for."""
+        return self._until_s(overrun=0.0)
+
+    @property
+    def cut_s(self) -> float:
+        """Seconds after which the trial that runs is ended."""
+        return self._until_s(overrun=_PROMISED / 2)
+
+    def _until_s(self, *, overrun: float) -> float:
+        promised_s = (1 + _PROMISED) * self.budget_s - self.ending_s
+        return min((1 + overrun) * self.budget_s, promised_s) - self.elapsed_s
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Measuring:
+    """What a sweep and a profile have in common: trials that are run within a budget, and kept."""
+
+    header: RunHeader
+    settings: SweepSettings
+    runner: TrialRunner
+    writer: RunWriter
+    listener: SweepListener
+    deadline: Deadline
+
+    def request(self, config: Config, trial_s: float, **details: Any) -> TrialRequest:
+        """A trial as the settings have all of this run's; ``details`` are the other fields."""
+        settings = self.settings
+        asked: dict[str, Any] = {
+            "step_s": settings.step_s or 0.0,
+            "step_spread": spread_of(settings.step_s),
+            "step_callable": settings.step_callable,
+            "cold_cache": settings.cold_cache,
+            "step_barrier": settings.step_barrier,
+            **copy_settings(settings, self.header.accelerator),
+            **details,
+        }
+        return TrialRequest(config=config, trial_s=trial_s, **asked)
+
+    def measured(
+        self,
+        request: TrialRequest,
+        trials: Sequence[Trial],
+        *,
+        repetition: int,
+        wall_s: float,
+        total_s: float,
+        ranks: int | None = None,
+    ) -> tuple[Trial, Message] | None:
+        """Run one trial; ``None`` if the budget ended it, which says nothing of it.
+
+        Args:
+            request: What to measure.
+            trials: Those before it: the first one is kept however it ends.
+            repetition: Of the record.
+            wall_s: When the budget ends it.
+            total_s: What the whole is expected to take.
+            ranks: How many ranks load; all for ``None``.
+        """
+        self.listener.trial_started(request.config, repetition, self.deadline.elapsed_s, total_s)
+        found = self.runner.explain(
+            request,
+            trial_id=trial_id(trials),
+            repetition=repetition,
+            wall_s=wall_s,
+            ranks=ranks,
+        )
+        trial, _ = found
+        cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
+        return None if cut and trials and trial.outcome == "timed_out" else found
+
+    def end(self, reason: EndReason, trials: Sequence[Trial], earlier_s: float = 0.0) -> RunEnd:
+        """How it ended, and where the time went, that of earlier sessions included."""
+        total = earlier_s + self.deadline.elapsed_s
+        measured = sum(trial.measured_s for trial in trials)
+        cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
+        return RunEnd(ended_at=now(), reason=reason, cost_s=cost)
+
+
+def trial_id(before: Sequence[object]) -> str:
+    """The name of the trial after these."""
+    return f"t{len(before) + 1:04d}"
+
+
+def skipped(config: Config, failure: Failure, before: Sequence[object]) -> Trial:
+    """A trial that is not run, since it can't work."""
+    return Trial(
+        id=trial_id(before),
+        config=config,
+        repetition=0,
+        outcome="skipped",
+        failure=failure,
+        started_at=now(),
+    )
