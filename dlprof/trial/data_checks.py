@@ -208,7 +208,7 @@ def check_length(loop: Loop, target: Target, config: Config) -> list[str]:
     """
     if target.kind != "iterable":
         return []
-    samples = {log.epoch_samples for log in loop.logs} - {None}
+    samples = {log.all_samples for log in loop.logs} - {None}
     found = [VARIED_SIGN] if len(samples) > 1 else []
     promised = loop.promised()
     if promised is None:
@@ -219,7 +219,7 @@ def check_length(loop: Loop, target: Target, config: Config) -> list[str]:
         text = LENGTH.format(came=f"{came:,}", promised=f"{promised:,}")
         if log.whole and came < promised - spare:
             batches = config.batch_size or target.batch_size
-            each = (log.epoch_samples or 0) / came
+            each = (log.all_samples or 0) / came
             if batches is None and abs(each * came - promised) <= spare * each:
                 return [*found, IN_SAMPLES]
             raise WrongDataError("truncated", f"{text[0].upper()}{text[1:]}.", hint=WHOLE_EPOCHS)

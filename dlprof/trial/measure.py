@@ -157,34 +157,6 @@ def ended_early(came: int, wanted: int) -> WrongDataError:
     )
 
 
-@dataclasses.dataclass(slots=True)
-class _WindowLog:
-    """The growing record of one epoch."""
-
-    began_s: float
-    warm_up: int
-    yields_s: array.array[float] = dataclasses.field(default_factory=lambda: array.array("d"))
-    samples: array.array[int] = dataclasses.field(default_factory=lambda: array.array("q"))
-    asked_s: float = 0.0  # when the consumer asked for one more batch than the epoch had
-    whole: bool = False
-
-    def frozen(self) -> Epoch:
-        return Epoch(
-            began_s=self.began_s,
-            yields_s=self.yields_s,
-            warm_up=self.warm_up,
-            whole=self.whole,
-            last_partial=self.whole,
-            samples=self.samples,
-        )
-
-    @property
-    def epoch_samples(self) -> int | None:
-        """Samples in this epoch, if it came to its end and they are known."""
-        counted = self.whole and len(self.samples) == len(self.yields_s)
-        return sum(self.samples) if counted else None
-
-
 class Loop:
     """Drives a loader through epochs, writing down when each batch came.
 
@@ -224,13 +196,13 @@ class Loop:
         self._iterator: Iterator[Any] = iter(())
         self.batch: Any = None
         self.wait_s = 0.0
-        self.logs: list[_WindowLog] = []
+        self.logs: list[Epoch] = []
         self.turnovers_s: list[float] = []
         self.fed_workers: int | None = None
         self._from_each = 0
 
     @property
-    def now(self) -> _WindowLog:
+    def now(self) -> Epoch:
         """The epoch that is running."""
         return self.logs[-1]
 
@@ -252,7 +224,7 @@ class Loop:
         Raises:
             EmptyLoaderError: The epoch has no batch.
         """
-        log = _WindowLog(began_s=self._clock(), warm_up=warm_up_batches(self._config))
+        log = Epoch(began_s=self._clock(), warm_up=warm_up_batches(self._config))
         self._iterator, self._from_each = iter(self._loader), 0
         try:
             self.batch = next(self._iterator)
@@ -373,13 +345,13 @@ class Loop:
         log.whole = True
         self._look_at_end()
 
-    def seen(self) -> tuple[list[_WindowLog], list[float]]:
+    def seen(self) -> tuple[list[Epoch], list[float]]:
         """What was written down so far, as ``forget`` takes it."""
         log = self.now
         now = dataclasses.replace(log, yields_s=log.yields_s[:], samples=log.samples[:])
         return [*self.logs[:-1], now], [*self.turnovers_s]
 
-    def forget(self, seen: tuple[list[_WindowLog], list[float]]) -> None:
+    def forget(self, seen: tuple[list[Epoch], list[float]]) -> None:
         """Forget what came since, which was loaded only to keep other ranks company."""
         self.logs, self.turnovers_s = seen
 
@@ -486,7 +458,7 @@ def _settle(
         _window(loop, plan, gate)
         waits, log = end(), loop.now
         again = left > 0 and len(loop.logs) == 1 and not log.whole
-        again = again and is_rising(steady_rounds(log.frozen(), plan.config))
+        again = again and is_rising(steady_rounds(log, plan.config))
         if ranks is not None:
             _take_sizes(loop, gate)
             seen = loop.seen()
@@ -604,13 +576,12 @@ def measure(
     wait_fraction, *at_barrier = _settle(loop, plan, gate, ranks, start)
     if ranks is None:
         _take_sizes(loop, gate)
-    epochs = [log.frozen() for log in loop.logs]
-    rate = throughput(epochs, plan.config, enough_s=plan.window_s / 2)
+    rate = throughput(loop.logs, plan.config, enough_s=plan.window_s / 2)
     window("end", fill_s(rate.batches_per_s.value if rate else 0.0, plan.config))
     warnings = [warning] if warning else []
     if rate is not None and rate.whole_epochs:
         warnings.append(
-            f"an epoch has only {len(epochs[0].yields_s)} batches: the rate is over whole "
+            f"an epoch has only {len(loop.logs[0].yields_s)} batches: the rate is over whole "
             "epochs, restarts included"
         )
     warned, transient_s = _transient(loop, plan, rate)
@@ -623,7 +594,7 @@ def measure(
         spread=rate.spread if rate else None,
         batches=rate.batches if rate else 0,
         samples=rate.samples if rate else None,
-        epoch_samples=_middle([e for log in loop.logs if (e := log.epoch_samples) is not None]),
+        epoch_samples=_middle([e for log in loop.logs if (e := log.all_samples) is not None]),
         fed_workers=loop.fed_workers,
         transient_s=transient_s,
         measured_s=rate.measured_s if rate else 0.0,
@@ -647,7 +618,7 @@ def _transient(
     # Share of the time until a loader is steady that it must lose there to be worth a word.
     if log.warm_up <= plan.warm_up or transient_s < 0.1 * took_s:
         return (), transient_s
-    still = is_rising(steady_rounds(log.frozen(), plan.config))
+    still = is_rising(steady_rounds(log, plan.config))
     text = (
         f"the loader got faster for {format_duration(took_s)} before its rate was steady, which "
         f"cost {format_duration(transient_s)} once"

@@ -260,4 +260,4 @@ def test_batches_that_were_counted_in_the_wrong_place_are_counted_again() -> Non
     loop.begin_epoch()
     loop.drain()
     assert list(loop.now.samples) == [1] * 5 + [3] * 5
-    assert loop.now.epoch_samples == 20
+    assert loop.now.all_samples == 20
