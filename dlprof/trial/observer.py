@@ -48,8 +48,7 @@ class MemoryGuard:
 
     def exceeded(self) -> str:
         """Which limit is exceeded, one sentence; empty if none is."""
-        now = self._sampler.memory_now()
-        available, private = now.available_bytes, now.private_bytes
+        private, available = self._sampler.memory_now()
         # A trial that holds less than it would have to give back is not what fills the machine.
         if available is not None and available < self._reserve_bytes < (private or 0):
             return (
