@@ -161,27 +161,31 @@ class HostRuntime:
 
 
 class EventTimer:
-    """The device's time for what is ordered while it is entered, on the stream that is current."""
+    """The device's time for what is ordered while it is entered, on the stream that is current.
+
+    Attributes:
+        ended: Marks its end.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._began, self._ended = runtime.event(), runtime.event()
+        self._began, self.ended = runtime.event(), runtime.event()
 
     def __enter__(self) -> Self:
         self._began.record(self._runtime.current())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.record(self._runtime.current())
+        self.ended.record(self._runtime.current())
 
     def is_over(self) -> bool:
         """Whether the device has done all of it; never waits."""
-        return self._ended.query()
+        return self.ended.query()
 
     def seconds(self) -> float:
         """How long it took; waits for its end."""
-        self._ended.synchronize()
-        return self._began.elapsed_time(self._ended) / 1e3
+        self.ended.synchronize()
+        return self._began.elapsed_time(self.ended) / 1e3
 
 
 def find_accelerator() -> str | None:

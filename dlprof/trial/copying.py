@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dlprof.device.moving import move, tensors_of
 from dlprof.device.runtime import (
     Event,
+    EventTimer,
     Runtime,
     Spinner,
     UnavailableError,
@@ -68,8 +69,7 @@ class _TimedCopy:
 
     bytes: int
     pinned_bytes: int
-    began: Event
-    ended: Event | None = None
+    timer: EventTimer | None = None
     blocked_s: float = 0.0
     waited_s: float = 0.0  # by the consuming thread, for the copy's end
     exposed_s: float | None = None
@@ -79,11 +79,11 @@ class _TimedCopy:
 
     def copy_s(self) -> float:
         """On the device."""
-        return self.began.elapsed_time(self.ended) / 1e3
+        return 0.0 if self.timer is None else self.timer.seconds()
 
     def is_done(self) -> bool:
         """Whether the batch has come and was worked on."""
-        return self.used and self.ended is not None and self.ended.query()
+        return self.used and self.timer is not None and self.timer.is_over()
 
     def exposed(self) -> float:
         """As the consuming thread saw it, or else as the device did."""
@@ -257,25 +257,20 @@ class DeviceCopier:
         sample = _TimedCopy(
             bytes=sum(tensor.nbytes for tensor in tensors),
             pinned_bytes=sum(tensor.nbytes for tensor in tensors if tensor.is_pinned()),
-            began=self._runtime.event(),
         )
         self._samples.append(sample)
         return sample
 
     def _send(self, batch: Any, sample: _TimedCopy | None) -> _Flight:
         """Order the copy; events only where somebody asks for them."""
-        ended = None
-        if sample is not None or self._step.waits or self._side is not None:
-            ended = self._runtime.event()
-        with contextlib.nullcontext() if self._side is None else self._side:
-            stream = self._runtime.current()
-            if sample is not None:
-                sample.began.record(stream)
-                sample.ended = ended
+        if sample is None and not self._step.waits and self._side is None:
+            return _Flight(move(batch, self._runtime.device), None, None)
+        side = contextlib.nullcontext() if self._side is None else self._side
+        with side, EventTimer(self._runtime) as timer:
             moved = move(batch, self._runtime.device)
-            if ended is not None:
-                ended.record(stream)
-        return _Flight(moved, ended, sample)
+        if sample is not None:
+            sample.timer = timer
+        return _Flight(moved, timer.ended, sample)
 
     def _arrive(self, flight: _Flight, from_s: float) -> None:
         """Make the step wait for its batch: the device, or this thread where the step is its own.

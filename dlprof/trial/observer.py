@@ -265,24 +265,9 @@ class Observer:
         if self._start is None or self._end is None:
             return
         last = dataclasses.replace(
-            self._end,
-            pss_peak_bytes=full.pss_peak_bytes,
-            shm_peak_bytes=full.shm_peak_bytes,
-            unavailable={
-                name: reason
-                for name, reason in self._end.unavailable.items()
-                if name not in ("pss_peak_bytes", "shm_peak_bytes") or name in full.unavailable
-            },
+            self._end, pss_peak_bytes=full.pss_peak_bytes, shm_peak_bytes=full.shm_peak_bytes
         )
-        first = dataclasses.replace(
-            self._start,
-            unavailable={
-                name: reason
-                for name, reason in self._start.unavailable.items()
-                if name not in ("pss_peak_bytes", "shm_peak_bytes")
-            },
-        )
-        usage, unavailable = usage_between(first, last, gpu=self._gpus.usage())
+        usage, unavailable = usage_between(self._start, last, gpu=self._gpus.usage())
         usage = dataclasses.replace(
             usage,
             core_speed=self._speed.mean,
