@@ -109,7 +109,7 @@ class GpuSampler:
             self._orders.put((work, self._done))
 
     def _is_overdue(self) -> bool:
-        """Whether the last order should have been carried out long ago; sampling, since its window ended."""
+        """Whether the last order is long due; sampling is once its window has ended."""
         return not self._done.is_set() and self._clock() - self._owed_since_s > 2.0
 
 
