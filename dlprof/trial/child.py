@@ -258,10 +258,11 @@ def _measure(
         lengths = check_length(loop, built.target, request.config)
     elif built.target.kind == "iterable":
         measured = dataclasses.replace(measured, epoch_samples=None)
-    if explainer is not None and measured.batches_per_s is not None:
-        take_rested(loop, request.config, measured.batches_per_s.value)
+    rate = measured.rate
+    if explainer is not None and rate is not None:
+        take_rested(loop, request.config, rate.batches_per_s.value)
     seen.weigh(loop.batch)
-    each = measured.samples / measured.batches if measured.samples and measured.batches else None
+    each = rate.samples / rate.batches if rate is not None and rate.samples else None
     return loop, {
         "measured": dataclasses.asdict(measured),
         "batch_bytes": seen.batch_bytes(each),

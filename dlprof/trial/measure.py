@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from dlprof.internals import passed_batches, shut_down, workers_of
-from dlprof.records import CUT_SHORT_SIGN, WHOLE_EPOCHS, Config, Estimate
+from dlprof.records import CUT_SHORT_SIGN, WHOLE_EPOCHS, Config
 from dlprof.trial.estimate import (
     Epoch,
     Throughput,
@@ -92,17 +92,11 @@ class WindowFigures:
 
     Attributes:
         startup_s: ``iter(loader)`` plus the first ``next()``.
-        batches_per_s: Steady rate; ``None`` if too few batches came.
-        samples_per_s: The same in samples; ``None`` also where they can't be counted.
-        spread: How uncertain that rate is, as a share of it; ``None`` if too few blocks came.
-        batches: Batches in the window.
-        samples: Samples in them; ``None`` where they can't be counted.
+        rate: Of the window; ``None`` if too few batches came.
         epoch_samples: Samples in a whole epoch; ``None`` where none was seen from end to end.
         fed_workers: Workers that gave a batch; ``None`` where that was not seen.
         transient_s: Seconds that the batches before the window took beyond what they take at the
             steady rate; ``None`` without one.
-        measured_s: Seconds in the window.
-        whole_epochs: Whether the rate covers whole epochs.
         wait_fraction: Share of the window spent in ``next()``.
         epoch_turnover_s: Last batch of an epoch to the first of the next; ``None`` if not timed.
         warnings: What people should know of the way it was measured.
@@ -111,16 +105,10 @@ class WindowFigures:
     """
 
     startup_s: float
-    batches_per_s: Estimate | None
-    samples_per_s: Estimate | None
-    spread: float | None
-    batches: int
-    samples: int | None
+    rate: Throughput | None
     epoch_samples: int | None
     fed_workers: int | None
     transient_s: float | None
-    measured_s: float
-    whole_epochs: bool
     wait_fraction: float
     epoch_turnover_s: float | None
     warnings: tuple[str, ...] = ()
@@ -589,16 +577,10 @@ def measure(
         warned = ()  # the warm-up lasts as long as that of the slowest rank
     return WindowFigures(
         startup_s=startup_s,
-        batches_per_s=rate.batches_per_s if rate else None,
-        samples_per_s=rate.samples_per_s if rate else None,
-        spread=rate.spread if rate else None,
-        batches=rate.batches if rate else 0,
-        samples=rate.samples if rate else None,
+        rate=rate,
         epoch_samples=_middle([e for log in loop.logs if (e := log.all_samples) is not None]),
         fed_workers=loop.fed_workers,
         transient_s=transient_s,
-        measured_s=rate.measured_s if rate else 0.0,
-        whole_epochs=rate.whole_epochs if rate else False,
         wait_fraction=wait_fraction,
         epoch_turnover_s=_middle(loop.turnovers_s),
         warnings=(*warnings, *warned),
