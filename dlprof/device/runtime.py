@@ -35,52 +35,30 @@ class Event(Protocol):
         """Milliseconds from this mark to another, both reached."""
 
 
-class Runtime(Protocol):
-    """What is asked of a device.
+class Runtime:
+    """A device: an accelerator, reached through torch.
 
-    Attributes:
-        device: Torch's device.
-        timed_by: What its events are read from: ``device events`` or ``host clock``.
-        asynchronous: Whether work is only ordered by a call, and done later.
+    Args:
+        device: Torch's.
     """
 
-    device: torch.device
-    timed_by: str
-    asynchronous: bool
-
-    def event(self) -> Event:
-        """A new event that records times."""
-
-    def stream(self) -> Any:
-        """A new stream beside the current one: a context manager with ``wait_event``."""
-
-    def current(self) -> Any:
-        """The stream that work goes to now; ``None`` where there are no streams."""
-
-    def synchronize(self) -> None:
-        """Wait until everything that was ordered is done."""
-
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor in page-locked memory."""
-
-
-class AcceleratorRuntime:
-    """A real accelerator."""
-
     timed_by = "device events"
+    """What its events are read from."""
+
     asynchronous = True
+    """Whether work is only ordered by a call, and done later."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def event(self) -> Event:
-        """A ``torch.Event``."""
+        """A new event that records times."""
         with _reasons("events"):
             made: Event = torch.Event(self.device, enable_timing=True)
             return made
 
     def stream(self) -> Any:
-        """A ``torch.Stream``."""
+        """A new stream beside the current one: a context manager with ``wait_event``."""
         with _reasons("side streams"):
             made = torch.Stream(self.device)
         if not hasattr(made, "__enter__"):
@@ -88,15 +66,15 @@ class AcceleratorRuntime:
         return made
 
     def current(self) -> Any:
-        """The device's current stream."""
+        """The stream that work goes to now; ``None`` where there are no streams."""
         return torch.accelerator.current_stream(self.device)
 
     def synchronize(self) -> None:
-        """Wait for all streams of the device."""
+        """Wait until everything that was ordered is done."""
         torch.accelerator.synchronize(self.device)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``Tensor.pin_memory``."""
+        """A copy of a tensor in page-locked memory."""
         with _reasons("pinned memory"):
             return tensor.pin_memory()
 
@@ -122,25 +100,21 @@ class _Stamp:
         return (ended_s - self._at_s) * 1e3
 
 
-class HostRuntime:
+class HostRuntime(Runtime):
     """The CPU: copies are ``memcpy``, done by the calling thread, and timed by its clock."""
 
     timed_by = "host clock"
     asynchronous = False
 
     def __init__(self) -> None:
-        self.device = torch.device("cpu")
+        super().__init__(torch.device("cpu"))
 
     def event(self) -> Event:
         """A reading of the clock."""
         return _Stamp()
 
     def stream(self) -> Any:
-        """There is none.
-
-        Raises:
-            UnavailableError: Always.
-        """
+        """There is none."""
         raise UnavailableError("the CPU has no streams")
 
     def current(self) -> Any:
@@ -151,11 +125,7 @@ class HostRuntime:
         """Nothing is ever on its way."""
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """There is no device to pin for.
-
-        Raises:
-            UnavailableError: Always.
-        """
+        """There is no device to pin for."""
         del tensor
         raise UnavailableError("memory is pinned for an accelerator, and this is the CPU")
 
@@ -223,7 +193,7 @@ def open_runtime(name: str) -> Runtime:
         if index >= count:
             raise UnavailableError(f"torch finds {count} of kind {found}, counted from 0")
         _accelerator("set_device_index")(index)
-        return AcceleratorRuntime(torch.device(found, index))
+        return Runtime(torch.device(found, index))
     except RuntimeError as error:  # taken by somebody alone, or so full that nothing can begin
         words, _, _ = str(error).strip().partition("\n")
         raise UnavailableError(f"{name} can't be used: {words}") from error
@@ -269,7 +239,7 @@ def _reasons(what: str) -> Iterator[None]:
 
 def identity(runtime: Runtime) -> tuple[str, str]:
     """A device's name and NVML's UUID, as far as torch says; empty texts otherwise."""
-    if not isinstance(runtime, AcceleratorRuntime):
+    if not runtime.asynchronous:
         return "", ""
     try:
         module = torch.get_device_module(runtime.device)
@@ -286,7 +256,7 @@ def held_bytes(runtime: Runtime) -> int | None:
 
     All that is known of Apple's GPUs, which report nothing to other processes.
     """
-    if not isinstance(runtime, AcceleratorRuntime):
+    if not runtime.asynchronous:
         return None
     try:
         module = torch.get_device_module(runtime.device)

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from dlprof.errors import TargetError
 from dlprof.records import Target
@@ -116,7 +116,7 @@ class Handle:
     source: str
 
 
-class Launcher(Protocol):
+class Launcher:
     """Starts trials of one target, one at a time; of several ranks each has its own.
 
     The end of a trial's process comes into the inbox as ``{"event": "exited", "status": …}`` from
@@ -124,9 +124,8 @@ class Launcher(Protocol):
     means that the launcher itself is gone.
     """
 
-    @property
-    def source(self) -> str:
-        """The name under which its own events come into the inbox."""
+    source = LAUNCHER
+    """The name under which its own events come into the inbox."""
 
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
         """Build the target once, to describe it and, where possible, to fork trials from.
@@ -135,6 +134,7 @@ class Launcher(Protocol):
             BuilderDiedError: The process died of it; another attempt may do better.
             DlprofError: It can't be built, or not within ``patience_s`` seconds.
         """
+        raise NotImplementedError
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         """Start a trial whose output goes to ``log``; ``not_started`` may follow, and why.
@@ -142,15 +142,16 @@ class Launcher(Protocol):
         Raises:
             ResourceLimitError: The system starts nothing more.
         """
+        raise NotImplementedError
 
     def kill(self) -> None:
         """End the running trial and everything that it started; ``exited`` follows."""
 
     def give_up(self) -> None:
-        """Take the launcher for dead, because no ``exited`` followed: the next is a new one."""
+        """Take its own process for dead, because no ``exited`` followed: the next is a new one."""
 
     def look(self) -> None:
-        """Keep what the launcher's own processes write within bounds; called now and then."""
+        """Keep what its own process writes within bounds; called now and then."""
 
     def close(self) -> None:
         """End everything."""
@@ -173,7 +174,7 @@ def _built_by(process: ModuleProcess, patience_s: float) -> Built:
     return built_of(answer.message)
 
 
-class ForkLauncher:
+class ForkLauncher(Launcher):
     """Forks trials from a process that has torch imported and the target built.
 
     Args:
@@ -258,7 +259,7 @@ class ForkLauncher:
         self._file.close()
 
 
-class FreshLauncher:
+class FreshLauncher(Launcher):
     """Starts each trial as a new interpreter, where processes can't be forked safely.
 
     Args:
@@ -267,7 +268,6 @@ class FreshLauncher:
     """
 
     def __init__(self, inbox: Inbox, directory: Path) -> None:
-        self.source = LAUNCHER
         self._inbox = inbox
         self._directory = directory
         self._request: BuildRequest | None = None
@@ -301,12 +301,6 @@ class FreshLauncher:
         if self._process is not None:
             self._process.kill()
 
-    def give_up(self) -> None:
-        """Nothing: there is no process but the trial's own."""
-
-    def look(self) -> None:
-        """Nothing: there is no process but the trial's own."""
-
     def close(self) -> None:
         """End the running trial, if there is one."""
         self.kill()
@@ -328,13 +322,10 @@ class FreshLauncher:
         self._inbox.put(Received(LAUNCHER, {"event": "exited", "status": status}))
 
 
-def make_launcher(inbox: Inbox, directory: Path) -> ForkLauncher | FreshLauncher:
+def make_launcher(inbox: Inbox, directory: Path) -> Launcher:
     """The best launcher for this platform: only Linux can fork a process that has torch loaded.
 
     On macOS system libraries fail after a fork; Windows has none.
     """
-    return (
-        ForkLauncher(inbox, directory)
-        if sys.platform == "linux"
-        else FreshLauncher(inbox, directory)
-    )
+    make = ForkLauncher if sys.platform == "linux" else FreshLauncher
+    return make(inbox, directory)

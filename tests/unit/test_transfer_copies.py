@@ -11,8 +11,8 @@ import torch
 from fake_device import FakeDevice
 
 from dlprof.device.runtime import (
-    AcceleratorRuntime,
     HostRuntime,
+    Runtime,
     UnavailableError,
     open_runtime,
 )
@@ -101,7 +101,7 @@ def test_want_of_memory_to_pin_is_not_want_of_the_means(monkeypatch: pytest.Monk
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", fail)
-    runtime = AcceleratorRuntime(torch.device("cpu"))
+    runtime = Runtime(torch.device("cpu"))
     with pytest.raises(RuntimeError, match="out of memory"):
         runtime.pin(torch.ones(1))
     monkeypatch.undo()

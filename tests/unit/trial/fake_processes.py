@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import IO, Any
 
-from dlprof.trial.launch import LAUNCHER, Built, Handle
+from dlprof.trial.launch import LAUNCHER, Built, Handle, Launcher
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
 from dlprof.trial.runtime import Inbox, Received
 from dlprof.trial.supervisor import ObserverProcess
@@ -86,7 +86,7 @@ class ImpatientInbox(Inbox):
         return event
 
 
-class FakeLauncher:
+class FakeLauncher(Launcher):
     """Puts a script of events into the inbox when a trial is launched, and another when killed."""
 
     def __init__(
