@@ -76,10 +76,7 @@ def _leaves(batch: Any, depth: int) -> Iterator[Any]:
 def apply(batch: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
     """The batch with each part changed that ``change`` returns something other for.
 
-    Args:
-        batch: Any nesting.
-        change: Given a tensor or an object with ``to``, returns what stands in its place.
-        depth: How deep ``batch`` lies in the whole.
+    That is given each tensor, and each object with ``to``.
     """
     # Tensors, packed sequences, tokenisers' batches: whatever has ``to``.
     if isinstance(batch, torch.Tensor) or (

@@ -399,8 +399,7 @@ class Noticer:
     def moves(self, first: int) -> list[Moves]:
         """Batches whose copies have all ended and were timed; none where nothing was copied.
 
-        Args:
-            first: Batches that are left out; of few batches, only the very first.
+        The first few are left out; of few batches, only the very first.
         """
         read_pending()
         begin = first if len(self._done) > 2 * first else 1

@@ -27,13 +27,7 @@ class CgroupMount(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A cgroup directory that binds a process.
-
-    Attributes:
-        version: 1 or 2.
-        directory: Where its files are.
-        name: Its path in the hierarchy, for people.
-    """
+    """A cgroup directory that binds a process; its path in the hierarchy is its name."""
 
     version: Literal[1, 2]
     directory: Path
@@ -42,13 +36,7 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cgroups:
-    """The levels that bind a process, its own first, per controller.
-
-    Attributes:
-        cpu: For quotas and throttling.
-        cpuset: For the allowed CPUs.
-        memory: For memory limits.
-    """
+    """The levels that bind a process, its own first: for quotas, allowed CPUs and memory limits."""
 
     cpu: tuple[Level, ...]
     cpuset: tuple[Level, ...]
@@ -57,12 +45,7 @@ class Cgroups:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The tightest limit over all levels, and who set it.
-
-    Attributes:
-        amount: Cores or bytes.
-        cgroup: Path of the cgroup that sets it.
-    """
+    """The tightest limit over all levels, in cores or bytes, and the path of who set it."""
 
     amount: float
     cgroup: str

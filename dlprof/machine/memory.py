@@ -72,11 +72,9 @@ def read_system_memory(root: Path = Path("/")) -> SystemMemory:
 
 
 def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> SharedMemory | None:
-    """How full /dev/shm is now; ``None`` where there is none.
+    """How full /dev/shm is now, as a process sees it, which may be in a container.
 
-    Args:
-        root: Where ``/dev`` and ``/proc`` are found.
-        pid: As this process sees it, which may be in a container; as this one does for ``None``.
+    ``None`` where there is none.
     """
     statvfs = getattr(os, "statvfs", None)
     folder = (root if pid is None else root / "proc" / str(pid) / "root") / "dev/shm"

@@ -28,12 +28,7 @@ from dlprof.records.transfer import LinkState
 
 
 class GpuReader(Gpus):
-    """Asks NVML; to be closed, after anything that samples with it has ended.
-
-    Args:
-        nvml: The bindings; the module ``pynvml`` of nvidia-ml-py for ``None``.
-        environ: The environment by which CUDA orders its devices; this process's for ``None``.
-    """
+    """Asks NVML; to be closed, after anything that samples with it has ended."""
 
     def __init__(self, nvml: Any = None, environ: Mapping[str, str] | None = None) -> None:
         self._environ = os.environ if environ is None else environ
@@ -442,9 +437,7 @@ def cuda_indices(
 ) -> tuple[dict[str, int], dict[str, str]]:
     """CUDA's index of each card, by UUID, and the reason for each that has none.
 
-    Args:
-        cards: In NVML's order, which is the bus's.
-        environ: Of the process that uses CUDA.
+    The cards are in NVML's order, which is the bus's; the environment is that of who uses CUDA.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     is_by_bus = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"

@@ -107,11 +107,7 @@ class Sampler:
         return getattr(self._tree, "pids", ())
 
     def take(self, *, memory: bool = False) -> Snapshot:
-        """Read everything once.
-
-        Args:
-            memory: Also look at memory, which costs 1-24 ms per process of the trial.
-        """
+        """Read everything once; with ``memory`` that too, which costs 1-24 ms a process."""
         cost = self._cpu_clock()
         tree = self._tree.read()
         idle_ns, stolen_ns, allowed = self._read_cpus()
@@ -228,11 +224,7 @@ def _total(cpu: CpuTicks) -> int:
 def usage_between(
     first: Snapshot, last: Snapshot, *, gpu: Sequence[GpuUsage] = ()
 ) -> tuple[Usage, dict[str, str]]:
-    """What was used between two snapshots of one ``Sampler``.
-
-    Returns:
-        The figures, and the reasons for those that are ``None``, by field name.
-    """
+    """What was used between two snapshots of one ``Sampler``, and why fields are ``None``."""
     window_ns = last.time_ns - first.time_ns
     if window_ns <= 0:
         return Usage(gpu=tuple(gpu)), dict.fromkeys(_FIELDS, "the window has no length")

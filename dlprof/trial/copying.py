@@ -262,9 +262,7 @@ class DeviceCopier:
     def _arrive(self, flight: _Flight, from_s: float) -> None:
         """Make the step wait for its batch: the device, or this thread where the step is its own.
 
-        Args:
-            flight: The batch.
-            from_s: When the step could have begun, but for the copy.
+        But for the copy the step could have begun at ``from_s``.
         """
         if flight.timer is None:
             return
@@ -315,13 +313,10 @@ def pin_costs(
     batches: int,
     memory: Mapping[str, Any],
 ) -> PinCosts:
-    """What pinning cost in a window.
+    """What pinning cost in a window, from its threads before and after it.
 
-    Args:
-        before: The threads at its start.
-        after: The threads at its end; one that began within it counts from its start.
-        batches: Batches in the window.
-        memory: ``torch.cuda.host_memory_stats()``; empty where there is none.
+    One that began within it counts from its start. ``memory`` is
+    ``torch.cuda.host_memory_stats()``, and empty where there is none.
     """
     reasons: dict[str, str] = {}
     cpu_s = wait_s = None
@@ -365,10 +360,7 @@ def host_memory(kind: str) -> Mapping[str, Any]:
 
 
 def open_device(name: str) -> Runtime | None:
-    """The device that a trial's batches go to; ``None`` where they stay on the CPU.
-
-    Args:
-        name: Torch's, or ``auto``.
+    """The device, by torch's name or ``auto``, that batches go to; ``None`` for the CPU.
 
     Raises:
         TargetError: It isn't there.

@@ -110,11 +110,7 @@ class BatchChecks:
         )
 
     def batch_bytes(self, samples: float | None) -> float:
-        """Mean bytes of a batch.
-
-        Args:
-            samples: In the mean batch; ``None`` where batches can't be counted.
-        """
+        """Mean bytes of a batch, which has so many samples where they can be counted."""
         if samples is None or not self._samples:
             return self._bytes / max(1, self._seen)
         return self._bytes / self._samples * samples

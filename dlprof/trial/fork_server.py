@@ -47,11 +47,7 @@ _THREADS = Path("/proc/self/task")
 
 
 class ForkServer:
-    """Answers the supervisor's orders until the supervisor goes away.
-
-    Args:
-        link: This process's end of the socket to the supervisor.
-    """
+    """Answers the supervisor's orders, which come over a socket, until it goes away."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -286,12 +282,9 @@ def children() -> frozenset[int]:
 def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
     """Why trials can't be forked from this process, or nothing.
 
-    Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and
-    survives a fork); whether torch's own pool does is tried out. A GPU's driver that is started
-    doesn't survive it: torch would find no device in the trials, or refuse to use it.
-
-    Args:
-        descriptors: The kernel's links to this process's open files.
+    Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and survives
+    a fork); whether torch's own pool does is tried out. A GPU's driver that is started doesn't
+    survive it: torch would find no device in the trials, or refuse to use it.
     """
     import torch  # noqa: PLC0415 - imported already, with the target
 

@@ -38,12 +38,7 @@ class OpenFiles:
 
 
 def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
-    """The file descriptors of a process; ``None`` where there is no telling, or no limit.
-
-    Args:
-        pid: The process.
-        proc: Where the processes are.
-    """
+    """The file descriptors of a process; ``None`` where that isn't known, or there is no limit."""
     place = proc / str(pid)
     with contextlib.suppress(OSError, ValueError, IndexError):
         limits = (place / "limits").read_text()
@@ -119,10 +114,6 @@ def all_wait(stacks: Mapping[int, Sequence[Sequence[Frame]]], workers: int) -> b
     """Whether every worker has done what it was asked and waits for more.
 
     The main process then waits for a batch that nobody makes any more: it was dropped.
-
-    Args:
-        stacks: By process.
-        workers: How many there are.
     """
     return 0 < workers <= sum(map(awaits_work, stacks.values()))
 
@@ -171,14 +162,8 @@ def find_hang(
     """What a trial hangs for, if it does: a dropped batch is known at once, all else in time.
 
     Of several ranks the one that a signal has stopped is known soon, because all others wait for
-    it; and one that itself waits for others at the barrier of a step is not to blame.
-
-    Args:
-        state: Of the trial; remembers when it was asked.
-        log: What its processes wrote.
-        now_s: By the supervisor's clock.
-        stall_s: Silence after which it hangs, whatever the reason.
-        alone: Whether it is no rank of several.
+    it; and one that itself waits for others at the barrier of a step is not to blame. After
+    ``stall_s`` of silence it hangs, whatever the reason.
     """
     silent_s = now_s - state.heard_s
     if silent_s > stall_s:

@@ -36,10 +36,6 @@ class DelayedCollate:
 
     It can be pickled wherever the function itself can. Waiting for a core doesn't count, so that
     each batch costs so much more whatever else the machine does.
-
-    Args:
-        collate: The loader's own.
-        delay_s: CPU time that each batch takes longer.
     """
 
     def __init__(self, collate: Any, delay_s: float) -> None:

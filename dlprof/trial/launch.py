@@ -105,12 +105,7 @@ _QUIT_S = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Handle:
-    """A trial that is running; its first message has its process id.
-
-    Attributes:
-        channel: To talk to it.
-        source: The name under which its messages come into the inbox.
-    """
+    """A trial that is running: how to talk to it, and whose its messages are in the inbox."""
 
     channel: Channel
     source: str
@@ -260,12 +255,7 @@ class ForkLauncher(Launcher):
 
 
 class FreshLauncher(Launcher):
-    """Starts each trial as a new interpreter, where processes can't be forked safely.
-
-    Args:
-        inbox: Where events go.
-        directory: For logs; the caller removes it.
-    """
+    """Starts each trial as a new interpreter, where processes can't be forked safely."""
 
     def __init__(self, inbox: Inbox, directory: Path) -> None:
         self._inbox = inbox

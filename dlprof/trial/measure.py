@@ -120,13 +120,7 @@ class EmptyLoaderError(Exception):
 
 
 class WrongDataError(Exception):
-    """The loader gave other data than it should, without an error.
-
-    Args:
-        kind: What is wrong with it.
-        message: The same in a sentence.
-        hint: What to change, in a sentence.
-    """
+    """The loader gave other data than it should, without an error."""
 
     def __init__(
         self, kind: Literal["duplicated", "truncated"], message: str, *, hint: str
@@ -292,8 +286,7 @@ class Loop:
     def run(self, until_s: float) -> bool:
         """Take and consume batches until one comes at ``until_s`` or later; at least one.
 
-        Returns:
-            False if the epoch ended before that.
+        False if the epoch ended before that.
         """
         log, clock, consume = self.logs[-1], self._clock, self._consume
         write, advance = log.yields_s.append, self._iterator.__next__
@@ -429,17 +422,8 @@ def _settle(
     """Measure windows until the loader is steady: one in which it still got faster was warm-up.
 
     Where several ranks load, all of them measure another window if one of them has to, and those
-    that are done load on until the last one is.
-
-    Args:
-        loop: Past its warm-up.
-        plan: What and how long.
-        gate: Ends epochs.
-        ranks: Those that load at once.
-        start: Marks the beginning of a window; returns what marks its end.
-
-    Returns:
-        What was waited for in the window that counts.
+    that are done load on until the last one is. ``start`` marks the beginning of a window and
+    returns what marks its end. Returns what was waited for in the window that counts.
     """
     for left in range(round(_PATIENCE), -1, -1):
         end = start()

@@ -77,10 +77,6 @@ class Glances:
     """What the first threads of a trial's main process and of its workers do, counted.
 
     Only that shows whether a thread that is blocked waits for the GIL.
-
-    Args:
-        pid: The main process.
-        root: Where ``/proc`` is found.
     """
 
     def __init__(self, pid: int, root: Path = Path("/")) -> None:
@@ -124,10 +120,6 @@ class Glances:
 
 class EachRank:
     """What one of several ranks uses in the window, by which a slow one shows why.
-
-    Args:
-        pid: Its first process.
-        root: Where ``/proc`` and ``/sys`` are found.
 
     Attributes:
         cpus: Which it may use; none where that is not known.

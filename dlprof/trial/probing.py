@@ -133,11 +133,7 @@ def _loaders_started() -> Iterator[list[Any]]:
 
 
 def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
-    """Try whether workers of a configuration can be started at all.
-
-    Returns:
-        ``failure``, or ``None`` for it.
-    """
+    """Whether workers of a configuration can be started at all: ``failure``, or ``None`` for it."""
     from dlprof.targets.loader import make_loader  # noqa: PLC0415
     from dlprof.targets.parts import core_of  # noqa: PLC0415
 
@@ -152,8 +148,7 @@ def _samples_per_batch(
 ) -> tuple[float | None, str]:
     """Samples of the second batch, from the indices handed out or else from the batch itself.
 
-    Returns:
-        By what they were counted as well, in a sentence, where nobody but the batch says.
+    With it comes by what they were counted, in a sentence, where nobody but the batch says.
     """
     from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
 
@@ -368,8 +363,7 @@ _NUMBERS: Any = [0]
 def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     """What the dataset weighs, and how one worker starts by the methods that are asked for.
 
-    Returns:
-        ``weight``, a ``DatasetWeight`` as plain values.
+    In ``weight`` is a ``DatasetWeight`` as plain values.
     """
     from dlprof.targets.weighing import weigh  # noqa: PLC0415 - loads torch
 

@@ -248,14 +248,7 @@ class TrialRunner:
         """Measure one configuration once, and hear what it reports beside; see ``Supervisor.run``.
 
         A trial during which the process that starts the trials dies is tried once more, in what is
-        left of its time.
-
-        Args:
-            request: What to measure.
-            trial_id: Of the record.
-            repetition: Of the record.
-            wall_s: A tighter wall limit for this trial.
-            ranks: How many ranks load; all for ``None``.
+        left of its time. ``wall_s`` is a tighter limit for this trial; all ranks load, or so many.
 
         Raises:
             NothingMeasuredError: Another node was lost before, and doesn't come back.
@@ -331,9 +324,7 @@ class TrialRunner:
     def _persist(self, attempt: Callable[[float], _Outcome], limit_s: float) -> _Outcome:
         """Try once more, from a new process, if the one that starts the trials dies.
 
-        Args:
-            attempt: Called with the seconds that are left.
-            limit_s: For both attempts together.
+        An attempt is called with the seconds that are left; both together have ``limit_s``.
 
         Raises:
             DlprofError: It died again, or there was no time for another attempt, or the target

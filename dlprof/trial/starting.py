@@ -118,10 +118,7 @@ def _work(
 def marking_context(method: str, modules: tuple[str, ...], answer: Connection) -> Any:
     """A multiprocessing context whose processes are marked on their way.
 
-    Args:
-        method: The start method.
-        modules: What a worker imports for the loader.
-        answer: Where the worker's moments go.
+    A worker imports modules for the loader, and sends its moments to ``answer``.
     """
     base: Any = multiprocessing.get_context(method)
     context = copy.copy(base)

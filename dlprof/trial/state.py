@@ -252,15 +252,7 @@ _USED = ("own_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction", "read_by
 
 
 def of_one(trial: Trial, state: TrialState, rank: int, place: int, here: int) -> Trial:
-    """The record of one of several ranks.
-
-    Args:
-        trial: With the usage of all ranks of this node.
-        state: What is known of it.
-        rank: Its number.
-        place: Its place among the ranks of this node.
-        here: How many those are.
-    """
+    """The record of one of several ranks, the one at ``place`` of those ``here``, on this node."""
     result = state.result or {}
     alone = {name: getattr(trial.usage, name) for name in _USED}  # on its node
     used = (state.usage or {}).get("ranks") or [alone] * here

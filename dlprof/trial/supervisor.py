@@ -43,11 +43,7 @@ from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
 
 
 class ObserverProcess:
-    """Passes orders to an observer process, starting it again if it has died.
-
-    Args:
-        inbox: Where its answers go, under ``source``.
-    """
+    """Passes orders to an observer process, starting it again if it has died."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -61,13 +57,9 @@ class ObserverProcess:
         return f"observer-{self._starts}"
 
     def watch(self, pid: int, *beside: int, memory_bytes: int | None, reserve_bytes: int) -> None:
-        """Observe the process tree under ``pid`` from now on.
+        """Observe the process trees under ``pid`` and those beside it, as one, from now on.
 
-        Args:
-            pid: The trial's first process.
-            beside: Those of its other ranks, observed with it as one.
-            memory_bytes: Most memory of its own before a ``memory`` message comes.
-            reserve_bytes: Memory to be left to others before one comes.
+        A ``memory`` message comes once they hold more than the one or leave less than the other.
         """
         if self._silent or self._process is None or self._process.has_ended():
             self.close()
@@ -253,9 +245,7 @@ class Supervisor:
 
         The trial may have been stopped with it, so that its clock ran on without it; and what the
         machine did in its window was not asked for in time. With other nodes it is run once.
-
-        Returns:
-            All its ranks, and the one that it failed for.
+        Returns all its ranks, and the one that it failed for.
         """
         # At a trial in which this process was not stopped.
         for _ in range(1 if self._nodes.links else 3):

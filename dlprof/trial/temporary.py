@@ -48,9 +48,6 @@ class RememberedNames:
     When torch has lost a worker, it makes ten temporary files to see whether it could, and raises
     that worker's death whenever it hears of it: in the midst of making or of removing one, which
     then stays, and no exception need report it.
-
-    Args:
-        names: Where the names come from.
     """
 
     def __init__(self, names: Iterator[str]) -> None:
@@ -72,9 +69,6 @@ class RememberedNames:
         """Remove the files of these names that nothing was ever written to; returns the names.
 
         What torch makes stays empty, and has tempfile's own prefix.
-
-        Args:
-            folder: The directory for temporary files.
         """
         removed = []
         for name in self.given:
@@ -154,10 +148,6 @@ class SharedMemoryWatch:
     A file goes only if it appeared during the trial, has a name that torch or multiprocessing
     gives, belongs to this user, and no process has it mapped or open any more; nor does the process
     live that its name says (a batch that is under way by ``file_system`` is open nowhere).
-
-    Args:
-        folder: Where shared memory is.
-        proc: Where the processes are.
     """
 
     def __init__(self, folder: Path = _SHARED_MEMORY, proc: Path = Path("/proc")) -> None:
