@@ -122,8 +122,12 @@ class Launcher:
     source = LAUNCHER
     """The name under which its own events come into the inbox."""
 
-    def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
-        """Build the target once, to describe it and, where possible, to fork trials from.
+    def build(self, request: BuildRequest) -> None:
+        """Begin to build the target, to describe it and, where possible, to fork trials from."""
+        raise NotImplementedError
+
+    def built(self, patience_s: float = math.inf) -> Built:
+        """What was built.
 
         Raises:
             BuilderDiedError: The process died of it; another attempt may do better.
@@ -198,18 +202,13 @@ class ForkLauncher(Launcher):
             with contextlib.suppress(OSError):  # it has died, which the inbox reports
                 os.sched_setaffinity(self._process.pid, local_rank.cpus)
 
-    def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
-        """Build the target in the fork server."""
-        self.begin_building(request)
-        return self.built(patience_s)
-
-    def begin_building(self, request: BuildRequest) -> None:
-        """Order it, so that several do it at once; ``built`` waits for it."""
+    def build(self, request: BuildRequest) -> None:
+        """Order it of the fork server, so that several do it at once."""
         self._process.order("build", request=dataclasses.asdict(request))
         self._stuck = True
 
-    def built(self, patience_s: float) -> Built:
-        """What was built; raises as ``build`` does."""
+    def built(self, patience_s: float = math.inf) -> Built:
+        """What the fork server has built."""
         built = _built_by(self._process, patience_s)
         self._stuck = False
         return built
@@ -264,9 +263,12 @@ class FreshLauncher(Launcher):
         self._process: ModuleProcess | None = None
         self._count = 0
 
-    def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
-        """Build the target in a process of its own, to describe it."""
+    def build(self, request: BuildRequest) -> None:
+        """Know what each trial is to build."""
         self._request = request
+
+    def built(self, patience_s: float = math.inf) -> Built:
+        """Build the target in a process of its own, to describe it."""
         with open_log(self._directory / "build.log") as log:
             process = self._start(Inbox(), LAUNCHER, log)
             ended_by_itself_s = 0.0

@@ -139,23 +139,19 @@ class TrialRunner:
 
     def _build(self, patience_s: float) -> Built:
         """Build the target in each rank's own process, all at once; returns the first one's."""
-        first, others = self._launchers[0], self._others()
-        numbers = self._numbers[1:]
-        for rank, other in zip(numbers, others, strict=True):
-            other.begin_building(self._asked(rank))
+        for rank, launcher in zip(self._numbers, self._launchers, strict=True):
+            launcher.build(self._asked(rank))
         ends_s = self._clock() + patience_s
-        built = first.build(self._asked(self._numbers[0]), patience_s)
-        for rank, other in zip(numbers, others, strict=True):
-            theirs = other.built(max(0.0, ends_s - self._clock()))
-            built = dataclasses.replace(
-                built,
-                target=_alike(built.target, theirs.target, rank),
-                fork_hazard=built.fork_hazard or theirs.fork_hazard,
+        first, *others = [
+            launcher.built(max(0.0, ends_s - self._clock())) for launcher in self._launchers
+        ]
+        for rank, theirs in zip(self._numbers[1:], others, strict=True):
+            first = dataclasses.replace(
+                first,
+                target=_alike(first.target, theirs.target, rank),
+                fork_hazard=first.fork_hazard or theirs.fork_hazard,
             )
-        return built
-
-    def _others(self) -> list[ForkLauncher]:
-        return [each for each in self._launchers[1:] if isinstance(each, ForkLauncher)]
+        return first
 
     def _asked(self, rank: int) -> BuildRequest:
         return dataclasses.replace(self._request, rank=rank, ranks=self.ranks)

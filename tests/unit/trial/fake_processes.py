@@ -6,8 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import IO, Any
 
-from dlprof.trial.launch import LAUNCHER, Built, Handle, Launcher
-from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
+from dlprof.trial.launch import LAUNCHER, Handle, Launcher
+from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.runtime import Inbox, Received
 from dlprof.trial.supervisor import ObserverProcess
 
@@ -109,9 +109,6 @@ class FakeLauncher(Launcher):
         self.launches = 0
         self.printed = b"what the user's code printed\n"
 
-    def build(self, request: BuildRequest, patience_s: float = 0.0) -> Built:
-        raise AssertionError("not asked for in these tests")
-
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         self.launches += 1
         log.write(self.printed)
@@ -130,9 +127,6 @@ class FakeLauncher(Launcher):
 
     def look(self) -> None:
         self.looks += 1
-
-    def close(self) -> None:
-        raise AssertionError("not asked for in these tests")
 
 
 class FakeWatcher(ObserverProcess):
