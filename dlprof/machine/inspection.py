@@ -106,14 +106,14 @@ def _physical_cores(root: Path) -> int | None:
     return len(groups) or (portable.physical_core_count() if root == _HERE else None)
 
 
-def open_files_limit() -> int | None:
-    """The soft limit of file descriptors; ``None`` for no limit, and on Windows."""
+def open_files_limit(*, hard: bool = False) -> int | None:
+    """The limit of file descriptors, by default the soft one; ``None`` for none, and on Windows."""
     try:
         resource = importlib.import_module("resource")
     except ImportError:
         return None
-    soft: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
+    limit: int = resource.getrlimit(resource.RLIMIT_NOFILE)[hard]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _read_line(path: Path) -> str:

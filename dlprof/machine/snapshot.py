@@ -18,7 +18,6 @@ from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_n
 from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.memory import available_memory, read_shared_memory
 from dlprof.machine.procfs import (
-    CpuTicks,
     parse_allowed_cpus,
     parse_cpu_ticks,
     parse_runnable,
@@ -171,7 +170,7 @@ class Sampler:
         status = read_text(self._root / "proc" / str(self._pid) / "status") or ""
         mask = parse_allowed_cpus(status)
         allowed = [ticks[cpu] for cpu in mask if cpu in ticks] if mask else list(ticks.values())
-        if not any(_total(cpu) for cpu in allowed):
+        if not any(cpu.busy + cpu.idle + cpu.stolen for cpu in allowed):
             return None, None, len(allowed) or None
         tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         idle, stolen = (sum(cpu.idle for cpu in allowed), sum(cpu.stolen for cpu in allowed))
@@ -215,10 +214,6 @@ def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
         "cache_hit_fraction": (tree.read_bytes, no_io),
     }
     return {name: reason for name, (figure, reason) in reasons.items() if figure is None}
-
-
-def _total(cpu: CpuTicks) -> int:
-    return cpu.busy + cpu.idle + cpu.stolen
 
 
 def usage_between(

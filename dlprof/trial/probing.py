@@ -134,12 +134,7 @@ def _loaders_started() -> Iterator[list[Any]]:
 
 def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     """Whether workers of a configuration can be started at all: ``failure``, or ``None`` for it."""
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415
-    from dlprof.targets.parts import core_of  # noqa: PLC0415
-
-    config = request.config
-    guard = guard_of(config, built.target.own_config)
-    failure = try_start(core_of(make_loader(built, config, in_worker=guard)), config)
+    failure = try_start(_loader(built, request.config), request.config)
     return {"failure": None if failure is None else dataclasses.asdict(failure)}
 
 
