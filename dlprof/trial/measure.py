@@ -10,9 +10,10 @@ import array
 import dataclasses
 import itertools
 import math
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from dlprof.internals import passed_batches, shut_down, workers_of
 from dlprof.records import CUT_SHORT_SIGN, WHOLE_EPOCHS, Config
@@ -485,14 +486,6 @@ def _check_whole(loop: Loop, gate: Gate) -> None:
         raise ended_early(came, gate.batches)
 
 
-_N = TypeVar("_N", int, float)
-
-
-def _middle(values: Sequence[_N]) -> _N | None:
-    """The lower median; ``None`` of nothing."""
-    return sorted(values)[(len(values) - 1) // 2] if values else None
-
-
 def fill_s(rate: float, config: Config) -> float:
     """Seconds to wait for the queues to fill once nothing is consumed any more."""
     if config.num_workers == 0 or rate <= 0:
@@ -559,14 +552,15 @@ def measure(
     warned, transient_s = _transient(loop, plan, rate)
     if ranks is not None:
         warned = ()  # the warm-up lasts as long as that of the slowest rank
+    wholes = [count for log in loop.logs if (count := log.all_samples) is not None]
     return WindowFigures(
         startup_s=startup_s,
         rate=rate,
-        epoch_samples=_middle([e for log in loop.logs if (e := log.all_samples) is not None]),
+        epoch_samples=statistics.median_low(wholes) if wholes else None,
         fed_workers=loop.fed_workers,
         transient_s=transient_s,
         wait_fraction=wait_fraction,
-        epoch_turnover_s=_middle(loop.turnovers_s),
+        epoch_turnover_s=statistics.median_low(loop.turnovers_s) if loop.turnovers_s else None,
         warnings=(*warnings, *warned),
         barrier_fraction=at_barrier[0] if at_barrier else None,
     )

@@ -155,19 +155,20 @@ class SharedMemoryWatch:
         self._proc = proc
         self._before = set(self._names())
 
-    def left(self) -> set[str]:
-        """The names of what was left."""
-        new = [name for name in self._names() if name not in self._before]
-        in_use = self._in_use() if new else set()
-        return {name for name in new if self._is_left(name, in_use)}
-
     def clear(self) -> list[str]:
         """Remove what was left; returns its names."""
+        new = [name for name in self._names() if name not in self._before]
+        in_use = self._in_use() if new else set()
         removed = []
-        for name in self.left():
+        for name in new:
+            path, named = self._folder / name, _OF_PROCESS.match(name)
+            maker_lives = named is not None and (self._proc / named[1]).exists()
             with contextlib.suppress(OSError):
-                (self._folder / name).unlink()
-                removed.append(name)
+                status = path.stat()
+                held = maker_lives or (status.st_dev, status.st_ino) in in_use
+                if status.st_uid == os.getuid() and not held:
+                    path.unlink()
+                    removed.append(name)
         return removed
 
     def _names(self) -> Iterator[str]:
@@ -175,17 +176,6 @@ class SharedMemoryWatch:
             for entry in os.scandir(self._folder):
                 if entry.name.startswith(_OURS):
                     yield entry.name
-
-    def _is_left(self, name: str, in_use: set[_File]) -> bool:
-        """Whether a file is this user's and nobody's any more."""
-        try:
-            status = (self._folder / name).stat()
-        except OSError:
-            return False
-        file = (status.st_dev, status.st_ino)
-        named = _OF_PROCESS.match(name)
-        maker_lives = named is not None and (self._proc / named[1]).exists()
-        return status.st_uid == os.getuid() and file not in in_use and not maker_lives
 
     def _in_use(self) -> set[_File]:
         """Files that any process still has mapped or open.
