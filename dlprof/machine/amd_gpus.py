@@ -55,9 +55,7 @@ class AmdCard(Card):
         width = self._number(reasons, "pcie_width", *link, "max_pcie_width")
         generation = self._number(reasons, "pcie_generation", *link, "pcie_interface_version")
         return GpuInfo(
-            index=self.index,
-            name=self.name,
-            uuid=self.uuid,
+            **self.known,
             memory_bytes=self._vram(reasons, "memory_bytes", "vram_total"),
             pcie_generation=None if generation is None else int(generation),
             pcie_width=None if width is None else int(width),
@@ -80,9 +78,7 @@ class AmdCard(Card):
         answer = self.ask(reasons, "sm_clock_hz", "amdsmi_get_clock_info", kind)
         clock = _at(reasons, "sm_clock_hz", answer, "clk")
         return GpuUsage(
-            index=self.index,
-            name=self.name,
-            uuid=self.uuid,
+            **self.known,
             kernel_active_fraction=busy,
             memory_used_bytes=used,
             pcie_width=None if width is None else int(width),
@@ -98,9 +94,7 @@ class AmdCard(Card):
         busy, used = self._activity(reasons)
         processes = self.ask(reasons, "processes", "amdsmi_get_gpu_process_list")
         return GpuNeighbours(
-            index=self.index,
-            name=self.name,
-            uuid=self.uuid,
+            **self.known,
             processes=None if processes is None else len(processes),
             memory_used_bytes=used,
             kernel_active_fraction=busy,

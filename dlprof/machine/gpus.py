@@ -113,7 +113,8 @@ class Card:
 
     def __init__(self, driver: Driver, index: int, handle: Any, name: str, uuid: str) -> None:
         self._driver, self._handle = driver, handle
-        self.index, self.name, self.uuid = index, name or f"GPU {index}", uuid
+        self.index = index
+        self.known: dict[str, Any] = {"index": index, "name": name or f"GPU {index}", "uuid": uuid}
 
     def ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:
         """The answer of one function about this card, or ``None`` and the reason."""

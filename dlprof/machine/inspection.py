@@ -79,7 +79,7 @@ def inspect_machine(
         ),
         unavailable=no_gpus,
     )
-    missing = {name: why for name, why in _REASONS.items() if getattr(machine, name) is None}
+    missing = {name: why for name, why in REASONS.items() if getattr(machine, name) is None}
     return dataclasses.replace(machine, unavailable={**machine.unavailable, **missing})
 
 
@@ -120,18 +120,19 @@ def _read_line(path: Path) -> str:
     return (read_text(path) or "").strip()
 
 
-# Fields without a reason here are None because there is none: a quota, a limit.
-_REASONS = {
+REASONS = {
     "physical_cores": "the system doesn't report which CPUs share a core",
-    "memory_bytes": "the system doesn't report it (no such line in /proc/meminfo)",
-    "memory_available_bytes": "the system doesn't report it (no such line in /proc/meminfo)",
-    "swap_used_bytes": "the system doesn't report it (no such line in /proc/meminfo)",
+    **dict.fromkeys(
+        ("memory_bytes", "memory_available_bytes", "swap_used_bytes"),
+        "the system doesn't report it (no such line in /proc/meminfo)",
+    ),
     "shm_bytes": "there is no /dev/shm here",
     "shm_available_bytes": "there is no /dev/shm here",
     "open_files_limit": "the system sets none or doesn't report it",
     "numa_nodes": "the system doesn't report it (no /sys/devices/system/node)",
     "core_speed": "each trial has that of its own window (usage.core_speed)",
 }
+"""Why fields of a machine are missing; others are ``None`` because there is no such limit."""
 
 
 def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:

@@ -174,16 +174,10 @@ _LEAST_CORES = 0.01
 
 _NO_STAT = "the system doesn't report it (no /proc/stat)"
 _FIELDS = {
-    "busy_cores": _NO_STAT,
-    "idle_cores": _NO_STAT,
-    "free_cores": _NO_STAT,
-    "stolen_cores": _NO_STAT,
-    "unseen_cores": _NO_STAT,
-    "runnable": _NO_STAT,
+    **dict.fromkeys(("busy_cores", "idle_cores", "free_cores", "stolen_cores"), _NO_STAT),
+    **dict.fromkeys(("unseen_cores", "runnable"), _NO_STAT),
     "load_1m": "the system doesn't report it (no /proc/loadavg)",
-    "cpu_pressure_fraction": NO_PSI,
-    "io_pressure_fraction": NO_PSI,
-    "memory_pressure_fraction": NO_PSI,
+    **{f"{name}_pressure_fraction": NO_PSI for name in ("cpu", "io", "memory")},
 }
 
 

@@ -103,9 +103,7 @@ class GpuCard(Card):
         pci = self.ask(reasons, "numa_node", "nvmlDeviceGetPciInfo")
         generation, width = "nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth"
         return GpuInfo(
-            index=self.index,
-            name=self.name,
-            uuid=self.uuid,
+            **self.known,
             memory_bytes=None if memory is None else int(memory.total),
             pcie_generation=self.ask(reasons, "pcie_generation", generation),
             pcie_width=self.ask(reasons, "pcie_width", width),
@@ -146,9 +144,7 @@ class GpuCard(Card):
         bits = self._driver.ask_first(reasons, "throttled_fraction", _EVENT_REASONS, self._handle)
         held = [words for bit, words in _THROTTLES.items() if int(bits or 0) & bit]
         return GpuUsage(
-            index=self.index,
-            name=self.name,
-            uuid=self.uuid,
+            **self.known,
             kernel_active_fraction=busy,
             memory_used_bytes=used,
             pcie_rx_bytes_per_s=received,
@@ -191,9 +187,7 @@ class GpuCard(Card):
         elif None in held:
             reasons["process_memory_bytes"] = "the driver doesn't report what each process holds"
         return GpuNeighbours(
-            index=self.index,
-            name=self.name,
-            uuid=self.uuid,
+            **self.known,
             processes=None if held is None else len(held),
             process_memory_bytes=None if held is None or None in held else sum(held),
             memory_used_bytes=used,

@@ -20,21 +20,19 @@ _T = TypeVar("_T")
 
 def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
     """Whoever knows this machine's GPUs: NVML, else amdsmi; may hang, as every call may."""
-    nvidia = GpuReader()
-    if nvidia.list_gpus(root):
-        return nvidia
-    amd = AmdReader()
-    if amd.list_gpus(root):
-        nvidia.close()
-        return amd
-    amd.close()
+    reasons = []
+    for vendor in (GpuReader, AmdReader):
+        gpus = vendor()
+        if gpus.list_gpus(root):
+            return gpus
+        gpus.close()
+        reasons.append(gpus.unavailable)
+    nvidia, amd = reasons
     if (root / "sys/class/kfd").exists():  # ROCm's driver is loaded: NVIDIA's is not what lacks
-        nvidia.close()
-        return Gpus(amd.unavailable)
+        return Gpus(amd)
     if platform == "darwin":
-        nvidia.close()
         return Gpus({"gpus": "Apple's GPUs report to their user's processes only"})
-    return nvidia
+    return Gpus(nvidia)
 
 
 class PatientGpus(Gpus):

@@ -15,7 +15,7 @@ from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.files import replace_file
-from dlprof.machine.inspection import fingerprint
+from dlprof.machine.inspection import REASONS, fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
 from dlprof.tomlfile import TABLE, Rule, check_table, number_rule, read_text, read_toml, whole_rule
 from dlprof.units import quoted
@@ -157,24 +157,10 @@ class MachineProfile:
                 gpus=cards,
             ),
         )
-        missing = (name for name in _OPTIONAL if getattr(machine, name) is None)
+        missing = (name for name in REASONS if getattr(machine, name) is None)
         return dataclasses.replace(
             machine, unavailable=dict.fromkeys(missing, "the machine profile doesn't say")
         )
-
-
-# Fields of a machine that a profile may leave open.
-_OPTIONAL = (
-    "physical_cores",
-    "memory_bytes",
-    "memory_available_bytes",
-    "swap_used_bytes",
-    "shm_bytes",
-    "shm_available_bytes",
-    "open_files_limit",
-    "numa_nodes",
-    "core_speed",
-)
 
 
 def known_profiles() -> Iterator[MachineProfile]:

@@ -223,25 +223,14 @@ def _steady(epochs: Sequence[Epoch], config: Config) -> Throughput | None:
 
 def _over_epochs(epochs: Sequence[Epoch]) -> Throughput | None:
     """The rate from the beginning of one epoch to that of the next."""
+    ends_s = [after.began_s for after in epochs[1:]] or [epochs[0].yields_s[-1]]
     spans = [
         Stretch(
-            seconds=after.began_s - epoch.began_s,
-            batches=len(epoch.yields_s),
-            samples=sum(epoch.samples),
+            seconds=end_s - epoch.began_s, batches=len(epoch.yields_s), samples=sum(epoch.samples)
         )
-        for epoch, after in itertools.pairwise(epochs)
+        for epoch, end_s in zip(epochs, ends_s, strict=False)
     ]
-    if len(spans) > 1:
-        spans = spans[1:]  # the first epoch also pays for what is paid once a training
-    if not spans:
-        first = epochs[0]
-        spans = [
-            Stretch(
-                seconds=first.yields_s[-1] - first.began_s,
-                batches=len(first.yields_s),
-                samples=sum(first.samples),
-            )
-        ]
+    spans = spans[1:] or spans  # the first epoch also pays for what is paid once a training
     counted = all(epoch.counted for epoch in epochs)
     return _throughput(spans, Stretch.joined(spans), counted=counted, whole_epochs=True)
 
