@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dlprof.machine.gpus import Card, Driver, GpuNeighbours, Gpus
+from dlprof.machine.gpus import Driver, Gpu, GpuNeighbours, Gpus
 from dlprof.records import GpuInfo, GpuUsage
 
 _MISSING = "amdsmi doesn't report it"
@@ -36,7 +36,7 @@ class AmdReader(Gpus):
     def __init__(self, amdsmi: Any = None) -> None:
         super().__init__({}, AmdSmi(amdsmi))
 
-    def _find(self, driver: Driver) -> Iterable[Card]:
+    def _find(self, driver: Driver) -> Iterable[Gpu]:
         handles = driver.ask(self.unavailable, "gpus", "amdsmi_get_processor_handles") or ()
         for index, handle in enumerate(handles):
             answer = driver.ask({}, "name", "amdsmi_get_gpu_asic_info", handle)
@@ -45,7 +45,7 @@ class AmdReader(Gpus):
             yield AmdCard(driver, index, handle, str(name or ""), str(uuid or ""))
 
 
-class AmdCard(Card):
+class AmdCard(Gpu):
     """One of AMD's cards. ``pcie`` changes nothing, the link's bytes aren't reported."""
 
     def describe(self, root: Path, reasons: dict[str, str]) -> GpuInfo:

@@ -105,7 +105,7 @@ class Driver:
         return getattr(self._bindings, name, None)
 
 
-class Card:
+class Gpu:
     """One GPU. What its driver doesn't report is ``None``, with a reason."""
 
     probes = False
@@ -150,7 +150,7 @@ class Gpus:
     def __init__(self, unavailable: Mapping[str, str], driver: Driver | None = None) -> None:
         self.unavailable = dict(unavailable)
         self._driver = driver
-        self._cards: tuple[Card, ...] = ()
+        self._cards: tuple[Gpu, ...] = ()
         self._turn = 0
         if driver is None:
             return
@@ -161,7 +161,7 @@ class Gpus:
         if not self._cards:
             self.unavailable.setdefault("gpus", why)
 
-    def _find(self, driver: Driver) -> Iterable[Card]:  # noqa: ARG002
+    def _find(self, driver: Driver) -> Iterable[Gpu]:  # noqa: ARG002
         """Its cards."""
         return ()
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from dlprof.machine.files import read_int
 from dlprof.machine.gpus import (
-    Card,
     Driver,
+    Gpu,
     GpuNeighbours,
     Gpus,
     SilentDriverError,
@@ -34,7 +34,7 @@ class GpuReader(Gpus):
         self._environ = os.environ if environ is None else environ
         super().__init__({}, Nvml(nvml))
 
-    def _find(self, driver: Driver) -> Iterable[Card]:
+    def _find(self, driver: Driver) -> Iterable[Gpu]:
         reasons = self.unavailable
         for index in range(driver.ask(reasons, "gpus", "nvmlDeviceGetCount") or 0):
             key = f"gpus[{index}]"
@@ -84,7 +84,7 @@ _RUNNING_PROCESSES = (
 )
 
 
-class GpuCard(Card):
+class GpuCard(Gpu):
     """One card."""
 
     def __init__(self, driver: Driver, index: int, handle: Any, name: str, uuid: str) -> None:
