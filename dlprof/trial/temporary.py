@@ -155,20 +155,27 @@ class SharedMemoryWatch:
         self._proc = proc
         self._before = set(self._names())
 
-    def clear(self) -> list[str]:
-        """Remove what was left; returns its names."""
+    def left(self) -> set[str]:
+        """The names of what was left."""
         new = [name for name in self._names() if name not in self._before]
-        in_use = self._in_use() if new else set()
-        removed = []
+        in_use, found = self._in_use() if new else set(), set()
         for name in new:
-            path, named = self._folder / name, _OF_PROCESS.match(name)
+            named = _OF_PROCESS.match(name)
             maker_lives = named is not None and (self._proc / named[1]).exists()
             with contextlib.suppress(OSError):
-                status = path.stat()
+                status = (self._folder / name).stat()
                 held = maker_lives or (status.st_dev, status.st_ino) in in_use
                 if status.st_uid == os.getuid() and not held:
-                    path.unlink()
-                    removed.append(name)
+                    found.add(name)
+        return found
+
+    def clear(self) -> list[str]:
+        """Remove what was left; returns its names."""
+        removed = []
+        for name in self.left():
+            with contextlib.suppress(OSError):
+                (self._folder / name).unlink()
+                removed.append(name)
         return removed
 
     def _names(self) -> Iterator[str]:
