@@ -6,6 +6,7 @@ differently is ``None`` with a reason, like everything that it doesn't report (i
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ _ONLY_NVML = (
 class AmdSmi(Driver):
     """ROCm's library."""
 
-    library = module = "amdsmi"
+    library = "amdsmi"
     missing = "amdsmi is not installed, or finds no ROCm"
     begin, end = "amdsmi_init", "amdsmi_shut_down"
     # Its own, and what its wrapper of the C library lets through.
     faults = ("AmdSmiException", OSError, AttributeError, KeyError, TypeError, ValueError)
+
+    def load(self) -> Any:
+        """The bindings."""
+        return importlib.import_module("amdsmi")
 
 
 class AmdReader(Gpus):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +46,7 @@ class Driver:
         bindings: Stand in for the vendor's module; that itself for ``None``.
     """
 
-    library = module = begin = end = ""  # its name, its bindings, what starts it and shuts it down
+    library = begin = end = ""  # its name, what starts it and what shuts it down
     missing = ""  # why there is nothing to ask without the bindings
     faults: tuple[type[Exception] | str, ...] = ()  # their own by name
 
@@ -55,6 +54,10 @@ class Driver:
         self._bindings = bindings
         self._faults: tuple[type[Exception], ...] = ()
         self._open = False
+
+    def load(self) -> Any:
+        """The bindings."""
+        raise ImportError
 
     def explain(self, fault: Exception) -> str:
         """What a fault of the bindings means, in a few words."""
@@ -64,7 +67,7 @@ class Driver:
         """Load the library and start it; why that can't be, where it can't."""
         if self._bindings is None:
             try:
-                self._bindings = importlib.import_module(self.module)
+                self._bindings = self.load()
             except (ImportError, OSError, KeyError):  # amdsmi looks for ROCm as it is loaded
                 return self.missing
         named = (self.constant(each) if isinstance(each, str) else each for each in self.faults)

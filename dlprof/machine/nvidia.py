@@ -7,6 +7,7 @@ host, so that processes are only counted, never joined with one's own.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -331,10 +332,14 @@ _EXPLANATIONS = {
 class Nvml(Driver):
     """NVIDIA's management library."""
 
-    library, module, missing = "NVML", "pynvml", "nvidia-ml-py is not installed"
+    library, missing = "NVML", "nvidia-ml-py is not installed"
     begin, end = "nvmlInit", "nvmlShutdown"
     # A mismatch of library and driver is an exception of its own, outside NVMLError.
     faults = ("NVMLError", "NVMLLibraryMismatchError", OSError, AttributeError)
+
+    def load(self) -> Any:
+        """The bindings."""
+        return importlib.import_module("pynvml")
 
     def explain(self, fault: Exception) -> str:
         """What a fault of the bindings means, in a few words."""
