@@ -176,20 +176,20 @@ class _Window:
         return tuple(self._finished(usage, len(cards), silence) for usage in found)
 
     def _finished(self, usage: GpuUsage, cards: int, silence: str) -> GpuUsage:
-        before, after = _of(self._before, usage), _of(self._after, usage)
+        nobody = GpuNeighbours(index=usage.index, name=usage.name)
+        before, after = (
+            next((card for card in crowd if card.index == usage.index), nobody)
+            for crowd in (self._before, self._after)
+        )
         length_s = (self._ended_s or self._clock()) - (self._began_s or self._clock())
         full = dataclasses.replace(
             usage,
-            other_processes=None if before is None else before.processes,
-            other_memory_bytes=None if before is None else before.process_memory_bytes,
-            processes=None if after is None else after.processes,
+            other_processes=before.processes,
+            other_memory_bytes=before.process_memory_bytes,
+            processes=after.processes,
             sampler_cpu_cores=self._cpu_s / cards / length_s if length_s > 0 else None,
         )
         return dataclasses.replace(full, unavailable=_reasons(full, before, after, silence))
-
-
-def _of(crowd: Sequence[GpuNeighbours], usage: GpuUsage) -> GpuNeighbours | None:
-    return next((card for card in crowd if card.index == usage.index), None)
 
 
 _FIELDS = tuple(
@@ -200,18 +200,16 @@ _FIELDS = tuple(
 
 
 def _reasons(
-    usage: GpuUsage, before: GpuNeighbours | None, after: GpuNeighbours | None, silence: str
+    usage: GpuUsage, before: GpuNeighbours, after: GpuNeighbours, silence: str
 ) -> dict[str, str]:
     """Why figures are missing, and what is wrong with those that are not."""
     known = {
         name: _TOO_SHORT if why == "not asked for" else why
         for name, why in usage.unavailable.items()
     }
-    if before is not None:
-        known["other_processes"] = before.unavailable.get("processes", "")
-        known["other_memory_bytes"] = before.unavailable.get("process_memory_bytes", "")
-    if after is not None:
-        known["processes"] = after.unavailable.get("processes", "")
+    known["other_processes"] = before.unavailable.get("processes", "")
+    known["other_memory_bytes"] = before.unavailable.get("process_memory_bytes", "")
+    known["processes"] = after.unavailable.get("processes", "")
     missing = [name for name in _FIELDS if getattr(usage, name) is None]
     reasons = {name: known.get(name) or silence or _NOT_READY for name in missing}
     notes = {"samples": silence or known.get("samples", "")}

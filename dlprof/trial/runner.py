@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -342,34 +342,30 @@ class TrialRunner:
         if not self._fallen:
             return
         self._clear()
-        made = self._launchers = self._made(forking=True)
+        self._launchers = self._made()
         if self.fork_safe:
             self._build(patience_s)
         else:
-            self._preload(made)
+            self._preload()
         self._fallen = False
 
     def _build_in_each_trial(self, reason: str) -> None:
         self.fork_safe = False
         self.notes = (*self.notes, _REBUILT.format(reason=reason))
         self._clear()
-        made = self._launchers = self._made(forking=True)
-        self._preload(made)
+        self._launchers = self._made()
+        self._preload()
 
-    def _preload(self, launchers: Sequence[Launcher]) -> None:
-        for rank, launcher in zip(self._numbers, launchers, strict=True):
+    def _preload(self) -> None:
+        for rank, launcher in zip(self._numbers, self._launchers, strict=True):
             if isinstance(launcher, ForkLauncher):
                 launcher.preload(self._asked(rank))
 
-    def _made(self, *, forking: bool = False) -> list[Launcher]:
+    def _made(self) -> list[Launcher]:
         """New launchers: one for each rank."""
-        if not self._together.local:
-            make = ForkLauncher if forking else make_launcher
-            return [make(self._inbox, self._directory)]
-        return [
-            ForkLauncher(self._inbox, self._directory, local_rank)
-            for local_rank in self._together.local
-        ]
+        place, ranks = self._directory, self._together.local
+        launchers = [ForkLauncher(self._inbox, place, local_rank) for local_rank in ranks]
+        return [*launchers] or [make_launcher(self._inbox, place)]
 
     def _clear(self) -> None:
         """End what there is and begin again; the old inbox still hears how the old one ended."""
