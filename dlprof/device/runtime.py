@@ -211,11 +211,7 @@ def _accelerator(name: str) -> Any:
 
 
 def empty_pinned_cache() -> bool:
-    """Have torch give back page-locked memory that it keeps.
-
-    Returns:
-        Whether it can.
-    """
+    """Have torch give back page-locked memory that it keeps; false where it can't."""
     empty = getattr(torch.accelerator, "empty_host_cache", None)
     empty = empty or getattr(torch._C, "_host_emptyCache", None)  # noqa: SLF001 - older versions
     if empty is None:

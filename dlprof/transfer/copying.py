@@ -43,8 +43,7 @@ def fit(
 ) -> LinkFit | None:
     """The line of one way to copy, with intervals over passes that each measured all sizes.
 
-    Returns:
-        The fit; ``None`` with fewer than three sizes, or where no line with a bandwidth fits.
+    ``None`` with fewer than three sizes, or where no line with a bandwidth fits.
     """
     lines = []
     for points in passes:

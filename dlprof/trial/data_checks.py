@@ -150,9 +150,7 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
 class Noticing:
     """A picklable ``worker_init_fn`` by which a worker that is not forked notices that it asks.
 
-    Attributes:
-        user_init: The loader's own.
-        asked: Shared with the workers.
+    It runs the loader's own, too; ``asked`` is shared with the workers.
     """
 
     user_init: Callable[[int], Any] | None
@@ -195,9 +193,8 @@ def _is_for_nothing(info: object, asking: types.FrameType) -> bool:
 def check_length(loop: Loop, target: Target, config: Config) -> list[str]:
     """Whether an iterable's ``__len__`` lies; a map-style one that promises too much raises.
 
-    Returns:
-        Warnings: more batches came than it promises, it promises samples in place of batches, or
-        no two epochs are alike.
+    Warns where more batches came than it promises, it promises samples in place of batches, or no
+    two epochs are alike.
 
     Raises:
         WrongDataError: An epoch ended with fewer.

@@ -244,14 +244,10 @@ class _Counter(ForkingPickler):
 
 
 def try_start(loader: Any, config: Config) -> Failure | None:
-    """Send what torch sends to a new worker to a process that is started as one.
+    """Why no worker can be started for a loader; ``None`` if one can, or that is not known.
 
-    Args:
-        loader: Made for ``config``, which has workers.
-        config: Its start method counts, or else the loader's own, or the platform's.
-
-    Returns:
-        Why no worker can be started so; ``None`` if it can, or if that is not known.
+    What torch sends to a new worker is sent to a process that is started as one: by the
+    configuration's start method, the loader's own, or the platform's.
     """
     method = start_method_of(loader, config)
     if method not in _BY_COPY or not hasattr(loader, "dataset"):

@@ -159,12 +159,9 @@ class TrialRunner:
     def probe(self, request: TrialRequest, *, left_s: float = math.inf) -> Message:
         """Load two batches in a disposable process; see ``probing.probe``.
 
-        A target whose constructor ran torch operations leaves thread pools that a fork breaks;
-        the probe then hangs, and from then on each trial builds the target for itself.
-
-        Args:
-            request: How to load them.
-            left_s: What is left of the budget, for both probes where the first one hangs.
+        A target whose constructor ran torch operations leaves thread pools that a fork breaks; the
+        probe then hangs, and from then on each trial builds the target for itself. Both have
+        ``left_s``, which is left of the budget.
         """
         until_s = self._clock() + left_s
         request = dataclasses.replace(request, ranks=self.ranks)
@@ -190,11 +187,7 @@ class TrialRunner:
         return self._supervisor(limits).probe(request)
 
     def try_workers(self, config: Config) -> Failure | None:
-        """Try in a disposable process whether workers of a configuration can be started.
-
-        Returns:
-            Why they can't; ``None`` if they can, and also where that is not known.
-        """
+        """Why workers of a configuration can't start; ``None`` if they can, or that isn't known."""
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(config))
         request = TrialRequest(config=config, ranks=self.ranks)
         try:
@@ -210,11 +203,8 @@ class TrialRunner:
     ) -> Message:
         """Weigh the dataset in a disposable process; see ``weighing.weigh_dataset``.
 
-        Args:
-            config: Of the loader.
-            limit_s: For weighing, without starting workers.
-            left_s: For all of it; the process is then ended.
-            starts: Start methods by which one worker is started.
+        Weighing has ``limit_s``, and ``left_s`` with starting one worker by each method, after
+        which the process is ended.
 
         Raises:
             DlprofError: It didn't come to an end in time, or the process died.

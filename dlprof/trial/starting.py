@@ -133,11 +133,7 @@ def marking_context(method: str, modules: tuple[str, ...], answer: Connection) -
 
 
 def measure_start(loader: Any, method: str) -> WorkerStart | None:
-    """Start the one worker of a loader and take its first batch.
-
-    Args:
-        loader: A ``DataLoader`` with ``num_workers=1``; its context is changed.
-        method: The start method.
+    """Start the one worker of a loader and take its first batch; its context is changed.
 
     Returns:
         ``None`` where the loader's workers don't go by torch's loop, or there is no batch.

@@ -19,13 +19,8 @@ from dlprof.units import format_duration
 def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> tuple[str, ...]:
     """What disturbed a window, one sentence each; empty for a quiet one.
 
-    Neighbours count only where the trial felt them: where it waited for cores.
-
-    Args:
-        usage: Of the window.
-        spread: How uncertain the rate is that was measured in it, as a share of it; ``None``
-            where it was too short to say.
-        usable_cores: Cores that the trial may use.
+    Other processes count only where the trial felt them: where it waited for cores. The ``spread``
+    is how uncertain the rate is, as a share of it; ``None`` where it was too short to say.
     """
     found = []
     other, waited = usage.other_cpu_cores, usage.run_queue_wait_fraction

@@ -30,10 +30,7 @@ def keep_sockets_in(directory: str) -> bool:
 
     It is inherited by all processes that multiprocessing starts from this one. Without this, each
     trial would have a directory of its own among the user's temporary files, and leave it there
-    when it is ended by force.
-
-    Returns:
-        Whether it is done; not where the path would be too long for a socket.
+    when it is ended by force. False where the path would be too long for a socket.
     """
     # A Unix socket's path on Linux; its structure holds one byte more, for the end.
     if len(os.fsencode(directory + _SOCKET)) > 107:
