@@ -143,7 +143,7 @@ def iterator_maker(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def set_iterator_maker(owner: Any, make: Callable[..., Any] | None) -> None:
-    """Have one loader, or all of a class, make iterators by a method; ``None`` puts its own back."""
+    """Have one loader, or a whole class, make iterators by a method; ``None`` puts its own back."""
     if make is not None:
         setattr(owner, ITERATOR_MAKER, make)
     elif ITERATOR_MAKER in getattr(owner, "__dict__", {}):
