@@ -13,7 +13,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from dlprof.internals import passed_batches, shut_down, workers_of
 from dlprof.records import CUT_SHORT_SIGN, WHOLE_EPOCHS, Config
@@ -28,6 +28,9 @@ from dlprof.trial.estimate import (
 from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
+if TYPE_CHECKING:
+    from dlprof.targets.epoch import EpochGate  # which imports torch
+
 _PATIENCE = 3.0
 """The warm-up, and a window that gathers three rounds, may last this many windows each; so many
 windows at most are given to a loader that is still getting faster."""
@@ -37,29 +40,6 @@ _ONE_BATCH = -math.inf
 
 _Waits = list[float]
 """Shares of a window spent in ``next()``, and at the barrier where there are other ranks."""
-
-
-class Gate(Protocol):
-    """Ends an epoch on demand; see ``dlprof.targets.loader.EpochGate``."""
-
-    @property
-    def attached(self) -> bool:
-        """Whether the loader's epochs can be ended."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether every index batch handed out has to come back as a batch."""
-
-    @property
-    def batches(self) -> int:
-        """Index batches handed out in this epoch."""
-
-    @property
-    def sizes(self) -> Sequence[int] | None:
-        """Samples in each of them; ``None`` where that isn't known."""
-
-    def reopen(self, *, limit: float = ...) -> None:
-        """Make ready for an epoch of at most ``limit`` batches."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +332,7 @@ class Loop:
         shut_down(iterator)
 
 
-def _warm_up(loop: Loop, plan: WindowPlan, gate: Gate, clock: Callable[[], float]) -> str:
+def _warm_up(loop: Loop, plan: WindowPlan, gate: EpochGate, clock: Callable[[], float]) -> str:
     """Pass the warm-up; returns a warning if it had to be cut short."""
     wanted = loop.now.warm_up = plan.warm_up
     least = plan.config.num_workers + 1
@@ -370,7 +350,7 @@ def _warm_up(loop: Loop, plan: WindowPlan, gate: Gate, clock: Callable[[], float
     return ""
 
 
-def _meet(loop: Loop, gate: Gate, ranks: RankGroup, *, again: bool = False) -> bool:
+def _meet(loop: Loop, gate: EpochGate, ranks: RankGroup, *, again: bool = False) -> bool:
     """Load on until all ranks are ready; returns whether one of them wants another window."""
     ranks.arrive(again=again)
     while (wanted := ranks.answer()) is None:
@@ -379,7 +359,7 @@ def _meet(loop: Loop, gate: Gate, ranks: RankGroup, *, again: bool = False) -> b
     return wanted
 
 
-def _next_epoch(loop: Loop, gate: Gate) -> None:
+def _next_epoch(loop: Loop, gate: EpochGate) -> None:
     """Go on after an epoch that ended by itself."""
     _close_epoch(loop, gate)
     gate.reopen()
@@ -400,7 +380,7 @@ def _window_is_over(loop: Loop, plan: WindowPlan, began_s: float) -> bool:
     return rest == 0 and (rounds >= 3 or (late and rounds >= 1))
 
 
-def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
+def _window(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
     """Run until the window is over, through as many epochs as that takes."""
     began_s = loop.now.yields_s[-1]
     ends_s = began_s + plan.window_s
@@ -416,7 +396,7 @@ def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
 def _settle(
     loop: Loop,
     plan: WindowPlan,
-    gate: Gate,
+    gate: EpochGate,
     ranks: RankGroup | None,
     start: Callable[[], Callable[[], _Waits]],
 ) -> _Waits:
@@ -444,7 +424,7 @@ def _settle(
     return waits
 
 
-def _begin(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
+def _begin(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
     """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.
 
     Its end is the real one, by torch's own path, and with one batch per worker it comes soon
@@ -463,20 +443,20 @@ def _begin(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
         loop.begin_epoch()
 
 
-def _close_epoch(loop: Loop, gate: Gate) -> None:
+def _close_epoch(loop: Loop, gate: EpochGate) -> None:
     """Take down what an epoch held that ended by itself, and see that it is whole."""
     _check_whole(loop, gate)
     _take_sizes(loop, gate)
 
 
-def _take_sizes(loop: Loop, gate: Gate) -> None:
+def _take_sizes(loop: Loop, gate: EpochGate) -> None:
     """The samples of this epoch's batches, where the indices say it."""
     sizes = gate.sizes if gate.attached else None
     if sizes is not None:
         loop.now.samples = array.array("q", sizes[: len(loop.now.yields_s)])
 
 
-def _check_whole(loop: Loop, gate: Gate) -> None:
+def _check_whole(loop: Loop, gate: EpochGate) -> None:
     """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
     came = len(loop.now.yields_s)
     if not (gate.attached and gate.exact and came < gate.batches):
@@ -496,7 +476,7 @@ def fill_s(rate: float, config: Config) -> float:
 def measure(
     loop: Loop,
     plan: WindowPlan,
-    gate: Gate,
+    gate: EpochGate,
     *,
     clock: Callable[[], float],
     window: Callable[[str, float], object],
