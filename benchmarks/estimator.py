@@ -82,7 +82,7 @@ def ways(steady: Passed, paused: Passed, config: Config = CONFIG) -> dict[str, f
     somewhere = [rate(steady.yields_s, first + place, BATCHES) for place in range(workers)]
     shortest = steady.yields_s[: first + BATCHES - BATCHES % workers + 1]
     own = throughput(
-        [Epoch(began_s=steady.began_s, yields_s=shortest, warm_up=first)], config, enough_s=0.0
+        [Epoch(began_s=steady.began_s, yields_s=[*shortest], warm_up=first)], config, enough_s=0.0
     )
     figures = (
         BATCHES / (steady.yields_s[BATCHES - 1] - steady.began_s),

@@ -72,11 +72,7 @@ _IN_THREADS = (
 
 
 def untraceable(loader: Any = None) -> str:
-    """Why the stages of a loader can't be traced; empty where they can.
-
-    Args:
-        loader: A DataLoader; ``None`` to ask of this torch alone.
-    """
+    """Why the stages of a loader, or without one any, can't be traced; empty where they can."""
     for module, name in _TRACED:
         if _find(module, name) is None:
             version = getattr(sys.modules.get("torch"), "__version__", "")
@@ -102,11 +98,7 @@ def works_in_threads(loader: Any) -> bool:
 
 
 def set_create_fetcher(create: Callable[..., Any]) -> Callable[..., Any]:
-    """Have this process make the fetchers of its workers otherwise.
-
-    Returns:
-        What made them before.
-    """
+    """Have this process make its workers' fetchers otherwise; returns what made them before."""
     kinds: Any = _find("torch.utils.data", "_DatasetKind")
     before: Callable[..., Any] = kinds.create_fetcher
     kinds.create_fetcher = staticmethod(create)
@@ -151,12 +143,7 @@ def iterator_maker(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def set_iterator_maker(owner: Any, make: Callable[..., Any] | None) -> None:
-    """Have one loader, or all of a class, make their iterators otherwise.
-
-    Args:
-        owner: A loader or a class.
-        make: The method; ``None`` gives a loader its class's again.
-    """
+    """Have one loader, or a whole class, make iterators by a method; ``None`` puts its own back."""
     if make is not None:
         setattr(owner, ITERATOR_MAKER, make)
     elif ITERATOR_MAKER in getattr(owner, "__dict__", {}):
@@ -371,11 +358,8 @@ def tapped_iterator(loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None) ->
     The iterator keeps the tap, which must not keep the iterator: torch ends its workers as soon as
     the last reference goes.
 
-    Args:
-        loader: One that is not :func:`untunable`.
-        tap: It.
-        wrap: Where each batch is sent with a seed: makes a fetcher that takes it off, of the one
-            that fetches in the main process. Workers have to do the same.
+    Where each batch is sent with a seed, ``wrap`` makes a fetcher that takes it off of the one that
+    fetches in the main process. Workers have to do the same.
     """
     workers = loader.num_workers
     name = _BATCH_ITERATOR[1] if workers else "_SingleProcessDataLoaderIter"
@@ -424,11 +408,9 @@ def started_workers(iterator: Any) -> int:
 
 
 def start_worker(iterator: Any, context: Any) -> None:
-    """Start one more worker of a running iterator, as torch started the others.
+    """Start one more worker of a tapped iterator of a map-style dataset, as torch started others.
 
-    Args:
-        iterator: One that is tapped, of a map-style dataset.
-        context: The loader's ``multiprocessing_context``, or ``torch.multiprocessing``.
+    The context is the loader's ``multiprocessing_context``, or ``torch.multiprocessing``.
     """
     with _undisturbed():
         _start_worker(iterator, context)

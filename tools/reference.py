@@ -26,8 +26,9 @@ from typing import Any, Literal
 import click
 
 from dlprof.cli.app import program
-from dlprof.machine.profiles import CoreSpeedProfile, GpuProfile, MachineProfile
+from dlprof.machine.profiles import GpuProfile, MachineProfile
 from dlprof.records.findings import FindingCode
+from dlprof.records.machine import CoreSpeeds
 from dlprof.settings import Option, SweepSettings, by_key
 from dlprof.store.format import RECORD_TYPES
 from dlprof.targets.builtin.options import options_of
@@ -175,7 +176,7 @@ def profile_tables() -> str:
     """The keys of a machine profile, and those of its GPUs and of its cores' speed."""
     parts = {
         "": MachineProfile,
-        "The table `[core_speed]` has:\n\n": CoreSpeedProfile,
+        "The table `[core_speed]` has:\n\n": CoreSpeeds,
         "Each table `[[gpus]]` has:\n\n": GpuProfile,
     }
     return "\n".join(intro + _key_table(found) for intro, found in parts.items())

@@ -37,7 +37,13 @@ def tensors_of(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
     Of a sparse tensor its dense parts, because it reports no size and knows no streams itself.
     """
-    yield from _tensors(batch, "", 0)
+    for path, leaf in _leaves(batch, "", 0):
+        if isinstance(leaf, torch.Tensor):
+            parts = _SPARSE.get(leaf.layout)
+            if parts is None:
+                yield path, leaf
+            else:
+                yield from ((f"{path}.{part}()", getattr(leaf, part)()) for part in parts)
 
 
 def copied(batch: Any) -> Any:
@@ -59,27 +65,25 @@ def copied(batch: Any) -> Any:
 
 def size_of(batch: Any) -> int:
     """Bytes of a batch's tensors and arrays."""
+    others = (leaf for _, leaf in _leaves(batch, "", 0) if not isinstance(leaf, torch.Tensor))
     size = sum(tensor.nbytes for _, tensor in tensors_of(batch))
-    return size + sum(getattr(each, "nbytes", 0) for each in _leaves(batch, 0))
+    return size + sum(getattr(other, "nbytes", 0) for other in others)
 
 
-def _leaves(batch: Any, depth: int) -> Iterator[Any]:
-    """The parts of a batch that are neither tensors nor made of parts."""
-    parts = [] if isinstance(batch, torch.Tensor) else list(_named_parts(batch))
-    if depth < _DEEPEST and parts and not isinstance(batch, str | bytes):
-        for _, part in parts:
-            yield from _leaves(part, depth + 1)
-    elif not isinstance(batch, torch.Tensor):
-        yield batch
+def _leaves(batch: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """The parts of a batch that are tensors, or not made of parts."""
+    whole = depth >= _DEEPEST or isinstance(batch, torch.Tensor | str | bytes)
+    parts = [] if whole else list(_named_parts(batch))
+    if not parts:
+        yield path, batch
+    for name, part in parts:
+        yield from _leaves(part, path + name, depth + 1)
 
 
 def apply(batch: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
     """The batch with each part changed that ``change`` returns something other for.
 
-    Args:
-        batch: Any nesting.
-        change: Given a tensor or an object with ``to``, returns what stands in its place.
-        depth: How deep ``batch`` lies in the whole.
+    That is given each tensor, and each object with ``to``.
     """
     # Tensors, packed sequences, tokenisers' batches: whatever has ``to``.
     if isinstance(batch, torch.Tensor) or (
@@ -162,18 +166,6 @@ def _made(plain: type, like: Any, parts: Any) -> Any:
         return type(like)(parts)
     except Exception:  # noqa: BLE001 - as above: the user's constructor
         return plain(parts)
-
-
-def _tensors(batch: Any, path: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(batch, torch.Tensor):
-        parts = _SPARSE.get(batch.layout)
-        if parts is None:
-            yield path, batch
-        else:
-            yield from ((f"{path}.{part}()", getattr(batch, part)()) for part in parts)
-    elif depth < _DEEPEST and not isinstance(batch, str | bytes):
-        for name, part in _named_parts(batch):
-            yield from _tensors(part, path + name, depth + 1)
 
 
 def _named_parts(batch: Any) -> Iterator[tuple[str, Any]]:

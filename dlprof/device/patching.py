@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from dlprof.device.runtime import AcceleratorRuntime, Event, current_index
+from dlprof.device.runtime import Event, Runtime, current_index
 
 _unseen = torch._C.DisableTorchFunction  # noqa: SLF001 - torch has no public name for it
 """Keeps what is asked of a tensor from its class and from modes: it is no call of the program's."""
@@ -160,7 +160,7 @@ class Patch:
         if spare:
             copy.events = spare.pop()
         else:
-            runtime = AcceleratorRuntime(copy.device)
+            runtime = Runtime(copy.device)
             copy.events = runtime.event(), runtime.event()
         copy.stream = stream = torch.accelerator.current_stream(copy.device)
         copy.exposed = copy.moves.streams.get(copy.device, stream) == stream
@@ -399,8 +399,7 @@ class Noticer:
     def moves(self, first: int) -> list[Moves]:
         """Batches whose copies have all ended and were timed; none where nothing was copied.
 
-        Args:
-            first: Batches that are left out; of few batches, only the very first.
+        The first few are left out; of few batches, only the very first.
         """
         read_pending()
         begin = first if len(self._done) > 2 * first else 1

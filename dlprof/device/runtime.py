@@ -35,52 +35,30 @@ class Event(Protocol):
         """Milliseconds from this mark to another, both reached."""
 
 
-class Runtime(Protocol):
-    """What is asked of a device.
+class Runtime:
+    """A device: an accelerator, reached through torch.
 
-    Attributes:
-        device: Torch's device.
-        timed_by: What its events are read from: ``device events`` or ``host clock``.
-        asynchronous: Whether work is only ordered by a call, and done later.
+    Args:
+        device: Torch's.
     """
 
-    device: torch.device
-    timed_by: str
-    asynchronous: bool
-
-    def event(self) -> Event:
-        """A new event that records times."""
-
-    def stream(self) -> Any:
-        """A new stream beside the current one: a context manager with ``wait_event``."""
-
-    def current(self) -> Any:
-        """The stream that work goes to now; ``None`` where there are no streams."""
-
-    def synchronize(self) -> None:
-        """Wait until everything that was ordered is done."""
-
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor in page-locked memory."""
-
-
-class AcceleratorRuntime:
-    """A real accelerator."""
-
     timed_by = "device events"
+    """What its events are read from."""
+
     asynchronous = True
+    """Whether work is only ordered by a call, and done later."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def event(self) -> Event:
-        """A ``torch.Event``."""
+        """A new event that records times."""
         with _reasons("events"):
             made: Event = torch.Event(self.device, enable_timing=True)
             return made
 
     def stream(self) -> Any:
-        """A ``torch.Stream``."""
+        """A new stream beside the current one: a context manager with ``wait_event``."""
         with _reasons("side streams"):
             made = torch.Stream(self.device)
         if not hasattr(made, "__enter__"):
@@ -88,15 +66,15 @@ class AcceleratorRuntime:
         return made
 
     def current(self) -> Any:
-        """The device's current stream."""
+        """The stream that work goes to now; ``None`` where there are no streams."""
         return torch.accelerator.current_stream(self.device)
 
     def synchronize(self) -> None:
-        """Wait for all streams of the device."""
+        """Wait until everything that was ordered is done."""
         torch.accelerator.synchronize(self.device)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``Tensor.pin_memory``."""
+        """A copy of a tensor in page-locked memory."""
         with _reasons("pinned memory"):
             return tensor.pin_memory()
 
@@ -122,25 +100,21 @@ class _Stamp:
         return (ended_s - self._at_s) * 1e3
 
 
-class HostRuntime:
+class HostRuntime(Runtime):
     """The CPU: copies are ``memcpy``, done by the calling thread, and timed by its clock."""
 
     timed_by = "host clock"
     asynchronous = False
 
     def __init__(self) -> None:
-        self.device = torch.device("cpu")
+        super().__init__(torch.device("cpu"))
 
     def event(self) -> Event:
         """A reading of the clock."""
         return _Stamp()
 
     def stream(self) -> Any:
-        """There is none.
-
-        Raises:
-            UnavailableError: Always.
-        """
+        """There is none."""
         raise UnavailableError("the CPU has no streams")
 
     def current(self) -> Any:
@@ -151,37 +125,37 @@ class HostRuntime:
         """Nothing is ever on its way."""
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """There is no device to pin for.
-
-        Raises:
-            UnavailableError: Always.
-        """
+        """There is no device to pin for."""
         del tensor
         raise UnavailableError("memory is pinned for an accelerator, and this is the CPU")
 
 
 class EventTimer:
-    """The device's time for what is ordered while it is entered, on the stream that is current."""
+    """The device's time for what is ordered while it is entered, on the stream that is current.
+
+    Attributes:
+        ended: Marks its end.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._began, self._ended = runtime.event(), runtime.event()
+        self._began, self.ended = runtime.event(), runtime.event()
 
     def __enter__(self) -> Self:
         self._began.record(self._runtime.current())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.record(self._runtime.current())
+        self.ended.record(self._runtime.current())
 
     def is_over(self) -> bool:
         """Whether the device has done all of it; never waits."""
-        return self._ended.query()
+        return self.ended.query()
 
     def seconds(self) -> float:
         """How long it took; waits for its end."""
-        self._ended.synchronize()
-        return self._began.elapsed_time(self._ended) / 1e3
+        self.ended.synchronize()
+        return self._began.elapsed_time(self.ended) / 1e3
 
 
 def find_accelerator() -> str | None:
@@ -219,7 +193,7 @@ def open_runtime(name: str) -> Runtime:
         if index >= count:
             raise UnavailableError(f"torch finds {count} of kind {found}, counted from 0")
         _accelerator("set_device_index")(index)
-        return AcceleratorRuntime(torch.device(found, index))
+        return Runtime(torch.device(found, index))
     except RuntimeError as error:  # taken by somebody alone, or so full that nothing can begin
         words, _, _ = str(error).strip().partition("\n")
         raise UnavailableError(f"{name} can't be used: {words}") from error
@@ -237,11 +211,7 @@ def _accelerator(name: str) -> Any:
 
 
 def empty_pinned_cache() -> bool:
-    """Have torch give back page-locked memory that it keeps.
-
-    Returns:
-        Whether it can.
-    """
+    """Have torch give back page-locked memory that it keeps; false where it can't."""
     empty = getattr(torch.accelerator, "empty_host_cache", None)
     empty = empty or getattr(torch._C, "_host_emptyCache", None)  # noqa: SLF001 - older versions
     if empty is None:
@@ -265,7 +235,7 @@ def _reasons(what: str) -> Iterator[None]:
 
 def identity(runtime: Runtime) -> tuple[str, str]:
     """A device's name and NVML's UUID, as far as torch says; empty texts otherwise."""
-    if not isinstance(runtime, AcceleratorRuntime):
+    if not runtime.asynchronous:
         return "", ""
     try:
         module = torch.get_device_module(runtime.device)
@@ -282,7 +252,7 @@ def held_bytes(runtime: Runtime) -> int | None:
 
     All that is known of Apple's GPUs, which report nothing to other processes.
     """
-    if not isinstance(runtime, AcceleratorRuntime):
+    if not runtime.asynchronous:
         return None
     try:
         module = torch.get_device_module(runtime.device)

@@ -57,7 +57,7 @@ class ConsumerCopies:
         size, copy_s = mean(lambda each: each.bytes), mean(lambda each: each.copy_s)
         exposed_s = mean(lambda each: each.exposed_s)
         used = next(each.device for each in reversed(timed) if each.device is not None)
-        device = runtime.AcceleratorRuntime(used)
+        device = runtime.Runtime(used)
         held = runtime.held_bytes(device)
         return Copies(
             device=str(used),

@@ -7,11 +7,11 @@ differently is ``None`` with a reason, like everything that it doesn't report (i
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.gpus import Driver, Gpu, GpuNeighbours, Gpus
 from dlprof.records import GpuInfo, GpuUsage
 
 _MISSING = "amdsmi doesn't report it"
@@ -21,90 +21,69 @@ _ONLY_NVML = (
 )
 
 
+class AmdSmi(Driver):
+    """ROCm's library."""
+
+    library = "amdsmi"
+    missing = "amdsmi is not installed, or finds no ROCm"
+    begin, end = "amdsmi_init", "amdsmi_shut_down"
+    # Its own, and what its wrapper of the C library lets through.
+    faults = ("AmdSmiException", OSError, AttributeError, KeyError, TypeError, ValueError)
+
+    def load(self) -> Any:
+        """The bindings."""
+        return importlib.import_module("amdsmi")
+
+
 class AmdReader(Gpus):
-    """Asks amdsmi; to be closed."""
+    """AMD's cards, in amdsmi's order; to be closed."""
 
     def __init__(self, amdsmi: Any = None) -> None:
-        super().__init__({})
-        self._amdsmi = amdsmi
-        self._faults: tuple[type[Exception], ...] = (
-            *(OSError, AttributeError, KeyError, TypeError, ValueError),
-        )  # its own, and what its wrapper of the C library lets through
-        self._handles: Sequence[Any] = ()
-        self._is_open = False
-        self._start()
+        super().__init__({}, AmdSmi(amdsmi))
 
-    def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
-        """The cards, in amdsmi's order."""
+    def _find(self, driver: Driver) -> Iterable[Gpu]:
+        handles = driver.ask(self.unavailable, "gpus", "amdsmi_get_processor_handles") or ()
+        for index, handle in enumerate(handles):
+            answer = driver.ask({}, "name", "amdsmi_get_gpu_asic_info", handle)
+            name = answer.get("market_name") if isinstance(answer, dict) else None
+            uuid = driver.ask({}, "uuid", "amdsmi_get_gpu_device_uuid", handle)
+            yield AmdCard(driver, index, handle, str(name or ""), str(uuid or ""))
+
+
+class AmdCard(Gpu):
+    """One of AMD's cards. ``pcie`` changes nothing, the link's bytes aren't reported."""
+
+    def describe(self, root: Path, reasons: dict[str, str]) -> GpuInfo:
+        """What it is."""
         del root
-        return tuple(self._describe(index, card) for index, card in enumerate(self._handles))
-
-    def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
-        """What each card is doing; ``pcie`` changes nothing, the link's bytes aren't reported."""
-        del pcie
-        return tuple(self._sample(index, card) for index, card in enumerate(self._handles))
-
-    def neighbours(self) -> tuple[GpuNeighbours, ...]:
-        """Who is on each card."""
-        return tuple(self._neighbours(index, card) for index, card in enumerate(self._handles))
-
-    def close(self) -> None:
-        """Let go of amdsmi."""
-        if self._is_open:
-            self._ask({}, "close", "amdsmi_shut_down")
-        self._is_open = False
-        self._handles = ()
-
-    def _start(self) -> None:
-        if self._amdsmi is None:
-            try:
-                self._amdsmi = importlib.import_module("amdsmi")
-            except (ImportError, OSError, KeyError):  # it looks for ROCm's library as it is loaded
-                self.unavailable["gpus"] = "amdsmi is not installed, or finds no ROCm"
-                return
-        own = getattr(self._amdsmi, "AmdSmiException", None)
-        self._faults = (*self._faults, *([own] if own else []))
-        self._ask(self.unavailable, "gpus", "amdsmi_init")
-        if self.unavailable:
-            return
-        self._is_open = True
-        self._handles = self._ask(self.unavailable, "gpus", "amdsmi_get_processor_handles") or ()
-        if not self._handles:
-            self.unavailable.setdefault("gpus", "amdsmi lists no GPU")
-
-    def _describe(self, index: int, card: Any) -> GpuInfo:
-        reasons: dict[str, str] = {}
-        memory = self._vram(reasons, "memory_bytes", card, "vram_total")
-        link = "amdsmi_get_pcie_info", card, "pcie_static"
+        link = "amdsmi_get_pcie_info", "pcie_static"
         width = self._number(reasons, "pcie_width", *link, "max_pcie_width")
         generation = self._number(reasons, "pcie_generation", *link, "pcie_interface_version")
-        for field, why in reasons.items():
-            self.unavailable[f"gpus[{index}].{field}"] = why
         return GpuInfo(
-            index=index,
-            name=self._name(index, card),
-            uuid=self._uuid(card),
-            memory_bytes=memory,
+            **self.known,
+            memory_bytes=self._vram(reasons, "memory_bytes", "vram_total"),
             pcie_generation=None if generation is None else int(generation),
             pcie_width=None if width is None else int(width),
         )
 
-    def _sample(self, index: int, card: Any) -> GpuUsage:
+    def sample(self, *, pcie: bool) -> GpuUsage:
+        """What it is doing."""
+        del pcie
         reasons = dict.fromkeys(_ONLY_NVML, _MISSING)
-        busy, used = self._activity(card, reasons)
+        busy, used = self._activity(reasons)
         # Watts, under the name that the card's generation has for them.
-        power = self._ask(reasons, "power_w", "amdsmi_get_power_info", card)
-        watts = self._at({}, "power_w", power, "current_socket_power")
+        power = self.ask(reasons, "power_w", "amdsmi_get_power_info")
+        watts = _at({}, "power_w", power, "current_socket_power")
         if watts is None:
-            watts = self._at(reasons, "power_w", power, "average_socket_power")
-        width = self._number(
-            reasons, "pcie_width", "amdsmi_get_pcie_info", card, "pcie_metric", "pcie_width"
-        )
-        clock = self._clock(reasons, card)
+            watts = _at(reasons, "power_w", power, "average_socket_power")
+        link = "amdsmi_get_pcie_info", "pcie_metric", "pcie_width"
+        width = self._number(reasons, "pcie_width", *link)
+        # MHz of the engine that computes.
+        kind = getattr(self._driver.constant("AmdSmiClkType"), "GFX", None)
+        answer = self.ask(reasons, "sm_clock_hz", "amdsmi_get_clock_info", kind)
+        clock = _at(reasons, "sm_clock_hz", answer, "clk")
         return GpuUsage(
-            index=index,
-            name=self._name(index, card),
-            uuid=self._uuid(card),
+            **self.known,
             kernel_active_fraction=busy,
             memory_used_bytes=used,
             pcie_width=None if width is None else int(width),
@@ -114,62 +93,40 @@ class AmdReader(Gpus):
             unavailable=reasons,
         )
 
-    def _neighbours(self, index: int, card: Any) -> GpuNeighbours:
+    def neighbours(self) -> GpuNeighbours:
+        """Who is on it."""
         reasons = {"process_memory_bytes": _MISSING}
-        busy, used = self._activity(card, reasons)
-        processes = self._ask(reasons, "processes", "amdsmi_get_gpu_process_list", card)
+        busy, used = self._activity(reasons)
+        processes = self.ask(reasons, "processes", "amdsmi_get_gpu_process_list")
         return GpuNeighbours(
-            index=index,
-            name=self._name(index, card),
-            uuid=self._uuid(card),
+            **self.known,
             processes=None if processes is None else len(processes),
             memory_used_bytes=used,
             kernel_active_fraction=busy,
             unavailable=reasons,
         )
 
-    def _activity(self, card: Any, reasons: dict[str, str]) -> tuple[float | None, int | None]:
-        busy = self._number(
-            reasons, "kernel_active_fraction", "amdsmi_get_gpu_activity", card, "gfx_activity"
-        )
-        used = self._vram(reasons, "memory_used_bytes", card, "vram_used")
+    def _activity(self, reasons: dict[str, str]) -> tuple[float | None, int | None]:
+        function = "amdsmi_get_gpu_activity"
+        busy = self._number(reasons, "kernel_active_fraction", function, "gfx_activity")
+        used = self._vram(reasons, "memory_used_bytes", "vram_used")
         return None if busy is None else busy / 100, used
 
-    def _vram(self, reasons: dict[str, str], field: str, card: Any, key: str) -> int | None:
-        mib = self._number(reasons, field, "amdsmi_get_gpu_vram_usage", card, key)
+    def _vram(self, reasons: dict[str, str], field: str, key: str) -> int | None:
+        mib = self._number(reasons, field, "amdsmi_get_gpu_vram_usage", key)
         return None if mib is None else int(mib * (1 << 20))
 
-    def _clock(self, reasons: dict[str, str], card: Any) -> float | None:
-        """MHz of the engine that computes."""
-        kind = getattr(getattr(self._amdsmi, "AmdSmiClkType", None), "GFX", None)
-        answer = self._ask(reasons, "sm_clock_hz", "amdsmi_get_clock_info", card, kind)
-        return self._at(reasons, "sm_clock_hz", answer, "clk")
-
-    def _name(self, index: int, card: Any) -> str:
-        answer = self._ask({}, "name", "amdsmi_get_gpu_asic_info", card)
-        name = answer.get("market_name") if isinstance(answer, dict) else None
-        return str(name or f"GPU {index}")
-
-    def _uuid(self, card: Any) -> str:
-        return str(self._ask({}, "uuid", "amdsmi_get_gpu_device_uuid", card) or "")
-
     def _number(
-        self, reasons: dict[str, str], field: str, function: str, card: Any, *path: str
+        self, reasons: dict[str, str], field: str, function: str, *path: str
     ) -> float | None:
-        return self._at(reasons, field, self._ask(reasons, field, function, card), *path)
+        return _at(reasons, field, self.ask(reasons, field, function), *path)
 
-    def _at(self, reasons: dict[str, str], field: str, answer: Any, *path: str) -> float | None:
-        """The number at a path of keys in an answer."""
-        for key in path:
-            answer = answer.get(key) if isinstance(answer, dict) else None
-        if isinstance(answer, (int, float)):
-            return float(answer)
-        reasons.setdefault(field, _MISSING)
-        return None
 
-    def _ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._amdsmi, function)(*arguments)
-        except self._faults as fault:
-            reasons[field] = f"amdsmi: {str(fault) or type(fault).__name__}"
-            return None
+def _at(reasons: dict[str, str], field: str, answer: Any, *path: str) -> float | None:
+    """The number at a path of keys in an answer."""
+    for key in path:
+        answer = answer.get(key) if isinstance(answer, dict) else None
+    if isinstance(answer, (int, float)):
+        return float(answer)
+    reasons.setdefault(field, _MISSING)
+    return None

@@ -11,37 +11,15 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dlprof.machine.files import read_int, read_text
 from dlprof.machine.procfs import parse_counters, parse_cpu_list, parse_int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
-    """A line of ``/proc/PID/cgroup``.
+class CgroupMount(NamedTuple):
+    """A cgroup file system: its controllers (v1's; none for v2), what of it is visible, where."""
 
-    Attributes:
-        controllers: Of a v1 hierarchy; empty for v2's.
-        path: Where in the hierarchy the process is.
-    """
-
-    controllers: frozenset[str]
-    path: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CgroupMount:
-    """A cgroup file system in ``/proc/PID/mountinfo``.
-
-    Attributes:
-        version: 1 or 2.
-        controllers: Of a v1 mount; empty for v2.
-        root: The part of the hierarchy that is visible here.
-        mount_point: Where.
-    """
-
-    version: Literal[1, 2]
     controllers: frozenset[str]
     root: str
     mount_point: str
@@ -49,13 +27,7 @@ class CgroupMount:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A cgroup directory that binds a process.
-
-    Attributes:
-        version: 1 or 2.
-        directory: Where its files are.
-        name: Its path in the hierarchy, for people.
-    """
+    """A cgroup directory that binds a process; its path in the hierarchy is its name."""
 
     version: Literal[1, 2]
     directory: Path
@@ -64,13 +36,7 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cgroups:
-    """The levels that bind a process, its own first, per controller.
-
-    Attributes:
-        cpu: For quotas and throttling.
-        cpuset: For the allowed CPUs.
-        memory: For memory limits.
-    """
+    """The levels that bind a process, its own first: for quotas, allowed CPUs and memory limits."""
 
     cpu: tuple[Level, ...]
     cpuset: tuple[Level, ...]
@@ -79,47 +45,33 @@ class Cgroups:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The tightest limit over all levels, and who set it.
-
-    Attributes:
-        amount: Cores or bytes.
-        cgroup: Path of the cgroup that sets it.
-    """
+    """The tightest limit over all levels, in cores or bytes, and the path of who set it."""
 
     amount: float
     cgroup: str
 
 
-def parse_memberships(text: str) -> tuple[Membership, ...]:
-    """The lines of ``/proc/PID/cgroup``: ``ID:CONTROLLERS:PATH``."""
+def parse_memberships(text: str) -> list[tuple[frozenset[str], str]]:
+    """The lines ``ID:CONTROLLERS:PATH`` of ``/proc/PID/cgroup``; no controllers is v2's."""
     found = []
     for line in text.splitlines():
         _, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
         if colon and path.startswith("/"):
-            names = frozenset(filter(None, controllers.split(",")))
-            found.append(Membership(controllers=names, path=path))
-    return tuple(found)
+            found.append((frozenset(filter(None, controllers.split(","))), path))
+    return found
 
 
-def parse_mounts(text: str) -> tuple[CgroupMount, ...]:
+def parse_mounts(text: str) -> list[CgroupMount]:
     """The cgroup mounts of ``/proc/PID/mountinfo`` (see proc(5))."""
     found = []
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
         mount, kind = left.split(" "), right.split(" ")
-        if len(mount) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:
-            continue
-        version: Literal[1, 2] = 1 if kind[0] == "cgroup" else 2
-        found.append(
-            CgroupMount(
-                version=version,
-                controllers=frozenset(kind[2].split(",")) if version == 1 else frozenset(),
-                root=_unescape(mount[3]),
-                mount_point=_unescape(mount[4]),
-            )
-        )
-    return tuple(found)
+        if len(mount) >= 5 and len(kind) >= 3 and kind[0] in {"cgroup", "cgroup2"}:
+            controllers = frozenset(kind[2].split(",") if kind[0] == "cgroup" else ())
+            found.append(CgroupMount(controllers, _unescape(mount[3]), _unescape(mount[4])))
+    return found
 
 
 def parse_cpu_max(text: str) -> float | None:
@@ -213,9 +165,8 @@ def _tightest(limits: Iterable[tuple[Level, float | None]]) -> Limit | None:
 def _quota_cores(level: Level) -> float | None:
     if level.version == 2:
         return parse_cpu_max(read_text(level.directory / "cpu.max") or "")
-    quota = read_int(level.directory / "cpu.cfs_quota_us")
-    period = read_int(level.directory / "cpu.cfs_period_us")
-    return quota / period if quota and period and quota > 0 and period > 0 else None
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    return parse_cpu_max(" ".join(read_text(level.directory / name) or "" for name in names))
 
 
 def _memory_bytes(level: Level) -> int | None:
@@ -245,27 +196,29 @@ def _headroom(level: Level) -> int | None:
 
 
 def _levels(
-    controller: str, memberships: Sequence[Membership], mounts: Sequence[CgroupMount], root: Path
+    controller: str,
+    memberships: Sequence[tuple[frozenset[str], str]],
+    mounts: Sequence[CgroupMount],
+    root: Path,
 ) -> tuple[Level, ...]:
     """The levels of the v1 hierarchy that has the controller, and those of v2's.
 
     On a hybrid system only one of the two has it; the other's directories lack its files.
     """
     levels: list[Level] = []
-    for member in memberships:
-        if member.controllers and controller not in member.controllers:
+    for controllers, path in memberships:
+        if controllers and controller not in controllers:
             continue
-        version = 1 if member.controllers else 2
         candidates = [
             mount
             for mount in mounts
-            if mount.version == version and (version == 2 or controller in mount.controllers)
+            if (controller in mount.controllers if controllers else not mount.controllers)
         ]
         if candidates:
             # The mount that shows most of the path's ancestors; any if none shows the path.
-            showing = [each for each in candidates if _below(member.path, each.root) is not None]
+            showing = [each for each in candidates if _below(path, each.root) is not None]
             widest = min(showing or candidates, key=lambda mount: len(mount.root))
-            levels += _ancestry(member.path, widest, root)
+            levels += _ancestry(path, widest, root)
     return tuple(levels)
 
 
@@ -284,7 +237,9 @@ def _ancestry(path: str, mount: CgroupMount, root: Path) -> list[Level]:
         rest = PurePosixPath()
     return [
         Level(
-            version=mount.version, directory=top / part, name=str(PurePosixPath(mount.root) / part)
+            version=1 if mount.controllers else 2,
+            directory=top / part,
+            name=str(PurePosixPath(mount.root) / part),
         )
         for part in (rest, *rest.parents)
     ]

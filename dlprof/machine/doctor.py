@@ -6,8 +6,6 @@ Nothing here imports torch: versions come from the metadata of what is installed
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import importlib.metadata
 import multiprocessing
 import os
 import re
@@ -15,12 +13,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus
-from dlprof.machine.inspection import inspect_machine
+from dlprof.machine.inspection import inspect_machine, open_files_limit
 from dlprof.machine.memory import USUAL_SHM_BYTES
 from dlprof.records import Machine
 from dlprof.units import format_bytes
@@ -96,10 +95,10 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         system=sys.platform,
         cpu_count=os.cpu_count() if root == Path("/") else None,
         shm_writable=os.access(shm, os.W_OK) if shm.is_dir() else None,
-        hard_open_files=_hard_open_files(),
+        hard_open_files=open_files_limit(hard=True),
         start_method=multiprocessing.get_all_start_methods()[0],  # the first is the default
         python=sys.version_info[:3],
-        torch=_torch_version(),
+        torch=next((each.version for each in distributions(name="torch")), None),
         gpu_devices=sum(
             bool(re.fullmatch(r"kfd|nvidia\d+", name)) for name in list_names(root / "dev")
         ),
@@ -107,21 +106,6 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         temporary=_temporary(),
         clock=_clock(root),
     )
-
-
-def _hard_open_files() -> int | None:
-    if sys.platform == "win32":
-        return None
-    resource = importlib.import_module("resource")
-    hard: int = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return None if hard == resource.RLIM_INFINITY else hard
-
-
-def _torch_version() -> str | None:
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _others(path: str, own: Path) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dlprof.machine.procfs import parse_int
+from dlprof.machine.procfs import parse_int, parse_pressure
 
 
 def read_text(path: str | Path) -> str | None:
@@ -40,3 +40,9 @@ def list_names(path: str | Path) -> list[str]:
 def read_int(path: str | Path) -> int | None:
     """A file's text as an integer; ``None`` where it is missing or says something else."""
     return parse_int(read_text(path) or "")
+
+
+def read_pressures(root: Path) -> dict[str, int | None]:
+    """Microseconds in which some task was held up for want of each resource (PSI)."""
+    places = {name: root / "proc/pressure" / name for name in ("cpu", "io", "memory")}
+    return {name: parse_pressure(read_text(place) or "") for name, place in places.items()}

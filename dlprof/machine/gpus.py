@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dlprof.records import GpuInfo, GpuUsage
 
@@ -35,38 +37,214 @@ class GpuNeighbours:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+class Driver:
+    """A vendor's library by its Python bindings: its answers, or the reasons that there are none.
+
+    Nothing here raises for want of a driver, a card, a right or a function that it lacks.
+
+    Args:
+        bindings: Stand in for the vendor's module; that itself for ``None``.
+    """
+
+    library = begin = end = ""  # its name, what starts it and what shuts it down
+    missing = ""  # why there is nothing to ask without the bindings
+    faults: tuple[type[Exception] | str, ...] = ()  # their own by name
+
+    def __init__(self, bindings: Any = None) -> None:
+        self._bindings = bindings
+        self._faults: tuple[type[Exception], ...] = ()
+        self._open = False
+
+    def load(self) -> Any:
+        """The bindings."""
+        raise ImportError
+
+    def explain(self, fault: Exception) -> str:
+        """What a fault of the bindings means, in a few words."""
+        return f"{self.library}: {str(fault) or type(fault).__name__}"
+
+    def open(self) -> str | None:
+        """Load the library and start it; why that can't be, where it can't."""
+        if self._bindings is None:
+            try:
+                self._bindings = self.load()
+            except (ImportError, OSError, KeyError):  # amdsmi looks for ROCm as it is loaded
+                return self.missing
+        named = (self.constant(each) if isinstance(each, str) else each for each in self.faults)
+        self._faults = tuple(each for each in named if each is not None)
+        reasons: dict[str, str] = {}
+        self.ask(reasons, "gpus", self.begin)
+        self._open = not reasons
+        return reasons.get("gpus")
+
+    def close(self) -> None:
+        """Shut the library down, once; nothing may be asked afterwards."""
+        if self._open:
+            self.ask({}, "close", self.end)
+        self._open = False
+
+    def ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:
+        """The answer of one function, or ``None`` and the reason under ``field``."""
+        return self.ask_first(reasons, field, (function,), *arguments)
+
+    def ask_first(
+        self, reasons: dict[str, str], field: str, functions: Sequence[str], *arguments: Any
+    ) -> Any:
+        """The answer of the first function that both driver and bindings have.
+
+        Where none answers, the reason is that of the first: the present name of the same thing.
+        """
+        why = ""
+        for function in functions:
+            try:
+                return getattr(self._bindings, function)(*arguments)
+            except self._faults as fault:
+                why = why or self.explain(fault)
+        reasons[field] = why
+        return None
+
+    def constant(self, name: str) -> Any:
+        """A constant or type of the bindings; ``None`` where they are too old to have it."""
+        return getattr(self._bindings, name, None)
+
+
+class Gpu:
+    """One GPU. What its driver doesn't report is ``None``, with a reason."""
+
+    probes = False
+    """Whether to look at the link's bytes blocks, because nothing counts them."""
+
+    def __init__(self, driver: Driver, index: int, handle: Any, name: str, uuid: str) -> None:
+        self._driver, self._handle = driver, handle
+        self.index = index
+        self.known: dict[str, Any] = {"index": index, "name": name or f"GPU {index}", "uuid": uuid}
+
+    def ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:
+        """The answer of one function about this card, or ``None`` and the reason."""
+        return self._driver.ask(reasons, field, function, self._handle, *arguments)
+
+    def describe(self, root: Path, reasons: dict[str, str]) -> GpuInfo:
+        """What it is."""
+        raise NotImplementedError
+
+    def prime(self) -> None:
+        """Begin a window: what is counted from now on is of it."""
+
+    def sample(self, *, pcie: bool) -> GpuUsage:
+        """What it is doing; with ``pcie`` its link is probed, where it ``probes``."""
+        raise NotImplementedError
+
+    def neighbours(self) -> GpuNeighbours:
+        """Who computes on it; milliseconds, under a lock of the driver's."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give back what was taken from the driver."""
+
+
 class Gpus:
     """A machine's GPUs, asked of a driver; of this class itself where there are none to ask.
 
     Args:
         unavailable: Why there are none to read (key ``gpus``), or what of them can't be read.
+        driver: Who is asked.
     """
 
-    def __init__(self, unavailable: Mapping[str, str]) -> None:
+    def __init__(self, unavailable: Mapping[str, str], driver: Driver | None = None) -> None:
         self.unavailable = dict(unavailable)
+        self._driver = driver
+        self._cards: tuple[Gpu, ...] = ()
+        self._turn = 0
+        if driver is None:
+            return
+        why = driver.open()
+        if why is None:
+            self._cards = tuple(self._find(driver))
+            why = f"{driver.library} lists no GPU"
+        if not self._cards:
+            self.unavailable.setdefault("gpus", why)
 
-    def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:  # noqa: ARG002
-        """The cards. What a driver doesn't report of one is ``None``, with its reason above."""
+    def _find(self, driver: Driver) -> Iterable[Gpu]:  # noqa: ARG002
+        """Its cards."""
         return ()
+
+    def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
+        """The cards. What a driver doesn't report of one is ``None``, with its reason above."""
+        found = []
+        for card in self._cards:
+            reasons: dict[str, str] = {}
+            found.append(card.describe(root, reasons))
+            missing = {f"gpus[{card.index}].{field}": why for field, why in reasons.items()}
+            self.unavailable.update(missing)
+        return tuple(found)
 
     def prime(self) -> None:
         """Begin a window: what is counted from now on is of it."""
+        for card in self._cards:
+            card.prime()
 
-    def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:  # noqa: ARG002
+    def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
         """What each card is doing.
 
         Args:
             pcie: Also ask two of NVIDIA's cards in turn for their link's throughput, which blocks
                 for 40 ms each, where nothing counts its bytes.
         """
-        return ()
+        due = set[int]()
+        if pcie and (waiting := [card.index for card in self._cards if card.probes]):
+            due = {waiting[(self._turn + step) % len(waiting)] for step in (0, 1)}
+            self._turn += 2
+        return tuple(card.sample(pcie=card.index in due) for card in self._cards)
 
     def neighbours(self) -> tuple[GpuNeighbours, ...]:
         """Who is on each card. Milliseconds per card under a lock of the driver's: ask seldom."""
-        return ()
+        return tuple(card.neighbours() for card in self._cards)
 
     def close(self) -> None:
         """Let go of the driver. Nothing can be read afterwards."""
+        for card in self._cards:
+            card.close()
+        self._cards = ()
+        if self._driver is not None:
+            self._driver.close()
+
+
+class SilentDriverError(Exception):
+    """A driver that can't be asked, or may hang; the message says which."""
+
+
+_T = TypeVar("_T")
+
+
+def within(limit_s: float, work: Callable[[], _T]) -> _T:
+    """What asking a driver gives, with a limit of time.
+
+    A call into a sick driver may never come back, and nothing can break it off. So it is made by a
+    thread of its own, which is left behind.
+
+    Raises:
+        SilentDriverError: It failed, or gave nothing in time.
+    """
+    found: queue.SimpleQueue[tuple[_T, None] | tuple[None, Exception]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found.put((work(), None))
+        except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything
+            found.put((None, error))
+
+    worker = threading.Thread(target=ask, daemon=True)
+    worker.start()
+    try:
+        answer = found.get(timeout=limit_s)
+    except queue.Empty:
+        raise SilentDriverError("the GPUs' driver gave no answer in time: it may hang") from None
+    worker.join(limit_s)  # it ends at once; whoever forks next finds no thread
+    if answer[1] is not None:
+        error, text = answer[1], " ".join(str(answer[1]).split())
+        why = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise SilentDriverError(f"the GPUs' driver can't be asked: {why}") from error
+    return answer[0]
 
 
 _MEANS = (

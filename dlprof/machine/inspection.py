@@ -79,7 +79,7 @@ def inspect_machine(
         ),
         unavailable=no_gpus,
     )
-    missing = {name: why for name, why in _REASONS.items() if getattr(machine, name) is None}
+    missing = {name: why for name, why in REASONS.items() if getattr(machine, name) is None}
     return dataclasses.replace(machine, unavailable={**machine.unavailable, **missing})
 
 
@@ -106,32 +106,33 @@ def _physical_cores(root: Path) -> int | None:
     return len(groups) or (portable.physical_core_count() if root == _HERE else None)
 
 
-def open_files_limit() -> int | None:
-    """The soft limit of file descriptors; ``None`` for no limit, and on Windows."""
+def open_files_limit(*, hard: bool = False) -> int | None:
+    """The limit of file descriptors, by default the soft one; ``None`` for none, and on Windows."""
     try:
         resource = importlib.import_module("resource")
     except ImportError:
         return None
-    soft: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
+    limit: int = resource.getrlimit(resource.RLIMIT_NOFILE)[hard]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _read_line(path: Path) -> str:
     return (read_text(path) or "").strip()
 
 
-# Fields without a reason here are None because there is none: a quota, a limit.
-_REASONS = {
+REASONS = {
     "physical_cores": "the system doesn't report which CPUs share a core",
-    "memory_bytes": "the system doesn't report it (no such line in /proc/meminfo)",
-    "memory_available_bytes": "the system doesn't report it (no such line in /proc/meminfo)",
-    "swap_used_bytes": "the system doesn't report it (no such line in /proc/meminfo)",
+    **dict.fromkeys(
+        ("memory_bytes", "memory_available_bytes", "swap_used_bytes"),
+        "the system doesn't report it (no such line in /proc/meminfo)",
+    ),
     "shm_bytes": "there is no /dev/shm here",
     "shm_available_bytes": "there is no /dev/shm here",
     "open_files_limit": "the system sets none or doesn't report it",
     "numa_nodes": "the system doesn't report it (no /sys/devices/system/node)",
     "core_speed": "each trial has that of its own window (usage.core_speed)",
 }
+"""Why fields of a machine are missing; others are ``None`` because there is no such limit."""
 
 
 def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from dlprof.machine.cgroups import Cgroups, memory_headroom, read_cgroups
+from dlprof.machine.cgroups import Cgroups, memory_headroom
 from dlprof.machine.files import read_text
-from dlprof.machine.portable import open_tree
 from dlprof.machine.procfs import parse_meminfo
 
 USUAL_SHM_BYTES = 9 * 38_535_168
@@ -48,20 +47,6 @@ class SharedMemory:
     free_bytes: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNow:
-    """What a running trial holds, cheap enough to watch a limit with.
-
-    Attributes:
-        private_bytes: Resident memory of the tree that no file and no shared memory backs. An
-            upper bound under ``fork``: pages still shared with the parent count in each child.
-        available_bytes: What the machine and the cgroup limits leave.
-    """
-
-    private_bytes: int | None
-    available_bytes: int | None
-
-
 def read_system_memory(root: Path = Path("/")) -> SystemMemory:
     """The machine's memory from ``/proc/meminfo``, or by psutil where there is none."""
     text = read_text(root / "proc/meminfo")
@@ -87,11 +72,9 @@ def read_system_memory(root: Path = Path("/")) -> SystemMemory:
 
 
 def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> SharedMemory | None:
-    """How full /dev/shm is now; ``None`` where there is none.
+    """How full /dev/shm is now, as a process sees it, which may be in a container.
 
-    Args:
-        root: Where ``/dev`` and ``/proc`` are found.
-        pid: As this process sees it, which may be in a container; as this one does for ``None``.
+    ``None`` where there is none.
     """
     statvfs = getattr(os, "statvfs", None)
     folder = (root if pid is None else root / "proc" / str(pid) / "root") / "dev/shm"
@@ -113,19 +96,6 @@ def available_memory(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
     system = read_system_memory(root).available_bytes
     room = memory_headroom(cgroups)
     return min((size for size in (system, room) if size is not None), default=None)
-
-
-def memory_now(pid: int, *, root: Path = Path("/")) -> MemoryNow:
-    """What a process and its descendants hold, and what is left.
-
-    A caller that already samples the tree has it cheaper from ``Sampler.memory_now``.
-    """
-    tree = open_tree(pid, root)
-    tree.read()
-    return MemoryNow(
-        private_bytes=tree.private_bytes(),
-        available_bytes=available_memory(read_cgroups(pid, root), root),
-    )
 
 
 _UNKNOWN = SystemMemory(total_bytes=None, available_bytes=None, swap_used_bytes=None)

@@ -15,22 +15,21 @@ from pathlib import Path
 from dlprof.errors import UsageError
 from dlprof.machine.cgroups import cpu_quota, memory_limit, read_cgroups
 from dlprof.machine.core_speed import SpeedProbe
-from dlprof.machine.files import read_text
+from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.patience import PatientGpus
 from dlprof.machine.procfs import (
     CpuTicks,
+    ProcessStat,
     parse_allowed_cpus,
     parse_cpu_ticks,
     parse_load,
-    parse_pressure,
     parse_running,
 )
+from dlprof.machine.snapshot import NO_PSI, pressure_fractions
 from dlprof.machine.tree import scan_processes
 from dlprof.records import Machine
-
-_PRESSURES = ("cpu", "io", "memory")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +86,6 @@ class Neighbours:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessTicks:
-    """What a process had used.
-
-    Attributes:
-        user: Its owner's number.
-        parent: The process that will learn what it used in all.
-        cpu_ticks: CPU time so far, its ended threads included.
-        reaped_ticks: The same of its ended children.
-    """
-
-    user: int
-    parent: int
-    cpu_ticks: int
-    reaped_ticks: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessScan:
     """Totals at one moment. ``None``: the system doesn't report it.
 
@@ -111,7 +93,7 @@ class ProcessScan:
         time_ns: When, on a clock that never steps.
         cpus: Ticks of all CPUs together.
         allowed: Ticks of the CPUs that this process may use.
-        processes: By process id and start time.
+        processes: Owner and figures, by process id and start time.
         pressures_us: Time held up, by resource.
         runnable: Threads running or waiting for a core, the watcher left out.
         load_1m: Load average.
@@ -120,7 +102,7 @@ class ProcessScan:
     time_ns: int
     cpus: CpuTicks | None
     allowed: CpuTicks | None
-    processes: Mapping[tuple[int, int], ProcessTicks]
+    processes: Mapping[tuple[int, int], tuple[int, ProcessStat]]
     pressures_us: Mapping[str, int | None]
     runnable: int | None
     load_1m: float | None
@@ -150,7 +132,7 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
         cpus=_sum(cpus.values()),
         allowed=_sum(ticks for cpu, ticks in cpus.items() if cpu in mask),
         processes=_read_processes(root),
-        pressures_us={name: _read_pressure(name, root) for name in _PRESSURES},
+        pressures_us=read_pressures(root),
         runnable=None if running is None else max(0, running - 1),
         load_1m=parse_load(read_text(root / "proc/loadavg") or ""),
     )
@@ -182,9 +164,7 @@ def between(
         load_1m=last.load_1m,
         users=tuple(sorted(users, key=lambda user: (-user.cpu_cores, user.user))),
         unseen_cores=None if busy is None else max(0.0, busy - seen),
-        cpu_pressure_fraction=_pressure("cpu", first, last),
-        io_pressure_fraction=_pressure("io", first, last),
-        memory_pressure_fraction=_pressure("memory", first, last),
+        **pressure_fractions(first.pressures_us, last.pressures_us, window_ns),
     )
     return dataclasses.replace(neighbours, unavailable=_reasons(neighbours))
 
@@ -192,19 +172,12 @@ def between(
 # Fewer cores than this are the noise of the clock ticks.
 _LEAST_CORES = 0.01
 
-_NO_PSI = "this kernel has no pressure figures (/proc/pressure)"
 _NO_STAT = "the system doesn't report it (no /proc/stat)"
 _FIELDS = {
-    "busy_cores": _NO_STAT,
-    "idle_cores": _NO_STAT,
-    "free_cores": _NO_STAT,
-    "stolen_cores": _NO_STAT,
-    "unseen_cores": _NO_STAT,
-    "runnable": _NO_STAT,
+    **dict.fromkeys(("busy_cores", "idle_cores", "free_cores", "stolen_cores"), _NO_STAT),
+    **dict.fromkeys(("unseen_cores", "runnable"), _NO_STAT),
     "load_1m": "the system doesn't report it (no /proc/loadavg)",
-    "cpu_pressure_fraction": _NO_PSI,
-    "io_pressure_fraction": _NO_PSI,
-    "memory_pressure_fraction": _NO_PSI,
+    **{f"{name}_pressure_fraction": NO_PSI for name in ("cpu", "io", "memory")},
 }
 
 
@@ -222,9 +195,9 @@ def _cores_by_user(
     one's place: the first process has more on it then than was used meanwhile, hence ``most``.
     """
     gone = {key: first.processes[key] for key in first.processes.keys() - last.processes.keys()}
-    parents = {pid: process.parent for (pid, _), process in gone.items()}
+    parents = {pid: process.parent for (pid, _), (_, process) in gone.items()}
     ended: dict[int, int] = defaultdict(int)
-    for process in gone.values():
+    for _, process in gone.values():
         heir = process.parent
         for _ in parents:  # no further, should ids that are used again form a ring
             if heir not in parents:
@@ -233,19 +206,18 @@ def _cores_by_user(
         ended[heir] += process.cpu_ticks + process.reaped_ticks
     ticks: dict[int, int] = defaultdict(int)
     busy: dict[int, int] = defaultdict(int)
-    for (pid, start), now in last.processes.items():
-        before = first.processes.get((pid, start), _NOTHING)
-        own = max(0, now.cpu_ticks - before.cpu_ticks)
-        children = max(0, now.reaped_ticks - before.reaped_ticks - ended[pid])
-        ticks[now.user] += own + children
-        busy[now.user] += own + children > 0
-    cores = {user: _to_cores(used, window_ns) for user, used in ticks.items()}
+    for (pid, start), (user, now) in last.processes.items():
+        _, before = first.processes.get((pid, start), (user, None))
+        own, children = now.cpu_ticks, now.reaped_ticks
+        if before is not None:
+            own, children = own - before.cpu_ticks, children - before.reaped_ticks
+        used = max(0, own) + max(0, children - ended[pid])
+        ticks[user] += used
+        busy[user] += used > 0
+    cores = {user: _to_cores(total, window_ns) for user, total in ticks.items()}
     seen = math.fsum(cores.values())
     share = 1.0 if most is None or seen <= most else most / seen
-    return {user: (share * used, busy[user]) for user, used in cores.items()}
-
-
-_NOTHING = ProcessTicks(user=0, parent=0, cpu_ticks=0, reaped_ticks=0)
+    return {user: (share * mine, busy[user]) for user, mine in cores.items()}
 
 
 def _machine_cores(
@@ -264,13 +236,6 @@ def _to_cores(ticks: int, window_ns: int) -> float:
     return max(0, ticks) * (1e9 / os.sysconf("SC_CLK_TCK")) / window_ns
 
 
-def _pressure(name: str, first: ProcessScan, last: ProcessScan) -> float | None:
-    before, after = first.pressures_us[name], last.pressures_us[name]
-    if before is None or after is None:
-        return None
-    return min(1.0, max(0, after - before) * 1000 / (last.time_ns - first.time_ns))
-
-
 def _sum(cpus: Iterable[CpuTicks]) -> CpuTicks | None:
     counted = [(cpu.busy, cpu.idle, cpu.stolen) for cpu in cpus]
     if not counted:
@@ -279,23 +244,14 @@ def _sum(cpus: Iterable[CpuTicks]) -> CpuTicks | None:
     return CpuTicks(busy=busy, idle=idle, stolen=stolen)
 
 
-def _read_processes(root: Path) -> dict[tuple[int, int], ProcessTicks]:
+def _read_processes(root: Path) -> dict[tuple[int, int], tuple[int, ProcessStat]]:
     proc = str(root / "proc")
     found = {}
     for pid, stat in scan_processes(proc):
         with contextlib.suppress(OSError):
             owner = os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - as in files.list_names
-            found[pid, stat.start_ticks] = ProcessTicks(
-                user=owner,
-                parent=stat.parent,
-                cpu_ticks=stat.cpu_ticks,
-                reaped_ticks=stat.reaped_ticks,
-            )
+            found[pid, stat.start_ticks] = owner, stat
     return found
-
-
-def _read_pressure(name: str, root: Path) -> int | None:
-    return parse_pressure(read_text(root / "proc/pressure" / name) or "")
 
 
 def name_of_user(number: int) -> str:

@@ -1,6 +1,5 @@
 """NVIDIA's GPUs as NVML reports them: each figure, or the reason that it is missing.
 
-Nothing here raises for want of a driver, a card, a right or a function that an old driver lacks.
 NVML's order of cards is not CUDA's: join by UUID. In a container NVML gives process ids of the
 host, so that processes are only counted, never joined with one's own.
 """
@@ -11,105 +10,49 @@ import dataclasses
 import importlib
 import math
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dlprof.machine.files import read_int
-from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.gpus import (
+    Driver,
+    Gpu,
+    GpuNeighbours,
+    Gpus,
+    SilentDriverError,
+    within,
+)
 from dlprof.records import GpuInfo, GpuUsage
 from dlprof.records.machine import link_bytes_per_s
 from dlprof.records.transfer import LinkState
 
 
 class GpuReader(Gpus):
-    """Asks NVML; to be closed, after anything that samples with it has ended.
-
-    Args:
-        nvml: The bindings; the module ``pynvml`` of nvidia-ml-py for ``None``.
-        environ: The environment by which CUDA orders its devices; this process's for ``None``.
-    """
+    """Asks NVML; to be closed, after anything that samples with it has ended."""
 
     def __init__(self, nvml: Any = None, environ: Mapping[str, str] | None = None) -> None:
-        super().__init__({})
         self._environ = os.environ if environ is None else environ
-        self._nvml = Nvml(nvml)
-        self._cards: tuple[GpuCard, ...] = ()
-        self._turn = 0
-        why = self._nvml.open()
-        if why is not None:
-            self.unavailable["gpus"] = why
-            return
-        count = self._nvml.ask(self.unavailable, "gpus", "nvmlDeviceGetCount") or 0
-        found = (self._card(index) for index in range(count))
-        self._cards = tuple(card for card in found if card is not None)
-        if not self._cards:
-            self.unavailable.setdefault("gpus", "NVML lists no GPU")
+        super().__init__({}, Nvml(nvml))
+
+    def _find(self, driver: Driver) -> Iterable[Gpu]:
+        reasons = self.unavailable
+        for index in range(driver.ask(reasons, "gpus", "nvmlDeviceGetCount") or 0):
+            key = f"gpus[{index}]"
+            handle = driver.ask(reasons, key, "nvmlDeviceGetHandleByIndex", index)
+            if handle is not None:
+                name = text_of(driver.ask(reasons, key, "nvmlDeviceGetName", handle))
+                uuid = text_of(driver.ask(reasons, key, "nvmlDeviceGetUUID", handle))
+                yield GpuCard(driver, index, handle, name, uuid)
 
     def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
-        """The cards, in NVML's order. What can't be had of a card is ``None``."""
-        found = [self._describe(card, root) for card in self._cards]
+        """The cards, in NVML's order, with CUDA's."""
+        found = super().list_gpus(root)
         order, reasons = cuda_indices(found, self._environ)
         for card in found:
             if card.uuid in reasons:
                 self.unavailable[f"gpus[{card.index}].cuda_index"] = reasons[card.uuid]
         return tuple(dataclasses.replace(card, cuda_index=order.get(card.uuid)) for card in found)
-
-    def prime(self) -> None:
-        """Begin a window of GPM's."""
-        for card in self._cards:
-            card.prime()
-
-    def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
-        """What each card is doing."""
-        due = self._due() if pcie else frozenset()
-        return tuple(card.sample(pcie=card.index in due) for card in self._cards)
-
-    def neighbours(self) -> tuple[GpuNeighbours, ...]:
-        """Who is on each card."""
-        return tuple(card.neighbours() for card in self._cards)
-
-    def close(self) -> None:
-        """Let go of NVML. Nothing can be read afterwards."""
-        for card in self._cards:
-            card.close()
-        self._cards = ()
-        self._nvml.close()
-
-    def _card(self, index: int) -> GpuCard | None:
-        key, ask = f"gpus[{index}]", self._nvml.ask
-        handle = ask(self.unavailable, key, "nvmlDeviceGetHandleByIndex", index)
-        if handle is None:
-            return None
-        name = text_of(ask(self.unavailable, key, "nvmlDeviceGetName", handle))
-        uuid = text_of(ask(self.unavailable, key, "nvmlDeviceGetUUID", handle))
-        return GpuCard(self._nvml, index, handle, name or f"GPU {index}", uuid)
-
-    def _due(self) -> frozenset[int]:
-        """The two cards whose turn it is to have their link probed."""
-        waiting = [card.index for card in self._cards if not card.has_gpm]
-        first, self._turn = self._turn, self._turn + 2
-        return frozenset(waiting[(first + step) % len(waiting)] for step in (0, 1) if waiting)
-
-    def _describe(self, card: GpuCard, root: Path) -> GpuInfo:
-        reasons: dict[str, str] = {}
-        memory = card.ask(reasons, "memory_bytes", "nvmlDeviceGetMemoryInfo")
-        pci = card.ask(reasons, "numa_node", "nvmlDeviceGetPciInfo")
-        info = GpuInfo(
-            index=card.index,
-            name=card.name,
-            uuid=card.uuid,
-            memory_bytes=None if memory is None else int(memory.total),
-            pcie_generation=card.ask(
-                reasons, "pcie_generation", "nvmlDeviceGetMaxPcieLinkGeneration"
-            ),
-            pcie_width=card.ask(reasons, "pcie_width", "nvmlDeviceGetMaxPcieLinkWidth"),
-            numa_node=None if pci is None else _numa_node(text_of(pci.busId), root),
-        )
-        for field, why in reasons.items():
-            self.unavailable[f"gpus[{card.index}].{field}"] = why
-        return info
 
 
 def _numa_node(bus_id: str, root: Path) -> int | None:
@@ -142,33 +85,38 @@ _RUNNING_PROCESSES = (
 )
 
 
-class GpuCard:
+class GpuCard(Gpu):
     """One card."""
 
-    def __init__(self, nvml: Nvml, index: int, handle: Any, name: str, uuid: str) -> None:
-        self.index = index
-        self.name = name
-        self.uuid = uuid
-        self._nvml = nvml
-        self._handle = handle
+    def __init__(self, driver: Driver, index: int, handle: Any, name: str, uuid: str) -> None:
+        super().__init__(driver, index, handle, name, uuid)
         self._is_split = (self.ask({}, "mig", "nvmlDeviceGetMigMode") or [0])[0] == 1
         self._gpm: GpmCounters | None = None
 
     @property
-    def has_gpm(self) -> bool:
-        """Whether the link's bytes are counted, so that no probe is needed; known once primed."""
-        return self._gpm is not None and self._gpm.unavailable is None
+    def probes(self) -> bool:  # type: ignore[override]
+        """Whether the link's bytes aren't counted; known once primed."""
+        return self._gpm is None or self._gpm.unavailable is not None
 
-    def ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:
-        """The answer of one NVML function about this card, or ``None`` and the reason."""
-        return self._nvml.ask(reasons, field, function, self._handle, *arguments)
+    def describe(self, root: Path, reasons: dict[str, str]) -> GpuInfo:
+        """What it is."""
+        memory = self.ask(reasons, "memory_bytes", "nvmlDeviceGetMemoryInfo")
+        pci = self.ask(reasons, "numa_node", "nvmlDeviceGetPciInfo")
+        generation, width = "nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth"
+        return GpuInfo(
+            **self.known,
+            memory_bytes=None if memory is None else int(memory.total),
+            pcie_generation=self.ask(reasons, "pcie_generation", generation),
+            pcie_width=self.ask(reasons, "pcie_width", width),
+            numa_node=None if pci is None else _numa_node(text_of(pci.busId), root),
+        )
 
     def prime(self) -> None:
         """Begin a window: what the counters show from now on is of it."""
         if self._is_split:
             return
         if self._gpm is None:
-            self._gpm = GpmCounters(self._nvml, self._handle)
+            self._gpm = GpmCounters(self._driver, self._handle)
         self._gpm.prime()
 
     def close(self) -> None:
@@ -178,32 +126,26 @@ class GpuCard:
         self._gpm = None
 
     def sample(self, *, pcie: bool) -> GpuUsage:
-        """What the card is doing.
-
-        Args:
-            pcie: Also probe the link, which blocks for 40 ms, where nothing counts its bytes.
-        """
+        """What the card is doing; to probe the link blocks for 40 ms."""
         reasons: dict[str, str] = {}
         busy, used = self.activity(reasons)
         figures = self._counted(reasons)
         received = figures.get("pcie_rx_bytes_per_s")
         sent = figures.get("pcie_tx_bytes_per_s")
-        if received is None and sent is None and not self.has_gpm:
+        if received is None and sent is None and self.probes:
             if pcie:
                 received = self._probed(reasons, "pcie_rx_bytes_per_s", "NVML_PCIE_UTIL_RX_BYTES")
                 sent = self._probed(reasons, "pcie_tx_bytes_per_s", "NVML_PCIE_UTIL_TX_BYTES")
             else:
                 reasons["pcie_rx_bytes_per_s"] = reasons["pcie_tx_bytes_per_s"] = "not asked for"
         clock = self.ask(
-            reasons, "sm_clock_hz", "nvmlDeviceGetClockInfo", self._nvml.constant("NVML_CLOCK_SM")
+            reasons, "sm_clock_hz", "nvmlDeviceGetClockInfo", self._driver.constant("NVML_CLOCK_SM")
         )
         power = self.ask(reasons, "power_w", "nvmlDeviceGetPowerUsage")
-        bits = self._nvml.ask_first(reasons, "throttled_fraction", _EVENT_REASONS, self._handle)
+        bits = self._driver.ask_first(reasons, "throttled_fraction", _EVENT_REASONS, self._handle)
         held = [words for bit, words in _THROTTLES.items() if int(bits or 0) & bit]
         return GpuUsage(
-            index=self.index,
-            name=self.name,
-            uuid=self.uuid,
+            **self.known,
             kernel_active_fraction=busy,
             memory_used_bytes=used,
             pcie_rx_bytes_per_s=received,
@@ -239,16 +181,14 @@ class GpuCard:
         """Who computes on it; milliseconds, under a lock of the driver's."""
         reasons: dict[str, str] = {}
         busy, used = self.activity(reasons)
-        running = self._nvml.ask_first(reasons, "processes", _RUNNING_PROCESSES, self._handle)
+        running = self._driver.ask_first(reasons, "processes", _RUNNING_PROCESSES, self._handle)
         held = None if running is None else [process.usedGpuMemory for process in running]
         if held is None:
             reasons["process_memory_bytes"] = reasons["processes"]
         elif None in held:
             reasons["process_memory_bytes"] = "the driver doesn't report what each process holds"
         return GpuNeighbours(
-            index=self.index,
-            name=self.name,
-            uuid=self.uuid,
+            **self.known,
             processes=None if held is None else len(held),
             process_memory_bytes=None if held is None or None in held else sum(held),
             memory_used_bytes=used,
@@ -265,7 +205,7 @@ class GpuCard:
         return {} if self._gpm is None else self._gpm.read(reasons)
 
     def _probed(self, reasons: dict[str, str], field: str, counter: str) -> float | None:
-        number = self._nvml.constant(counter)
+        number = self._driver.constant(counter)
         rate = self.ask(reasons, field, "nvmlDeviceGetPcieThroughput", number)
         return None if rate is None else float(rate) * 1024  # its unit
 
@@ -293,7 +233,7 @@ class GpmCounters:
         unavailable: Why the card has none; ``None`` where it has.
     """
 
-    def __init__(self, nvml: Nvml, handle: Any) -> None:
+    def __init__(self, nvml: Driver, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
         self._samples: list[Any] = []
@@ -377,72 +317,6 @@ class GpmCounters:
         return found
 
 
-class Nvml:
-    """NVIDIA's management library by its Python bindings, ``nvidia-ml-py``."""
-
-    def __init__(self, bindings: Any = None) -> None:
-        self._bindings = bindings
-        self._faults: tuple[type[Exception], ...] = ()
-        self._open = False
-
-    def open(self) -> str | None:
-        """Load the library and start it.
-
-        Returns:
-            Why it can't be had; ``None`` where it can.
-        """
-        if self._bindings is None:
-            try:
-                self._bindings = importlib.import_module("pynvml")
-            except ImportError:
-                return "nvidia-ml-py is not installed"
-        # A mismatch of library and driver is an exception of its own, outside NVMLError.
-        named = (getattr(self._bindings, name, None) for name in _FAULTS)
-        self._faults = (OSError, AttributeError, *(fault for fault in named if fault))
-        try:
-            self._bindings.nvmlInit()
-        except self._faults as fault:
-            return explain(fault)
-        self._open = True
-        return None
-
-    def close(self) -> None:
-        """Shut the library down, once; nothing may be asked afterwards."""
-        if self._open:
-            self.ask({}, "close", "nvmlShutdown")
-        self._open = False
-
-    def ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:
-        """The answer of one function, or ``None`` and the reason under ``field``."""
-        return self.ask_first(reasons, field, (function,), *arguments)
-
-    def ask_first(
-        self, reasons: dict[str, str], field: str, functions: Sequence[str], *arguments: Any
-    ) -> Any:
-        """The answer of the first function that both driver and bindings have.
-
-        Args:
-            reasons: Takes the reason of the first where none answers.
-            field: Its key there.
-            functions: Names for the same thing, the present one first.
-            arguments: For whichever it is.
-        """
-        why = ""
-        for function in functions:
-            try:
-                return getattr(self._bindings, function)(*arguments)
-            except self._faults as fault:
-                why = why or explain(fault)
-        reasons[field] = why
-        return None
-
-    def constant(self, name: str) -> Any:
-        """A constant or type of the bindings; ``None`` where they are too old to have it."""
-        return getattr(self._bindings, name, None)
-
-
-_FAULTS = ("NVMLError", "NVMLLibraryMismatchError")
-
 # What NVML's own words leave open, by the names of its exceptions.
 _EXPLANATIONS = {
     "NVMLError_LibraryNotFound": "no NVIDIA driver is installed (libnvidia-ml.so.1 is missing)",
@@ -455,12 +329,23 @@ _EXPLANATIONS = {
 }
 
 
-def explain(fault: Exception) -> str:
-    """What a fault of the bindings means, in a few words."""
-    kind = type(fault).__name__
-    if isinstance(fault, AttributeError):
-        return "nvidia-ml-py is too old for this query"
-    return _EXPLANATIONS.get(kind) or f"NVML: {str(fault) or kind}"
+class Nvml(Driver):
+    """NVIDIA's management library."""
+
+    library, missing = "NVML", "nvidia-ml-py is not installed"
+    begin, end = "nvmlInit", "nvmlShutdown"
+    # A mismatch of library and driver is an exception of its own, outside NVMLError.
+    faults = ("NVMLError", "NVMLLibraryMismatchError", OSError, AttributeError)
+
+    def load(self) -> Any:
+        """The bindings."""
+        return importlib.import_module("pynvml")
+
+    def explain(self, fault: Exception) -> str:
+        """What a fault of the bindings means, in a few words."""
+        if isinstance(fault, AttributeError):
+            return "nvidia-ml-py is too old for this query"
+        return _EXPLANATIONS.get(type(fault).__name__) or super().explain(fault)
 
 
 def text_of(value: str | bytes | None) -> str:
@@ -496,47 +381,29 @@ def read_link(
         nvml: The bindings; the module ``pynvml`` of nvidia-ml-py for ``None``.
         opening_s: Loading it is not waited for longer; without its daemon it takes seconds a card.
     """
-    found: list[LinkState] = []
-    ready, busy = threading.Event(), threading.Event()
-
-    def know() -> None:
-        ready.set()
-        busy.wait()
-
-    def ask() -> None:
-        found.append(_ask(uuid, Nvml(nvml), know))
-        ready.set()  # also where there was nothing to know
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    is_ready = ready.wait(opening_s)
-    try:
-        if is_ready and not found:
-            meanwhile()
-    finally:
-        busy.set()
-    asking.join(2.0 if is_ready else 0.0)  # a sick driver's call is not waited for longer
-    return found[0] if found else _without("NVML did not answer in time")
-
-
-def _ask(uuid: str, nvml: Nvml, know: Callable[[], object]) -> LinkState:
     if not uuid:
         return _without("torch doesn't report by which UUID NVML knows this device")
-    why = nvml.open()
-    if why is not None:
-        return _without(why)
+    driver, reasons = Nvml(nvml), dict[str, str]()
+
+    def find() -> Any:
+        why = driver.open()
+        if why is None:
+            return driver.ask(reasons, "card", "nvmlDeviceGetHandleByUUID", uuid)
+        reasons["card"] = why
+        return None
+
     try:
-        reasons: dict[str, str] = {}
-        handle = nvml.ask(reasons, "card", "nvmlDeviceGetHandleByUUID", uuid)
-        if handle is None:
-            return _without(reasons["card"])
-        know()
-        return _read(nvml, handle)
-    finally:
-        nvml.close()
+        card = within(opening_s, find)
+        if card is not None:
+            meanwhile()
+        found = within(2.0, lambda: None if card is None else _read(driver, card))
+        within(2.0, driver.close)
+    except SilentDriverError:
+        return _without("NVML did not answer in time")
+    return found or _without(reasons["card"])
 
 
-def _read(nvml: Nvml, handle: Any) -> LinkState:
+def _read(nvml: Driver, handle: Any) -> LinkState:
     reasons: dict[str, str] = {}
     found: dict[str, int | None] = {
         field: nvml.ask(reasons, field, function, handle) for field, function in _QUESTIONS.items()
@@ -569,9 +436,7 @@ def cuda_indices(
 ) -> tuple[dict[str, int], dict[str, str]]:
     """CUDA's index of each card, by UUID, and the reason for each that has none.
 
-    Args:
-        cards: In NVML's order, which is the bus's.
-        environ: Of the process that uses CUDA.
+    The cards are in NVML's order, which is the bus's; the environment is that of who uses CUDA.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     is_by_bus = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"

@@ -1,43 +1,38 @@
 """Asking about GPUs with a limit of time: a driver that hangs holds nobody up.
 
-A call into a sick driver may never come back, and nothing can break it off. So it is made by a
-thread of its own, which is left behind; the rest goes on without figures, and says why.
+The rest goes on without figures, and says why.
 """
 
 from __future__ import annotations
 
-import queue
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from dlprof.machine.amd_gpus import AmdReader
-from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.gpus import GpuNeighbours, Gpus, SilentDriverError, within
 from dlprof.machine.nvidia import GpuReader
-from dlprof.records import GpuInfo, GpuUsage
+from dlprof.records import GpuInfo
 
 _T = TypeVar("_T")
 
 
 def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
     """Whoever knows this machine's GPUs: NVML, else amdsmi; may hang, as every call may."""
-    nvidia = GpuReader()
-    if nvidia.list_gpus(root):
-        return nvidia
-    amd = AmdReader()
-    if amd.list_gpus(root):
-        nvidia.close()
-        return amd
-    amd.close()
+    reasons = []
+    for vendor in (GpuReader, AmdReader):
+        gpus = vendor()
+        if gpus.list_gpus(root):
+            return gpus
+        gpus.close()
+        reasons.append(gpus.unavailable)
+    nvidia, amd = reasons
     if (root / "sys/class/kfd").exists():  # ROCm's driver is loaded: NVIDIA's is not what lacks
-        nvidia.close()
-        return Gpus(amd.unavailable)
+        return Gpus(amd)
     if platform == "darwin":
-        nvidia.close()
         return Gpus({"gpus": "Apple's GPUs report to their user's processes only"})
-    return nvidia
+    return Gpus(nvidia)
 
 
 class PatientGpus(Gpus):
@@ -73,14 +68,6 @@ class PatientGpus(Gpus):
         """The cards."""
         return self._within(lambda: self._gpus.list_gpus(root), ())
 
-    def prime(self) -> None:
-        """Begin a window."""
-        self._within(self._gpus.prime, None)
-
-    def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
-        """What each card is doing."""
-        return self._within(lambda: self._gpus.sample(pcie=pcie), ())
-
     def neighbours(self) -> tuple[GpuNeighbours, ...]:
         """Who is on each card."""
         return self._within(self._gpus.neighbours, ())
@@ -90,29 +77,9 @@ class PatientGpus(Gpus):
         self._within(self._gpus.close, None)
 
     def _within(self, work: Callable[[], _T], otherwise: _T) -> _T:
-        """What ``work`` gives; ``otherwise`` where it fails or gives nothing in time.
-
-        After that, nothing is asked any more.
-        """
-        found: queue.SimpleQueue[_T | Exception] = queue.SimpleQueue()
-
-        def ask() -> None:
-            try:
-                found.put(work())
-            except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything
-                found.put(error)
-
-        worker = threading.Thread(target=ask, daemon=True)
-        worker.start()
+        """What ``work`` gives; ``otherwise`` once that has failed or taken too long."""
         try:
-            answer = found.get(timeout=self._limit_s)
-        except queue.Empty:
-            self._gpus = Gpus({"gpus": "the GPUs' driver gave no answer in time: it may hang"})
+            return within(self._limit_s, work)
+        except SilentDriverError as silence:
+            self._gpus = Gpus({"gpus": str(silence)})
             return otherwise
-        worker.join(self._limit_s)  # it ends at once; whoever forks next finds no thread
-        if isinstance(answer, Exception):
-            text = " ".join(str(answer).split())
-            why = f"{type(answer).__name__}: {text}" if text else type(answer).__name__
-            self._gpus = Gpus({"gpus": f"the GPUs' driver can't be asked: {why}"})
-            return otherwise
-        return answer

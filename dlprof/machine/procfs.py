@@ -65,12 +65,7 @@ class ProcessStat:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SchedStat:
-    """A thread's ``schedstat``.
-
-    Attributes:
-        run_ns: Time on a core.
-        wait_ns: Time runnable but waiting for a core.
-    """
+    """A thread's time on a core, and its time runnable but waiting for one."""
 
     run_ns: int
     wait_ns: int

@@ -15,7 +15,7 @@ from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.files import replace_file
-from dlprof.machine.inspection import fingerprint
+from dlprof.machine.inspection import REASONS, fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
 from dlprof.tomlfile import TABLE, Rule, check_table, number_rule, read_text, read_toml, whole_rule
 from dlprof.units import quoted
@@ -40,25 +40,6 @@ class GpuProfile:
     memory_gib: float | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CoreSpeedProfile:
-    """How fast the cores are, as ``dlprof machine`` measures it there.
-
-    Attributes:
-        median: Of the cores, in thousands of steps of a fixed Python loop in a second of CPU time.
-        low: The slowest core.
-        high: The fastest core.
-        unit: As ``dlprof machine`` names it, the version of Python included.
-        slow_fraction: Share of time in which cores were slow; ``None`` if not known.
-    """
-
-    median: float
-    low: float
-    high: float
-    unit: str
-    slow_fraction: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +73,7 @@ class MachineProfile:
     logical_cpus: int
     physical_cores: int | None = None
     base_ghz: float | None = None
-    core_speed: CoreSpeedProfile | None = None
+    core_speed: CoreSpeeds | None = None
     memory_gib: float | None = None
     memory_gb_per_s: float | None = None
     shm_gib: float | None = None
@@ -107,7 +88,7 @@ class MachineProfile:
     @classmethod
     def of(cls, machine: Machine, read_on: dt.date) -> MachineProfile:
         """What a machine offers to one job, its limits included, on the day that it was seen."""
-        speed, cores = machine.core_speed, max(1, int(machine.usable_cores))
+        cores = max(1, int(machine.usable_cores))
         sizes = (machine.memory_bytes, machine.memory_limit_bytes)
         cards = Counter(
             GpuProfile(
@@ -124,7 +105,7 @@ class MachineProfile:
             cpu_model=machine.cpu_model or None,
             logical_cpus=cores,
             physical_cores=machine.physical_cores and min(machine.physical_cores, cores),
-            core_speed=None if speed is None else CoreSpeedProfile(**dataclasses.asdict(speed)),
+            core_speed=machine.core_speed,
             memory_gib=_to_gib(min((size for size in sizes if size), default=None)),
             shm_gib=_to_gib(machine.shm_bytes),
             numa_nodes=machine.numa_nodes,
@@ -151,7 +132,7 @@ class MachineProfile:
 
         Its fingerprint is made as a real machine's is, of what the profile says.
         """
-        cards, speed = _cards(self.gpus), self.core_speed
+        cards = _cards(self.gpus)
         memory, shm = _to_bytes(self.memory_gib), _to_bytes(self.shm_gib)
         machine = Machine(
             hostname=self.name,
@@ -166,7 +147,7 @@ class MachineProfile:
             shm_bytes=shm,
             shm_available_bytes=shm,
             numa_nodes=self.numa_nodes,
-            core_speed=None if speed is None else CoreSpeeds(**dataclasses.asdict(speed)),
+            core_speed=self.core_speed,
             gpus=cards,
             fingerprint=fingerprint(
                 cpu_model=self.cpu_model or self.name,
@@ -176,24 +157,10 @@ class MachineProfile:
                 gpus=cards,
             ),
         )
-        missing = (name for name in _OPTIONAL if getattr(machine, name) is None)
+        missing = (name for name in REASONS if getattr(machine, name) is None)
         return dataclasses.replace(
             machine, unavailable=dict.fromkeys(missing, "the machine profile doesn't say")
         )
-
-
-# Fields of a machine that a profile may leave open.
-_OPTIONAL = (
-    "physical_cores",
-    "memory_bytes",
-    "memory_available_bytes",
-    "swap_used_bytes",
-    "shm_bytes",
-    "shm_available_bytes",
-    "open_files_limit",
-    "numa_nodes",
-    "core_speed",
-)
 
 
 def known_profiles() -> Iterator[MachineProfile]:
@@ -307,7 +274,7 @@ def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
             **document,
             **lists,
             "gpus": tuple(GpuProfile(**card) for card in cards),
-            "core_speed": None if speed is None else CoreSpeedProfile(**speed),
+            "core_speed": None if speed is None else CoreSpeeds(**speed),
         }
     )
     if profile.physical_cores is not None and profile.physical_cores > profile.logical_cpus:

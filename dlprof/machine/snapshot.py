@@ -11,16 +11,15 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
-from dlprof.machine.files import read_text
-from dlprof.machine.memory import MemoryNow, available_memory, read_shared_memory
+from dlprof.machine.files import read_pressures, read_text
+from dlprof.machine.memory import available_memory, read_shared_memory
 from dlprof.machine.procfs import (
-    CpuTicks,
     parse_allowed_cpus,
     parse_cpu_ticks,
-    parse_pressure,
     parse_runnable,
 )
 from dlprof.machine.tree import TreeUsage
@@ -40,9 +39,7 @@ class Snapshot:
         allowed_cpus: How many CPUs that is.
         quota_cores: Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
         throttled_ns: Time for which quotas held CPUs back, summed over CPUs, by cgroup.
-        cpu_pressure_us: Time in which some task of the machine waited for a core.
-        io_pressure_us: Time in which some task waited for storage.
-        memory_pressure_us: Time in which some task waited for memory.
+        pressures_us: Time in which some task of the machine waited, by resource.
         pss_peak_bytes: Most memory seen so far in readings with ``memory=True``.
         shm_peak_bytes: Most growth of /dev/shm seen so far in such readings.
         observer_cpu_ns: CPU time of the process that takes the snapshots.
@@ -58,9 +55,7 @@ class Snapshot:
     allowed_cpus: int | None
     quota_cores: float | None
     throttled_ns: Mapping[Path, int] | None
-    cpu_pressure_us: int | None
-    io_pressure_us: int | None
-    memory_pressure_us: int | None
+    pressures_us: Mapping[str, int | None]
     pss_peak_bytes: int | None
     shm_peak_bytes: int | None
     observer_cpu_ns: int
@@ -111,11 +106,7 @@ class Sampler:
         return getattr(self._tree, "pids", ())
 
     def take(self, *, memory: bool = False) -> Snapshot:
-        """Read everything once.
-
-        Args:
-            memory: Also look at memory, which costs 1-24 ms per process of the trial.
-        """
+        """Read everything once; with ``memory`` that too, which costs 1-24 ms a process."""
         cost = self._cpu_clock()
         tree = self._tree.read()
         idle_ns, stolen_ns, allowed = self._read_cpus()
@@ -129,7 +120,7 @@ class Sampler:
             if shm is not None and self._shm_base is not None:
                 growth = max(0, shm.used_bytes - self._shm_base)
                 self._shm_peak = max(growth, self._shm_peak or 0)
-        pressures = [self._read_pressure(name) for name in ("cpu", "io", "memory")]
+        pressures = read_pressures(self._root)
         throttled = None if self._throttle_hidden else throttled_ns(self._cgroups)
         observer = self._cpu_clock()
         self._cost_ns = observer - cost
@@ -140,9 +131,7 @@ class Sampler:
             allowed_cpus=allowed,
             quota_cores=None if quota is None else quota.amount,
             throttled_ns=throttled,
-            cpu_pressure_us=pressures[0],
-            io_pressure_us=pressures[1],
-            memory_pressure_us=pressures[2],
+            pressures_us=pressures,
             pss_peak_bytes=self._pss_peak,
             shm_peak_bytes=self._shm_peak,
             observer_cpu_ns=observer,
@@ -159,12 +148,14 @@ class Sampler:
             self._runnable += max(0, runnable - 1)
             self._looks += 1
 
-    def memory_now(self) -> MemoryNow:
-        """What the trial holds, its processes taken as of the last snapshot; cheap."""
-        return MemoryNow(
-            private_bytes=self._tree.private_bytes(),
-            available_bytes=available_memory(self._cgroups, self._root),
-        )
+    def memory_now(self) -> tuple[int | None, int | None]:
+        """Bytes that the trial holds and bytes that are left, cheap enough to watch a limit with.
+
+        Resident memory of the processes as of the last snapshot that no file and no shared memory
+        backs, where pages still shared since a fork count in each; and what the machine and the
+        cgroup limits leave.
+        """
+        return self._tree.private_bytes(), available_memory(self._cgroups, self._root)
 
     def rest_s(self, share: float = 0.02) -> float:
         """Seconds to wait after the last snapshot to stay below a share of one core."""
@@ -179,14 +170,11 @@ class Sampler:
         status = read_text(self._root / "proc" / str(self._pid) / "status") or ""
         mask = parse_allowed_cpus(status)
         allowed = [ticks[cpu] for cpu in mask if cpu in ticks] if mask else list(ticks.values())
-        if not any(_total(cpu) for cpu in allowed):
+        if not any(cpu.busy + cpu.idle + cpu.stolen for cpu in allowed):
             return None, None, len(allowed) or None
         tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         idle, stolen = (sum(cpu.idle for cpu in allowed), sum(cpu.stolen for cpu in allowed))
         return idle * tick_ns, stolen * tick_ns, len(allowed)
-
-    def _read_pressure(self, name: str) -> int | None:
-        return parse_pressure(read_text(self._root / "proc/pressure" / name) or "")
 
     def _reasons(self, snapshot: Snapshot) -> dict[str, str]:
         """Why figures are missing, by the names that ``records.Usage`` has for them."""
@@ -205,7 +193,6 @@ class Sampler:
 
 def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
     tree = snapshot.tree
-    no_psi = "this kernel has no pressure figures (/proc/pressure)"
     no_io = "the system doesn't report what these processes read (/proc/PID/io)"
     reasons = {
         "other_runnable": (tree.wait_ns, "this kernel has no /proc/PID/task/*/schedstat"),
@@ -214,9 +201,7 @@ def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
             snapshot.throttled_ns,
             "no CPU controller is visible in the process's cgroups",
         ),
-        "cpu_pressure_fraction": (snapshot.cpu_pressure_us, no_psi),
-        "io_pressure_fraction": (snapshot.io_pressure_us, no_psi),
-        "memory_pressure_fraction": (snapshot.memory_pressure_us, no_psi),
+        **{f"{name}_pressure_fraction": (us, NO_PSI) for name, us in snapshot.pressures_us.items()},
         "pss_peak_bytes": (
             snapshot.pss_peak_bytes,
             "memory was not looked at, or /proc/PID/smaps_rollup can't be read",
@@ -231,18 +216,10 @@ def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
     return {name: reason for name, (figure, reason) in reasons.items() if figure is None}
 
 
-def _total(cpu: CpuTicks) -> int:
-    return cpu.busy + cpu.idle + cpu.stolen
-
-
 def usage_between(
     first: Snapshot, last: Snapshot, *, gpu: Sequence[GpuUsage] = ()
 ) -> tuple[Usage, dict[str, str]]:
-    """What was used between two snapshots of one ``Sampler``.
-
-    Returns:
-        The figures, and the reasons for those that are ``None``, by field name.
-    """
+    """What was used between two snapshots of one ``Sampler``, and why fields are ``None``."""
     window_ns = last.time_ns - first.time_ns
     if window_ns <= 0:
         return Usage(gpu=tuple(gpu)), dict.fromkeys(_FIELDS, "the window has no length")
@@ -259,11 +236,7 @@ def usage_between(
         other_runnable=_other_runnable(first, last, window_ns),
         run_queue_wait_fraction=_wait_fraction(first, last),
         throttled_fraction=_throttled_fraction(first, last, window_ns),
-        cpu_pressure_fraction=_pressure(first.cpu_pressure_us, last.cpu_pressure_us, window_ns),
-        io_pressure_fraction=_pressure(first.io_pressure_us, last.io_pressure_us, window_ns),
-        memory_pressure_fraction=_pressure(
-            first.memory_pressure_us, last.memory_pressure_us, window_ns
-        ),
+        **pressure_fractions(first.pressures_us, last.pressures_us, window_ns),
         pss_peak_bytes=last.pss_peak_bytes,
         shm_peak_bytes=last.shm_peak_bytes,
         read_bytes_per_s=(None if rate is None else rate * 1e9),
@@ -301,9 +274,18 @@ def _rate(first: int | None, last: int | None, window_ns: int) -> float | None:
     return None if growth is None else growth / window_ns
 
 
-def _pressure(first: int | None, last: int | None, window_ns: int) -> float | None:
-    rate = _rate(first, last, window_ns)
-    return None if rate is None else min(1.0, rate * 1000)
+NO_PSI = "this kernel has no pressure figures (/proc/pressure)"
+
+
+def pressure_fractions(
+    first: Mapping[str, int | None], last: Mapping[str, int | None], window_ns: int
+) -> dict[str, Any]:
+    """Shares of time in which some task waited, as the fields of records name them."""
+    rates = {name: _rate(first[name], last[name], window_ns) for name in last}
+    return {
+        f"{name}_pressure_fraction": None if rate is None else min(1.0, rate * 1000)
+        for name, rate in rates.items()
+    }
 
 
 def _machine_cores(

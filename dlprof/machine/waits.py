@@ -122,12 +122,10 @@ def parse_wait(
 
 
 def python_data(maps: str) -> tuple[range, ...]:
-    """Where a process has the static data of its interpreter, the GIL among it.
+    """Where a process has the static data of its interpreter, the GIL among it, by its ``maps``.
 
-    Locks of Python's are elsewhere: what a program makes is on its heap.
-
-    Args:
-        maps: Of the process, as ``/proc`` shows them: what a library leaves empty follows it.
+    What a library leaves empty follows it. Locks of Python's are elsewhere: what a program makes is
+    on its heap.
     """
     found: list[range] = []
     name = ""
@@ -194,11 +192,7 @@ _ENDED = "-1 0x0 0x0"
 
 
 def gil_of(folder: str) -> tuple[range, ...]:
-    """Where a process's interpreter keeps its GIL; empty where that isn't known.
-
-    Args:
-        folder: The process's, below ``/proc``.
-    """
+    """Where the interpreter of a process, by its folder, keeps its GIL; empty where unknown."""
     return python_data(read_text(f"{folder}/maps") or "")
 
 

@@ -59,13 +59,14 @@ class CoreSpeeds:
     """How fast the cores of a machine are, by a fixed piece of work.
 
     Attributes:
-        median: Of the cores, each in the mean over time.
+        median: Of the cores, each in the mean over time, in thousands of steps of a fixed Python
+            loop in a second of CPU time.
         low: The slowest core.
         high: The fastest core.
         unit: Of these three. It names the version of Python, which the work's speed depends on:
             speeds of one unit compare machines, others don't.
         slow_fraction: Share of time in which a core took over 1.3 times as long as when it was
-            quick; ``None`` where that wasn't seen.
+            quick; ``None`` if not known.
     """
 
     median: float

@@ -43,8 +43,7 @@ def fit(
 ) -> LinkFit | None:
     """The line of one way to copy, with intervals over passes that each measured all sizes.
 
-    Returns:
-        The fit; ``None`` with fewer than three sizes, or where no line with a bandwidth fits.
+    ``None`` with fewer than three sizes, or where no line with a bandwidth fits.
     """
     lines = []
     for points in passes:
@@ -186,21 +185,6 @@ class Copier:
         return Round(max(1e-9, device_s) / len(pairs), host_s)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFigures:
-    """Copies of plain buffers to one device.
-
-    Attributes:
-        cells: The median of each.
-        fits: A line for each memory and mode.
-        unavailable: Reasons for memories and modes that are missing.
-    """
-
-    cells: tuple[CopyTime, ...]
-    fits: tuple[LinkFit, ...]
-    unavailable: dict[str, str]
-
-
 def copies_per_round(size: int) -> int:
     """Copies between two events: enough to be timed well, and no more than that takes."""
     return min(100, max(1, (32 << 20) // size))
@@ -214,8 +198,12 @@ def measure_copies(
     sizes: Iterable[int] = SIZES,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
-) -> CopyFigures:
-    """Time all cells in random order, pass after pass."""
+) -> tuple[tuple[CopyTime, ...], tuple[LinkFit, ...], dict[str, str]]:
+    """Time all cells in random order, pass after pass.
+
+    Returns:
+        Each cell's median, a line for each memory and mode, and why some of those are missing.
+    """
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]
     cells = [
@@ -243,11 +231,8 @@ def measure_copies(
         # The fewest rounds whose median has an interval of 95 %.
         if len(passes) >= 6 and clock() - began_s > budget_s:
             break
-    return CopyFigures(
-        cells=tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells),
-        fits=tuple(_fits(cells, passes)),
-        unavailable={**buffers.unavailable, **missing},
-    )
+    times = tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells)
+    return times, tuple(_fits(cells, passes)), {**buffers.unavailable, **missing}
 
 
 def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:

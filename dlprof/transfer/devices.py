@@ -20,9 +20,16 @@ from dlprof.device.runtime import (
 )
 from dlprof.machine.nvidia import read_link
 from dlprof.records import Estimate
-from dlprof.records.transfer import DeviceTransfer, LinkState, NumaRate, TogetherRate
+from dlprof.records.transfer import (
+    CopyTime,
+    DeviceTransfer,
+    LinkFit,
+    LinkState,
+    NumaRate,
+    TogetherRate,
+)
 from dlprof.stats import median_interval
-from dlprof.transfer.copying import Buffers, Copier, CopyFigures, measure_copies
+from dlprof.transfer.copying import Buffers, Copier, measure_copies
 from dlprof.transfer.protocol import TransferRequest
 
 _ROUNDS = 10
@@ -172,17 +179,16 @@ def measure_device(
     """Everything about one device that needs no target."""
     reasons: dict[str, str] = {}
     with _one_thread() if not runtime.asynchronous else contextlib.nullcontext():
-        measured, size = _copies(runtime, request, budget_s, reasons)
+        cells, fits, size = _copies(runtime, request, budget_s, reasons)
     title, uuid = identity(runtime)
     found = DeviceTransfer(
         device=name,
         name=title,
         uuid=uuid,
         timed_by=runtime.timed_by,
-        cells=measured.cells,
-        fits=measured.fits,
+        cells=cells,
+        fits=fits,
     )
-    reasons |= measured.unavailable
     best = found.best_bytes_per_s
     if not runtime.asynchronous or best is None:
         why = "no copy could be measured"
@@ -227,22 +233,26 @@ def _one_thread() -> Iterator[None]:
 
 def _copies(
     runtime: Runtime, request: TransferRequest, budget_s: float, reasons: dict[str, str]
-) -> tuple[CopyFigures, int]:
-    """Copies of all sizes that the memory of both sides allows; ``reasons`` gets the rest."""
+) -> tuple[tuple[CopyTime, ...], tuple[LinkFit, ...], int]:
+    """Copies of all sizes up to what the memory of both sides allows; ``reasons`` gets the rest."""
     size = request.most_bytes
     while True:
         try:
             buffers, copier = Buffers(runtime, size), Copier(runtime)
-            found = measure_copies(copier, buffers, budget_s=budget_s, seed=request.seed)
+            cells, fits, missing = measure_copies(
+                copier, buffers, budget_s=budget_s, seed=request.seed
+            )
         except (RuntimeError, MemoryError) as error:
             why, is_short = _first_line(error), _is_shortage(error)
             if is_short:
                 why = reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
             if not is_short or size <= 1 << 22:
-                return CopyFigures(cells=(), fits=(), unavailable={"copies": why}), size
+                reasons["copies"] = why
+                return (), (), size
             size //= 4
             continue
-        return found, size
+        reasons |= missing
+        return cells, fits, size
 
 
 def _is_shortage(error: Exception) -> bool:

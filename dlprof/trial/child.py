@@ -23,7 +23,7 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
-from dlprof.trial.consumer import Consumer, make_consumer
+from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.explaining import Explainer, take_rested
 from dlprof.trial.in_worker import guard_of
@@ -228,7 +228,12 @@ def _measure(
     if request.ranks > 1:
         place = Path(request.temporary)
         ranks = RankGroup(place, request.rank, request.ranks, barrier=request.step_barrier)
-        consume = _then(consume, ranks.step)
+        alone, step = consume, ranks.step
+
+        def consume(batch: object) -> None:  # a step ends together with those of other ranks
+            alone(batch)
+            step()
+
         ranks.begin(session.beat, _clock)
     explainer = Explainer(loader, session.window, computes=computes) if request.explain else None
     loop = Loop(
@@ -258,10 +263,11 @@ def _measure(
         lengths = check_length(loop, built.target, request.config)
     elif built.target.kind == "iterable":
         measured = dataclasses.replace(measured, epoch_samples=None)
-    if explainer is not None and measured.batches_per_s is not None:
-        take_rested(loop, request.config, measured.batches_per_s.value)
+    rate = measured.rate
+    if explainer is not None and rate is not None:
+        take_rested(loop, request.config, rate.batches_per_s.value)
     seen.weigh(loop.batch)
-    each = measured.samples / measured.batches if measured.samples and measured.batches else None
+    each = rate.samples / rate.batches if rate is not None and rate.samples else None
     return loop, {
         "measured": dataclasses.asdict(measured),
         "batch_bytes": seen.batch_bytes(each),
@@ -271,16 +277,6 @@ def _measure(
         **({} if copies is None else {"copies": dataclasses.asdict(copies.to_record())}),
         **({} if explainer is None else explainer.summary(request.config, copies)),
     }
-
-
-def _then(consume: Consumer, step: Callable[[], None]) -> Consumer:
-    """A consumer that ends each step together with those of other ranks."""
-
-    def both(batch: object) -> None:
-        consume(batch)
-        step()
-
-    return both
 
 
 def main() -> None:

@@ -60,12 +60,7 @@ def lateness_s(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """How much longer a sleep lasts than was asked for, where a core is idle.
-
-    Args:
-        nap_s: To sleep for, a few times.
-        sleep: Of the kernel.
-        clock: In seconds.
+    """How much longer a sleep of ``nap_s`` lasts than was asked for, where a core is idle.
 
     Returns:
         Seconds, 0 or more: of a few sleeps the second shortest, since a crowd makes some later.

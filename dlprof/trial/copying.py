@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dlprof.device.moving import move, tensors_of
 from dlprof.device.runtime import (
     Event,
+    EventTimer,
     Runtime,
     Spinner,
     UnavailableError,
@@ -63,13 +64,14 @@ class Step:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class _TimedCopy:
-    """One timed batch."""
+class _Flight:
+    """A batch on its way; sizes and marks are of one that is timed."""
 
-    bytes: int
-    pinned_bytes: int
-    began: Event
-    ended: Event | None = None
+    batch: Any
+    timed: bool = False
+    bytes: int = 0
+    pinned_bytes: int = 0
+    timer: EventTimer | None = None
     blocked_s: float = 0.0
     waited_s: float = 0.0  # by the consuming thread, for the copy's end
     exposed_s: float | None = None
@@ -79,11 +81,11 @@ class _TimedCopy:
 
     def copy_s(self) -> float:
         """On the device."""
-        return self.began.elapsed_time(self.ended) / 1e3
+        return 0.0 if self.timer is None else self.timer.seconds()
 
     def is_done(self) -> bool:
         """Whether the batch has come and was worked on."""
-        return self.used and self.ended is not None and self.ended.query()
+        return self.used and self.timer is not None and self.timer.is_over()
 
     def exposed(self) -> float:
         """As the consuming thread saw it, or else as the device did."""
@@ -92,15 +94,6 @@ class _TimedCopy:
         if self.ready is None or self.arrived is None:
             return self.copy_s()
         return self.ready.elapsed_time(self.arrived) / 1e3
-
-
-@dataclasses.dataclass(slots=True)
-class _Flight:
-    """A batch that has been sent."""
-
-    batch: Any
-    ended: Event | None
-    sample: _TimedCopy | None
 
 
 class DeviceCopier:
@@ -141,7 +134,7 @@ class DeviceCopier:
         self._under_way: deque[Event] = deque()
         self._count = 0
         self._first = self._last = 0
-        self._samples: list[_TimedCopy] = []
+        self._samples: list[_Flight] = []
         self._every = _EVERY
         self._pins = pins
         self._threads = pin_threads() if pins else None
@@ -149,25 +142,22 @@ class DeviceCopier:
 
     def __call__(self, batch: Any) -> None:
         """Copy a batch, and do the step with it, or with the one before."""
-        sample = self._sample(batch)
+        flight = self._taken(batch)
         # Mark on the compute stream when it could go on with the batch that was sent before.
         # Before the next one is sent: ordering that, or staging it, may delay the step too.
-        if self._waiting is not None and self._waiting.sample is not None:
-            self._waiting.sample.ready = self._runtime.event()
-            self._waiting.sample.ready.record(self._runtime.current())
+        if self._waiting is not None and self._waiting.timed:
+            self._waiting.ready = self._runtime.event()
+            self._waiting.ready.record(self._runtime.current())
         from_s = self._clock()
-        flight = self._send(batch, sample)
-        sent_s = self._clock()
-        if flight.sample is not None:
-            flight.sample.blocked_s = sent_s - from_s
+        self._send(flight)
+        flight.blocked_s = self._clock() - from_s
         self._count += 1
         if self._side is not None:
             flight, self._waiting = self._waiting or flight, flight
             if flight is self._waiting:
                 return  # the very first: there is nothing to work on yet
         self._arrive(flight, from_s)
-        if flight.sample is not None:
-            flight.sample.used = True
+        flight.used = True
         self._step.work(flight.batch)
         flight.batch = None
         if self._step.runs_ahead:
@@ -237,7 +227,7 @@ class DeviceCopier:
         held_s = sum(sample.blocked_s + sample.waited_s for sample in samples)
         return held_s / len(samples) if samples else 0.0
 
-    def _done(self) -> list[_TimedCopy]:
+    def _done(self) -> list[_Flight]:
         """The timed batches of the window that have come and were worked on."""
         return [sample for sample in self._samples if sample.is_done()]
 
@@ -246,61 +236,51 @@ class DeviceCopier:
         """Batches copied in the window."""
         return max(0, self._last - self._first)
 
-    def _sample(self, batch: Any) -> _TimedCopy | None:
-        """Make ready to time this batch, if it is one of those that are timed."""
+    def _taken(self, batch: Any) -> _Flight:
+        """A batch, with its size if it is one of those that are timed."""
+        flight = _Flight(batch=batch)
         if self._count % self._every:
-            return None
+            return flight
         # Devices have only so many events.
         if len(self._samples) >= 512:
             self._samples, self._every = self._samples[::2], 2 * self._every
         tensors = [tensor for _, tensor in tensors_of(batch)]
-        sample = _TimedCopy(
-            bytes=sum(tensor.nbytes for tensor in tensors),
-            pinned_bytes=sum(tensor.nbytes for tensor in tensors if tensor.is_pinned()),
-            began=self._runtime.event(),
-        )
-        self._samples.append(sample)
-        return sample
+        flight.timed, flight.bytes = True, sum(tensor.nbytes for tensor in tensors)
+        flight.pinned_bytes = sum(tensor.nbytes for tensor in tensors if tensor.is_pinned())
+        self._samples.append(flight)
+        return flight
 
-    def _send(self, batch: Any, sample: _TimedCopy | None) -> _Flight:
+    def _send(self, flight: _Flight) -> None:
         """Order the copy; events only where somebody asks for them."""
-        ended = None
-        if sample is not None or self._step.waits or self._side is not None:
-            ended = self._runtime.event()
-        with contextlib.nullcontext() if self._side is None else self._side:
-            stream = self._runtime.current()
-            if sample is not None:
-                sample.began.record(stream)
-                sample.ended = ended
-            moved = move(batch, self._runtime.device)
-            if ended is not None:
-                ended.record(stream)
-        return _Flight(moved, ended, sample)
+        if not flight.timed and not self._step.waits and self._side is None:
+            flight.batch = move(flight.batch, self._runtime.device)
+            return
+        side = contextlib.nullcontext() if self._side is None else self._side
+        with side, EventTimer(self._runtime) as flight.timer:
+            flight.batch = move(flight.batch, self._runtime.device)
 
     def _arrive(self, flight: _Flight, from_s: float) -> None:
         """Make the step wait for its batch: the device, or this thread where the step is its own.
 
-        Args:
-            flight: The batch.
-            from_s: When the step could have begun, but for the copy.
+        But for the copy the step could have begun at ``from_s``.
         """
+        if flight.timer is None:
+            return
         if self._side is not None:
             # The compute stream waits for the side stream, and uses its memory.
-            stream, sample = self._runtime.current(), flight.sample
-            stream.wait_event(flight.ended)
-            if sample is not None:
-                sample.arrived = self._runtime.event()
-                sample.arrived.record(stream)
+            stream = self._runtime.current()
+            stream.wait_event(flight.timer.ended)
+            if flight.timed:
+                flight.arrived = self._runtime.event()
+                flight.arrived.record(stream)
             for _, tensor in tensors_of(flight.batch):
                 if tensor.device == self._runtime.device:
                     tensor.record_stream(stream)
-        if self._step.waits and flight.ended is not None:
+        if self._step.waits:
             began_s = self._clock()
-            flight.ended.synchronize()
-            if flight.sample is not None:
-                ended_s = self._clock()
-                flight.sample.waited_s = ended_s - began_s
-                flight.sample.exposed_s = ended_s - from_s
+            flight.timer.ended.synchronize()
+            ended_s = self._clock()
+            flight.waited_s, flight.exposed_s = ended_s - began_s, ended_s - from_s
 
 
 _NO_THREAD = "no thread of this name runs: without workers the caller pins, in next()"
@@ -333,13 +313,10 @@ def pin_costs(
     batches: int,
     memory: Mapping[str, Any],
 ) -> PinCosts:
-    """What pinning cost in a window.
+    """What pinning cost in a window, from its threads before and after it.
 
-    Args:
-        before: The threads at its start.
-        after: The threads at its end; one that began within it counts from its start.
-        batches: Batches in the window.
-        memory: ``torch.cuda.host_memory_stats()``; empty where there is none.
+    One that began within it counts from its start. ``memory`` is
+    ``torch.cuda.host_memory_stats()``, and empty where there is none.
     """
     reasons: dict[str, str] = {}
     cpu_s = wait_s = None
@@ -383,10 +360,7 @@ def host_memory(kind: str) -> Mapping[str, Any]:
 
 
 def open_device(name: str) -> Runtime | None:
-    """The device that a trial's batches go to; ``None`` where they stay on the CPU.
-
-    Args:
-        name: Torch's, or ``auto``.
+    """The device, by torch's name or ``auto``, that batches go to; ``None`` for the CPU.
 
     Raises:
         TargetError: It isn't there.

@@ -110,11 +110,7 @@ class BatchChecks:
         )
 
     def batch_bytes(self, samples: float | None) -> float:
-        """Mean bytes of a batch.
-
-        Args:
-            samples: In the mean batch; ``None`` where batches can't be counted.
-        """
+        """Mean bytes of a batch, which has so many samples where they can be counted."""
         if samples is None or not self._samples:
             return self._bytes / max(1, self._seen)
         return self._bytes / self._samples * samples
@@ -154,9 +150,7 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
 class Noticing:
     """A picklable ``worker_init_fn`` by which a worker that is not forked notices that it asks.
 
-    Attributes:
-        user_init: The loader's own.
-        asked: Shared with the workers.
+    It runs the loader's own, too; ``asked`` is shared with the workers.
     """
 
     user_init: Callable[[int], Any] | None
@@ -199,16 +193,15 @@ def _is_for_nothing(info: object, asking: types.FrameType) -> bool:
 def check_length(loop: Loop, target: Target, config: Config) -> list[str]:
     """Whether an iterable's ``__len__`` lies; a map-style one that promises too much raises.
 
-    Returns:
-        Warnings: more batches came than it promises, it promises samples in place of batches, or
-        no two epochs are alike.
+    Warns where more batches came than it promises, it promises samples in place of batches, or no
+    two epochs are alike.
 
     Raises:
         WrongDataError: An epoch ended with fewer.
     """
     if target.kind != "iterable":
         return []
-    samples = {log.epoch_samples for log in loop.logs} - {None}
+    samples = {log.all_samples for log in loop.logs} - {None}
     found = [VARIED_SIGN] if len(samples) > 1 else []
     promised = loop.promised()
     if promised is None:
@@ -219,7 +212,7 @@ def check_length(loop: Loop, target: Target, config: Config) -> list[str]:
         text = LENGTH.format(came=f"{came:,}", promised=f"{promised:,}")
         if log.whole and came < promised - spare:
             batches = config.batch_size or target.batch_size
-            each = (log.epoch_samples or 0) / came
+            each = (log.all_samples or 0) / came
             if batches is None and abs(each * came - promised) <= spare * each:
                 return [*found, IN_SAMPLES]
             raise WrongDataError("truncated", f"{text[0].upper()}{text[1:]}.", hint=WHOLE_EPOCHS)

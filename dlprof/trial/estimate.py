@@ -10,10 +10,11 @@ is a whole number of rounds of W, and the interval comes from means over blocks 
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 
 from dlprof.records import Config, Estimate
 from dlprof.stats import mean_interval
@@ -21,30 +22,36 @@ from dlprof.stats import mean_interval
 _MIN_BLOCKS = 3
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Epoch:
-    """One pass over the loader, as the clock saw it.
+    """One pass over the loader, as the clock sees it while it lasts.
 
     Attributes:
         began_s: When ``iter(loader)`` was called.
         yields_s: When each batch arrived, in order.
         warm_up: Yields at the beginning that belong to the warm-up.
-        whole: Whether the loader came to the end of its epoch by itself.
-        last_partial: Whether the last batch may be smaller than the others.
+        whole: Whether the loader came to the end of its epoch by itself; its last batch may then
+            be smaller than the others.
+        asked_s: When the consumer asked for one more batch than there was.
         samples: Samples in each of these batches; empty where they can't be counted.
     """
 
     began_s: float
-    yields_s: Sequence[float]
+    yields_s: MutableSequence[float] = dataclasses.field(default_factory=lambda: array.array("d"))
     warm_up: int = 0
     whole: bool = False
-    last_partial: bool = False
-    samples: Sequence[int] = ()
+    asked_s: float = 0.0
+    samples: MutableSequence[int] = dataclasses.field(default_factory=lambda: array.array("q"))
 
     @property
     def counted(self) -> bool:
         """Whether the samples of all its batches are known."""
         return len(self.samples) >= len(self.yields_s)
+
+    @property
+    def all_samples(self) -> int | None:
+        """Samples in it, if it came to its end and they are known."""
+        return sum(self.samples) if self.whole and self.counted else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +112,7 @@ def steady_rounds(epoch: Epoch, config: Config) -> list[Stretch]:
     """The rounds of W batches in the epoch's steady segment; empty if there is none."""
     last = len(epoch.yields_s) - 1
     if epoch.whole:
-        last -= config.batches_in_flight + epoch.last_partial
+        last -= config.batches_in_flight + 1
     stride = max(config.num_workers, 1)
     marks = range(epoch.warm_up, max(last + 1, 0), stride)
     times, samples = epoch.yields_s, epoch.samples
@@ -216,25 +223,14 @@ def _steady(epochs: Sequence[Epoch], config: Config) -> Throughput | None:
 
 def _over_epochs(epochs: Sequence[Epoch]) -> Throughput | None:
     """The rate from the beginning of one epoch to that of the next."""
+    ends_s = [after.began_s for after in epochs[1:]] or [epochs[0].yields_s[-1]]
     spans = [
         Stretch(
-            seconds=after.began_s - epoch.began_s,
-            batches=len(epoch.yields_s),
-            samples=sum(epoch.samples),
+            seconds=end_s - epoch.began_s, batches=len(epoch.yields_s), samples=sum(epoch.samples)
         )
-        for epoch, after in itertools.pairwise(epochs)
+        for epoch, end_s in zip(epochs, ends_s, strict=False)
     ]
-    if len(spans) > 1:
-        spans = spans[1:]  # the first epoch also pays for what is paid once a training
-    if not spans:
-        first = epochs[0]
-        spans = [
-            Stretch(
-                seconds=first.yields_s[-1] - first.began_s,
-                batches=len(first.yields_s),
-                samples=sum(first.samples),
-            )
-        ]
+    spans = spans[1:] or spans  # the first epoch also pays for what is paid once a training
     counted = all(epoch.counted for epoch in epochs)
     return _throughput(spans, Stretch.joined(spans), counted=counted, whole_epochs=True)
 

@@ -28,12 +28,7 @@ class Explainer:
     """Follows the batches of a loader while it is measured.
 
     A loader that is made around a DataLoader is followed through that one, where each batch of the
-    one is a batch of the other.
-
-    Args:
-        loader: From ``make_loader``.
-        window: Called at the window's ends; see ``measure``.
-        computes: Whether the consumer may compute between batches.
+    one is a batch of the other. ``computes`` says whether the consumer may compute between batches.
     """
 
     def __init__(
@@ -77,12 +72,7 @@ class Explainer:
         return dataclasses.replace(trace, unavailable={"hooks": reason})
 
     def summary(self, config: Config, copies: DeviceCopier | None = None) -> dict[str, Any]:
-        """The explanation and the timeline as plain values; the trial's id is not known here.
-
-        Args:
-            config: What ran.
-            copies: What copied the batches to a device.
-        """
+        """The explanation and the timeline as plain values; the trial's id is not known here."""
         from dlprof.tracing.explain import (  # noqa: PLC0415
             explain,
             timeline,
@@ -105,13 +95,9 @@ class Explainer:
 def take_rested(loop: Loop, config: Config, rate: float) -> None:
     """Take some batches from workers that have nothing to do, so that the trace holds them.
 
-    Receiving takes longer from a worker that computes, and in a window without a step all of
-    them do. A pin thread receives batches while others are made, so that it shows nothing.
-
-    Args:
-        loop: Whose window is over.
-        config: What ran.
-        rate: Batches per second, by which the queues fill.
+    Receiving takes longer from a worker that computes, and in a window without a step all of them
+    do. A pin thread receives batches while others are made, so that it shows nothing. The queues
+    fill by ``rate`` batches a second.
     """
     from dlprof.tracing.explain import LEAST_RESTED  # noqa: PLC0415
 

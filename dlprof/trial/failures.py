@@ -337,24 +337,14 @@ def _signal_name(number: int) -> str:
 
 
 def died(status: int, stderr_tail: str) -> Failure:
-    """Name the death of the trial's main process.
-
-    Args:
-        status: As ``os.waitstatus_to_exitcode`` gives it: minus the signal, or the exit code.
-        stderr_tail: What its processes wrote last.
-    """
+    """Name the death of a trial's process by its exit status: minus the signal, or the code."""
     when = "" if status < 0 else " in the middle of the trial"
     failure = _by_status(f"The loading process {ended(status)}{when}.", status)
     return dataclasses.replace(failure, stderr_tail=stderr_tail)
 
 
 def not_started(number: int, reason: str) -> Failure:
-    """Name a trial for which the system has no room: no process more, or no memory for one.
-
-    Args:
-        number: The ``errno``.
-        reason: What the system says.
-    """
+    """Name a trial for which the system has no room, by the ``errno`` and what the system says."""
     return Failure(
         kind="start_failed",
         message=f"The system does not start a process for the trial: {reason}.",

@@ -12,7 +12,6 @@ its end of a socket to the supervisor.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import random
@@ -25,7 +24,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 
@@ -47,11 +46,7 @@ _THREADS = Path("/proc/self/task")
 
 
 class ForkServer:
-    """Answers the supervisor's orders until the supervisor goes away.
-
-    Args:
-        link: This process's end of the socket to the supervisor.
-    """
+    """Answers the supervisor's orders, which come over a socket, until it goes away."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -150,7 +145,7 @@ class ForkServer:
             _close(descriptors)
             return
         if pid == 0:
-            _Newborn(self, server_pid, descriptors, state).live(wanted)
+            self._live(wanted, server_pid, descriptors, state)
         _close(descriptors)
         self._child = pid
 
@@ -205,7 +200,35 @@ class ForkServer:
             self._status = os.waitstatus_to_exitcode(status)
         self._finish_child(linger_s=0.0)
 
-    def release(self) -> None:
+    def _live(
+        self, request: TrialRequest, parent: int, descriptors: list[int], state: tuple[Any, ...]
+    ) -> NoReturn:
+        """In a forked process: become a trial, run it, and never return."""
+        status = 70
+        try:
+            os.setsid()
+            die_with_parent(parent)
+            self._release()
+            os.dup2(descriptors[1], 1)
+            os.dup2(descriptors[1], 2)
+            os.close(descriptors[1])
+            from dlprof.trial import child  # noqa: PLC0415 - loaded by the fork server already
+
+            channel = Channel.of_descriptors(os.dup(descriptors[0]), descriptors[0])
+            # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
+            random.setstate(state)
+            child.run_trial(request, self._target, channel)
+            self.part()
+            status = 0
+        except BaseException:  # noqa: BLE001 - nothing may unwind into the fork server's frames
+            sys.excepthook(*sys.exc_info())
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _release(self) -> None:
         """In a forked trial: let go of everything that is the fork server's."""
         self._parting = None  # what was made before the fork is the fork server's to finalize
         signal.set_wakeup_fd(-1)
@@ -215,7 +238,7 @@ class ForkServer:
         os.close(self._woken)
         os.close(self._wake)
 
-    def target(self) -> BuiltTarget:
+    def _target(self) -> BuiltTarget:
         """In a forked trial: the target, as it was built before the fork or else built now."""
         from dlprof.trial import child  # noqa: PLC0415 - loaded by now
 
@@ -230,42 +253,6 @@ class ForkServer:
         """In the process that built the target, at its end: finalize what it made."""
         if self._parting is not None:
             self._parting.take()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Newborn:
-    """A trial's process in its first moments after the fork."""
-
-    server: ForkServer
-    server_pid: int
-    descriptors: list[int]
-    random_state: tuple[Any, ...]
-
-    def live(self, request: TrialRequest) -> None:
-        """Become a trial, run it, and never return."""
-        status = 70
-        try:
-            os.setsid()
-            die_with_parent(self.server_pid)
-            self.server.release()
-            os.dup2(self.descriptors[1], 1)
-            os.dup2(self.descriptors[1], 2)
-            os.close(self.descriptors[1])
-            from dlprof.trial import child  # noqa: PLC0415 - loaded by the fork server already
-
-            channel = Channel.of_descriptors(os.dup(self.descriptors[0]), self.descriptors[0])
-            # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
-            random.setstate(self.random_state)
-            child.run_trial(request, self.server.target, channel)
-            self.server.part()
-            status = 0
-        except BaseException:  # noqa: BLE001 - nothing may unwind into the fork server's frames
-            sys.excepthook(*sys.exc_info())
-        finally:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(status)
 
 
 def _close(descriptors: list[int]) -> None:
@@ -286,12 +273,9 @@ def children() -> frozenset[int]:
 def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
     """Why trials can't be forked from this process, or nothing.
 
-    Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and
-    survives a fork); whether torch's own pool does is tried out. A GPU's driver that is started
-    doesn't survive it: torch would find no device in the trials, or refuse to use it.
-
-    Args:
-        descriptors: The kernel's links to this process's open files.
+    Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and survives
+    a fork); whether torch's own pool does is tried out. A GPU's driver that is started doesn't
+    survive it: torch would find no device in the trials, or refuse to use it.
     """
     import torch  # noqa: PLC0415 - imported already, with the target
 

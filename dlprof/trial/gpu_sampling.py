@@ -16,6 +16,8 @@ from dlprof.machine.gpus import GpuNeighbours, Gpus, mean_usage
 from dlprof.machine.patience import open_gpus
 from dlprof.records import GpuInfo, GpuUsage
 
+_Work = Callable[[Gpus], object]
+
 _PATIENCE_S = 0.5
 """For the last sample of a window: a round takes 80 ms where links are probed."""
 
@@ -43,14 +45,25 @@ class GpuSampler:
     ) -> None:
         self._period_s = period_s
         self._clock = clock
-        self._cards: list[GpuInfo] = []
-        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._cards: tuple[GpuInfo, ...] = ()
+        self._orders: queue.SimpleQueue[tuple[_Work, threading.Event] | None] = queue.SimpleQueue()
         self._window = _Window(period_s, clock)
-        self._last: _Order | None = None
-        self._thread = threading.Thread(
-            target=_serve, args=[opener, self._cards, self._orders], daemon=True
-        )
+        self._done = threading.Event()  # the last order
+        self._done.set()
+        self._owed_since_s = 0.0
+        self._thread = threading.Thread(target=self._serve, args=[opener], daemon=True)
         self._thread.start()
+
+    def _serve(self, opener: Callable[[], Gpus]) -> None:
+        """In the thread: carry out orders until there is none."""
+        gpus = opener()
+        self._cards = gpus.list_gpus()
+        while (order := self._orders.get()) is not None:
+            work, done = order
+            if self._cards:
+                work(gpus)
+            done.set()
+        gpus.close()
 
     def begin(self) -> None:
         """A trial begins: see who is on the cards before it is."""
@@ -60,13 +73,14 @@ class GpuSampler:
 
     def start(self) -> None:
         """The window begins, or begins again: samples so far were of another one."""
-        if self._window.restart():
-            return
-        self._give(self._window.collect)
+        if not self._window.restart():
+            self._give(self._window.collect)
 
     def stop(self) -> None:
         """The window has ended; nothing is waited for."""
-        self._window.end()
+        if not self._window.over.is_set():
+            self._owed_since_s = self._clock()
+            self._window.over.set()
 
     def usage(self) -> tuple[GpuUsage, ...]:
         """What the GPUs did between ``start`` and ``stop``.
@@ -74,13 +88,13 @@ class GpuSampler:
         Waits half a second for the last sample. Cards of a driver that hangs have reasons instead
         of figures.
         """
-        last = self._last
-        is_done = last is None or last.done.wait(0 if last.is_overdue() else _PATIENCE_S)
+        is_done = self._done.wait(0 if self._is_overdue() else _PATIENCE_S)
         return self._window.usage(self._cards, "" if is_done else _SILENT)
 
     def latest(self) -> tuple[GpuUsage, ...]:
         """The last sample of the window so far; empty without one."""
-        return self._window.latest()
+        samples = self._window.samples
+        return tuple(samples[-1]) if samples else ()
 
     def close(self) -> None:
         """End the thread, which shuts the driver down; one that hangs is left behind."""
@@ -88,56 +102,25 @@ class GpuSampler:
         self._orders.put(None)
         self._thread.join(_PATIENCE_S)
 
-    def _give(self, work: Callable[[Gpus], object]) -> None:
+    def _give(self, work: _Work) -> None:
         """Order something; nothing, of a driver that has long owed an answer."""
-        if self._last is not None and self._last.is_overdue():
-            return
-        self._last = _Order(work, self._window, self._clock)
-        self._orders.put(self._last)
+        if not self._is_overdue():
+            self._done, self._owed_since_s = threading.Event(), self._clock()
+            self._orders.put((work, self._done))
 
-
-class _Order:
-    """Something to ask the driver, and whether it has been asked."""
-
-    def __init__(
-        self, work: Callable[[Gpus], object], window: _Window, clock: Callable[[], float]
-    ) -> None:
-        self.work = work
-        self.done = threading.Event()
-        self._window = window
-        self._clock = clock
-        self._given_s = clock()
-
-    def is_overdue(self) -> bool:
-        """Whether it should have been carried out long ago; sampling, once its window is over."""
-        due_s = max(self._given_s, self._window.stopped_s or self._given_s)
-        # For what is ordered of a driver that still owes an answer; later, nothing more is asked of
-        # it.
-        return not self.done.is_set() and self._clock() - due_s > 2.0
-
-
-def _serve(
-    opener: Callable[[], Gpus], cards: list[GpuInfo], orders: queue.SimpleQueue[_Order | None]
-) -> None:
-    """Carry out orders until there is none."""
-    gpus = opener()
-    cards.extend(gpus.list_gpus())
-    while (order := orders.get()) is not None:
-        if cards:
-            order.work(gpus)
-        order.done.set()
-    gpus.close()
+    def _is_overdue(self) -> bool:
+        """Whether the last order is long due; sampling is once its window has ended."""
+        return not self._done.is_set() and self._clock() - self._owed_since_s > 2.0
 
 
 class _Window:
     """What is collected for one trial; a thread that outlives it fills it all the same."""
 
     def __init__(self, period_s: float, clock: Callable[[], float]) -> None:
-        self.stop = threading.Event()
-        self.stopped_s: float | None = None
+        self.over = threading.Event()
+        self.samples: list[Sequence[GpuUsage]] = []
         self._clock = clock
         self._period_s = period_s
-        self._samples: list[Sequence[GpuUsage]] = []
         self._before: Sequence[GpuNeighbours] = ()
         self._after: Sequence[GpuNeighbours] = ()
         self._cpu_s = 0.0
@@ -146,60 +129,46 @@ class _Window:
 
     def restart(self) -> bool:
         """Forget the samples so far; false if none are being taken yet."""
-        if self._began_s is None or self.stop.is_set():
+        if self._began_s is None or self.over.is_set():
             return False
-        self._samples, self._cpu_s = [], 0.0
+        self.samples, self._cpu_s = [], 0.0
         self._began_s = self._clock()
         return True
-
-    def end(self) -> None:
-        """Take no more samples."""
-        self.stopped_s = self.stopped_s or self._clock()
-        self.stop.set()
 
     def look_before(self, gpus: Gpus) -> None:
         """See who is on the cards."""
         self._before = gpus.neighbours()
 
     def collect(self, gpus: Gpus) -> None:
-        """Sample until asked to stop, then see who is on the cards once more.
+        """Sample until the window is over, then see who is on the cards once more.
 
         The first sample waits, because what NVML reports is of the time before it.
         """
-        if self.stop.is_set():  # it is over already
+        if self.over.is_set():
             return
         self._began_s = self._clock()
         gpus.prime()
         rest_s = self._period_s
-        while not self.stop.wait(rest_s):
+        while not self.over.wait(rest_s):
             cpu_s = self._sample(gpus, pcie=True)
             # Asking takes at most 2 % of a core: where it would take more, it is asked less often.
             rest_s = max(self._period_s, cpu_s / 0.02)
-        if not self._samples:
+        if not self.samples:
             self._sample(gpus, pcie=False)
         self._ended_s = self._clock()
         self._after = gpus.neighbours()
 
     def _sample(self, gpus: Gpus, *, pcie: bool) -> float:
-        """One sample.
-
-        Returns:
-            CPU seconds that it took.
-        """
+        """Take one sample; returns the CPU seconds that it took."""
         began_s = time.thread_time()
-        self._samples.append(gpus.sample(pcie=pcie))
+        self.samples.append(gpus.sample(pcie=pcie))
         cpu_s = time.thread_time() - began_s
         self._cpu_s += cpu_s
         return cpu_s
 
-    def latest(self) -> tuple[GpuUsage, ...]:
-        """The last sample."""
-        samples = self._samples
-        return tuple(samples[-1]) if samples else ()
-
     def usage(self, cards: Sequence[GpuInfo], silence: str) -> tuple[GpuUsage, ...]:
         """One entry per card; what is missing has ``silence`` for a reason, if that is one."""
-        means = {usage.index: usage for usage in mean_usage(list(self._samples))}
+        means = {usage.index: usage for usage in mean_usage(list(self.samples))}
         found = [
             means.get(card.index) or GpuUsage(index=card.index, name=card.name, uuid=card.uuid)
             for card in cards
@@ -207,20 +176,20 @@ class _Window:
         return tuple(self._finished(usage, len(cards), silence) for usage in found)
 
     def _finished(self, usage: GpuUsage, cards: int, silence: str) -> GpuUsage:
-        before, after = _of(self._before, usage), _of(self._after, usage)
+        nobody = GpuNeighbours(index=usage.index, name=usage.name)
+        before, after = (
+            next((card for card in crowd if card.index == usage.index), nobody)
+            for crowd in (self._before, self._after)
+        )
         length_s = (self._ended_s or self._clock()) - (self._began_s or self._clock())
         full = dataclasses.replace(
             usage,
-            other_processes=None if before is None else before.processes,
-            other_memory_bytes=None if before is None else before.process_memory_bytes,
-            processes=None if after is None else after.processes,
+            other_processes=before.processes,
+            other_memory_bytes=before.process_memory_bytes,
+            processes=after.processes,
             sampler_cpu_cores=self._cpu_s / cards / length_s if length_s > 0 else None,
         )
         return dataclasses.replace(full, unavailable=_reasons(full, before, after, silence))
-
-
-def _of(crowd: Sequence[GpuNeighbours], usage: GpuUsage) -> GpuNeighbours | None:
-    return next((card for card in crowd if card.index == usage.index), None)
 
 
 _FIELDS = tuple(
@@ -231,18 +200,16 @@ _FIELDS = tuple(
 
 
 def _reasons(
-    usage: GpuUsage, before: GpuNeighbours | None, after: GpuNeighbours | None, silence: str
+    usage: GpuUsage, before: GpuNeighbours, after: GpuNeighbours, silence: str
 ) -> dict[str, str]:
     """Why figures are missing, and what is wrong with those that are not."""
     known = {
         name: _TOO_SHORT if why == "not asked for" else why
         for name, why in usage.unavailable.items()
     }
-    if before is not None:
-        known["other_processes"] = before.unavailable.get("processes", "")
-        known["other_memory_bytes"] = before.unavailable.get("process_memory_bytes", "")
-    if after is not None:
-        known["processes"] = after.unavailable.get("processes", "")
+    known["other_processes"] = before.unavailable.get("processes", "")
+    known["other_memory_bytes"] = before.unavailable.get("process_memory_bytes", "")
+    known["processes"] = after.unavailable.get("processes", "")
     missing = [name for name in _FIELDS if getattr(usage, name) is None]
     reasons = {name: known.get(name) or silence or _NOT_READY for name in missing}
     notes = {"samples": silence or known.get("samples", "")}

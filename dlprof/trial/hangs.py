@@ -18,19 +18,12 @@ from dlprof.trial.runtime import TrialLog
 from dlprof.trial.stacks import Frame, awaits_work, users_frame
 from dlprof.trial.state import TrialState
 
-_LIMIT = "Max open files"
 _RANK_GROUP = "/dlprof/trial/rank_group.py"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFiles:
-    """The file descriptors of one process.
-
-    Attributes:
-        pid: The process.
-        count: How many it has open.
-        limit: How many it may have: its soft limit.
-    """
+    """How many file descriptors a process has open, and how many it may: its soft limit."""
 
     pid: int
     count: int
@@ -45,16 +38,11 @@ class OpenFiles:
 
 
 def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
-    """The file descriptors of a process; ``None`` where there is no telling, or no limit.
-
-    Args:
-        pid: The process.
-        proc: Where the processes are.
-    """
+    """The file descriptors of a process; ``None`` where that isn't known, or there is no limit."""
     place = proc / str(pid)
     with contextlib.suppress(OSError, ValueError, IndexError):
         limits = (place / "limits").read_text()
-        soft = limits.partition(_LIMIT)[2].split(maxsplit=1)[0]
+        soft = limits.partition("Max open files")[2].split(maxsplit=1)[0]
         if soft != "unlimited":
             count = sum(1 for _ in os.scandir(place / "fd"))
             return OpenFiles(pid=pid, count=count, limit=int(soft))
@@ -126,10 +114,6 @@ def all_wait(stacks: Mapping[int, Sequence[Sequence[Frame]]], workers: int) -> b
     """Whether every worker has done what it was asked and waits for more.
 
     The main process then waits for a batch that nobody makes any more: it was dropped.
-
-    Args:
-        stacks: By process.
-        workers: How many there are.
     """
     return 0 < workers <= sum(map(awaits_work, stacks.values()))
 
@@ -145,48 +129,27 @@ def judge(standstill: Standstill) -> Failure:
         }
     )[:5]
     # While the user's code runs in a worker, what was dropped may have been in a queue of its own.
-    dropped = None if places else dropped_batch(standstill.log)
-    return dropped or _stopped(standstill) or _shortage(standstill) or _stuck(standstill, places)
-
-
-def _shortage(standstill: Standstill) -> Failure | None:
-    """The fault of processes that can't hand over a batch for want of file descriptors."""
-    if not standstill.full and _NO_DESCRIPTORS not in standstill.log:
-        return None
-    message = f"No batch came for {standstill.waited_s:.0f} s: "
-    if standstill.full:
-        files = standstill.full[0]
-        message += f"a process of the trial has {files.count:,} files open and may have "
-        message += f"{files.limit:,}."
-    else:
-        message += "a process of the trial had too many open files."
-    return _failure("file_descriptors", message, failures.MORE_FILES, standstill)
-
-
-def _stopped(standstill: Standstill) -> Failure | None:
-    """The fault of a process that a signal has stopped."""
-    if not standstill.stopped:
-        return None
-    return _failure(
-        "deadlock",
-        f"No batch came for {standstill.waited_s:.0f} s: process {standstill.stopped[0]} of it is "
-        "stopped.",
-        "Something stopped it (SIGSTOP, a debugger, a batch system) and did not let it go on.",
-        standstill,
-    )
-
-
-def _stuck(standstill: Standstill, places: Sequence[str]) -> Failure:
-    """A hang of which only is known where it stands, and whether it computes."""
-    where = f"; it is at {', '.join(places)}" if places else ""
-    message = f"No batch came for {standstill.waited_s:.0f} s{where}."
-    if standstill.idle:
-        return _failure("deadlock", message, failures.UNLOCKED, standstill)
-    hint = failures.MORE_TIME.format(it="that line" if places else "loading it")
-    return _failure("timeout", message, hint, standstill)
-
-
-def _failure(kind: FailureKind, message: str, hint: str, standstill: Standstill) -> Failure:
+    if not places and (dropped := dropped_batch(standstill.log)) is not None:
+        return dropped
+    kind: FailureKind = "deadlock"
+    where, hint = f"; it is at {', '.join(places)}." if places else ".", failures.UNLOCKED
+    if standstill.stopped:
+        where = f": process {standstill.stopped[0]} of it is stopped."
+        hint = (
+            "Something stopped it (SIGSTOP, a debugger, a batch system) and did not let it go on."
+        )
+    elif standstill.full or _NO_DESCRIPTORS in standstill.log:
+        kind, hint = "file_descriptors", failures.MORE_FILES
+        where = ": a process of the trial had too many open files."
+        for full in standstill.full[:1]:
+            where = (
+                f": a process of the trial has {full.count:,} files open and may have "
+                f"{full.limit:,}."
+            )
+    elif not standstill.idle:
+        kind = "timeout"
+        hint = failures.MORE_TIME.format(it="that line" if places else "loading it")
+    message = f"No batch came for {standstill.waited_s:.0f} s{where}"
     return Failure(kind=kind, message=message, hint=hint, stderr_tail=standstill.log)
 
 
@@ -199,14 +162,8 @@ def find_hang(
     """What a trial hangs for, if it does: a dropped batch is known at once, all else in time.
 
     Of several ranks the one that a signal has stopped is known soon, because all others wait for
-    it; and one that itself waits for others at the barrier of a step is not to blame.
-
-    Args:
-        state: Of the trial; remembers when it was asked.
-        log: What its processes wrote.
-        now_s: By the supervisor's clock.
-        stall_s: Silence after which it hangs, whatever the reason.
-        alone: Whether it is no rank of several.
+    it; and one that itself waits for others at the barrier of a step is not to blame. After
+    ``stall_s`` of silence it hangs, whatever the reason.
     """
     silent_s = now_s - state.heard_s
     if silent_s > stall_s:
@@ -221,7 +178,7 @@ def find_hang(
     state.asked_s = silent_s + _SILENT_S
     tree = [] if alone or silent_s <= 3.0 or state.pid is None else _tree(state.pid)
     if stopped := [pid for pid in tree if is_stopped(pid)]:
-        return _stopped(
+        return judge(
             Standstill(waited_s=silent_s, log=log.text(), stacks={}, idle=None, stopped=stopped)
         )
     if dropped_batch(log.text()) is None:

@@ -21,10 +21,7 @@ def guard_worker() -> None:
 def guard_of(config: Config, own: Config | None) -> Callable[[], None] | None:
     """What workers need that don't inherit it from this process by a fork.
 
-    Args:
-        config: What is to run.
-        own: The settings of the target's own loader, whose start method counts where ``config``
-            names none.
+    Where the configuration names no start method, that of the target's own settings counts.
     """
     kept = None if own is None else own.start_method
     method = config.start_method or kept or multiprocessing.get_start_method()
@@ -36,10 +33,6 @@ class DelayedCollate:
 
     It can be pickled wherever the function itself can. Waiting for a core doesn't count, so that
     each batch costs so much more whatever else the machine does.
-
-    Args:
-        collate: The loader's own.
-        delay_s: CPU time that each batch takes longer.
     """
 
     def __init__(self, collate: Any, delay_s: float) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from dlprof.errors import TargetError
 from dlprof.records import Target
@@ -105,18 +105,13 @@ _QUIT_S = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Handle:
-    """A trial that is running; its first message has its process id.
-
-    Attributes:
-        channel: To talk to it.
-        source: The name under which its messages come into the inbox.
-    """
+    """A trial that is running: how to talk to it, and whose its messages are in the inbox."""
 
     channel: Channel
     source: str
 
 
-class Launcher(Protocol):
+class Launcher:
     """Starts trials of one target, one at a time; of several ranks each has its own.
 
     The end of a trial's process comes into the inbox as ``{"event": "exited", "status": …}`` from
@@ -124,17 +119,21 @@ class Launcher(Protocol):
     means that the launcher itself is gone.
     """
 
-    @property
-    def source(self) -> str:
-        """The name under which its own events come into the inbox."""
+    source = LAUNCHER
+    """The name under which its own events come into the inbox."""
 
-    def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
-        """Build the target once, to describe it and, where possible, to fork trials from.
+    def build(self, request: BuildRequest) -> None:
+        """Begin to build the target, to describe it and, where possible, to fork trials from."""
+        raise NotImplementedError
+
+    def built(self, patience_s: float = math.inf) -> Built:
+        """What was built.
 
         Raises:
             BuilderDiedError: The process died of it; another attempt may do better.
             DlprofError: It can't be built, or not within ``patience_s`` seconds.
         """
+        raise NotImplementedError
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         """Start a trial whose output goes to ``log``; ``not_started`` may follow, and why.
@@ -142,15 +141,16 @@ class Launcher(Protocol):
         Raises:
             ResourceLimitError: The system starts nothing more.
         """
+        raise NotImplementedError
 
     def kill(self) -> None:
         """End the running trial and everything that it started; ``exited`` follows."""
 
     def give_up(self) -> None:
-        """Take the launcher for dead, because no ``exited`` followed: the next is a new one."""
+        """Take its own process for dead, because no ``exited`` followed: the next is a new one."""
 
     def look(self) -> None:
-        """Keep what the launcher's own processes write within bounds; called now and then."""
+        """Keep what its own process writes within bounds; called now and then."""
 
     def close(self) -> None:
         """End everything."""
@@ -173,7 +173,7 @@ def _built_by(process: ModuleProcess, patience_s: float) -> Built:
     return built_of(answer.message)
 
 
-class ForkLauncher:
+class ForkLauncher(Launcher):
     """Forks trials from a process that has torch imported and the target built.
 
     Args:
@@ -202,18 +202,13 @@ class ForkLauncher:
             with contextlib.suppress(OSError):  # it has died, which the inbox reports
                 os.sched_setaffinity(self._process.pid, local_rank.cpus)
 
-    def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
-        """Build the target in the fork server."""
-        self.begin_building(request)
-        return self.built(patience_s)
-
-    def begin_building(self, request: BuildRequest) -> None:
-        """Order it, so that several do it at once; ``built`` waits for it."""
+    def build(self, request: BuildRequest) -> None:
+        """Order it of the fork server, so that several do it at once."""
         self._process.order("build", request=dataclasses.asdict(request))
         self._stuck = True
 
-    def built(self, patience_s: float) -> Built:
-        """What was built; raises as ``build`` does."""
+    def built(self, patience_s: float = math.inf) -> Built:
+        """What the fork server has built."""
         built = _built_by(self._process, patience_s)
         self._stuck = False
         return built
@@ -258,25 +253,22 @@ class ForkLauncher:
         self._file.close()
 
 
-class FreshLauncher:
-    """Starts each trial as a new interpreter, where processes can't be forked safely.
-
-    Args:
-        inbox: Where events go.
-        directory: For logs; the caller removes it.
-    """
+class FreshLauncher(Launcher):
+    """Starts each trial as a new interpreter, where processes can't be forked safely."""
 
     def __init__(self, inbox: Inbox, directory: Path) -> None:
-        self.source = LAUNCHER
         self._inbox = inbox
         self._directory = directory
         self._request: BuildRequest | None = None
         self._process: ModuleProcess | None = None
         self._count = 0
 
-    def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
-        """Build the target in a process of its own, to describe it."""
+    def build(self, request: BuildRequest) -> None:
+        """Know what each trial is to build."""
         self._request = request
+
+    def built(self, patience_s: float = math.inf) -> Built:
+        """Build the target in a process of its own, to describe it."""
         with open_log(self._directory / "build.log") as log:
             process = self._start(Inbox(), LAUNCHER, log)
             ended_by_itself_s = 0.0
@@ -301,12 +293,6 @@ class FreshLauncher:
         if self._process is not None:
             self._process.kill()
 
-    def give_up(self) -> None:
-        """Nothing: there is no process but the trial's own."""
-
-    def look(self) -> None:
-        """Nothing: there is no process but the trial's own."""
-
     def close(self) -> None:
         """End the running trial, if there is one."""
         self.kill()
@@ -328,13 +314,10 @@ class FreshLauncher:
         self._inbox.put(Received(LAUNCHER, {"event": "exited", "status": status}))
 
 
-def make_launcher(inbox: Inbox, directory: Path) -> ForkLauncher | FreshLauncher:
+def make_launcher(inbox: Inbox, directory: Path) -> Launcher:
     """The best launcher for this platform: only Linux can fork a process that has torch loaded.
 
     On macOS system libraries fail after a fork; Windows has none.
     """
-    return (
-        ForkLauncher(inbox, directory)
-        if sys.platform == "linux"
-        else FreshLauncher(inbox, directory)
-    )
+    make = ForkLauncher if sys.platform == "linux" else FreshLauncher
+    return make(inbox, directory)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import math
 import mmap
@@ -19,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from dlprof.errors import FileError, NothingMeasuredError
 from dlprof.trial.processes import die_with_parent
@@ -125,11 +127,7 @@ class _Load:
     def _start(self, name: str, count: int, run: Callable[[Callable[[float], None]], None]) -> None:
         """Start threads that do the same; each says with its argument how much it has made."""
         for index in range(count):
-            amounts = self._made[name]
-
-            def made(much: float, amounts: dict[int, float] = amounts, index: int = index) -> None:
-                amounts[index] = much
-
+            made = functools.partial(self._made[name].__setitem__, index)
             threading.Thread(target=run, args=(made,), daemon=True).start()
 
 
@@ -143,32 +141,39 @@ def _burn(share: float, made: Callable[[float], None]) -> None:
 
 
 def _copy(bytes_per_s: float, copiers: int, made: Callable[[float], None]) -> None:
-    size = max(16 * _MIB, _COPIED // copiers // 2)
+    # A whole number of the pieces that are copied at once: beyond it is other memory.
+    size = max(16, _COPIED // copiers // 2 // _MIB) * _MIB
     blocks = [mmap.mmap(-1, size) for _ in range(2)]
     one, two = (ctypes.addressof(ctypes.c_char.from_buffer(block)) for block in blocks)
-    done, offset, began_s = 0, 0, time.perf_counter()
-    while True:
+
+    def copy(done: int) -> int:
+        offset = done // 2 % size
         ctypes.memmove(one + offset, two + offset, _AT_ONCE)
-        offset = (offset + _AT_ONCE) % size
-        done += 2 * _AT_ONCE  # read and written
-        made(done)
-        _wait(done / bytes_per_s - (time.perf_counter() - began_s))
+        return 2 * _AT_ONCE  # read and written
+
+    _paced(bytes_per_s, copy, made)
 
 
 def _read(file: int, bytes_per_s: float, made: Callable[[float], None]) -> None:
-    done, began_s = 0, time.perf_counter()
     advise = getattr(os, "posix_fadvise", lambda *_: None)
-    while True:
+
+    def read(done: int) -> int:
         offset = done % _READ
         advise(file, offset, _AT_ONCE, getattr(os, "POSIX_FADV_DONTNEED", 0))
-        done += len(os.pread(file, _AT_ONCE, offset))
+        return len(os.pread(file, _AT_ONCE, offset))
+
+    _paced(bytes_per_s, read, made)
+
+
+def _paced(
+    bytes_per_s: float, work: Callable[[int], int], made: Callable[[float], None]
+) -> NoReturn:
+    """Work on, each time for so many bytes after those that are done, and no faster."""
+    done, began_s = 0, time.perf_counter()
+    while True:
+        done += work(done)
         made(done)
-        _wait(done / bytes_per_s - (time.perf_counter() - began_s))
-
-
-def _wait(seconds: float) -> None:
-    if seconds > 0:
-        time.sleep(seconds)
+        time.sleep(max(0.0, done / bytes_per_s - (time.perf_counter() - began_s)))
 
 
 def _failed(error: BaseException) -> Message:

@@ -10,12 +10,13 @@ import array
 import dataclasses
 import itertools
 import math
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from dlprof.internals import passed_batches, shut_down, workers_of
-from dlprof.records import CUT_SHORT_SIGN, WHOLE_EPOCHS, Config, Estimate
+from dlprof.records import CUT_SHORT_SIGN, WHOLE_EPOCHS, Config
 from dlprof.trial.estimate import (
     Epoch,
     Throughput,
@@ -27,6 +28,9 @@ from dlprof.trial.estimate import (
 from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
+if TYPE_CHECKING:
+    from dlprof.targets.epoch import EpochGate  # which imports torch
+
 _PATIENCE = 3.0
 """The warm-up, and a window that gathers three rounds, may last this many windows each; so many
 windows at most are given to a loader that is still getting faster."""
@@ -36,29 +40,6 @@ _ONE_BATCH = -math.inf
 
 _Waits = list[float]
 """Shares of a window spent in ``next()``, and at the barrier where there are other ranks."""
-
-
-class Gate(Protocol):
-    """Ends an epoch on demand; see ``dlprof.targets.loader.EpochGate``."""
-
-    @property
-    def attached(self) -> bool:
-        """Whether the loader's epochs can be ended."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether every index batch handed out has to come back as a batch."""
-
-    @property
-    def batches(self) -> int:
-        """Index batches handed out in this epoch."""
-
-    @property
-    def sizes(self) -> Sequence[int] | None:
-        """Samples in each of them; ``None`` where that isn't known."""
-
-    def reopen(self, *, limit: float = ...) -> None:
-        """Make ready for an epoch of at most ``limit`` batches."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,17 +73,11 @@ class WindowFigures:
 
     Attributes:
         startup_s: ``iter(loader)`` plus the first ``next()``.
-        batches_per_s: Steady rate; ``None`` if too few batches came.
-        samples_per_s: The same in samples; ``None`` also where they can't be counted.
-        spread: How uncertain that rate is, as a share of it; ``None`` if too few blocks came.
-        batches: Batches in the window.
-        samples: Samples in them; ``None`` where they can't be counted.
+        rate: Of the window; ``None`` if too few batches came.
         epoch_samples: Samples in a whole epoch; ``None`` where none was seen from end to end.
         fed_workers: Workers that gave a batch; ``None`` where that was not seen.
         transient_s: Seconds that the batches before the window took beyond what they take at the
             steady rate; ``None`` without one.
-        measured_s: Seconds in the window.
-        whole_epochs: Whether the rate covers whole epochs.
         wait_fraction: Share of the window spent in ``next()``.
         epoch_turnover_s: Last batch of an epoch to the first of the next; ``None`` if not timed.
         warnings: What people should know of the way it was measured.
@@ -111,16 +86,10 @@ class WindowFigures:
     """
 
     startup_s: float
-    batches_per_s: Estimate | None
-    samples_per_s: Estimate | None
-    spread: float | None
-    batches: int
-    samples: int | None
+    rate: Throughput | None
     epoch_samples: int | None
     fed_workers: int | None
     transient_s: float | None
-    measured_s: float
-    whole_epochs: bool
     wait_fraction: float
     epoch_turnover_s: float | None
     warnings: tuple[str, ...] = ()
@@ -132,13 +101,7 @@ class EmptyLoaderError(Exception):
 
 
 class WrongDataError(Exception):
-    """The loader gave other data than it should, without an error.
-
-    Args:
-        kind: What is wrong with it.
-        message: The same in a sentence.
-        hint: What to change, in a sentence.
-    """
+    """The loader gave other data than it should, without an error."""
 
     def __init__(
         self, kind: Literal["duplicated", "truncated"], message: str, *, hint: str
@@ -155,34 +118,6 @@ def ended_early(came: int, wanted: int) -> WrongDataError:
         f"An epoch ended early without an error: {came} of {wanted} batches came.",
         hint=WHOLE_EPOCHS,
     )
-
-
-@dataclasses.dataclass(slots=True)
-class _WindowLog:
-    """The growing record of one epoch."""
-
-    began_s: float
-    warm_up: int
-    yields_s: array.array[float] = dataclasses.field(default_factory=lambda: array.array("d"))
-    samples: array.array[int] = dataclasses.field(default_factory=lambda: array.array("q"))
-    asked_s: float = 0.0  # when the consumer asked for one more batch than the epoch had
-    whole: bool = False
-
-    def frozen(self) -> Epoch:
-        return Epoch(
-            began_s=self.began_s,
-            yields_s=self.yields_s,
-            warm_up=self.warm_up,
-            whole=self.whole,
-            last_partial=self.whole,
-            samples=self.samples,
-        )
-
-    @property
-    def epoch_samples(self) -> int | None:
-        """Samples in this epoch, if it came to its end and they are known."""
-        counted = self.whole and len(self.samples) == len(self.yields_s)
-        return sum(self.samples) if counted else None
 
 
 class Loop:
@@ -224,13 +159,13 @@ class Loop:
         self._iterator: Iterator[Any] = iter(())
         self.batch: Any = None
         self.wait_s = 0.0
-        self.logs: list[_WindowLog] = []
+        self.logs: list[Epoch] = []
         self.turnovers_s: list[float] = []
         self.fed_workers: int | None = None
         self._from_each = 0
 
     @property
-    def now(self) -> _WindowLog:
+    def now(self) -> Epoch:
         """The epoch that is running."""
         return self.logs[-1]
 
@@ -252,7 +187,7 @@ class Loop:
         Raises:
             EmptyLoaderError: The epoch has no batch.
         """
-        log = _WindowLog(began_s=self._clock(), warm_up=warm_up_batches(self._config))
+        log = Epoch(began_s=self._clock(), warm_up=warm_up_batches(self._config))
         self._iterator, self._from_each = iter(self._loader), 0
         try:
             self.batch = next(self._iterator)
@@ -332,8 +267,7 @@ class Loop:
     def run(self, until_s: float) -> bool:
         """Take and consume batches until one comes at ``until_s`` or later; at least one.
 
-        Returns:
-            False if the epoch ended before that.
+        False if the epoch ended before that.
         """
         log, clock, consume = self.logs[-1], self._clock, self._consume
         write, advance = log.yields_s.append, self._iterator.__next__
@@ -373,13 +307,13 @@ class Loop:
         log.whole = True
         self._look_at_end()
 
-    def seen(self) -> tuple[list[_WindowLog], list[float]]:
+    def seen(self) -> tuple[list[Epoch], list[float]]:
         """What was written down so far, as ``forget`` takes it."""
         log = self.now
         now = dataclasses.replace(log, yields_s=log.yields_s[:], samples=log.samples[:])
         return [*self.logs[:-1], now], [*self.turnovers_s]
 
-    def forget(self, seen: tuple[list[_WindowLog], list[float]]) -> None:
+    def forget(self, seen: tuple[list[Epoch], list[float]]) -> None:
         """Forget what came since, which was loaded only to keep other ranks company."""
         self.logs, self.turnovers_s = seen
 
@@ -398,7 +332,7 @@ class Loop:
         shut_down(iterator)
 
 
-def _warm_up(loop: Loop, plan: WindowPlan, gate: Gate, clock: Callable[[], float]) -> str:
+def _warm_up(loop: Loop, plan: WindowPlan, gate: EpochGate, clock: Callable[[], float]) -> str:
     """Pass the warm-up; returns a warning if it had to be cut short."""
     wanted = loop.now.warm_up = plan.warm_up
     least = plan.config.num_workers + 1
@@ -416,7 +350,7 @@ def _warm_up(loop: Loop, plan: WindowPlan, gate: Gate, clock: Callable[[], float
     return ""
 
 
-def _meet(loop: Loop, gate: Gate, ranks: RankGroup, *, again: bool = False) -> bool:
+def _meet(loop: Loop, gate: EpochGate, ranks: RankGroup, *, again: bool = False) -> bool:
     """Load on until all ranks are ready; returns whether one of them wants another window."""
     ranks.arrive(again=again)
     while (wanted := ranks.answer()) is None:
@@ -425,7 +359,7 @@ def _meet(loop: Loop, gate: Gate, ranks: RankGroup, *, again: bool = False) -> b
     return wanted
 
 
-def _next_epoch(loop: Loop, gate: Gate) -> None:
+def _next_epoch(loop: Loop, gate: EpochGate) -> None:
     """Go on after an epoch that ended by itself."""
     _close_epoch(loop, gate)
     gate.reopen()
@@ -446,7 +380,7 @@ def _window_is_over(loop: Loop, plan: WindowPlan, began_s: float) -> bool:
     return rest == 0 and (rounds >= 3 or (late and rounds >= 1))
 
 
-def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
+def _window(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
     """Run until the window is over, through as many epochs as that takes."""
     began_s = loop.now.yields_s[-1]
     ends_s = began_s + plan.window_s
@@ -462,31 +396,22 @@ def _window(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
 def _settle(
     loop: Loop,
     plan: WindowPlan,
-    gate: Gate,
+    gate: EpochGate,
     ranks: RankGroup | None,
     start: Callable[[], Callable[[], _Waits]],
 ) -> _Waits:
     """Measure windows until the loader is steady: one in which it still got faster was warm-up.
 
     Where several ranks load, all of them measure another window if one of them has to, and those
-    that are done load on until the last one is.
-
-    Args:
-        loop: Past its warm-up.
-        plan: What and how long.
-        gate: Ends epochs.
-        ranks: Those that load at once.
-        start: Marks the beginning of a window; returns what marks its end.
-
-    Returns:
-        What was waited for in the window that counts.
+    that are done load on until the last one is. ``start`` marks the beginning of a window and
+    returns what marks its end. Returns what was waited for in the window that counts.
     """
     for left in range(round(_PATIENCE), -1, -1):
         end = start()
         _window(loop, plan, gate)
         waits, log = end(), loop.now
         again = left > 0 and len(loop.logs) == 1 and not log.whole
-        again = again and is_rising(steady_rounds(log.frozen(), plan.config))
+        again = again and is_rising(steady_rounds(log, plan.config))
         if ranks is not None:
             _take_sizes(loop, gate)
             seen = loop.seen()
@@ -499,7 +424,7 @@ def _settle(
     return waits
 
 
-def _begin(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
+def _begin(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
     """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.
 
     Its end is the real one, by torch's own path, and with one batch per worker it comes soon
@@ -518,20 +443,20 @@ def _begin(loop: Loop, plan: WindowPlan, gate: Gate) -> None:
         loop.begin_epoch()
 
 
-def _close_epoch(loop: Loop, gate: Gate) -> None:
+def _close_epoch(loop: Loop, gate: EpochGate) -> None:
     """Take down what an epoch held that ended by itself, and see that it is whole."""
     _check_whole(loop, gate)
     _take_sizes(loop, gate)
 
 
-def _take_sizes(loop: Loop, gate: Gate) -> None:
+def _take_sizes(loop: Loop, gate: EpochGate) -> None:
     """The samples of this epoch's batches, where the indices say it."""
     sizes = gate.sizes if gate.attached else None
     if sizes is not None:
         loop.now.samples = array.array("q", sizes[: len(loop.now.yields_s)])
 
 
-def _check_whole(loop: Loop, gate: Gate) -> None:
+def _check_whole(loop: Loop, gate: EpochGate) -> None:
     """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
     came = len(loop.now.yields_s)
     if not (gate.attached and gate.exact and came < gate.batches):
@@ -539,14 +464,6 @@ def _check_whole(loop: Loop, gate: Gate) -> None:
     promised = loop.promised()  # a class of the user's own may ask for more than it hands on
     if promised is None or came < promised:
         raise ended_early(came, gate.batches)
-
-
-_N = TypeVar("_N", int, float)
-
-
-def _middle(values: Sequence[_N]) -> _N | None:
-    """The lower median; ``None`` of nothing."""
-    return sorted(values)[(len(values) - 1) // 2] if values else None
 
 
 def fill_s(rate: float, config: Config) -> float:
@@ -559,7 +476,7 @@ def fill_s(rate: float, config: Config) -> float:
 def measure(
     loop: Loop,
     plan: WindowPlan,
-    gate: Gate,
+    gate: EpochGate,
     *,
     clock: Callable[[], float],
     window: Callable[[str, float], object],
@@ -604,32 +521,26 @@ def measure(
     wait_fraction, *at_barrier = _settle(loop, plan, gate, ranks, start)
     if ranks is None:
         _take_sizes(loop, gate)
-    epochs = [log.frozen() for log in loop.logs]
-    rate = throughput(epochs, plan.config, enough_s=plan.window_s / 2)
+    rate = throughput(loop.logs, plan.config, enough_s=plan.window_s / 2)
     window("end", fill_s(rate.batches_per_s.value if rate else 0.0, plan.config))
     warnings = [warning] if warning else []
     if rate is not None and rate.whole_epochs:
         warnings.append(
-            f"an epoch has only {len(epochs[0].yields_s)} batches: the rate is over whole "
+            f"an epoch has only {len(loop.logs[0].yields_s)} batches: the rate is over whole "
             "epochs, restarts included"
         )
     warned, transient_s = _transient(loop, plan, rate)
     if ranks is not None:
         warned = ()  # the warm-up lasts as long as that of the slowest rank
+    wholes = [count for log in loop.logs if (count := log.all_samples) is not None]
     return WindowFigures(
         startup_s=startup_s,
-        batches_per_s=rate.batches_per_s if rate else None,
-        samples_per_s=rate.samples_per_s if rate else None,
-        spread=rate.spread if rate else None,
-        batches=rate.batches if rate else 0,
-        samples=rate.samples if rate else None,
-        epoch_samples=_middle([e for log in loop.logs if (e := log.epoch_samples) is not None]),
+        rate=rate,
+        epoch_samples=statistics.median_low(wholes) if wholes else None,
         fed_workers=loop.fed_workers,
         transient_s=transient_s,
-        measured_s=rate.measured_s if rate else 0.0,
-        whole_epochs=rate.whole_epochs if rate else False,
         wait_fraction=wait_fraction,
-        epoch_turnover_s=_middle(loop.turnovers_s),
+        epoch_turnover_s=statistics.median_low(loop.turnovers_s) if loop.turnovers_s else None,
         warnings=(*warnings, *warned),
         barrier_fraction=at_barrier[0] if at_barrier else None,
     )
@@ -647,7 +558,7 @@ def _transient(
     # Share of the time until a loader is steady that it must lose there to be worth a word.
     if log.warm_up <= plan.warm_up or transient_s < 0.1 * took_s:
         return (), transient_s
-    still = is_rising(steady_rounds(log.frozen(), plan.config))
+    still = is_rising(steady_rounds(log, plan.config))
     text = (
         f"the loader got faster for {format_duration(took_s)} before its rate was steady, which "
         f"cost {format_duration(transient_s)} once"

@@ -300,12 +300,7 @@ class Nodes:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """All that load at once.
-
-    Attributes:
-        local: Those of this node; none where one loader is measured by itself.
-        nodes: The others.
-    """
+    """All that load at once: those of this node, none for a loader by itself, and other nodes."""
 
     local: tuple[LocalRank, ...] = ()
     nodes: Nodes = dataclasses.field(default_factory=Nodes)

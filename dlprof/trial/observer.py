@@ -48,8 +48,7 @@ class MemoryGuard:
 
     def exceeded(self) -> str:
         """Which limit is exceeded, one sentence; empty if none is."""
-        now = self._sampler.memory_now()
-        available, private = now.available_bytes, now.private_bytes
+        private, available = self._sampler.memory_now()
         # A trial that holds less than it would have to give back is not what fills the machine.
         if available is not None and available < self._reserve_bytes < (private or 0):
             return (
@@ -78,10 +77,6 @@ class Glances:
     """What the first threads of a trial's main process and of its workers do, counted.
 
     Only that shows whether a thread that is blocked waits for the GIL.
-
-    Args:
-        pid: The main process.
-        root: Where ``/proc`` is found.
     """
 
     def __init__(self, pid: int, root: Path = Path("/")) -> None:
@@ -125,10 +120,6 @@ class Glances:
 
 class EachRank:
     """What one of several ranks uses in the window, by which a slow one shows why.
-
-    Args:
-        pid: Its first process.
-        root: Where ``/proc`` and ``/sys`` are found.
 
     Attributes:
         cpus: Which it may use; none where that is not known.
@@ -266,24 +257,9 @@ class Observer:
         if self._start is None or self._end is None:
             return
         last = dataclasses.replace(
-            self._end,
-            pss_peak_bytes=full.pss_peak_bytes,
-            shm_peak_bytes=full.shm_peak_bytes,
-            unavailable={
-                name: reason
-                for name, reason in self._end.unavailable.items()
-                if name not in ("pss_peak_bytes", "shm_peak_bytes") or name in full.unavailable
-            },
+            self._end, pss_peak_bytes=full.pss_peak_bytes, shm_peak_bytes=full.shm_peak_bytes
         )
-        first = dataclasses.replace(
-            self._start,
-            unavailable={
-                name: reason
-                for name, reason in self._start.unavailable.items()
-                if name not in ("pss_peak_bytes", "shm_peak_bytes")
-            },
-        )
-        usage, unavailable = usage_between(first, last, gpu=self._gpus.usage())
+        usage, unavailable = usage_between(self._start, last, gpu=self._gpus.usage())
         usage = dataclasses.replace(
             usage,
             core_speed=self._speed.mean,

@@ -133,17 +133,8 @@ def _loaders_started() -> Iterator[list[Any]]:
 
 
 def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
-    """Try whether workers of a configuration can be started at all.
-
-    Returns:
-        ``failure``, or ``None`` for it.
-    """
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415
-    from dlprof.targets.parts import core_of  # noqa: PLC0415
-
-    config = request.config
-    guard = guard_of(config, built.target.own_config)
-    failure = try_start(core_of(make_loader(built, config, in_worker=guard)), config)
+    """Whether workers of a configuration can be started at all: ``failure``, or ``None`` for it."""
+    failure = try_start(_loader(built, request.config), request.config)
     return {"failure": None if failure is None else dataclasses.asdict(failure)}
 
 
@@ -152,8 +143,7 @@ def _samples_per_batch(
 ) -> tuple[float | None, str]:
     """Samples of the second batch, from the indices handed out or else from the batch itself.
 
-    Returns:
-        By what they were counted as well, in a sentence, where nobody but the batch says.
+    With it comes by what they were counted, in a sentence, where nobody but the batch says.
     """
     from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
 
@@ -254,14 +244,10 @@ class _Counter(ForkingPickler):
 
 
 def try_start(loader: Any, config: Config) -> Failure | None:
-    """Send what torch sends to a new worker to a process that is started as one.
+    """Why no worker can be started for a loader; ``None`` if one can, or that is not known.
 
-    Args:
-        loader: Made for ``config``, which has workers.
-        config: Its start method counts, or else the loader's own, or the platform's.
-
-    Returns:
-        Why no worker can be started so; ``None`` if it can, or if that is not known.
+    What torch sends to a new worker is sent to a process that is started as one: by the
+    configuration's start method, the loader's own, or the platform's.
     """
     method = start_method_of(loader, config)
     if method not in _BY_COPY or not hasattr(loader, "dataset"):
@@ -368,8 +354,7 @@ _NUMBERS: Any = [0]
 def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     """What the dataset weighs, and how one worker starts by the methods that are asked for.
 
-    Returns:
-        ``weight``, a ``DatasetWeight`` as plain values.
+    In ``weight`` is a ``DatasetWeight`` as plain values.
     """
     from dlprof.targets.weighing import weigh  # noqa: PLC0415 - loads torch
 

@@ -21,8 +21,7 @@ def _prctl(option: int, value: int) -> None:
 def die_with_parent(parent: int | None = None) -> None:
     """Have the kernel end this process when its parent dies. Linux only; elsewhere nothing.
 
-    Args:
-        parent: Its process id, where it is known: if it has died already, this process ends now.
+    Of a known parent that has died already this process ends now.
     """
     _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, linux/prctl.h
     if parent is not None and os.getppid() != parent:

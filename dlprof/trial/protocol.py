@@ -233,10 +233,7 @@ def obey(order: Message, orders: Orders) -> Message | None:
 def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Message]) -> None:
     """Carry out order after order, until who gives them goes away.
 
-    Args:
-        channel: Orders come there, and answers go.
-        orders: What there is to order.
-        failed: The answer to an order that raised.
+    What an order raises, ``failed`` makes an answer of.
     """
     fault: BaseException | None = None
     while True:

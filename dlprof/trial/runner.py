@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -139,23 +139,19 @@ class TrialRunner:
 
     def _build(self, patience_s: float) -> Built:
         """Build the target in each rank's own process, all at once; returns the first one's."""
-        first, others = self._launchers[0], self._others()
-        numbers = self._numbers[1:]
-        for rank, other in zip(numbers, others, strict=True):
-            other.begin_building(self._asked(rank))
+        for rank, launcher in zip(self._numbers, self._launchers, strict=True):
+            launcher.build(self._asked(rank))
         ends_s = self._clock() + patience_s
-        built = first.build(self._asked(self._numbers[0]), patience_s)
-        for rank, other in zip(numbers, others, strict=True):
-            theirs = other.built(max(0.0, ends_s - self._clock()))
-            built = dataclasses.replace(
-                built,
-                target=_alike(built.target, theirs.target, rank),
-                fork_hazard=built.fork_hazard or theirs.fork_hazard,
+        first, *others = [
+            launcher.built(max(0.0, ends_s - self._clock())) for launcher in self._launchers
+        ]
+        for rank, theirs in zip(self._numbers[1:], others, strict=True):
+            first = dataclasses.replace(
+                first,
+                target=_alike(first.target, theirs.target, rank),
+                fork_hazard=first.fork_hazard or theirs.fork_hazard,
             )
-        return built
-
-    def _others(self) -> list[ForkLauncher]:
-        return [each for each in self._launchers[1:] if isinstance(each, ForkLauncher)]
+        return first
 
     def _asked(self, rank: int) -> BuildRequest:
         return dataclasses.replace(self._request, rank=rank, ranks=self.ranks)
@@ -163,12 +159,9 @@ class TrialRunner:
     def probe(self, request: TrialRequest, *, left_s: float = math.inf) -> Message:
         """Load two batches in a disposable process; see ``probing.probe``.
 
-        A target whose constructor ran torch operations leaves thread pools that a fork breaks;
-        the probe then hangs, and from then on each trial builds the target for itself.
-
-        Args:
-            request: How to load them.
-            left_s: What is left of the budget, for both probes where the first one hangs.
+        A target whose constructor ran torch operations leaves thread pools that a fork breaks; the
+        probe then hangs, and from then on each trial builds the target for itself. Both have
+        ``left_s``, which is left of the budget.
         """
         until_s = self._clock() + left_s
         request = dataclasses.replace(request, ranks=self.ranks)
@@ -194,11 +187,7 @@ class TrialRunner:
         return self._supervisor(limits).probe(request)
 
     def try_workers(self, config: Config) -> Failure | None:
-        """Try in a disposable process whether workers of a configuration can be started.
-
-        Returns:
-            Why they can't; ``None`` if they can, and also where that is not known.
-        """
+        """Why workers of a configuration can't start; ``None`` if they can, or that isn't known."""
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(config))
         request = TrialRequest(config=config, ranks=self.ranks)
         try:
@@ -214,11 +203,8 @@ class TrialRunner:
     ) -> Message:
         """Weigh the dataset in a disposable process; see ``weighing.weigh_dataset``.
 
-        Args:
-            config: Of the loader.
-            limit_s: For weighing, without starting workers.
-            left_s: For all of it; the process is then ended.
-            starts: Start methods by which one worker is started.
+        Weighing has ``limit_s``, and ``left_s`` with starting one worker by each method, after
+        which the process is ended.
 
         Raises:
             DlprofError: It didn't come to an end in time, or the process died.
@@ -248,14 +234,7 @@ class TrialRunner:
         """Measure one configuration once, and hear what it reports beside; see ``Supervisor.run``.
 
         A trial during which the process that starts the trials dies is tried once more, in what is
-        left of its time.
-
-        Args:
-            request: What to measure.
-            trial_id: Of the record.
-            repetition: Of the record.
-            wall_s: A tighter wall limit for this trial.
-            ranks: How many ranks load; all for ``None``.
+        left of its time. ``wall_s`` is a tighter limit for this trial; all ranks load, or so many.
 
         Raises:
             NothingMeasuredError: Another node was lost before, and doesn't come back.
@@ -331,9 +310,7 @@ class TrialRunner:
     def _persist(self, attempt: Callable[[float], _Outcome], limit_s: float) -> _Outcome:
         """Try once more, from a new process, if the one that starts the trials dies.
 
-        Args:
-            attempt: Called with the seconds that are left.
-            limit_s: For both attempts together.
+        An attempt is called with the seconds that are left; both together have ``limit_s``.
 
         Raises:
             DlprofError: It died again, or there was no time for another attempt, or the target
@@ -355,34 +332,30 @@ class TrialRunner:
         if not self._fallen:
             return
         self._clear()
-        made = self._launchers = self._made(forking=True)
+        self._launchers = self._made()
         if self.fork_safe:
             self._build(patience_s)
         else:
-            self._preload(made)
+            self._preload()
         self._fallen = False
 
     def _build_in_each_trial(self, reason: str) -> None:
         self.fork_safe = False
         self.notes = (*self.notes, _REBUILT.format(reason=reason))
         self._clear()
-        made = self._launchers = self._made(forking=True)
-        self._preload(made)
+        self._launchers = self._made()
+        self._preload()
 
-    def _preload(self, launchers: Sequence[Launcher]) -> None:
-        for rank, launcher in zip(self._numbers, launchers, strict=True):
+    def _preload(self) -> None:
+        for rank, launcher in zip(self._numbers, self._launchers, strict=True):
             if isinstance(launcher, ForkLauncher):
                 launcher.preload(self._asked(rank))
 
-    def _made(self, *, forking: bool = False) -> list[Launcher]:
+    def _made(self) -> list[Launcher]:
         """New launchers: one for each rank."""
-        if not self._together.local:
-            make = ForkLauncher if forking else make_launcher
-            return [make(self._inbox, self._directory)]
-        return [
-            ForkLauncher(self._inbox, self._directory, local_rank)
-            for local_rank in self._together.local
-        ]
+        place, ranks = self._directory, self._together.local
+        launchers = [ForkLauncher(self._inbox, place, local_rank) for local_rank in ranks]
+        return [*launchers] or [make_launcher(self._inbox, place)]
 
     def _clear(self) -> None:
         """End what there is and begin again; the old inbox still hears how the old one ended."""

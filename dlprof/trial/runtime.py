@@ -242,8 +242,7 @@ class TrialLog:
     def trim(self) -> bool:
         """Cut the log off where it has become too long; its beginning and its end are remembered.
 
-        Returns:
-            Whether it had: somebody writes a lot.
+        True where it had: somebody writes a lot.
         """
         kept = self._kept_bytes()
         if kept <= MOST_BYTES:

@@ -32,13 +32,7 @@ _FOREIGN = ("/torch/", "/multiprocessing/", "/dlprof/trial/", "<frozen ")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a stack.
-
-    Attributes:
-        file: Path of the source.
-        line: Line number.
-        function: Name of the function.
-    """
+    """One line of a stack."""
 
     file: str
     line: int
@@ -91,8 +85,7 @@ def users_frame(stack: Sequence[Frame]) -> Frame | None:
 def awaits_work(stacks: Sequence[Sequence[Frame]]) -> bool:
     """Whether a process is a worker of torch's that has sent all it made and waits for indices.
 
-    Args:
-        stacks: Of all its threads, most recent call first.
+    The stacks are those of all its threads, most recent call first.
     """
     return any(map(_waits_for_indices, stacks)) and not any(map(_is_sending, stacks))
 
@@ -116,10 +109,6 @@ def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
     """The stacks of processes that have said that they answer; others are left alone.
 
     One after another, so that they don't write at the same time, and as many as there is time for.
-
-    Args:
-        pids: Processes of one trial.
-        log: What they write to.
     """
     found: dict[int, list[list[Frame]]] = {}
     # A fault may cost no more than its limit and 3 s.

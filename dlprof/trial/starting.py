@@ -13,7 +13,7 @@ import dataclasses
 import importlib
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -118,10 +118,7 @@ def _work(
 def marking_context(method: str, modules: tuple[str, ...], answer: Connection) -> Any:
     """A multiprocessing context whose processes are marked on their way.
 
-    Args:
-        method: The start method.
-        modules: What a worker imports for the loader.
-        answer: Where the worker's moments go.
+    A worker imports modules for the loader, and sends its moments to ``answer``.
     """
     base: Any = multiprocessing.get_context(method)
     context = copy.copy(base)
@@ -136,11 +133,7 @@ def marking_context(method: str, modules: tuple[str, ...], answer: Connection) -
 
 
 def measure_start(loader: Any, method: str) -> WorkerStart | None:
-    """Start the one worker of a loader and take its first batch.
-
-    Args:
-        loader: A ``DataLoader`` with ``num_workers=1``; its context is changed.
-        method: The start method.
+    """Start the one worker of a loader and take its first batch; its context is changed.
 
     Returns:
         ``None`` where the loader's workers don't go by torch's loop, or there is no batch.
@@ -172,38 +165,22 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
         return None
     finally:
         _end(iterator)
-    packed = _moments.get("unpickled")  # when the last of it was pickled
-    main = _Main(began, created_s, packed, ended)
-    return WorkerStart(
-        method=method,
-        phases=tuple(_phases(moments, main, server_s)),
-        first_batch_s=ended.at - began.at,
-    )
-
-
-class _Main(NamedTuple):
-    """What main saw: when ``iter`` was called, CPU in it, the end of pickling, the first batch."""
-
-    began: _Moment
-    created_s: float
-    packed: _Moment | None
-    ended: _Moment
-
-
-def _phases(moments: Mapping[str, _Moment], main: _Main, server_s: float) -> Iterable[StartPhase]:
-    if server_s > 0:
-        yield StartPhase(name="server", wall_s=server_s, cpu_s=server_s)
-    yield StartPhase(name="create", wall_s=main.created_s, cpu_s=main.created_s)
-    started = moments["started"]
-    since = main.packed.at if main.packed is not None else started.at - started.cpu
+    started, packed = moments["started"], _moments.get("unpickled")  # when the last was pickled
+    since = packed.at if packed is not None else started.at - started.cpu
     born = _Moment(min(since, started.at), 0.0, 0.0)
-    yield _phase("process", born, started)
-    yield _phase("imports", started, moments["imported"])
-    yield _phase("unpickle", moments["imported"], moments["unpickled"])
-    yield _phase("init", moments["unpickled"], moments["ready"])
     fetch = _phase("fetch", moments["fetching"], moments["fetched"])
-    received_s = max(0.0, main.ended.at - moments["fetched"].at)
-    yield dataclasses.replace(fetch, wall_s=fetch.wall_s + received_s)
+    received_s = max(0.0, ended.at - moments["fetched"].at)
+    server = StartPhase(name="server", wall_s=server_s, cpu_s=server_s)
+    phases = (
+        *([server] if server_s > 0 else []),
+        StartPhase(name="create", wall_s=created_s, cpu_s=created_s),
+        _phase("process", born, started),
+        _phase("imports", started, moments["imported"]),
+        _phase("unpickle", moments["imported"], moments["unpickled"]),
+        _phase("init", moments["unpickled"], moments["ready"]),
+        dataclasses.replace(fetch, wall_s=fetch.wall_s + received_s),
+    )
+    return WorkerStart(method=method, phases=phases, first_batch_s=ended.at - began.at)
 
 
 def _phase(name: Any, began: _Moment, ended: _Moment) -> StartPhase:

@@ -8,9 +8,10 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlprof.records import Copies, Estimate, Failure, RankFigures, Trial, Usage, UsageSample
+from dlprof.records import Copies, Failure, RankFigures, Trial, Usage, UsageSample
 from dlprof.records.codec import from_json
 from dlprof.trial import failures
+from dlprof.trial.estimate import Throughput
 from dlprof.trial.protocol import Message, TrialRequest, record_of
 from dlprof.units import format_duration
 
@@ -18,13 +19,8 @@ from dlprof.units import format_duration
 def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> tuple[str, ...]:
     """What disturbed a window, one sentence each; empty for a quiet one.
 
-    Neighbours count only where the trial felt them: where it waited for cores.
-
-    Args:
-        usage: Of the window.
-        spread: How uncertain the rate is that was measured in it, as a share of it; ``None``
-            where it was too short to say.
-        usable_cores: Cores that the trial may use.
+    Other processes count only where the trial felt them: where it waited for cores. The ``spread``
+    is how uncertain the rate is, as a share of it; ``None`` where it was too short to say.
     """
     found = []
     other, waited = usage.other_cpu_cores, usage.run_queue_wait_fraction
@@ -203,18 +199,28 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
     """The record of a trial that has a result."""
     result = state.result or {}
     measured: Mapping[str, Any] = result["measured"]
-    rate = record_of(Estimate, measured["batches_per_s"])
+    rate = record_of(Throughput, measured["rate"])
     usage = from_json(Usage, state.usage["usage"]) if state.usage else Usage()
-    disturbed = disturbances(usage, measured["spread"], usable_cores=limits.usable_cores)
+    disturbed = disturbances(
+        usage, None if rate is None else rate.spread, usable_cores=limits.usable_cores
+    )
     if state.stopped_s:
         disturbed += (_STOPPED.format(time=format_duration(state.stopped_s)),)
+    size = result["batch_bytes"]
+    figures: dict[str, Any] = {}
+    if rate is not None:
+        figures = {
+            "samples_per_s": rate.samples_per_s,
+            "batches_per_s": rate.batches_per_s,
+            "bytes_per_s": None if size is None else rate.batches_per_s.times(size),
+            "measured_s": rate.measured_s,
+            "window_batches": rate.batches,
+            "window_samples": rate.samples,
+            "samples_per_batch": None if rate.samples is None else rate.samples / rate.batches,
+            "whole_epochs": rate.whole_epochs,
+        }
     return dataclasses.replace(
         blank,
-        samples_per_s=record_of(Estimate, measured["samples_per_s"]),
-        batches_per_s=rate,
-        bytes_per_s=rate.times(result["batch_bytes"])
-        if rate and result["batch_bytes"] is not None
-        else None,
         startup_s=measured["startup_s"],
         epoch_turnover_s=measured["epoch_turnover_s"],
         wait_fraction=measured["wait_fraction"] if _has_step(request) else None,
@@ -222,18 +228,12 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         noisy=bool(disturbed),
         warnings=(*result["warnings"], *measured["warnings"], *disturbed),
         unavailable=_unavailable(state, request, result),
-        measured_s=measured["measured_s"],
-        window_batches=measured["batches"],
-        batch_bytes=result["batch_bytes"],
-        window_samples=measured["samples"],
-        samples_per_batch=measured["samples"] / measured["batches"]
-        if measured["samples"] is not None and measured["batches"]
-        else None,
+        batch_bytes=size,
         epoch_samples=measured["epoch_samples"],
         fed_workers=measured["fed_workers"],
         transient_s=measured["transient_s"],
-        whole_epochs=measured["whole_epochs"],
         copies=record_of(Copies, result.get("copies")),
+        **figures,
     )
 
 
@@ -247,15 +247,7 @@ _USED = ("own_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction", "read_by
 
 
 def of_one(trial: Trial, state: TrialState, rank: int, place: int, here: int) -> Trial:
-    """The record of one of several ranks.
-
-    Args:
-        trial: With the usage of all ranks of this node.
-        state: What is known of it.
-        rank: Its number.
-        place: Its place among the ranks of this node.
-        here: How many those are.
-    """
+    """The record of one of several ranks, the one at ``place`` of those ``here``, on this node."""
     result = state.result or {}
     alone = {name: getattr(trial.usage, name) for name in _USED}  # on its node
     used = (state.usage or {}).get("ranks") or [alone] * here
@@ -358,9 +350,9 @@ def _unavailable(state: TrialState, request: TrialRequest, result: Message) -> d
             if request.turnover
             else "timed in an earlier trial with these workers"
         )
-    if result["measured"]["batches_per_s"] is None:
+    if result["measured"]["rate"] is None:
         for name in ("batches_per_s", "samples_per_s", "bytes_per_s"):
             reasons[name] = "too few batches came within the trial"
-    elif result["measured"]["samples_per_s"] is None:
+    elif result["measured"]["rate"]["samples_per_s"] is None:
         reasons["samples_per_s"] = "the samples in a batch can't be counted"
     return reasons

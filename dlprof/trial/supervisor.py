@@ -43,11 +43,7 @@ from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
 
 
 class ObserverProcess:
-    """Passes orders to an observer process, starting it again if it has died.
-
-    Args:
-        inbox: Where its answers go, under ``source``.
-    """
+    """Passes orders to an observer process, starting it again if it has died."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -61,13 +57,9 @@ class ObserverProcess:
         return f"observer-{self._starts}"
 
     def watch(self, pid: int, *beside: int, memory_bytes: int | None, reserve_bytes: int) -> None:
-        """Observe the process tree under ``pid`` from now on.
+        """Observe the process trees under ``pid`` and those beside it, as one, from now on.
 
-        Args:
-            pid: The trial's first process.
-            beside: Those of its other ranks, observed with it as one.
-            memory_bytes: Most memory of its own before a ``memory`` message comes.
-            reserve_bytes: Memory to be left to others before one comes.
+        A ``memory`` message comes once they hold more than the one or leave less than the other.
         """
         if self._silent or self._process is None or self._process.has_ended():
             self.close()
@@ -121,8 +113,8 @@ class LauncherDiedError(NothingMeasuredError):
     """The process that starts the trials died, and with it the trial that ran."""
 
 
-@dataclasses.dataclass(slots=True)
-class _Rank:
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Rank(TrialState):
     """A loader of the running trial: the only one, or one of those that load at once.
 
     Attributes:
@@ -130,7 +122,6 @@ class _Rank:
         launcher: Starts its process.
         handle: To talk to that.
         log: What it prints.
-        state: What is known of it.
         printed: What was kept of the log, once the trial has ended.
     """
 
@@ -138,7 +129,6 @@ class _Rank:
     launcher: Launcher
     handle: Handle
     log: TrialLog
-    state: TrialState
     printed: str = ""
 
 
@@ -194,7 +184,7 @@ class Supervisor:
             NothingMeasuredError: The process died.
         """
         ranks, lost = self._undisturbed(dataclasses.replace(request, probe=True))
-        result = ranks[0].state.result
+        result = ranks[0].result
         if lost is not None or result is None:
             raise _no_batch(self._failure_of(lost or ranks[0], request.ranks))
         probe: Message = result["probe"]
@@ -220,14 +210,14 @@ class Supervisor:
             config=request.config,
             repetition=repetition,
             outcome="completed",
-            usage_over_time=tuple(ranks[0].state.samples),
+            usage_over_time=tuple(ranks[0].samples),
         )
         if lost is None:
-            each = [completed(blank, rank.state, request, self._limits) for rank in ranks]
-            sent = [rank.state.result or {} for rank in ranks]
+            each = [completed(blank, rank, request, self._limits) for rank in ranks]
+            sent = [rank.result or {} for rank in ranks]
             if request.ranks > 1:
                 each = [
-                    of_one(trial, rank.state, rank.number, place, len(ranks))
+                    of_one(trial, rank, rank.number, place, len(ranks))
                     for place, (trial, rank) in enumerate(zip(each, ranks, strict=True))
                 ]
             trial, slowest = together(each)
@@ -243,7 +233,7 @@ class Supervisor:
     def _failure_of(self, lost: _Rank, ranks: int) -> Failure:
         if self._elsewhere is not None:
             return self._elsewhere
-        failure = failure_of(lost.state, self._limits, lost.printed)
+        failure = failure_of(lost, self._limits, lost.printed)
         # The memory that the observer saw is that of all of them.
         whole = ranks == 1 or (failure.kind == "out_of_memory" and not self._nodes.links)
         return failure if whole else of_rank(failure, lost.number, ranks)
@@ -253,14 +243,12 @@ class Supervisor:
 
         The trial may have been stopped with it, so that its clock ran on without it; and what the
         machine did in its window was not asked for in time. With other nodes it is run once.
-
-        Returns:
-            All its ranks, and the one that it failed for.
+        Returns all its ranks, and the one that it failed for.
         """
         # At a trial in which this process was not stopped.
         for _ in range(1 if self._nodes.links else 3):
             ranks, lost = self._run(request)
-            if not ranks[0].state.stopped_s:
+            if not ranks[0].stopped_s:
                 break
         return ranks, lost
 
@@ -293,14 +281,18 @@ class Supervisor:
         for number, launcher, log in zip(self._numbers, self._launchers, logs, strict=False):
             now_s = self._clock()
             handle = launcher.launch(dataclasses.replace(request, rank=number), log.file)
-            state = TrialState(
+            rank = _Rank(
+                number=number,
+                launcher=launcher,
+                handle=handle,
+                log=log,
                 heard_s=now_s,
                 began_s=now_s,
                 deadline_s=now_s + self._limits.left,
                 workers=request.config.num_workers,
                 traced=request.explain,
             )
-            ranks.append(_Rank(number, launcher, handle, log, state))
+            ranks.append(rank)
 
     def _follow(
         self,
@@ -317,7 +309,7 @@ class Supervisor:
         lost: _Rank | None = None
         try:
             self._launch(ranks, logs, request)
-            while any(rank.state.running() for rank in ranks):
+            while any(rank.running() for rank in ranks):
                 for rank in ranks:
                     rank.launcher.look()
                 writes = sum(rank.log.trim() for rank in ranks)  # each of them is looked at
@@ -330,7 +322,7 @@ class Supervisor:
                 for rank in order:
                     self._check(rank, ranks, alone=group is None)
                 if lost is None and self._elsewhere is None:
-                    lost = next((rank for rank in order if rank.state.lost()), None)
+                    lost = next((rank for rank in order if rank.lost()), None)
                     if with_others:
                         self._exchange(lost, group, request)
                 if lost is not None or self._elsewhere is not None:
@@ -341,7 +333,7 @@ class Supervisor:
 
     def _leave(self, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:
-            if rank.state.running():  # it is interrupted
+            if rank.running():  # it is interrupted
                 rank.launcher.kill()
         self._await_end(ranks)
         self._watcher.order("unwatch")
@@ -358,84 +350,82 @@ class Supervisor:
 
     def _end_beside(self, lost: _Rank | None, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:
-            if rank is not lost and rank.state.running() and not rank.state.killed:
-                rank.state.failure = rank.state.failure or _BESIDE
+            if rank is not lost and rank.running() and not rank.killed:
+                rank.failure = rank.failure or _BESIDE
                 self._end(rank)
 
     def _next_event(self, ranks: Sequence[_Rank], look_s: float) -> Received | None:
         """What is said next, if anything is until the next look."""
         asked_at_s = self._clock()
-        deadline_s = min(rank.state.deadline_s for rank in ranks if rank.state.running())
+        deadline_s = min(rank.deadline_s for rank in ranks if rank.running())
         patience_s = max(0.0, min(deadline_s - asked_at_s, look_s))
         event = self._inbox.get(patience_s)
         late_s = self._clock() - asked_at_s - patience_s
         # A look that comes so late comes from a process that was stopped
         if late_s > 2.0:
             for rank in ranks:
-                rank.state.stand_still(late_s)
+                rank.stand_still(late_s)
         return event
 
     def _await_end(self, ranks: Sequence[_Rank]) -> None:
         """Wait for ends that were ordered, because what still runs can't be cleared up after."""
         deadline_s = self._clock() + _END_PATIENCE_S
-        while any(rank.state.running() for rank in ranks):
+        while any(rank.running() for rank in ranks):
             if (left_s := deadline_s - self._clock()) <= 0:
                 return
             event = self._inbox.get(left_s)
             for rank in ranks:
                 if event is not None and event.source == rank.launcher.source:
-                    rank.state.status = _FORCED
+                    rank.status = _FORCED
 
     def _check(self, rank: _Rank, ranks: Sequence[_Rank], *, alone: bool) -> None:
         """Hold a rank against the limits of the trial; ``alone`` where it is the only one."""
-        now_s, state = self._clock(), rank.state
+        now_s = self._clock()
         since = _all_filled_since(ranks)
         if since is not None and now_s - since > 3.0:
             self._watcher.give_up()
             self._go_on(ranks)
         # One that holds still for the observer may wait for other ranks to do so.
-        holds = state.awaiting_usage_since is not None and len(ranks) > 1
-        if state.running() and not state.settled() and not holds:
-            state.failure = find_hang(
-                state, rank.log, now_s, stall_s=self._limits.stall_s, alone=alone
+        holds = rank.awaiting_usage_since is not None and len(ranks) > 1
+        if rank.running() and not rank.settled() and not holds:
+            rank.failure = find_hang(
+                rank, rank.log, now_s, stall_s=self._limits.stall_s, alone=alone
             )
-            if state.failure is not None:
-                state.deadline_s = now_s
-        if state.running() and self._clock() >= state.deadline_s:
+            if rank.failure is not None:
+                rank.deadline_s = now_s
+        if rank.running() and self._clock() >= rank.deadline_s:
             self._end(rank)
 
     def _end(self, rank: _Rank) -> None:
         """Have a rank ended; the second time by one's own hand."""
-        state = rank.state
-        if not state.killed:
-            if not state.settled():
-                state.failure = timed_out(self._limits)
+        if not rank.killed:
+            if not rank.settled():
+                rank.failure = timed_out(self._limits)
             rank.launcher.kill()
         else:
             rank.launcher.give_up()
-            if state.pid is not None:
-                end_group(state.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
-            state.status = _FORCED
-        state.killed = True
+            if rank.pid is not None:
+                end_group(rank.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
+            rank.status = _FORCED
+        rank.killed = True
         # A launcher asks, then forces, then looks for what is left: a second each
-        state.deadline_s = self._clock() + 4.0
+        rank.deadline_s = self._clock() + 4.0
 
     def _take(self, event: Received, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:
             if event.source == rank.handle.source and event.message is not None:
-                rank.state.heard(self._clock())
+                rank.heard(self._clock())
                 self._take_from_child(event.message, rank, ranks)
             elif event.source == rank.launcher.source:
-                self._take_from_launcher(event.message, rank.state)
+                self._take_from_launcher(event.message, rank)
         if event.source == self._watcher.source:
             self._take_from_observer(event.message, ranks)
 
     def _take_from_child(self, message: Message, rank: _Rank, ranks: Sequence[_Rank]) -> None:
-        state = rank.state
         match message["event"]:
             case "born":
-                state.pid = message["pid"]
-                pids = [each.state.pid for each in ranks if each.state.pid is not None]
+                rank.pid = message["pid"]
+                pids = [each.pid for each in ranks if each.pid is not None]
                 if len(pids) == len(ranks):
                     self._watcher.watch(
                         *pids,
@@ -444,66 +434,66 @@ class Supervisor:
                     )
             # All ranks have the same window, to within a batch.
             case "window_start" if rank is ranks[0]:
-                self._watcher.order("start", traced=state.pid if state.traced else None)
+                self._watcher.order("start", traced=rank.pid if rank.traced else None)
             case "window_end" if rank is ranks[0]:
                 self._watcher.order("end")
             case "filled":
-                state.awaiting_usage_since = self._clock()
+                rank.awaiting_usage_since = self._clock()
                 if _all_filled_since(ranks) is not None:
                     self._watcher.order("memory")
             # A trial that is being ended may report its workers' end, or still of its result; what
             # it is ended for stands.
-            case "result" if not state.settled() and not _RESULTS.isdisjoint(message):
-                state.result = message
+            case "result" if not rank.settled() and not _RESULTS.isdisjoint(message):
+                rank.result = message
                 self._dismiss(rank)
-            case "failed" | "build_failed" if not state.settled():
-                state.failure = failure_in(message)
+            case "failed" | "build_failed" if not rank.settled():
+                rank.failure = failure_in(message)
                 self._dismiss(rank)
 
     def _dismiss(self, rank: _Rank) -> None:
         """Let a trial end that has said all: soon, or by force."""
         rank.handle.channel.send({"go": True})
-        rank.state.deadline_s = min(rank.state.deadline_s, self._clock() + _END_PATIENCE_S)
+        rank.deadline_s = min(rank.deadline_s, self._clock() + _END_PATIENCE_S)
 
-    def _take_from_launcher(self, message: Message | None, state: TrialState) -> None:
+    def _take_from_launcher(self, message: Message | None, rank: _Rank) -> None:
         if message is None:
-            if state.pid is not None:
-                end_group(state.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
-            state.status = _FORCED
+            if rank.pid is not None:
+                end_group(rank.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
+            rank.status = _FORCED
             raise LauncherDiedError(
                 "The process that starts the trials died.",
                 hint="Look for what ends processes on this machine, such as an out-of-memory "
                 "killer; --resume goes on with a sweep.",
             )
         if message["event"] == "exited":
-            state.status = message["status"]
+            rank.status = message["status"]
         elif message["event"] == "not_started":
-            state.failure = not_started(message["errno"], message["error"])
-            state.status = 0
+            rank.failure = not_started(message["errno"], message["error"])
+            rank.status = 0
 
     def _take_from_observer(self, message: Message | None, ranks: Sequence[_Rank]) -> None:
         if message is None:
             self._go_on(ranks)
         elif message["event"] == "usage":
             for rank in ranks:
-                rank.state.usage = message
+                rank.usage = message
             self._go_on(ranks)
-        elif message["event"] == "memory" and not ranks[0].state.settled():
-            ranks[0].state.failure = Failure(
+        elif message["event"] == "memory" and not ranks[0].settled():
+            ranks[0].failure = Failure(
                 kind="out_of_memory", message=message["reason"], hint=failures.LESS_MEMORY
             )
-            ranks[0].state.deadline_s = self._clock()
+            ranks[0].deadline_s = self._clock()
         elif message["event"] == "pulse":
             usage = from_json(Usage, message["usage"])
             for rank in ranks:
-                rank.state.used(usage, self._clock())
+                rank.used(usage, self._clock())
             self._pulse(usage)
 
     def _go_on(self, ranks: Sequence[_Rank]) -> None:
         """Let a trial go on that holds still until its memory has been read."""
         for rank in ranks:
-            if rank.state.awaiting_usage_since is not None:
-                rank.state.awaiting_usage_since = None
+            if rank.awaiting_usage_since is not None:
+                rank.awaiting_usage_since = None
                 rank.handle.channel.send({"go": True})
 
 
@@ -514,7 +504,7 @@ def _least_far_first(ranks: list[_Rank], group: RankGroup | None) -> list[_Rank]
 
 def _all_filled_since(ranks: Sequence[_Rank]) -> float | None:
     """Since when all ranks hold still for the observer; ``None`` while one doesn't."""
-    since = [rank.state.awaiting_usage_since for rank in ranks]
+    since = [rank.awaiting_usage_since for rank in ranks]
     known = [each for each in since if each is not None]
     return max(known) if len(known) == len(since) else None
 

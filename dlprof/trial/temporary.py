@@ -30,10 +30,7 @@ def keep_sockets_in(directory: str) -> bool:
 
     It is inherited by all processes that multiprocessing starts from this one. Without this, each
     trial would have a directory of its own among the user's temporary files, and leave it there
-    when it is ended by force.
-
-    Returns:
-        Whether it is done; not where the path would be too long for a socket.
+    when it is ended by force. False where the path would be too long for a socket.
     """
     # A Unix socket's path on Linux; its structure holds one byte more, for the end.
     if len(os.fsencode(directory + _SOCKET)) > 107:
@@ -48,9 +45,6 @@ class RememberedNames:
     When torch has lost a worker, it makes ten temporary files to see whether it could, and raises
     that worker's death whenever it hears of it: in the midst of making or of removing one, which
     then stays, and no exception need report it.
-
-    Args:
-        names: Where the names come from.
     """
 
     def __init__(self, names: Iterator[str]) -> None:
@@ -72,9 +66,6 @@ class RememberedNames:
         """Remove the files of these names that nothing was ever written to; returns the names.
 
         What torch makes stays empty, and has tempfile's own prefix.
-
-        Args:
-            folder: The directory for temporary files.
         """
         removed = []
         for name in self.given:
@@ -154,10 +145,6 @@ class SharedMemoryWatch:
     A file goes only if it appeared during the trial, has a name that torch or multiprocessing
     gives, belongs to this user, and no process has it mapped or open any more; nor does the process
     live that its name says (a batch that is under way by ``file_system`` is open nowhere).
-
-    Args:
-        folder: Where shared memory is.
-        proc: Where the processes are.
     """
 
     def __init__(self, folder: Path = _SHARED_MEMORY, proc: Path = Path("/proc")) -> None:
@@ -168,8 +155,16 @@ class SharedMemoryWatch:
     def left(self) -> set[str]:
         """The names of what was left."""
         new = [name for name in self._names() if name not in self._before]
-        in_use = self._in_use() if new else set()
-        return {name for name in new if self._is_left(name, in_use)}
+        in_use, found = self._in_use() if new else set(), set()
+        for name in new:
+            named = _OF_PROCESS.match(name)
+            maker_lives = named is not None and (self._proc / named[1]).exists()
+            with contextlib.suppress(OSError):
+                status = (self._folder / name).stat()
+                held = maker_lives or (status.st_dev, status.st_ino) in in_use
+                if status.st_uid == os.getuid() and not held:
+                    found.add(name)
+        return found
 
     def clear(self) -> list[str]:
         """Remove what was left; returns its names."""
@@ -185,17 +180,6 @@ class SharedMemoryWatch:
             for entry in os.scandir(self._folder):
                 if entry.name.startswith(_OURS):
                     yield entry.name
-
-    def _is_left(self, name: str, in_use: set[_File]) -> bool:
-        """Whether a file is this user's and nobody's any more."""
-        try:
-            status = (self._folder / name).stat()
-        except OSError:
-            return False
-        file = (status.st_dev, status.st_ino)
-        named = _OF_PROCESS.match(name)
-        maker_lives = named is not None and (self._proc / named[1]).exists()
-        return status.st_uid == os.getuid() and file not in in_use and not maker_lives
 
     def _in_use(self) -> set[_File]:
         """Files that any process still has mapped or open.

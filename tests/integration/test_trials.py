@@ -260,7 +260,8 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
         limits=TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0),
     )
     try:
-        built = launcher.build(BuildRequest(target=f"{TARGETS}:plain"))
+        launcher.build(BuildRequest(target=f"{TARGETS}:plain"))
+        built = launcher.built()
         request = TrialRequest(config=config(1), trial_s=0.1)
         trial, _ = supervisor.run(request, trial_id="t0001", repetition=0)
     finally:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import torch
 
-from dlprof.device.runtime import Event, UnavailableError
+from dlprof.device.runtime import Event, Runtime, UnavailableError
 
 
 @dataclasses.dataclass
@@ -77,8 +77,8 @@ class FakeEvent:
         return float(end_event.at_s - self.at_s) * 1e3
 
 
-class FakeDevice:
-    """A ``Runtime``.
+class FakeDevice(Runtime):
+    """One whose work takes the time of a clock.
 
     Args:
         copy_s: What a batch's copy takes on the device.
@@ -86,11 +86,8 @@ class FakeDevice:
         streams: Whether there are side streams.
     """
 
-    timed_by = "device events"
-    asynchronous = True
-
     def __init__(self, copy_s: float = 0.0, *, pins: bool = True, streams: bool = True) -> None:
-        self.device = torch.device("cpu")
+        super().__init__(torch.device("cpu"))
         self.clock = FakeClock()
         self.copy_s = copy_s
         self.main = FakeStream(self)

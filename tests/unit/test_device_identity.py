@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from dlprof.device.runtime import AcceleratorRuntime, held_bytes, identity
+from dlprof.device.runtime import Runtime, held_bytes, identity
 
 
 @pytest.mark.parametrize(
@@ -21,16 +21,16 @@ def test_torch_tells_name_and_uuid(
     told = types.SimpleNamespace(name="Card", uuid=uuid)
     module = types.SimpleNamespace(get_device_properties=lambda _device: told)
     monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
-    assert identity(AcceleratorRuntime(torch.device("cuda:0"))) == ("Card", expected)
+    assert identity(Runtime(torch.device("cuda:0"))) == ("Card", expected)
 
 
 def test_a_device_that_torch_describes_nowhere_has_neither() -> None:
-    assert identity(AcceleratorRuntime(torch.device("meta"))) == ("", "")
+    assert identity(Runtime(torch.device("meta"))) == ("", "")
     assert identity(FakeDevice()) == ("", "")
 
 
 def test_what_torch_holds_is_asked_of_each_kind_of_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = AcceleratorRuntime(torch.device("cuda:0"))
+    runtime = Runtime(torch.device("cuda:0"))
     modules = [
         types.SimpleNamespace(memory_reserved=lambda _device: 7),
         types.SimpleNamespace(driver_allocated_memory=lambda: 9),

@@ -284,8 +284,8 @@ class Snapshots:
         )  # fmt: skip
         return Snapshot(
             time_ns=self.looks * second, tree=tree, idle_ns=self.looks * second // 4,
-            allowed_cpus=2, quota_cores=None, throttled_ns=None, cpu_pressure_us=None,
-            io_pressure_us=None, memory_pressure_us=None, pss_peak_bytes=None,
+            allowed_cpus=2, quota_cores=None, throttled_ns=None,
+            pressures_us=dict.fromkeys(("cpu", "io", "memory")), pss_peak_bytes=None,
             shm_peak_bytes=None, observer_cpu_ns=0,
         )  # fmt: skip
 

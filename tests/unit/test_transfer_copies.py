@@ -11,8 +11,8 @@ import torch
 from fake_device import FakeDevice
 
 from dlprof.device.runtime import (
-    AcceleratorRuntime,
     HostRuntime,
+    Runtime,
     UnavailableError,
     open_runtime,
 )
@@ -49,20 +49,20 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
 
 def _cells(device: FakeDevice, **changes: Any) -> dict[tuple[str, str, int], CopyTime]:
     copier = Copier(device, clock=device.clock)
-    found = measure_copies(
+    cells, _, _ = measure_copies(
         copier, Buffers(device, _SIZES[-1]), budget_s=0.0, sizes=_SIZES, **changes
     )
-    return {(cell.memory, cell.mode, cell.bytes): cell for cell in found.cells}
+    return {(cell.memory, cell.mode, cell.bytes): cell for cell in cells}
 
 
 def test_latency_and_bandwidth_of_the_link_are_found(device: FakeDevice) -> None:
-    found = measure_copies(
+    _, fits, _ = measure_copies(
         Copier(device, clock=device.clock),
         Buffers(device, _SIZES[-1]),
         budget_s=0.0,
         sizes=_SIZES,
     )
-    (fit,) = [each for each in found.fits if (each.memory, each.mode) == ("pinned", "non_blocking")]
+    (fit,) = [each for each in fits if (each.memory, each.mode) == ("pinned", "non_blocking")]
     assert fit.latency_s.value == pytest.approx(_LATENCY_S, rel=0.01)
     assert fit.bytes_per_s.value == pytest.approx(_SPEED, rel=0.01)
     assert fit.worst_error < 0.01
@@ -101,7 +101,7 @@ def test_want_of_memory_to_pin_is_not_want_of_the_means(monkeypatch: pytest.Monk
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", fail)
-    runtime = AcceleratorRuntime(torch.device("cpu"))
+    runtime = Runtime(torch.device("cpu"))
     with pytest.raises(RuntimeError, match="out of memory"):
         runtime.pin(torch.ones(1))
     monkeypatch.undo()

@@ -12,9 +12,8 @@ import pytest
 from fake_nvml import FakeNvml
 
 from dlprof.machine.amd_gpus import AmdReader
-from dlprof.machine.gpus import Gpus
+from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.machine.patience import PatientGpus, open_gpus
-from dlprof.records import GpuUsage
 
 
 class _AmdSmiError(Exception):
@@ -109,10 +108,8 @@ def test_without_the_package_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
 def test_a_driver_that_answers_is_passed_on() -> None:
     gpus = PatientGpus(opener=lambda: Gpus({"gpus": "none here"}))
     assert gpus.list_gpus() == ()
-    assert gpus.sample() == ()
     assert gpus.neighbours() == ()
     assert gpus.unavailable == {"gpus": "none here"}
-    gpus.prime()
     gpus.close()
 
 
@@ -149,12 +146,12 @@ def test_a_call_that_raises_is_the_last() -> None:
     class Sick(Gpus):
         """Lists cards, and fails to read them."""
 
-        def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
+        def neighbours(self) -> tuple[GpuNeighbours, ...]:
             raise AttributeError
 
     gpus = PatientGpus(limit_s=600.0, opener=lambda: Sick({}))
     assert gpus.unavailable == {}
-    assert gpus.sample() == ()
+    assert gpus.neighbours() == ()
     assert gpus.unavailable == {"gpus": "the GPUs' driver can't be asked: AttributeError"}
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from machine_fake_proc import MS, FakeProc
 
-from dlprof.machine.neighbours import Neighbours, ProcessScan, ProcessTicks, between, look, watch
-from dlprof.machine.procfs import CpuTicks
+from dlprof.machine.neighbours import Neighbours, ProcessScan, between, look, watch
+from dlprof.machine.procfs import CpuTicks, ProcessStat
 
 _HZ = os.sysconf("SC_CLK_TCK")
 _PSI = ("cpu", "io", "memory")
@@ -17,7 +17,7 @@ _PSI = ("cpu", "io", "memory")
 
 def _look(
     at_s: float,
-    processes: dict[tuple[int, int], ProcessTicks],
+    processes: dict[tuple[int, int], tuple[int, ProcessStat]],
     cpus: CpuTicks | None = None,
     pressure: int | None = 0,
 ) -> ProcessScan:
@@ -32,13 +32,11 @@ def _look(
     )
 
 
-def _used(user: int, own_s: float, parent: int = 1, reaped_s: float = 0.0) -> ProcessTicks:
-    return ProcessTicks(
-        user=user,
-        parent=parent,
-        cpu_ticks=round(own_s * _HZ),
-        reaped_ticks=round(reaped_s * _HZ),
-    )
+def _used(
+    user: int, own_s: float, parent: int = 1, reaped_s: float = 0.0
+) -> tuple[int, ProcessStat]:
+    own, reaped = round(own_s * _HZ), round(reaped_s * _HZ)
+    return user, ProcessStat(parent=parent, cpu_ticks=own, reaped_ticks=reaped, start_ticks=0)
 
 
 def _between(first: ProcessScan, last: ProcessScan) -> Neighbours:

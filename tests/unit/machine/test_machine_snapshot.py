@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from machine_fake_proc import MS, FakeProc
 
-from dlprof.machine.memory import memory_now
 from dlprof.machine.snapshot import Sampler, usage_between
 
 _S = 1_000_000_000
@@ -152,7 +151,9 @@ def test_memory_now_is_what_the_tree_holds_and_what_is_left(tmp_path: Path) -> N
     proc.write()
     _system(tmp_path, (1, 1, 1))
     (tmp_path / "proc/meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 40 kB\n")
-    now = memory_now(10, root=tmp_path)
-    assert now.available_bytes == 40 * 1024
-    assert now.private_bytes is not None
-    assert now.private_bytes % 600 == 0
+    sampler = Sampler(10, root=tmp_path)
+    sampler.take()
+    private_bytes, available_bytes = sampler.memory_now()
+    assert available_bytes == 40 * 1024
+    assert private_bytes is not None
+    assert private_bytes % 600 == 0

@@ -33,6 +33,10 @@ def _tree(**totals: Any) -> TreeUsage:
     )
 
 
+def _pressures(cpu: int | None, io: int | None, memory: int | None) -> dict[str, int | None]:
+    return {"cpu": cpu, "io": io, "memory": memory}
+
+
 def _snapshot(at_s: float, tree: TreeUsage, **totals: Any) -> Snapshot:
     start = Snapshot(
         time_ns=int(at_s * _S),
@@ -41,9 +45,7 @@ def _snapshot(at_s: float, tree: TreeUsage, **totals: Any) -> Snapshot:
         allowed_cpus=4,
         quota_cores=None,
         throttled_ns={_OWN: 0, _PARENT: 5 * _S},
-        cpu_pressure_us=0,
-        io_pressure_us=0,
-        memory_pressure_us=0,
+        pressures_us=_pressures(0, 0, 0),
         pss_peak_bytes=None,
         shm_peak_bytes=None,
         observer_cpu_ns=0,
@@ -133,9 +135,7 @@ def test_quotas_that_are_no_longer_to_be_seen_are_unknown() -> None:
 
 
 def test_pressures_are_shares_of_the_window() -> None:
-    usage, _ = _window(
-        _tree(), cpu_pressure_us=1_000_000, io_pressure_us=500_000, memory_pressure_us=9_000_000
-    )
+    usage, _ = _window(_tree(), pressures_us=_pressures(1_000_000, 500_000, 9_000_000))
     assert usage.cpu_pressure_fraction == 0.5
     assert usage.io_pressure_fraction == 0.25
     assert usage.memory_pressure_fraction == 1.0
@@ -163,7 +163,7 @@ def test_reasons_come_with_every_missing_figure_and_no_other() -> None:
         tree,
         idle_ns=None,
         throttled_ns=None,
-        cpu_pressure_us=None,
+        pressures_us=_pressures(None, 0, 0),
         unavailable={"throttled_fraction": "told by the snapshot"},
     )
     usage, missing = usage_between(_START, last)
@@ -213,8 +213,7 @@ def test_fractions_stay_within_0_and_1_whatever_the_totals(
         tree,
         idle_ns=idle,
         throttled_ns=None if throttled is None else {_OWN: throttled},
-        cpu_pressure_us=cpu_us,
-        io_pressure_us=io_us,
+        pressures_us=_pressures(cpu_us, io_us, 0),
     )
     last = dataclasses.replace(last, time_ns=_START.time_ns + window_ns)
     usage, missing = usage_between(_START, last)

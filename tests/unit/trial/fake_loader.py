@@ -6,6 +6,8 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+from dlprof.targets.epoch import EpochGate
+
 
 class VirtualClock:
     """Seconds that pass only when something says so."""
@@ -66,24 +68,20 @@ class FakeLoader:
         self.clock.pass_by(self.turnover_s)
 
 
-class FakeGate:
+class FakeGate(EpochGate):
     """Ends the fake loader's epoch."""
 
     def __init__(self, loader: FakeLoader, *, attached: bool = True) -> None:
         self._loader = loader
-        self._attached = attached
-
-    @property
-    def attached(self) -> bool:
-        return self._attached
-
-    @property
-    def exact(self) -> bool:
-        return True
+        super().__init__()
+        self.attached, self.exact = attached, True
 
     @property
     def batches(self) -> int:
         return self._loader.handed_out
+
+    @batches.setter
+    def batches(self, _count: int) -> None: ...
 
     @property
     def sizes(self) -> None:

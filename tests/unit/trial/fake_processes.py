@@ -6,8 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import IO, Any
 
-from dlprof.trial.launch import LAUNCHER, Built, Handle
-from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
+from dlprof.trial.launch import LAUNCHER, Handle, Launcher
+from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.runtime import Inbox, Received
 from dlprof.trial.supervisor import ObserverProcess
 
@@ -32,16 +32,18 @@ USAGE: dict[str, Any] = {
 
 MEASURED: dict[str, Any] = {
     "startup_s": 0.05,
-    "batches_per_s": {"value": 10.0, "low": 9.0, "high": 11.0},
-    "spread": 0.1,
-    "samples_per_s": {"value": 40.0, "low": 36.0, "high": 44.0},
-    "batches": 20,
-    "samples": 80,
+    "rate": {
+        "batches_per_s": {"value": 10.0, "low": 9.0, "high": 11.0},
+        "samples_per_s": {"value": 40.0, "low": 36.0, "high": 44.0},
+        "spread": 0.1,
+        "batches": 20,
+        "samples": 80,
+        "measured_s": 2.0,
+        "whole_epochs": False,
+    },
     "epoch_samples": None,
     "fed_workers": None,
     "transient_s": 0.0,
-    "measured_s": 2.0,
-    "whole_epochs": False,
     "wait_fraction": 0.25,
     "epoch_turnover_s": 0.1,
     "warnings": [],
@@ -84,7 +86,7 @@ class ImpatientInbox(Inbox):
         return event
 
 
-class FakeLauncher:
+class FakeLauncher(Launcher):
     """Puts a script of events into the inbox when a trial is launched, and another when killed."""
 
     def __init__(
@@ -107,9 +109,6 @@ class FakeLauncher:
         self.launches = 0
         self.printed = b"what the user's code printed\n"
 
-    def build(self, request: BuildRequest, patience_s: float = 0.0) -> Built:
-        raise AssertionError("not asked for in these tests")
-
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         self.launches += 1
         log.write(self.printed)
@@ -128,9 +127,6 @@ class FakeLauncher:
 
     def look(self) -> None:
         self.looks += 1
-
-    def close(self) -> None:
-        raise AssertionError("not asked for in these tests")
 
 
 class FakeWatcher(ObserverProcess):

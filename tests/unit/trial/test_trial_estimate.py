@@ -35,7 +35,7 @@ def test_warm_up_is_what_was_primed_and_a_round() -> None:
 def test_the_end_of_an_epoch_is_left_out() -> None:
     config = Config(num_workers=2, prefetch_factor=2)
     times = bursts(2, 20)
-    whole = Epoch(began_s=0.0, yields_s=times, warm_up=6, whole=True, last_partial=True)
+    whole = Epoch(began_s=0.0, yields_s=times, warm_up=6, whole=True)
     cut = Epoch(began_s=0.0, yields_s=times, warm_up=6)
 
     assert len(steady_rounds(cut, config)) == (40 - 1 - 6) // 2

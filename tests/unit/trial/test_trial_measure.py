@@ -52,12 +52,12 @@ def run(
 def test_a_plain_loop_has_its_rate_startup_and_turnover() -> None:
     measured, edges = run(FakeLoader(VirtualClock()), Config())
 
-    assert measured.batches_per_s is not None
-    assert measured.batches_per_s.value == pytest.approx(10.0)
+    assert measured.rate is not None
+    assert measured.rate.batches_per_s.value == pytest.approx(10.0)
     assert measured.startup_s == pytest.approx(0.5 + 0.1)
     assert measured.epoch_turnover_s == pytest.approx(0.25 + 0.5 + 0.1)
-    assert measured.measured_s == pytest.approx(2.0, abs=0.2)
-    assert not measured.whole_epochs
+    assert measured.rate.measured_s == pytest.approx(2.0, abs=0.2)
+    assert not measured.rate.whole_epochs
     assert edges == ["start", "end"]
 
 
@@ -67,17 +67,17 @@ def test_bursts_of_w_do_not_bias_the_rate(workers: int, window_s: float) -> None
     config = Config(num_workers=workers, prefetch_factor=2)
     measured, _ = run(FakeLoader(VirtualClock(), workers=workers), config, window_s=window_s)
 
-    assert measured.batches_per_s is not None
-    assert measured.batches_per_s.value == pytest.approx(10.0 * workers)
-    assert measured.batches % workers == 0
+    assert measured.rate is not None
+    assert measured.rate.batches_per_s.value == pytest.approx(10.0 * workers)
+    assert measured.rate.batches % workers == 0
 
 
 def test_a_step_shows_as_time_not_waited() -> None:
     measured, _ = run(FakeLoader(VirtualClock(), batch_s=0.1), Config(), step_s=0.3, window_s=4.0)
 
     assert measured.wait_fraction == pytest.approx(0.25, abs=0.02)
-    assert measured.batches_per_s is not None
-    assert measured.batches_per_s.value == pytest.approx(1 / 0.4)
+    assert measured.rate is not None
+    assert measured.rate.batches_per_s.value == pytest.approx(1 / 0.4)
 
 
 def test_the_step_is_no_part_of_the_turnover() -> None:
@@ -94,35 +94,35 @@ def test_short_epochs_are_measured_whole() -> None:
     measured, _ = run(loader, config)
 
     epoch_s = 0.5 + 2 * 0.1 + 0.25
-    assert measured.whole_epochs
-    assert measured.batches_per_s is not None
-    assert measured.batches_per_s.value == pytest.approx(4 / epoch_s, rel=0.1)
+    assert measured.rate is not None
+    assert measured.rate.whole_epochs
+    assert measured.rate.batches_per_s.value == pytest.approx(4 / epoch_s, rel=0.1)
     assert any("only 4 batches" in warning for warning in measured.warnings)
 
 
 def test_an_epoch_of_one_batch_is_measured() -> None:
     measured, _ = run(FakeLoader(VirtualClock(), length=1), Config())
 
-    assert measured.whole_epochs
-    assert measured.batches_per_s is not None
-    assert measured.batches_per_s.value == pytest.approx(1 / 0.85, rel=0.1)
+    assert measured.rate is not None
+    assert measured.rate.whole_epochs
+    assert measured.rate.batches_per_s.value == pytest.approx(1 / 0.85, rel=0.1)
 
 
 def test_epochs_that_end_inside_the_window_leave_the_steady_rate_alone() -> None:
     config = Config(num_workers=2, prefetch_factor=2)
     measured, _ = run(FakeLoader(VirtualClock(), length=61, workers=2), config, window_s=10.0)
 
-    assert not measured.whole_epochs
-    assert measured.batches_per_s is not None
-    assert measured.batches_per_s.value == pytest.approx(20.0)
+    assert measured.rate is not None
+    assert not measured.rate.whole_epochs
+    assert measured.rate.batches_per_s.value == pytest.approx(20.0)
 
 
 def test_slow_batches_cut_the_warm_up_short_and_say_so() -> None:
     config = Config(num_workers=2, prefetch_factor=8)
     measured, _ = run(FakeLoader(VirtualClock(), workers=2, batch_s=1.0), config, window_s=1.0)
 
-    assert measured.batches_per_s is not None
-    assert measured.batches_per_s.value == pytest.approx(2.0)
+    assert measured.rate is not None
+    assert measured.rate.batches_per_s.value == pytest.approx(2.0)
     assert any("cut short" in warning for warning in measured.warnings)
 
 
@@ -152,7 +152,7 @@ def test_a_loader_that_hands_on_as_many_as_it_promises_ends_as_it_should() -> No
             return 25
 
     measured, _ = run(Short(VirtualClock(), length=30, lost=5), Config(), window_s=60.0)
-    assert measured.batches_per_s is not None
+    assert measured.rate is not None
 
 
 def test_an_empty_loader_is_named() -> None:
@@ -171,12 +171,12 @@ def test_the_queues_get_time_to_fill_but_not_for_ever() -> None:
 def test_batches_of_changing_size_are_counted_one_by_one() -> None:
     measured, _ = run(FakeLoader(VirtualClock()), Config(), count=lambda n: 12 if n % 10 else 32)
 
-    assert measured.samples_per_s is not None
-    assert measured.samples_per_s.value == pytest.approx(10.0 * 14, rel=0.06)
-    assert measured.batches_per_s is not None
-    assert measured.samples is not None
-    assert measured.samples_per_s.value == pytest.approx(
-        measured.batches_per_s.value * measured.samples / measured.batches
+    assert measured.rate is not None
+    assert measured.rate.samples_per_s is not None
+    assert measured.rate.samples_per_s.value == pytest.approx(10.0 * 14, rel=0.06)
+    assert measured.rate.samples is not None
+    assert measured.rate.samples_per_s.value == pytest.approx(
+        measured.rate.batches_per_s.value * measured.rate.samples / measured.rate.batches
     )
 
 
@@ -190,8 +190,8 @@ def test_an_epoch_that_was_seen_whole_has_its_samples() -> None:
 def test_a_batch_that_can_t_be_counted_leaves_no_rate_of_samples() -> None:
     measured, _ = run(FakeLoader(VirtualClock()), Config(), count=lambda n: None if n > 5 else 8)
 
-    assert measured.samples_per_s is None
-    assert measured.batches_per_s is not None
+    assert measured.rate is not None
+    assert measured.rate.samples_per_s is None
 
 
 def warming(clock: VirtualClock, slow: int) -> FakeLoader:
@@ -210,8 +210,8 @@ def test_what_the_first_batches_cost_is_no_part_of_the_rate() -> None:
     loader = warming(VirtualClock(), 30)
     measured, edges = run(loader, Config(), window_s=1.0, turnover=False)
 
-    assert measured.batches_per_s is not None
-    assert measured.batches_per_s.value == pytest.approx(100.0, rel=0.05)
+    assert measured.rate is not None
+    assert measured.rate.batches_per_s.value == pytest.approx(100.0, rel=0.05)
     assert measured.transient_s == pytest.approx(0.01 * 7 * 30 / 2, rel=0.1)
     assert any("got faster for" in warning for warning in measured.warnings)
     assert edges.count("start") > 1
@@ -222,7 +222,7 @@ def test_a_loader_that_never_gets_steady_is_measured_all_the_same_and_named() ->
     loader = warming(VirtualClock(), 10_000)
     measured, edges = run(loader, Config(), window_s=1.0, turnover=False)
 
-    assert measured.batches_per_s is not None
+    assert measured.rate is not None
     assert edges.count("start") <= 4
 
 
@@ -260,4 +260,4 @@ def test_batches_that_were_counted_in_the_wrong_place_are_counted_again() -> Non
     loop.begin_epoch()
     loop.drain()
     assert list(loop.now.samples) == [1] * 5 + [3] * 5
-    assert loop.now.epoch_samples == 20
+    assert loop.now.all_samples == 20

@@ -35,8 +35,12 @@ NUMBERS = ("0", "1")
 def result(rate: float, epoch_batches: int = 10) -> Message:
     """What a rank of that many batches a second tells, of four samples each."""
     sent = copy.deepcopy({**RESULT, "measured": {**MEASURED, "barrier_fraction": 0.0}})
-    sent["measured"]["batches_per_s"] = {"value": rate, "low": rate, "high": rate}
-    sent["measured"]["samples_per_s"] = {"value": 4 * rate, "low": 4 * rate, "high": 4 * rate}
+    sent["measured"]["rate"]["batches_per_s"] = {"value": rate, "low": rate, "high": rate}
+    sent["measured"]["rate"]["samples_per_s"] = {
+        "value": 4 * rate,
+        "low": 4 * rate,
+        "high": 4 * rate,
+    }
     sent["measured"]["startup_s"] = 1 / rate
     return {**sent, "epoch_batches": epoch_batches}
 
