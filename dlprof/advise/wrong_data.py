@@ -130,9 +130,6 @@ def said_first(run: Run) -> list[str]:
 
     That the settings as they are give wrong data, or fail; then what is wrong, with the data and
     with the rates of an earlier version.
-
-    Args:
-        run: ``checked``.
     """
     told = [each.claim for each in present_failure(run)]
     if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):

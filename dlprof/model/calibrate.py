@@ -146,13 +146,7 @@ def _merged(parts: Sequence[BatchCosts]) -> BatchCosts | None:
 def _doubts(
     told: Sequence[Explanation], usable: Sequence[Explanation], found: Fetching
 ) -> Iterable[str]:
-    """What makes a calibration unreliable.
-
-    Args:
-        told: The trials as they are.
-        usable: Those with batches whose figures make sense, without the others.
-        found: How much what these cost varies.
-    """
+    """What makes a calibration unreliable."""
     whole = sum(len(each.costs.cpu_s) for each in told)
     if lost := whole - found.batches:
         yield f"{lost} of {whole} batches had figures below 0 or none, and were left out"
@@ -246,9 +240,6 @@ def drift_of(some: Sequence[Explanation]) -> float | None:
     Those with workers are compared with each other, and those without; what their own luck explains
     is taken off.
 
-    Args:
-        some: Instrumented trials.
-
     Returns:
         Standard deviation of the logarithm of what a batch costs, waiting included, which is taken
         to stay as it is; ``None`` of a single trial of each kind.
@@ -287,10 +278,7 @@ def _block_means(values: Sequence[float]) -> list[float]:
 
 
 def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]:
-    """Tell what receiving costs at rest from what it costs beside busy workers.
-
-    Args:
-        some: Trials with workers and of one sharing strategy.
+    """Tell what receiving costs at rest from what it costs beside busy workers, of one strategy.
 
     Returns:
         Seconds that it takes longer while the worker computes, 0 where trials don't tell; and of

@@ -32,13 +32,7 @@ class _Piece(NamedTuple):
 
 
 def first_batch_s(start: WorkerStart, workers: int, *, cores: float) -> float:
-    """Seconds from ``iter(loader)`` to the first batch.
-
-    Args:
-        start: How one worker started.
-        workers: How many there are; at least one.
-        cores: That the workers and main may use.
-    """
+    """Seconds from ``iter(loader)`` to the first batch."""
     count = min(workers, _MOST)
     now_s, said = 0.0, set[str]()
     main = deque(_main(start, count))

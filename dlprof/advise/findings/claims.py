@@ -331,10 +331,7 @@ def fixed(now: Config, fix: Fix | None) -> Config | None:
 def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate | None:
     """Time of the whole script now over that with another configuration.
 
-    Args:
-        view: The evidence.
-        config: The other configuration.
-        loop: Whether only epochs over the loader count, the starts of their workers among them.
+    With ``loop`` only epochs over the loader count, the starts of their workers among them.
 
     Returns:
         ``None`` where no script was watched, or where the change can't be computed: the step
@@ -391,12 +388,8 @@ def _loop_after_s(
 ) -> float:
     """Seconds of all epochs over the loader with another configuration.
 
-    Args:
-        view: The evidence.
-        script: What was seen.
-        config: The other configuration.
-        factor: Rate of its loop over that of the present one; ``None`` for the same loop.
-        starting: What its workers' starts take over what is expected of them.
+    Its rate is ``factor`` of the present one's, ``None`` for the same loop, and starts of workers
+    take ``starting`` times what is expected.
     """
     loader, begun_s = script.loader, starts_s(view, script, config, starting)
     epochs = max(1, loader.epochs)
@@ -408,14 +401,7 @@ def _loop_after_s(
 
 
 def starts_s(view: View, script: Script, config: Config, starting: float = 1.0) -> float:
-    """Seconds of all starts and restarts of a configuration's workers.
-
-    Args:
-        view: The evidence.
-        script: What was seen.
-        config: Whose workers.
-        starting: What a start takes over what is expected of it.
-    """
+    """Seconds of all starts and restarts of a configuration's workers."""
     loader, start_s = script.loader, _start_s(view, script, config)
     epochs = max(1, loader.epochs)
     starts = max(1, loader.made) if config.persistent_workers else epochs

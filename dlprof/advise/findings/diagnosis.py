@@ -131,12 +131,7 @@ _IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.lin
 
 
 def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
-    """What the evidence says of one configuration.
-
-    Args:
-        evidence: Everything that was measured.
-        notes: What people should know of the way it was measured.
-    """
+    """What the evidence says of one configuration."""
     return Diagnosis(
         config=evidence.config,
         findings=find(evidence),
@@ -178,9 +173,6 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     Where the consumer is the limit, only what ends the run or is wasted is listed as well; or, in
     its place, that its batches come to the device too slowly. Each next finding can't cost more
     than the one before it leaves, so that ``cost`` falls.
-
-    Args:
-        evidence: Of one configuration.
     """
     view, integrity = View.of(evidence), evidence.integrity
     claims = ((row, row.rule(view)) for row in rows(view))

@@ -549,10 +549,6 @@ def fetched_in_threads(view: View, costs: Costs) -> dict[int, Gain]:
     passes side by side: a batch takes ``max(cpu, (cpu + blocked) / threads)``. Code that computes
     without the interpreter's lock does better than that.
 
-    Args:
-        view: The evidence.
-        costs: Of making batches now.
-
     Returns:
         Empty where samples can't be fetched at once: those of an iterable, or where the dataset is
         asked for whole batches already.
