@@ -327,7 +327,7 @@ def _resources(
     alone = dataclasses.replace(
         situation,
         constraints=dataclasses.replace(limits, ranks=1, nodes=1),
-        cores=max(situation.cores, at.PLENTY * (pick.num_workers + 2)),
+        cores=max(situation.cores, 3.0 * (pick.num_workers + 2)),
         neighbours=0.0,
         storage_bytes_per_s=None,
         as_measured=False,
@@ -502,7 +502,7 @@ def feed(
     for _ in range(_MOST_SEARCHES):  # how far off the model is depends on what is found
         found = _Search(run, situation, factor, base)
         least = found.least_wait()
-        enough = least <= max_wait * (1 - at.WAIT_SLACK)
+        enough = least <= 0.75 * max_wait  # the rest is for what workers and cores add
         allowed = max_wait if enough else least + max_wait * (1 - least)
         workers, prefetch, cores = found.fewest(allowed)
         (config,) = useful(run, [found.config(workers, prefetch)])
@@ -520,7 +520,7 @@ def feed(
         raise RuntimeError("a configuration that was predicted has no prediction")
     confidence, reason = judge(choose(unfed, endless, speeds), run, None)
     machine_wait = found.wait(workers, prefetch, situation.cores)
-    can_be_fed, ranks = least <= at.HARDLY_FED, situation.constraints.ranks
+    can_be_fed, ranks = least <= 0.5, situation.constraints.ranks
     read, size = calibration.read_bytes_per_batch, calibration.batch_bytes
     rate = ranks * prediction.batches_per_s.value
     cores_each, pss, shm = prediction.cores, prediction.pss_bytes, prediction.shm_bytes
@@ -654,7 +654,7 @@ class _Search:
         # Beyond so many workers nothing more can be gained.
         ample = dataclasses.replace(self._conditions, cores=float(_MOST_WORKERS), ranks=1)
         saturating = saturating_workers(self._calibration, self._base, ample)
-        plenty = max(8, math.ceil(at.PLENTY * saturating))
+        plenty = max(8, math.ceil(3 * saturating))
         most = Integrity.of(run).most_workers
         self._most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
 
@@ -709,7 +709,7 @@ class _Search:
         if self.wait(0, 0, self._ample(0)) <= allowed or not most:
             return 0, 0, enough_cores(0, 0)
         few, depth = min((enough_workers(depth), depth) for depth in self._depths)
-        more = min(at.MORE_WORKERS * few, max(few, most))
+        more = min(2 * few, max(few, most))  # with them, cores that are short are used better
         cores = min(enough_cores(few, depth), enough_cores(more, depth))
         workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)
         return workers, depth, cores

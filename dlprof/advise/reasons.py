@@ -17,7 +17,6 @@ from dlprof.advise.situation import neighbours_seen
 from dlprof.advise.speeds import cores_share
 from dlprof.advise.thresholds import (
     FED_WAIT_FRACTION,
-    LEAST_CORES,
     SHARED,
     STARVED,
     SURELY,
@@ -379,8 +378,8 @@ def _cores(choice: Choice) -> Iterator[Reason]:
     seen = [u for u in usages if u.own_cpu_cores is not None and u.available_cpu_cores]
     own = typical(each.own_cpu_cores for each in seen)
     available = typical(each.available_cpu_cores for each in seen)
-    if own is None or available is None or own < max(LEAST_CORES, USED_UP * available):
-        return  # below the least it is a loader that waits, on a machine that neighbours fill
+    if own is None or available is None or own < max(0.5, USED_UP * available):
+        return  # below half a core it is a loader that waits, on a machine that neighbours fill
     waited = typical(each.run_queue_wait_fraction for each in seen)
     whole_machine = own >= USED_UP * choice.situation.machine.usable_cores
     if waited is None or waited > STARVED or whole_machine:

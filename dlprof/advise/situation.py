@@ -430,7 +430,7 @@ def speed_error(trials: Iterable[Trial]) -> float | None:
     """
     groups = _log_speeds(trials).values()
     free = sum(len(logs) - 1 for logs in groups)
-    if free < at.ENOUGH_SPEEDS:
+    if free < 2:
         return None
     squares = math.fsum(statistics.pvariance(logs) * len(logs) for logs in groups)
     return SPEED_EXPONENT * math.sqrt(squares / free)

@@ -418,7 +418,7 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
         return f"{text} (measure both with a longer --budget)."
     if alike:
         return f"No measurable difference between B and A ({figures})."
-    if ratio.value >= at.TWICE:
+    if ratio.value >= 2:
         return f"B is {ratio.value:.2f}x as fast as A ({figures.partition(', ')[2]})."
     return f"B is {percent(abs(ratio.value - 1))} {than} than A ({figures})."
 

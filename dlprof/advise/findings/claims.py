@@ -426,7 +426,7 @@ def _start_s(view: View, script: Script, config: Config) -> float:
     if not workers:
         return 0.0
     each_s = at.STARTS_CPU_S.get(method, at.STARTS_CPU_S["spawn"])
-    at_once = min(workers, at.STARTING.get(method, at.MOST_STARTING))
+    at_once = min(workers, 2 if method == "fork" else 4)  # one after the other, a fork is short
     share = at_once / max(view.cores, at_once + min(view.others, view.cores))
     return workers * each_s / (share * view.cores)
 

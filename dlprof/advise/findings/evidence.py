@@ -604,7 +604,7 @@ class View:
     def fits_shared_memory(self, config: Config) -> bool:
         """Whether that finds room, as far as it is known."""
         room, held = self.evidence.machine.shm_available_bytes, self.shared_bytes(config)
-        return room is None or held is None or held <= at.SHM_ROOM * room
+        return room is None or held is None or held <= 0.8 * room
 
     @property
     def others(self) -> float:

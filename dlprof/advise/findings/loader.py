@@ -84,7 +84,7 @@ def _has_tail(rows: BatchCosts) -> bool:
     and in any order.
     """
     own_s = [cpu_s + io_s for cpu_s, io_s in zip(rows.cpu_s, rows.io_s, strict=True)]
-    if len(own_s) < at.FEWEST:
+    if len(own_s) < 20:
         return True
     usual_s = statistics.median(own_s)
     beyond_s = math.fsum(max(0.0, each - 2 * usual_s) for each in own_s)
@@ -140,10 +140,10 @@ def shallow(view: View) -> Claim | None:
 
 def deeper(view: View) -> Config | None:
     """Four times the prefetch, and 8 at least, where workers idle although the consumer waits."""
-    now = view.config.prefetch_factor
-    if not view.workers or now is None or now >= at.DEEPEST or not _idles(view):
+    now, deepest = view.config.prefetch_factor, 16
+    if not view.workers or now is None or now >= deepest or not _idles(view):
         return None
-    config = view.having(prefetch_factor=min(at.DEEPEST, max(at.DEEP, 4 * now)))
+    config = view.having(prefetch_factor=min(deepest, max(8, 4 * now)))
     return config if view.fits_shared_memory(config) else None
 
 
@@ -169,7 +169,7 @@ def _grown(view: View) -> Claim | None:
     if making.own_s <= 0:
         return None  # nothing is known of its stages
     faster = free.own_s > at.SPEEDS_UP * making.own_s
-    from_storage = view.batch_bytes and read >= at.READS * view.batch_bytes * (view.rate or 0.0)
+    from_storage = view.batch_bytes and read >= 0.2 * view.batch_bytes * (view.rate or 0.0)
     if faster or from_storage or grown_s < at.MORE_WAITING * making.own_s:
         return None
     if view.helpers_share >= at.HELPERS:
@@ -344,7 +344,7 @@ def _gain(view: View, kept: Config, share: float, turn_s: float) -> Gain:
         return tried
     persist, script = view.config.persistent_workers, view.evidence.script
     variants = tuple(t for t in view.evidence.plain("variant") if t.config == kept)
-    left_s = at.FORK_S if persist else _median_turn(variants)
+    left_s = 0.05 if persist else _median_turn(variants)
     if left_s is None:
         left_s = at.RESET_S + (view.costs.making.own_s if view.costs else 0.0)
     left = share * min(1.0, left_s / max(1e-12, turn_s))
@@ -364,7 +364,7 @@ def consumer(view: View) -> Claim | None:
     gpu, idle = used_gpu(view), ""
     active = None if gpu is None else gpu.kernel_active_fraction
     # A step of stated length is none of the user's: what it does says nothing.
-    if active is not None and active < at.KERNELS and view.evidence.step_s <= 0:
+    if active is not None and active < 0.7 and view.evidence.step_s <= 0:
         idle = (
             f" The device ran kernels only {percent(active)} of the time: the step's own "
             "Python, or what blocks it, takes the rest."
@@ -583,7 +583,7 @@ def _blocked(view: View, costs: Costs) -> Claim | None:
         f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
         f"process compute for {format_duration(gil_s)} of it, so it may be a wait for the GIL and "
         "no I/O.",
-        min(share * (view.wait or 1.0), at.UNSURE_COST),
+        min(share * (view.wait or 1.0), 0.2),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s",
         {"share": share, "gil_at_most_s": gil_s},
         fix,
@@ -682,7 +682,7 @@ def more_workers(view: View) -> Config | None:
     cpu_s = costs.making.cpu_s + beside.put_cpu_s
     held_s = max(costs.step_s + beside.main_s, cpu_s / view.cores, 1e-6)
     ratio = (cpu_s + costs.making.io_s) / held_s
-    most = max(at.MOST_PROPOSED, round(at.PER_CORE * view.cores))
+    most = max(16, round(4 * view.cores))  # however much they wait
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
     useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_to_advise)
     counts = range(min(each for each in useful if each is not None), view.workers, -1)
@@ -692,7 +692,7 @@ def more_workers(view: View) -> Config | None:
     if more is None or beside.rate(more, view.cores) < at.WORTH_TRYING * now:
         return None
     # The fewest with which a script is about as fast as it can be.
-    sizes = {max(view.workers + 1, round(more.num_workers / at.FEWER**n)) for n in range(32)}
+    sizes = {max(view.workers + 1, round(more.num_workers / 1.15**n)) for n in range(32)}
     configs = [view.having(num_workers=count) for count in sorted(sizes)]
     found = ((each, script_gain(view, each, loop=True)) for each in configs)
     gains = [(each, gain.value) for each, gain in found if gain is not None]
@@ -729,7 +729,7 @@ def receive(view: View) -> Claim | None:
     share = min(1.0, costs.receive.wall_s / max(costs.wait_s, 1e-12))
     cost = min(share * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
     remedy, gain = _best_remedy(view, costs)
-    if view.evidence.has_step and remedy is None and cost < at.BEARABLE:
+    if view.evidence.has_step and remedy is None and cost < 0.25:
         return None  # what any step waits for a batch from a worker, and nothing fixes it
     tensors = view.evidence.target.batch_tensors
     what = f" of {tensors} tensors" if tensors else ""

@@ -193,11 +193,12 @@ def growth(view: View) -> Claim | None:
     room = machine.memory_available_bytes or machine.memory_bytes
     if slope is None or slope <= 0 or not view.rate or room is None:
         return None
-    ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * at.HOUR_S), slope * view.rate
-    if ahead < at.SOON_SHARE * room:
+    # Of an epoch or an hour, whichever is longer.
+    ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * 3600), slope * view.rate
+    if ahead < 0.1 * room:
         return None
     grown = growing(view)
-    named = next((name for name, size in grown.items() if size >= at.NAMED * slope), None)
+    named = next((name for name, size in grown.items() if size >= 0.2 * slope), None)
     return Claim(
         "Memory of the workers grows" + (f": {named}" if named else ""),
         f"Memory grows by {format_bytes(slope)} a batch, {format_bytes(each_s)} a second; "
@@ -270,9 +271,9 @@ def may_grow(view: View, batches: float) -> bool:
         return False
     grown = points[-1][1] - points[0][1]
     expected = grown / (points[-1][0] - points[0][0]) * (batches - points[0][0])
-    if grown < at.SUSPECTED:
-        return False
-    return expected >= at.HINTED * at.LEAST_SEEN * max(1, view.workers)
+    # More than the allocator's noise; half of what would show, since a slope has its luck.
+    least = at.LEAST_SEEN * max(1, view.workers)
+    return grown >= 4 << 20 and 2 * expected >= least
 
 
 def _memory(view: View) -> list[tuple[int, int]]:
@@ -286,7 +287,8 @@ def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
     """Whether the growth is larger than what queues and allocators make of it, and goes on."""
     processes = max(1, view.workers)
     grown = points[-1][1] - points[0][1]
-    if grown < max(at.LEAST_SEEN * processes, at.BATCHES_OF_NOISE * (view.batch_bytes or 0.0)):
+    # Queues differ by a batch or two.
+    if grown < max(at.LEAST_SEEN * processes, 2 * (view.batch_bytes or 0.0)):
         return False
     if points[-1][0] - points[0][0] < at.LEAST_BATCHES:
         return False
@@ -522,7 +524,7 @@ def _beside(view: View, seen: GpuUsage | None) -> str:
         gpu.index: gpu.pcie_rx_bytes_per_s
         for gpu in view.usage.gpu
         if gpu.pcie_rx_bytes_per_s is not None and seen is not None and gpu.uuid != seen.uuid
-        if gpu.pcie_rx_bytes_per_s >= at.OTHERS_LINK * (links.get(gpu.uuid) or 1e12)
+        if gpu.pcie_rx_bytes_per_s >= 0.25 * (links.get(gpu.uuid) or 1e12)
     }
     rate = format_bytes(sum(rates.values()))
     cards = ", ".join(map(str, rates))
@@ -535,7 +537,7 @@ def device_neighbours(view: View) -> Claim | None:
         view.evidence.has_step or copying_of(view) is not None
     )
     gpu = used_gpu(view) if uses_it else max(view.usage.gpu, key=_active, default=None)
-    if gpu is None or not (gpu.other_processes if uses_it else _active(gpu) >= at.OTHERS_BUSY):
+    if gpu is None or not (gpu.other_processes if uses_it else _active(gpu) >= 0.3):
         return None  # of a card that the trial doesn't use no kernel can be its own
     kernels = ""
     if gpu.kernel_active_fraction is not None:
