@@ -74,12 +74,14 @@ class Gain:
         return max(0.0, 1 - 1 / self.value) if self.value > 0 else 0.0
 
 
-def gain_of(view: View, config: Config) -> Gain | None:
+def gain_of(view: View, config: Config | None) -> Gain | None:
     """What another configuration would bring; ``None`` where nothing is known.
 
     In a script computing takes longer once more of the cores are busy; the interval keeps what
     would come of cores that don't slow each other down.
     """
+    if config is None:
+        return None
     tried = measured_gain(view, config)
     if tried is not None:
         return _as_printed(view, config, tried)
@@ -141,7 +143,6 @@ def predicted_gain(
     view: View,
     config: Config | None = None,
     *,
-    costs: Costs | None = None,
     cores: float | None = None,
     now: float | None = None,
 ) -> Gain | None:
@@ -153,17 +154,16 @@ def predicted_gain(
     Args:
         view: The evidence.
         config: What is changed to; ``None`` for the present one.
-        costs: What batches cost then, which only the bounds know; ``None`` for what they cost now.
         cores: That there are then; ``None`` for those of now.
         now: Cores that were available; ``None`` for those that the trials show.
     """
     config, now, predict = config or view.config, now or view.available, view.evidence.predict
     cores = cores or now
     after, before = None, None
-    if predict is not None and costs is None:
+    if predict is not None:
         after, before = predict(config, cores=cores), predict(view.config, cores=now)
     if predict is None or after is None or before is None or before.batches_per_s.value <= 0:
-        costs = costs or costs_for(view, config)
+        costs = costs_for(view, config)
         if costs is None or view.costs is None:
             return None
         return bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
@@ -186,6 +186,14 @@ def costs_for(view: View, config: Config) -> Costs | None:
     if view.workers or not config.num_workers:
         return view.costs
     return view.costs_at(2) or view.costs_at(1)
+
+
+def gain_if(view: View, costs: Costs) -> Gain | None:
+    """What it would bring if batches cost something else, which only the bounds know."""
+    if view.costs is None:
+        return None
+    config, cores = view.config, view.available
+    return bound(costs.rate(config, cores) / view.costs.rate(config, cores))
 
 
 def bound(ratio: float) -> Gain:

@@ -358,6 +358,10 @@ class Costs:
     period_s: float
     usual_io_s: float
 
+    def without(self, blocked_s: float) -> Costs:
+        """The same where fetching is blocked for so much less."""
+        return dataclasses.replace(self, fetch=self.fetch.plus(StageTime(0.0, -blocked_s)))
+
     @property
     def making(self) -> StageTime:
         """Fetch and collate."""

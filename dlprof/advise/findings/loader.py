@@ -15,6 +15,7 @@ from dlprof.advise.findings.claims import (
     bound,
     competes,
     costs_for,
+    gain_if,
     gain_of,
     measured_gain,
     predicted_gain,
@@ -233,9 +234,6 @@ def _gil(view: View) -> Claim | None:
     if gil_s < max(costs.making.io_s - gil_s, at.LARGE_SHARE * costs.making.cpu_s):
         return None
     more, gain, fix = _against_threads(view)
-    free = dataclasses.replace(
-        costs, fetch=dataclasses.replace(costs.fetch, io_s=max(0.0, costs.fetch.io_s - gil_s))
-    )
     return Claim(
         "Making batches waits for the GIL",
         f"Making a batch waits for the GIL for {format_duration(gil_s)}, "
@@ -246,7 +244,7 @@ def _gil(view: View) -> Claim | None:
         {"gil_s": gil_s, "share": share},
         fix,
         config=more,
-        gain=gain or predicted_gain(view, costs=free),
+        gain=gain or gain_if(view, costs.without(gil_s)),
     )
 
 
@@ -254,7 +252,7 @@ def _against_threads(view: View) -> tuple[Config | None, Gain | None, str]:
     """More workers and what they bring, where that pays, and what to do about other threads."""
     fix = "Keep other Python threads from computing in the process that fetches."
     more = more_workers(view)
-    gain = None if more is None else gain_of(view, more)
+    gain = gain_of(view, more)
     if more is None or gain is None or gain.value < at.WORTH_TRYING:
         return None, None, fix
     fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
@@ -382,7 +380,7 @@ def consumer(view: View) -> Claim | None:
 def too_many_workers(view: View) -> Claim | None:
     """Fewer workers would do as well or better."""
     fewer, idle, limit = fewer_workers(view), view.idle_workers, view.limit
-    gain = None if fewer is None else gain_of(view, fewer)
+    gain = gain_of(view, fewer)
     if fewer is None or gain is None or (gain.value < at.AS_GOOD and not idle):
         return None
     # Others that come and go may bring a gain; that handing over is expensive shows in its costs.
@@ -478,28 +476,25 @@ def fetch_cpu(view: View) -> Claim | None:
         f"Make {slowest.name if slowest else '__getitem__'} cheaper: resize before decoding in "
         "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
         "the device. The gain assumes half of its CPU time.",
-        gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
+        gain=gain_if(view, dataclasses.replace(costs, fetch=halved)),
     )
 
 
 def fetch_io(view: View) -> Claim | None:
     """``__getitem__`` waits for storage or network."""
     costs = _making_costs(view)
-    if costs is not None and (unsure := _blocked(view, costs)) is not None:
-        return unsure
     if costs is None:
         return None
-    gil_s = min(costs.fetch.io_s, view.waits_for_gil_s or 0.0)
-    costs = dataclasses.replace(
-        costs, fetch=dataclasses.replace(costs.fetch, io_s=costs.fetch.io_s - gil_s)
-    )
+    if (unsure := _blocked(view, costs)) is not None:
+        return unsure
+    costs = costs.without(view.waits_for_gil_s or 0.0)
     if costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
         return None
     share = _share(costs, costs.fetch.io_s)
     if share < at.LARGE_SHARE or lock(view) is not None:
         return None
     more = more_workers(view)
-    gain = None if more is None else gain_of(view, more)
+    gain = gain_of(view, more)
     fix = (
         "Read less often: fetch several samples at once (__getitems__), pack small files into "
         "shards, or keep the data on a local disk or in memory."
@@ -563,7 +558,7 @@ def fetched_in_threads(view: View, costs: Costs) -> dict[int, Gain]:
             break
         blocked_s = max(0.0, costs.fetch.own_s / count - costs.fetch.cpu_s)
         fetch = StageTime(costs.fetch.cpu_s, blocked_s)
-        gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
+        gain = gain_if(view, dataclasses.replace(costs, fetch=fetch))
         if gain is not None:
             gains[count] = gain
     return gains
@@ -636,14 +631,14 @@ def collate(view: View) -> Claim | None:
         "collate_s collate_cpu_s fetch_s",
         fix=f"{advice} The gain assumes that collating is free{handing}.",
         code="" if is_torchs else _STACKING,
-        gain=predicted_gain(view, costs=free),
+        gain=gain_if(view, free),
     )
 
 
 def too_few_workers(view: View) -> Claim | None:
     """More workers would pay."""
     more, costs = more_workers(view), view.costs
-    gain = None if more is None else gain_of(view, more)
+    gain = gain_of(view, more)
     if gain is not None and gain.source == "measured" and gain.value < at.PAYS and view.is_noisy:
         # A trial beside others was too unsteady to say.
         may_pay = (gain.estimate.high or gain.value) >= at.PAYS
@@ -785,7 +780,7 @@ def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     least_s = min(costs.receive.own_s, at.LEAST_RECEIVE_S)
-    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=StageTime(least_s)))
+    return None, gain_if(view, dataclasses.replace(costs, receive=StageTime(least_s)))
 
 
 def lighter(view: View) -> Config | None:
@@ -833,7 +828,7 @@ def sampler(view: View) -> Claim | None:
         """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
 # once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from
 loader = DataLoader(dataset, sampler=indices, ...)""",
-        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
+        gain=gain_if(view, dataclasses.replace(costs, dispatch=StageTime())),
     )
 
 

@@ -158,7 +158,7 @@ def neighbours(view: View) -> Claim | None:
 def oversubscribed(view: View) -> Claim | None:
     """The loader's own processes want more cores than there are."""
     fewer = enough_workers(view)
-    gain = None if fewer is None else gain_of(view, fewer)
+    gain = gain_of(view, fewer)
     if fewer is None or view.starved < at.STARVED or (gain is not None and gain.value < 0.9):
         return None
     return Claim(
