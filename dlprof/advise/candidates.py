@@ -152,13 +152,12 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     name = machine.hostname or "this machine"
     if most is not None and workers > most:
         return f"max_workers={most}", f"has {workers}"
-    sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
     memory, shared = candidate.pss_bytes, candidate.shm_bytes if workers else None
     verb = "needs" if candidate.measured or constraints.ranks > 1 else "would need"
     times = f"{constraints.ranks} x " if constraints.ranks > 1 else ""
     for limit, size, used, what in (
         ("max_ram", constraints.max_ram_bytes, memory, ""),
-        (f"the memory of {name}", min(sizes, default=None), memory, ""),
+        (f"the memory of {name}", machine.memory_size_bytes, memory, ""),
         ("max_shm", constraints.max_shm_bytes, shared, " of shared memory"),
         (f"the /dev/shm of {name}", machine.shm_bytes, shared, " of shared memory"),
     ):

@@ -339,14 +339,13 @@ def _resources(
     if prediction is None or not math.isfinite(prediction.batches_per_s.value):
         return []
     rate, there = prediction.batches_per_s, cell_of(calibration, pick, situation.conditions)
-    sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
     read = rate.value * (calibration.read_bytes_per_batch or 0.0)
     moved = rate.value * (calibration.batch_bytes or 0.0) * (4 if there.work.pinned else 2)
     taken: list[tuple[str, float | None, float | None, Estimate]] = [
         ("storage", read, situation.storage_bytes_per_s, rate),
         ("cores", prediction.cores, own_cores(there), loading),
         ("bandwidth", moved, memory_bytes_per_s, rate),
-        ("memory", prediction.pss_bytes, min(sizes, default=None), Estimate(value=1.0)),
+        ("memory", prediction.pss_bytes, machine.memory_size_bytes, Estimate(value=1.0)),
         ("shm", prediction.shm_bytes, machine.shm_bytes, Estimate(value=1.0)),
     ]
     found, ranks = [], limits.ranks * limits.nodes
@@ -736,10 +735,9 @@ class _Search:
     def held_by(self, ranks: int, allowed: float) -> str:
         """What keeps so many from being fed; empty where nothing does."""
         config, machine = self.feeding(ranks, allowed), self._situation.machine
-        sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
         needed = needs(self._calibration, config)
         for name, takes, has in (
-            ("memory", needed.pss_bytes, min(sizes, default=None)),
+            ("memory", needed.pss_bytes, machine.memory_size_bytes),
             ("shm", needed.shm_bytes, machine.shm_bytes),
         ):
             if takes and has and ranks * takes > has:

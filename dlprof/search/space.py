@@ -445,9 +445,7 @@ def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
 
 def pin_hazard(machine: Machine) -> str | None:
     """Why ``pin_memory=True`` is not tried on a machine as it is now; ``None`` where it can be."""
-    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
-    size = min((each for each in sizes if each is not None), default=None)
-    free = machine.memory_available_bytes
+    size, free = machine.memory_size_bytes, machine.memory_available_bytes
     if size is None or free is None:
         return None
     had = f"{format_bytes(free)} of {format_bytes(size)} memory is available"

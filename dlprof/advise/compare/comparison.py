@@ -367,11 +367,7 @@ def _part(code: PartCode, log_ratio: Estimate, a: Side, b: Side, *, by_form: boo
         code=code,
         title=kind.title,
         log_ratio=log_ratio,
-        factor=Estimate(
-            value=_exp(log_ratio.value),
-            low=None if log_ratio.low is None else _exp(log_ratio.low),
-            high=None if log_ratio.high is None else _exp(log_ratio.high),
-        ),
+        factor=log_ratio.through(_exp),
         explanation=kind.sentence(a.figures, b.figures),
         a={name: a.figures.get(name) for name in kind.figures},
         b={name: b.figures.get(name) for name in kind.figures},

@@ -293,7 +293,7 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
     unseen = "" if config is None else _sharing_unseen(view, config)
     if unseen and fix is not None and fix.dataloader_kwargs:
         fix = dataclasses.replace(fix, text=f"{fix.text} {REPEATED.format(unseen)}")
-    lows = [each.value if each.low is None else each.low for each in (gain, script) if each]
+    lows = [each.ends[0] for each in (gain, script) if each]
     sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowds(view))
     if finding.severity == "high" and place is not Place.BROKEN and not sure:
         finding = dataclasses.replace(finding, severity="medium")

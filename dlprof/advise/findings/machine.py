@@ -311,9 +311,7 @@ def _slope(points: Sequence[tuple[int, int]]) -> float:
 def limit(view: View) -> Claim | None:
     """The setting does not fit into memory, or only just."""
     failure, machine = _failure(view, "out_of_memory"), view.evidence.machine
-    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
-    room = min((size for size in sizes if size), default=None)
-    used = view.usage.pss_peak_bytes
+    room, used = machine.memory_size_bytes, view.usage.pss_peak_bytes
     if failure is None and (used is None or room is None or used < at.USED_UP * room):
         return None
     fewer = view.having(num_workers=view.workers // 2, prefetch_factor=1)
@@ -648,10 +646,4 @@ def _fix(view: View, threads: float, *, contended: bool, pins: bool) -> tuple[st
 
 def _without(share: Estimate) -> Estimate:
     """Throughput of a loop that hardly waits, if its step were as fast as without loading."""
-
-    def gain(part: float) -> float:
-        return 1 / (1 - min(0.95, max(0.0, part)))
-
-    low = share.value if share.low is None else share.low
-    high = share.value if share.high is None else share.high
-    return Estimate(value=gain(share.value), low=gain(low), high=gain(high))
+    return share.through(lambda part: 1 / (1 - min(0.95, max(0.0, part))))
