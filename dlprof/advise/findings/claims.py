@@ -356,7 +356,7 @@ def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate |
         gain = gain_of(view, config)
         if gain is None or gain.value <= 0:
             return None
-        low, high = gain.estimate.low or gain.value, gain.estimate.high or gain.value
+        low, high = gain.estimate.ends
         factors = (gain.value, max(1e-3, low), high)
     startings = (1.0, at.START_FACTOR, 1 / at.START_FACTOR)
     now_s = script.loop_s if loop else script.wall_s

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.findings import loader
-from dlprof.advise.findings.claims import Claim, Gain, Place, bound, gain_of
+from dlprof.advise.findings.claims import Claim, Place, bound, gain_of
 from dlprof.advise.findings.evidence import View
 from dlprof.advise.thresholds import PAYS
 from dlprof.model import first_batch_s
@@ -77,9 +77,8 @@ def heavy(view: View) -> Claim | None:
                 for each in weight.starts
             },
         },
-        _fix(first),
-        code=_code(first),
-        gain=_gain(share) if share else None,
+        *_remedy(first),
+        gain=bound(1 / max(0.02, 1 - share)) if share else None,
         place=Place.FAULT if leads else Place.BEHIND,
     )
 
@@ -132,10 +131,6 @@ def _share(view: View) -> float:
     return share * min(1.0, _sent_s(weight) * view.workers / turn_s)
 
 
-def _gain(share: float) -> Gain:
-    return bound(1 / max(0.02, 1 - share))
-
-
 def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:
     about = {"exact": "", "sampled": "about ", "at_least": "at least "}
     of_first = f"{first.name} ({first.type}) is {about[first.how]}"
@@ -165,24 +160,20 @@ def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: fl
     return text
 
 
-def _fix(first: AttributeWeight) -> str:
+def _remedy(first: AttributeWeight) -> tuple[str, str]:
+    """What to do about the heaviest attribute, and what to paste."""
     if _is_slow(first):
-        return f"Make {first.name} in the worker, at its first sample, instead of sending it."
+        text = f"Make {first.name} in the worker, at its first sample, instead of sending it."
+        return text, _IN_WORKER
     if first.type.startswith(_ARRAYS):
         return (
             f"Keep {first.name} in a file that workers map (np.load with mmap_mode), or in a torch "
             "tensor, whose memory is shared instead of sent."
-        )
+        ), _MAPPED
     return (
         f"Keep {first.name} in torch tensors or numpy arrays instead of Python objects: tensors "
         "are shared with workers, not sent, and no reference counts are in them."
-    )
-
-
-def _code(first: AttributeWeight) -> str:
-    if _is_slow(first):
-        return _IN_WORKER
-    return _MAPPED if first.type.startswith(_ARRAYS) else _TENSORS
+    ), _TENSORS
 
 
 def _is_slow(first: AttributeWeight) -> bool:
@@ -218,8 +209,8 @@ def unfed(view: View) -> Claim | None:
         whole = bound(view.costs.rate(view.config, view.available) / now)
     gain = gain_of(view, fewer)
     pays = whole is not None and whole.value >= PAYS
-    count = 0 if view.explained is None else view.explained.batches
-    none = all(_made(view, each) == 0 for each in starved)
+    made, count = _made(view), 0 if view.explained is None else view.explained.batches
+    none = not any(made[each] for each in starved)
     why = "the dataset splits its data so that they get none"
     if few:
         why = f"the dataset has {counted(shards or 0, 'shard')} for {workers} workers"
@@ -237,7 +228,7 @@ def unfed(view: View) -> Claim | None:
         {
             "fed_workers": fed,
             "starved_workers": list(starved),
-            "batches_by_worker": [_made(view, each) for each in range(workers)],
+            "batches_by_worker": made,
             "shards": shards,
             "more_shards_gain": None if whole is None else whole.value,
         },
@@ -253,7 +244,7 @@ def starved_workers(view: View) -> tuple[int, ...]:
     explained = view.explained
     if explained is None or view.evidence.target.kind != "iterable" or view.workers < 2:
         return ()
-    made = [_made(view, each) for each in range(view.workers)]
+    made = _made(view)
     # In order, workers are asked in turns: one that gives little has ended. Out of order, it may
     # be slow.
     most = max(made)
@@ -266,9 +257,11 @@ def starved_workers(view: View) -> tuple[int, ...]:
     return starved if clear else ()
 
 
-def _made(view: View, worker: int) -> int:
+def _made(view: View) -> list[int]:
+    """Batches that each worker made."""
     workers = () if view.explained is None else view.explained.workers
-    return next((each.batches for each in workers if each.worker == worker), 0)
+    made = {each.worker: each.batches for each in reversed(workers)}
+    return [made.get(worker, 0) for worker in range(view.workers)]
 
 
 def _named(workers: Sequence[int]) -> str:
