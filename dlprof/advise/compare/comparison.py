@@ -15,12 +15,10 @@ from dlprof.advise import thresholds as at
 from dlprof.advise.compare.sides import (
     Chosen,
     PartCode,
-    Side,
     SideCosts,
     bridges,
     doubts,
     pair,
-    side_of,
 )
 from dlprof.advise.speeds import product
 from dlprof.advise.thresholds import SHARED
@@ -305,11 +303,10 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         UsageError: If they load different data, or ``num_workers`` was not measured in both.
     """
     one, two, how = pair(a, b, num_workers=num_workers, best=best)
-    side_a, side_b = side_of(one), side_of(two)
     total, shares = split(one, two)
     # Parts of which rounding is all that is left are not shown; the rest adds up without them.
     parts = [
-        _part(code, log_ratio, side_a, side_b, by_form=code != "settings" or not bridges(one, two))
+        _part(code, log_ratio, one, two, by_form=code != "settings" or not bridges(one, two))
         for code, log_ratio in shares.items()
         if code == "remainder" or abs(log_ratio.value) > 1e-9
     ]
@@ -332,7 +329,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         parts=tuple(parts),
         unknown={  # with the first reason of either side
             KINDS[code].title: f"{name} has no record of it: {why}."
-            for name, side in (("B", side_b), ("A", side_a))
+            for name, side in (("B", two), ("A", one))
             for code, why in side.unknown.items()
         },
         doubts=tuple(doubts(one, two)),
@@ -355,7 +352,7 @@ def _info(chosen: Chosen) -> SideInfo:
     )
 
 
-def _part(code: PartCode, log_ratio: Estimate, a: Side, b: Side, *, by_form: bool) -> Part:
+def _part(code: PartCode, log_ratio: Estimate, a: Chosen, b: Chosen, *, by_form: bool) -> Part:
     kind = KINDS[code]
     known = comparable(a, b)
     alone = None
@@ -513,18 +510,16 @@ def _parts(a: Chosen, b: Chosen) -> dict[PartCode, float]:
 
     With different settings, by way of what one of the runs measured of both; of two ways the mean.
     """
-    near, far = side_of(a), side_of(b)
     ways = []
     for one, two in bridges(a, b):
-        side_a, side_b = side_of(one), side_of(two)
-        settings = (side_a.log_rate - near.log_rate) + (far.log_rate - side_b.log_rate)
-        ways.append({**_shared_out(side_a, side_b), "settings": settings})
-    ways = ways or [_shared_out(near, far)]
+        settings = (one.log_rate - a.log_rate) + (b.log_rate - two.log_rate)
+        ways.append({**_shared_out(one, two), "settings": settings})
+    ways = ways or [_shared_out(a, b)]
     codes = dict.fromkeys(code for way in ways for code in way)
     return {code: statistics.fmean(way.get(code, 0.0) for way in ways) for code in codes}
 
 
-def _shared_out(a: Side, b: Side) -> dict[PartCode, float]:
+def _shared_out(a: Chosen, b: Chosen) -> dict[PartCode, float]:
     """The difference of two sides, shared out by the closed form; the remainder is its misfit."""
     total = b.log_rate - a.log_rate
     known = comparable(a, b)
@@ -540,7 +535,7 @@ def _shared_out(a: Side, b: Side) -> dict[PartCode, float]:
     return {**parts, "remainder": total - math.fsum(parts.values())}
 
 
-def comparable(a: Side, b: Side) -> tuple[SideCosts, SideCosts] | None:
+def comparable(a: Chosen, b: Chosen) -> tuple[SideCosts, SideCosts] | None:
     """The costs of both sides, what one of them doesn't show left out of both."""
     if a.costs is None or b.costs is None:
         return None
