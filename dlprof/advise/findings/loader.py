@@ -233,7 +233,7 @@ def _gil(view: Evidence) -> Claim | None:
         return None
     if gil_s < max(costs.making.io_s - gil_s, at.LARGE_SHARE * costs.making.cpu_s):
         return None
-    more, gain, fix = _against_threads(view)
+    fix, more, gain = _against_threads(view)
     return Claim(
         "Making batches waits for the GIL",
         f"Making a batch waits for the GIL for {format_duration(gil_s)}, "
@@ -248,15 +248,20 @@ def _gil(view: Evidence) -> Claim | None:
     )
 
 
-def _against_threads(view: Evidence) -> tuple[Config | None, Gain | None, str]:
-    """More workers and what they bring, where that pays, and what to do about other threads."""
-    fix = "Keep other Python threads from computing in the process that fetches."
+def _more_that_pay(view: Evidence) -> tuple[Config | None, Gain | None]:
+    """More workers and what they bring, where that is worth a trial."""
     more = more_workers(view)
     gain = gain_of(view, more)
-    if more is None or gain is None or gain.value < at.WORTH_TRYING:
-        return None, None, fix
-    fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
-    return more, gain, fix
+    return (more, gain) if gain is not None and gain.value >= at.WORTH_TRYING else (None, None)
+
+
+def _against_threads(view: Evidence) -> tuple[str, Config | None, Gain | None]:
+    """What to do about other threads: more workers, where these pay."""
+    fix = "Keep other Python threads from computing in the process that fetches."
+    more, gain = _more_that_pay(view)
+    if more is not None:
+        fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
+    return fix, more, gain
 
 
 def startup(view: Evidence) -> Claim | None:
@@ -493,15 +498,12 @@ def fetch_io(view: Evidence) -> Claim | None:
     share = _share(costs, costs.fetch.io_s)
     if share < at.LARGE_SHARE or lock(view) is not None:
         return None
-    more = more_workers(view)
-    gain = gain_of(view, more)
+    more, gain = _more_that_pay(view)
     fix = (
         "Read less often: fetch several samples at once (__getitems__), pack small files into "
         "shards, or keep the data on a local disk or in memory."
     )
-    if more is None or gain is None or gain.value < at.WORTH_TRYING:
-        more = gain = None
-    else:
+    if more is not None:
         fix = (
             f"Set num_workers={more.num_workers}: blocked workers need no cores, so more "
             "workers than cores pay. Or read faster: pack small files into shards, or read a "
@@ -572,7 +574,7 @@ def _blocked(view: Evidence, costs: Costs) -> Claim | None:
     share, least = _share(costs, making.io_s), max(making.cpu_s, at.LARGE_SHARE * making.io_s)
     if share < at.LARGE_SHARE or making.io_s < least or making.io_s - gil_s >= least:
         return None
-    more, gain, fix = _against_threads(view)
+    fix, more, gain = _against_threads(view)
     return Claim(
         "__getitem__ is blocked (I/O, lock or GIL)",
         f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
