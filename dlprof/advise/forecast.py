@@ -23,7 +23,6 @@ from dlprof.advise.choice import certify, choose, judge
 from dlprof.advise.recommend import decide, kept_answer
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
-from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import (
     Cell,
@@ -475,7 +474,7 @@ def feed(
     run: Run,
     situation: Situation,
     *,
-    max_wait: float = FED_WAIT_FRACTION,
+    max_wait: float = at.FED_WAIT_FRACTION,
     base: Config | None = None,
 ) -> Feed:
     """Find the fewest cores, and on them the fewest workers, that keep a step fed.

@@ -21,7 +21,6 @@ from dlprof.advise.compare.sides import (
     pair,
 )
 from dlprof.advise.speeds import product
-from dlprof.advise.thresholds import SHARED
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Estimate, Finding, FindingCode, Fix, Run
@@ -142,7 +141,7 @@ def _seconds(text: str, name: str) -> Callable[[Figures, Figures], str]:
 def _cpu(a: Figures, b: Figures) -> str:
     text = _seconds("A sample takes {} of CPU time in A and {} in B", "cpu_s_per_sample")(a, b)
     one, two = ((side["other_cpu_cores"] or 0.0) / side["usable_cores"] for side in (a, b))
-    if abs(one - two) >= SHARED:
+    if abs(one - two) >= at.SHARED:
         text += (
             "; processes on the same cores may be a part of that: they share caches,"
             " hyper-threads and clock rate"

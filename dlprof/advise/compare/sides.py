@@ -18,7 +18,6 @@ from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import gather, has_rate
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
-from dlprof.advise.thresholds import SAME_STEP, USED_UP
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Means, rate_allowed
 from dlprof.records import (
@@ -415,7 +414,7 @@ def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
 def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
     steps = [side.settings.get("step_s") for side in (one, two)]
     step_s = [float(each) if isinstance(each, int | float) else 0.0 for each in steps]
-    if abs(step_s[0] - step_s[1]) > SAME_STEP * max(step_s):
+    if abs(step_s[0] - step_s[1]) > at.SAME_STEP * max(step_s):
         lasting = " and ".join(map(format_duration, step_s))
         yield f"The runs were measured with different steps ({lasting})."
     if one.torch_version != two.torch_version:
@@ -615,9 +614,9 @@ def _without_run_queue(costs: SideCosts, figures: Mapping[str, Any]) -> SideCost
     own: float = figures["own_cpu_cores"]
     quota, others = figures["quota_cores"], figures["other_cpu_cores"]
     wanted = min(costs.affinity, costs.demand)
-    if quota is not None and own >= USED_UP * quota:
+    if quota is not None and own >= at.USED_UP * quota:
         return dataclasses.replace(costs, quota_stretch=max(1.0, wanted / bounded(quota)))
-    if others is None or own < USED_UP * (costs.affinity - others):
+    if others is None or own < at.USED_UP * (costs.affinity - others):
         return costs
     left = max(_LEAST_CORES, costs.affinity - others)
     return dataclasses.replace(costs, neighbour_stretch=max(1.0, wanted / left))

@@ -18,7 +18,6 @@ from dlprof.advise.findings.claims import (
     predicted_gain,
 )
 from dlprof.advise.findings.evidence import Evidence
-from dlprof.advise.thresholds import FED_WAIT_FRACTION, PARALLEL
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Estimate, Failure, FailureKind, GpuUsage
@@ -580,7 +579,7 @@ def slowed(view: Evidence) -> Claim | None:
     if script is None or found is None or not view.workers:
         return None
     share = found.slowed_fraction
-    if share.low is None or share.low <= 0 or share.value < FED_WAIT_FRACTION:
+    if share.low is None or share.low <= 0 or share.value < at.FED_WAIT_FRACTION:
         return None
     threads = script.step_threads or 1.0
     wanted = view.demand + threads + view.others
@@ -626,7 +625,7 @@ def slowed(view: Evidence) -> Claim | None:
 def _fix(view: Evidence, threads: float, *, contended: bool, pins: bool) -> tuple[str, str]:
     """In words, and what to paste."""
     workers = max(1, min(round(view.demand), int(view.cores) - 1))
-    if contended and threads >= PARALLEL and view.cores >= 2:
+    if contended and threads >= at.PARALLEL and view.cores >= 2:
         left = max(1, int(view.cores - workers))
         text = f"Leave cores to the workers: torch.set_num_threads({left}) in the script."
         return f"{text} Also try fewer workers.", f"torch.set_num_threads({left})"
