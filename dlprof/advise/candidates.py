@@ -152,13 +152,12 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     name = machine.hostname or "this machine"
     if most is not None and workers > most:
         return f"max_workers={most}", f"has {workers}"
-    sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
     memory, shared = candidate.pss_bytes, candidate.shm_bytes if workers else None
     verb = "needs" if candidate.measured or constraints.ranks > 1 else "would need"
     times = f"{constraints.ranks} x " if constraints.ranks > 1 else ""
     for limit, size, used, what in (
         ("max_ram", constraints.max_ram_bytes, memory, ""),
-        (f"the memory of {name}", min(sizes, default=None), memory, ""),
+        (f"the memory of {name}", machine.memory_size_bytes, memory, ""),
         ("max_shm", constraints.max_shm_bytes, shared, " of shared memory"),
         (f"the /dev/shm of {name}", machine.shm_bytes, shared, " of shared memory"),
     ):
@@ -170,10 +169,12 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     worked = candidate.measured and not situation.extrapolated
     if files is None or not workers or config.sharing_strategy == "file_system" or worked:
         return None
-    held = config.open_files(situation.batch_tensors or at.TENSORS_PER_BATCH)
-    if held + at.OTHER_FILES <= files:
+    # Images and labels, where the probe could not count tensors; files and sockets beside them.
+    others = 64
+    held = config.open_files(situation.batch_tensors or 2)
+    if held + others <= files:
         return None
-    return f"{files} open files on {name}", f"needs {held} beside about {at.OTHER_FILES} others"
+    return f"{files} open files on {name}", f"needs {held} beside about {others} others"
 
 
 def stored_limits(settings: Mapping[str, Any]) -> Constraints:
@@ -368,7 +369,7 @@ def auto_workers(
 
     # Workers beyond an epoch's batches have nothing to load.
     caps = (_MOST_WORKERS, most, conditions.epoch_batches)
-    last = max(at.LEAST_PREDICTED, most_workers(calibration, base, conditions))
+    last = max(8, most_workers(calibration, base, conditions))
     last = min(last, *(cap for cap in caps if cap is not None))
     share = conditions.cores / conditions.ranks
     per_core = {math.floor(share * part) for part in (0.5, 1, 2)}  # which people ask for
@@ -379,7 +380,7 @@ def most_workers(calibration: Calibration, base: Config, conditions: Conditions)
     """Workers beyond which nothing is to be gained: twice the cores, or more where batches wait."""
     by_cores = math.ceil(2 * conditions.cores / conditions.ranks)
     saturating = saturating_workers(calibration, base, conditions)
-    return min(_MOST_WORKERS, max(by_cores, math.ceil(at.BEYOND * saturating)))
+    return min(_MOST_WORKERS, max(by_cores, math.ceil(1.5 * saturating)))  # some idle
 
 
 def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:

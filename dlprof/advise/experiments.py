@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dlprof.advise.findings import Evidence, Experiment, Observation
 from dlprof.advise.findings.claims import measured_gain
 from dlprof.advise.findings.diagnosis import remedies
-from dlprof.advise.findings.evidence import View
 from dlprof.advise.findings.machine import may_grow
 from dlprof.advise.thresholds import ENOUGH_BATCHES
 from dlprof.records import BatchCosts, Config, TrialCost
@@ -124,11 +123,10 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     # Plain trials of the present configuration that a profile begins with.
     if not presents == len(evidence.plain("present")) == 2:
         return []
-    view = View.of(evidence)
-    rate = view.rate or 1.0
-    wanted_s = 1.2 * ENOUGH_BATCHES * max(1, view.workers) / rate
+    rate = evidence.rate or 1.0
+    wanted_s = 1.2 * ENOUGH_BATCHES * max(1, evidence.workers) / rate
     trial_s = min(_LONGEST * allowance.trial_s, max(_LONG * allowance.trial_s, wanted_s))
-    if not may_grow(view, rate * trial_s):
+    if not may_grow(evidence, rate * trial_s):
         return []
     name = "longer, to check for memory growth"
     config = evidence.config
@@ -137,39 +135,42 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
 
 def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """One block: what hypotheses propose, or what is still worth repeating, beside the present."""
-    view, most = View.of(evidence), allowance.workers
-    wanted = remedies(view)
-    if view.limit == "consumer" and not wanted:
+    most = allowance.workers
+    wanted = remedies(evidence)
+    if evidence.limit == "consumer" and not wanted:
         return []
     tried = list(dict.fromkeys(trial.config for trial in evidence.trials("variant")))
     new = [each for each in wanted if each not in tried]
     new = [each for each in new if most is None or each.num_workers <= most]
     room = max(0, _MOST_VARIANTS - len(tried))
-    blocks = 3 if view.is_noisy else 2
-    gains = ((config, measured_gain(view, config)) for config in tried)
+    blocks = 3 if evidence.is_noisy else 2
+    gains = ((config, measured_gain(evidence, config)) for config in tried)
     again = [c for c, g in gains if g and g.value >= NEAR and len(g.trials) < blocks]
     configs = new[: min(room, _VARIANTS_AT_ONCE)] or again[:_VARIANTS_AT_ONCE]
     if not configs:
         return []
     block = 1 + max(trial.repetition for trial in evidence.trials())
     # Slow batches come often enough for 10 % in ``(CV / 0.1)²`` batches.
-    costs, trial_s = view.explained.costs if view.explained else BatchCosts(), allowance.trial_s
+    costs, trial_s = (
+        evidence.explained.costs if evidence.explained else BatchCosts(),
+        allowance.trial_s,
+    )
     made_s = [cpu + io for cpu, io in zip(costs.cpu_s, costs.io_s, strict=False)]
-    if len(made_s) > 1 and view.rate and statistics.fmean(made_s) > 0:
+    if len(made_s) > 1 and evidence.rate and statistics.fmean(made_s) > 0:
         spread = statistics.stdev(made_s) / statistics.fmean(made_s)
-        wanted_s = (spread / _PRECISION) ** 2 / view.rate
+        wanted_s = (spread / _PRECISION) ** 2 / evidence.rate
         trial_s = min(2.5 * trial_s, max(trial_s, wanted_s))
     experiments = [
-        Experiment(name="as it is", role="present", config=view.config, trial_s=trial_s),
-        *(_variant(config, view, trial_s) for config in configs),
+        Experiment(name="as it is", role="present", config=evidence.config, trial_s=trial_s),
+        *(_variant(config, evidence, trial_s) for config in configs),
     ]
     return [dataclasses.replace(each, repetition=block) for each in experiments]
 
 
-def _variant(config: Config, view: View, trial_s: float) -> Experiment:
+def _variant(config: Config, evidence: Evidence, trial_s: float) -> Experiment:
     """A trial of a remedy; what keeps workers between epochs shows at an epoch's end only."""
     names = [field.name for field in dataclasses.fields(Config)]
-    changed = [name for name in names if getattr(view.config, name) != getattr(config, name)]
+    changed = [name for name in names if getattr(evidence.config, name) != getattr(config, name)]
     if "num_workers" in changed:
         changed = [name for name in changed if name != "prefetch_factor"]
     return Experiment(

@@ -23,10 +23,8 @@ from dlprof.advise.choice import certify, choose, judge
 from dlprof.advise.recommend import decide, kept_answer
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
-from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import (
-    Bound,
     Cell,
     Conditions,
     binding,
@@ -39,7 +37,7 @@ from dlprof.model import (
     steady_rate,
     work_of,
 )
-from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
+from dlprof.records import Confidence, Config, Estimate, Integrity, Prediction, Run
 from dlprof.stats import typical
 
 
@@ -328,7 +326,7 @@ def _resources(
     alone = dataclasses.replace(
         situation,
         constraints=dataclasses.replace(limits, ranks=1, nodes=1),
-        cores=max(situation.cores, at.PLENTY * (pick.num_workers + 2)),
+        cores=max(situation.cores, 3.0 * (pick.num_workers + 2)),
         neighbours=0.0,
         storage_bytes_per_s=None,
         as_measured=False,
@@ -340,14 +338,13 @@ def _resources(
     if prediction is None or not math.isfinite(prediction.batches_per_s.value):
         return []
     rate, there = prediction.batches_per_s, cell_of(calibration, pick, situation.conditions)
-    sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
     read = rate.value * (calibration.read_bytes_per_batch or 0.0)
     moved = rate.value * (calibration.batch_bytes or 0.0) * (4 if there.work.pinned else 2)
     taken: list[tuple[str, float | None, float | None, Estimate]] = [
         ("storage", read, situation.storage_bytes_per_s, rate),
         ("cores", prediction.cores, own_cores(there), loading),
         ("bandwidth", moved, memory_bytes_per_s, rate),
-        ("memory", prediction.pss_bytes, min(sizes, default=None), Estimate(value=1.0)),
+        ("memory", prediction.pss_bytes, machine.memory_size_bytes, Estimate(value=1.0)),
         ("shm", prediction.shm_bytes, machine.shm_bytes, Estimate(value=1.0)),
     ]
     found, ranks = [], limits.ranks * limits.nodes
@@ -477,7 +474,7 @@ def feed(
     run: Run,
     situation: Situation,
     *,
-    max_wait: float = FED_WAIT_FRACTION,
+    max_wait: float = at.FED_WAIT_FRACTION,
     base: Config | None = None,
 ) -> Feed:
     """Find the fewest cores, and on them the fewest workers, that keep a step fed.
@@ -499,20 +496,11 @@ def feed(
     """
     calibration = usable_calibration(run)
     step_s = _step_of(situation)
-    base = base or base_config(run)
-    depths, most = _depths(run, base), Integrity.of(run).most_workers
     factor, tried = 1.0, set[Config]()
     for _ in range(_MOST_SEARCHES):  # how far off the model is depends on what is found
-        # Where loading is that many times as fast as the model says, all that it takes over the
-        # same step is as it would be over a step so much longer.
-        longer = dataclasses.replace(
-            situation,
-            step_s=situation.step_s * factor,
-            step_cpu_s=situation.step_cpu_s * factor,
-        )
-        found = _Search(calibration, base, longer.conditions, depths, most)
+        found = _Search(run, situation, factor, base)
         least = found.least_wait()
-        enough = least <= max_wait * (1 - at.WAIT_SLACK)
+        enough = least <= 0.75 * max_wait  # the rest is for what workers and cores add
         allowed = max_wait if enough else least + max_wait * (1 - least)
         workers, prefetch, cores = found.fewest(allowed)
         (config,) = useful(run, [found.config(workers, prefetch)])
@@ -530,7 +518,7 @@ def feed(
         raise RuntimeError("a configuration that was predicted has no prediction")
     confidence, reason = judge(choose(unfed, endless, speeds), run, None)
     machine_wait = found.wait(workers, prefetch, situation.cores)
-    can_be_fed, ranks = least <= at.HARDLY_FED, situation.constraints.ranks
+    can_be_fed, ranks = least <= 0.5, situation.constraints.ranks
     read, size = calibration.read_bytes_per_batch, calibration.batch_bytes
     rate = ranks * prediction.batches_per_s.value
     cores_each, pss, shm = prediction.cores, prediction.pss_bytes, prediction.shm_bytes
@@ -578,13 +566,6 @@ def _step_of(situation: Situation) -> float:
     return step_s
 
 
-def _depths(run: Run, base: Config) -> tuple[int, ...]:
-    """Values of ``prefetch_factor`` to try, where the target can be set to them."""
-    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=at.PREFETCH_OF_BURSTS[-1])
-    free = attainable(run, [deepest], {})[0].prefetch_factor == at.PREFETCH_OF_BURSTS[-1]
-    return at.PREFETCH_OF_BURSTS if free else at.PREFETCH_OF_BURSTS[:1]
-
-
 _MOST_ACCELERATORS = 1024
 
 
@@ -598,9 +579,9 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
         UsageError: There is no step or no calibration.
     """
     _step_of(situation)
-    limits, plain = situation.constraints, _Host(run, situation, au, 1.0)
+    limits, allowed = situation.constraints, 1 - au
     most = _MOST_ACCELERATORS if limits.ranks == 1 else limits.ranks
-    config = plain.fewest(1)
+    config = _Search(run, situation, 1.0).feeding(1, allowed)
     endless = dataclasses.replace(
         situation,
         constraints=dataclasses.replace(limits, ranks=1),
@@ -611,82 +592,21 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
     )
     own = candidates_of(run, endless, [config])[1].steady(config.key)
     raw = claims(predictions(run, endless, [config]))[config.key].value
-    host = _Host(run, situation, au, own.value / raw)
-    count = host.count(most)
+    host = _Search(run, situation, own.value / raw)
+    count = host.most_fed(most, allowed)
     low, high = (
-        None if rate is None else _Host(run, situation, au, rate / raw).count(most)
+        None if rate is None else _Search(run, situation, rate / raw).most_fed(most, allowed)
         for rate in (own.low, own.high)
     )
-    config = host.fewest(max(1, count))
+    config = host.feeding(max(1, count), allowed)
     return Accelerators(
         least_utilization=au,
         count=Estimate(value=float(count), low=low, high=high),
         config=config,
-        utilization=1.0 - host.wait(config, max(1, count)),
-        held_by="" if count == most else host.held_by(count + 1),
+        utilization=1.0 - host.wait_here(config, max(1, count)),
+        held_by="" if count == most else host.held_by(count + 1, allowed),
         most=most,
     )
-
-
-class _Host:
-    """How long the steps of several ranks of a node wait, where loading is so much faster."""
-
-    def __init__(self, run: Run, situation: Situation, au: float, factor: float) -> None:
-        step = {n: factor * getattr(situation, n) for n in ("step_s", "step_cpu_s")}
-        conditions = dataclasses.replace(situation, **step).conditions
-        self._calibration, base = usable_calibration(run), base_config(run)
-        self._depth, self._au, self._cores = _depths(run, base)[-1], au, situation.cores
-        most = Integrity.of(run).most_workers
-        self._search = _Search(self._calibration, base, conditions, (self._depth,), most)
-        self._step_s, self._machine = sum(step.values()), situation.machine
-
-    def config(self, workers: int) -> Config:
-        """So many workers, with queues as deep as are worth it."""
-        return self._search.config(workers, self._depth)
-
-    def wait(self, config: Config, ranks: int) -> float:
-        """Share of time that the step of each of so many ranks waits."""
-        depth = config.prefetch_factor or 0
-        return self._search.wait(config.num_workers, depth, self._cores, ranks)
-
-    def fewest(self, ranks: int) -> Config:
-        """The fewest workers that keep so many ranks fed; the most that help, where none do."""
-
-        def is_fed(workers: int) -> bool:
-            return self.wait(self.config(workers), ranks) <= 1 - self._au
-
-        return self.config(0 if is_fed(0) else _first(is_fed, 1, self._search.most))
-
-    def held_by(self, ranks: int) -> str:
-        """What keeps so many from being fed; empty where nothing does."""
-        config, machine = self.fewest(ranks), self._machine
-        sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
-        needed = needs(self._calibration, config)
-        for name, takes, has in (
-            ("memory", needed.pss_bytes, min(sizes, default=None)),
-            ("shm", needed.shm_bytes, machine.shm_bytes),
-        ):
-            if takes and has and ranks * takes > has:
-                return name
-        if self.wait(config, ranks) <= 1 - self._au:
-            return ""
-        limits = self._bounds(config, ranks)
-        name = min(limits, key=limits.__getitem__)
-        return "main" if name == "step" else name  # it waits while a batch is taken in
-
-    def count(self, most: int) -> int:
-        """The most ranks that are fed, of at most so many."""
-        shared = max(
-            min(limits["cores"], limits.get("storage", math.inf))
-            for limits in (self._bounds(self.config(some), 1) for some in (0, 1))
-        )
-        top = math.ceil(min(most, 1 + shared * self._step_s / self._au))
-        return _first(lambda ranks: bool(self.held_by(ranks + 1)), 0, top)
-
-    def _bounds(self, config: Config, ranks: int) -> dict[Bound, float]:
-        depth = config.prefetch_factor or 0
-        cell = self._search.cell(config.num_workers, depth, self._cores, ranks)
-        return bounds(cell)
 
 
 _MISSING_IN_FEED = {
@@ -707,49 +627,52 @@ def _around(count: int, rate: Estimate) -> Estimate:
 
 
 class _Search:
-    """How long a step waits, by workers and cores; each answer is computed once."""
+    """How long a step waits, by workers, depth of queues, cores and ranks; each computed once.
+
+    Where loading is ``factor`` times as fast as the model says, all that it takes over the same
+    step is as it would be over a step so much longer.
+    """
 
     def __init__(
-        self,
-        calibration: Calibration,
-        base: Config,
-        conditions: Conditions,
-        depths: Sequence[int],
-        most: int | None,
+        self, run: Run, situation: Situation, factor: float, base: Config | None = None
     ) -> None:
-        self._depths = depths
-        self._calibration = calibration
-        self._base = base
-        self._conditions = conditions
+        steps = {name: factor * getattr(situation, name) for name in ("step_s", "step_cpu_s")}
+        self._conditions = dataclasses.replace(situation, **steps).conditions
+        self._calibration, self._base = usable_calibration(run), base or base_config(run)
+        self._situation, self._step_s = situation, sum(steps.values())
+        # Values of ``prefetch_factor`` to try, where the target can be set to them.
+        deepest = at.PREFETCH_OF_BURSTS[-1]
+        deep = attainable(run, [self.config(1, deepest)], {})[0].prefetch_factor == deepest
+        self._depths = at.PREFETCH_OF_BURSTS if deep else at.PREFETCH_OF_BURSTS[:1]
         self._works = {
-            some: drawn(work_of(calibration, self.config(int(some), 2), conditions))
+            some: drawn(work_of(self._calibration, self.config(int(some), 2), self._conditions))
             for some in (False, True)
         }
         self._known: dict[tuple[int, int, float, int], float] = {}
         # Beyond so many workers nothing more can be gained.
-        ample = dataclasses.replace(conditions, cores=float(_MOST_WORKERS), ranks=1)
-        plenty = max(8, math.ceil(at.PLENTY * saturating_workers(calibration, base, ample)))
-        self.most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
+        ample = dataclasses.replace(self._conditions, cores=float(_MOST_WORKERS), ranks=1)
+        saturating = saturating_workers(self._calibration, self._base, ample)
+        plenty = max(8, math.ceil(3 * saturating))
+        most = Integrity.of(run).most_workers
+        self._most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
 
-    def config(self, workers: int, prefetch: int) -> Config:
-        """The configuration of so many workers."""
-        changed = dataclasses.replace(self._base, num_workers=workers, prefetch_factor=prefetch)
+    def config(self, workers: int, prefetch: int | None = None) -> Config:
+        """The configuration of so many workers, with queues as deep as are worth it."""
+        depth = self._depths[-1] if prefetch is None else prefetch
+        changed = dataclasses.replace(self._base, num_workers=workers, prefetch_factor=depth)
         return changed.canonical()
 
-    def cell(self, workers: int, prefetch: int, cores: float, ranks: int) -> Cell:
+    def cell(self, config: Config, cores: float, ranks: int) -> Cell:
         """One configuration there."""
-        return cell_of(
-            self._calibration,
-            self.config(workers, prefetch),
-            dataclasses.replace(self._conditions, cores=cores, ranks=ranks),
-            work=self._works[workers > 0],
-        )
+        where = dataclasses.replace(self._conditions, cores=cores, ranks=ranks)
+        work = self._works[config.num_workers > 0]
+        return cell_of(self._calibration, config, where, work=work)
 
     def wait(self, workers: int, prefetch: int, cores: float, ranks: int | None = None) -> float:
         """Share of time that the step waits."""
         key = (workers, prefetch, cores, ranks or self._conditions.ranks)
         if key not in self._known:
-            cell = self.cell(*key)
+            cell = self.cell(self.config(workers, prefetch), *key[2:])
             rate = steady_rate(cell).batches_per_s
             self._known[key] = max(0.0, 1.0 - rate * cell.whole_step_s)
         return self._known[key]
@@ -760,7 +683,7 @@ class _Search:
         Asked as all else is: in the closed form workers are never at rest, and receiving from one
         that computes costs much.
         """
-        fed = (self.wait(self.most, depth, self._ample(self.most)) for depth in self._depths)
+        fed = (self.wait(self._most, depth, self._ample(self._most)) for depth in self._depths)
         return min(*fed, self.wait(0, 0, self._ample(0)))
 
     def fewest(self, allowed: float) -> tuple[int, int, int]:
@@ -772,7 +695,7 @@ class _Search:
         Returns:
             Workers, ``prefetch_factor`` and cores.
         """
-        most = self.most
+        most = self._most
 
         def enough_workers(depth: int) -> int:
             return _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)
@@ -784,7 +707,7 @@ class _Search:
         if self.wait(0, 0, self._ample(0)) <= allowed or not most:
             return 0, 0, enough_cores(0, 0)
         few, depth = min((enough_workers(depth), depth) for depth in self._depths)
-        more = min(at.MORE_WORKERS * few, max(few, most))
+        more = min(2 * few, max(few, most))  # with them, cores that are short are used better
         cores = min(enough_cores(few, depth), enough_cores(more, depth))
         workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)
         return workers, depth, cores
@@ -794,6 +717,44 @@ class _Search:
         where = self._conditions
         helpers = math.ceil(self._works[False].helpers) if not workers else 0
         return where.neighbours + where.ranks * (workers + 2 + helpers + where.step_cores)
+
+    def wait_here(self, config: Config, ranks: int) -> float:
+        """The wait of the step of each of so many ranks, on the cores that there are."""
+        depth = config.prefetch_factor or 0
+        return self.wait(config.num_workers, depth, self._situation.cores, ranks)
+
+    def feeding(self, ranks: int, allowed: float) -> Config:
+        """The fewest workers that keep so many ranks' wait; the most that help, where none do."""
+
+        def is_fed(workers: int) -> bool:
+            return self.wait_here(self.config(workers), ranks) <= allowed
+
+        return self.config(0 if is_fed(0) else _first(is_fed, 1, self._most))
+
+    def held_by(self, ranks: int, allowed: float) -> str:
+        """What keeps so many from being fed; empty where nothing does."""
+        config, machine = self.feeding(ranks, allowed), self._situation.machine
+        needed = needs(self._calibration, config)
+        for name, takes, has in (
+            ("memory", needed.pss_bytes, machine.memory_size_bytes),
+            ("shm", needed.shm_bytes, machine.shm_bytes),
+        ):
+            if takes and has and ranks * takes > has:
+                return name
+        if self.wait_here(config, ranks) <= allowed:
+            return ""
+        name, _ = binding(self.cell(config, self._situation.cores, ranks))
+        return "main" if name == "step" else name  # it waits while a batch is taken in
+
+    def most_fed(self, most: int, allowed: float) -> int:
+        """The most ranks that keep a wait, of at most so many."""
+        shared = max(
+            min(limits["cores"], limits.get("storage", math.inf))
+            for some in (0, 1)
+            for limits in [bounds(self.cell(self.config(some), self._situation.cores, 1))]
+        )
+        top = math.ceil(min(most, 1 + shared * self._step_s / (1 - allowed)))
+        return _first(lambda ranks: bool(self.held_by(ranks + 1, allowed)), 0, top)
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:

@@ -11,21 +11,11 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import Choice
 from dlprof.advise.situation import neighbours_seen
 from dlprof.advise.speeds import cores_share
-from dlprof.advise.thresholds import (
-    FED_WAIT_FRACTION,
-    LEAST_CORES,
-    SHARED,
-    STARVED,
-    SURELY,
-    TRANSIENT_S,
-    USED_UP,
-    WITHIN,
-    WORTH_TRYING,
-)
 from dlprof.advise.wording import as_fast, between, percent
 from dlprof.records import (
     CUT_SHORT_SIGN,
@@ -67,7 +57,7 @@ def conditions(choice: Choice) -> Iterator[Reason]:
     """What the figures of the pick rest on, where that is not what they seem to."""
     trials, ids = choice.pick.trials, {"trials": choice.pick.trial_ids}
     once_s = typical(trial.transient_s for trial in trials) or 0.0
-    if once_s >= TRANSIENT_S:
+    if once_s >= at.TRANSIENT_S:
         claim = "Its first batches are slower than its steady rate, which costs a training run "
         claim += f"{format_duration(once_s)} once"
         yield Reason(claim=claim, evidence={**ids, "transient_s": once_s})
@@ -97,7 +87,7 @@ def neighbours(run: Run) -> Iterator[Reason]:
             claim += ": sweep without it for what an idle machine gives"
         yield Reason(claim=claim, evidence={"make_load": dict(load)})
     busy, cores = neighbours_seen(run), run.header.machine.usable_cores
-    if busy is not None and busy >= SHARED * cores:
+    if busy is not None and busy >= at.SHARED * cores:
         claim = f"Other processes kept {busy:.1f} of {cores:g} cores busy while this was measured"
         yield Reason(claim=claim, evidence={"other_cpu_cores": busy})
 
@@ -141,7 +131,7 @@ def levers(run: Run, pick: Config) -> Iterator[Reason]:
         if not {config.key, pick.key} <= {each.key for each in seen}:
             continue
         name, ratio = changed[0], believe(seen).ratio(config.key, pick.key)
-        if ratio.value >= WORTH_TRYING and ratio.low is not None and ratio.low > 1:
+        if ratio.value >= at.WORTH_TRYING and ratio.low is not None and ratio.low > 1:
             value = f"{name}={getattr(config, name)!r}"
             claim = f"{value} is {as_fast(ratio)}{between(ratio)}; {CAVEATS[name]}"
             ids = [trial.id for trial in tried if trial.config in {config, pick}]
@@ -248,7 +238,7 @@ def _feeding(choice: Choice) -> Iterator[Reason]:
     if not choice.fed:
         least = min(speeds.wait_fraction(each) or 0.0 for each in choice.allowed)
         claim = f"No configuration {keeps} {step} fed; {waits}"
-        if least <= FED_WAIT_FRACTION:
+        if least <= at.FED_WAIT_FRACTION:
             claim = f"Keeping {step} fed costs more between epochs than it saves; {waits}"
         elif least < NEAR * wait:
             claim += f", the least is {percent(least)}"
@@ -307,7 +297,7 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
     if rival is None or rival in choice.undecided:
         return  # it is not known to be slower, which is shown below
     near = choice.speeds.ratio(rival.key, pick.key).value >= NEAR
-    surely = choice.speeds.chance(pick.key, rival.key) >= SURELY
+    surely = choice.speeds.chance(pick.key, rival.key) >= at.SURELY
     if rival.measured:
         cost = "are slower" if surely else "are likely slower"
         fed = "would not surely keep the step fed"
@@ -327,7 +317,7 @@ def _more(choice: Choice) -> Iterator[Reason]:
     pick, best = choice.pick, choice.best
     more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
     if best is not pick and pick.measured:
-        claim = f"{best.name} {{be}} {{fast}}{{ci}}, and {pick.name} is likely {WITHIN} of it"
+        claim = f"{best.name} {{be}} {{fast}}{{ci}}, and {pick.name} is likely {at.WITHIN} of it"
         yield _compare(choice, best, pick, claim)
     elif more and pick.config.num_workers:
         rival, pay = choice.speeds.fastest(more), "don't pay" if pick.measured else "would not pay"
@@ -379,11 +369,11 @@ def _cores(choice: Choice) -> Iterator[Reason]:
     seen = [u for u in usages if u.own_cpu_cores is not None and u.available_cpu_cores]
     own = typical(each.own_cpu_cores for each in seen)
     available = typical(each.available_cpu_cores for each in seen)
-    if own is None or available is None or own < max(LEAST_CORES, USED_UP * available):
-        return  # below the least it is a loader that waits, on a machine that neighbours fill
+    if own is None or available is None or own < max(0.5, at.USED_UP * available):
+        return  # below half a core it is a loader that waits, on a machine that neighbours fill
     waited = typical(each.run_queue_wait_fraction for each in seen)
-    whole_machine = own >= USED_UP * choice.situation.machine.usable_cores
-    if waited is None or waited > STARVED or whole_machine:
+    whole_machine = own >= at.USED_UP * choice.situation.machine.usable_cores
+    if waited is None or waited > at.STARVED or whole_machine:
         claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} available"
         evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
         yield Reason(claim=claim, evidence={**evidence, "available_cpu_cores": available})

@@ -89,12 +89,6 @@ def recommend(
     ``persistent_workers`` follows from it. With a step time, those that keep the step fed come
     first, and the cheapest of them is enough.
 
-    Args:
-        run: What was measured.
-        constraints: Limits to keep; ``None`` for no limits but the machine's.
-        machine: Where the settings are wanted, if not on the one that was measured.
-        ghz: Clock of that machine's cores, where it is known.
-
     Raises:
         NothingMeasuredError: If no trial has a rate.
         UsageError: If no configuration keeps within the limits, or only a calibration could

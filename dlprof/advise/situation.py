@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.thresholds import SAME_CORES, SAME_STEP, SHARED
 from dlprof.errors import UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -135,7 +134,7 @@ class Situation:
         same_step = step_s is None or (
             not header.settings.get("step_callable")
             and (spread or None) == (had or None)
-            and math.isclose(step_s, whole_s or 0.0, rel_tol=SAME_STEP)
+            and math.isclose(step_s, whole_s or 0.0, rel_tol=at.SAME_STEP)
         )
         cores = there.usable_cores if asked.cores is None else asked.cores
         mine = dataclasses.replace(header.machine, core_speed=usual_speed(run))
@@ -148,14 +147,14 @@ class Situation:
             and asked.nodes == 1
             and storage_bytes_per_s is None
             and speed.value == 1.0
-            and abs(cores - there.usable_cores) <= SAME_CORES
+            and abs(cores - there.usable_cores) <= at.SAME_CORES
             and abs((seen if asked.neighbours is None else asked.neighbours) - seen)
-            <= SHARED * there.usable_cores
+            <= at.SHARED * there.usable_cores
         )
         if not as_measured and not calibrated:
             if asked.asks_for_cores or storage_bytes_per_s is not None:
                 usable_calibration(run)
-            if step_s is not None and step_s < (whole_s or 0.0) * (1 - SAME_STEP):
+            if step_s is not None and step_s < (whole_s or 0.0) * (1 - at.SAME_STEP):
                 short = format_duration(step_s)
                 again = f"with --step-time {short.replace(' ', '')}" if step_s else "without a step"
                 raise UsageError(
@@ -165,7 +164,7 @@ class Situation:
                 )
         neighbours = asked.neighbours
         if neighbours is None:
-            shared = not other and seen >= SHARED * there.usable_cores
+            shared = not other and seen >= at.SHARED * there.usable_cores
             neighbours = min(seen, there.usable_cores) if shared else 0.0
         by_model = calibrated and not as_measured
         steps = steps if step_s is None else (step_s, 0.0)
@@ -430,7 +429,7 @@ def speed_error(trials: Iterable[Trial]) -> float | None:
     """
     groups = _log_speeds(trials).values()
     free = sum(len(logs) - 1 for logs in groups)
-    if free < at.ENOUGH_SPEEDS:
+    if free < 2:
         return None
     squares = math.fsum(statistics.pvariance(logs) * len(logs) for logs in groups)
     return SPEED_EXPONENT * math.sqrt(squares / free)

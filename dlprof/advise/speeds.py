@@ -588,8 +588,7 @@ def agreement(run: Run) -> Agreement | None:
             continue
         mine = alone.rate(config.key)
         ratios.append(mine.value / steady.value)
-        lows = [each.value if each.low is None else each.low for each in (mine, steady)]
-        highs = [each.value if each.high is None else each.high for each in (mine, steady)]
+        lows, highs = zip(mine.ends, steady.ends, strict=True)
         outside += max(lows) > min(highs)
     if not ratios:
         return None

@@ -129,6 +129,4 @@ def _mean(found: Sequence[Estimate]) -> Estimate:
     # Trials of a configuration from which on their mean has an interval.
     if len(found) < 3:
         return Estimate(value=statistics.geometric_mean(values))
-    logs = mean_interval([math.log(value) for value in values])
-    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
-    return Estimate(value=math.exp(logs.value), low=low, high=high)
+    return mean_interval([math.log(value) for value in values]).through(math.exp)

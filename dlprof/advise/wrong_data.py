@@ -6,7 +6,7 @@ Apart from the rules of profiles, which load the model: a recommendation from tr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dlprof.advise.wording import inside
 from dlprof.records import (
@@ -70,17 +70,20 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
     """
 
     def finding(
-        code: FindingCode, title: str, text: str, fix: Fix, ids: Iterable[str], cost: float = 0.0
+        code: FindingCode, title: str, text: str, fix: Fix, cost: float = 0.0, **shown: object
     ) -> Finding:
         return Finding(
             code=code,
             severity="high" if cost else "info",
             title=title,
             explanation=text,
-            evidence={"trials": list(ids)},
+            evidence=shown,
             fix=fix,
             cost=cost,
         )
+
+    def ids(kind: FailureKind) -> list[str]:
+        return [trial.id for trial in failed_by(trials, kind)]
 
     if found.duplicated is not None:
         seen = failed_by(trials, "duplicated")
@@ -97,32 +100,29 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
             text += f" {counts[0].upper()}{counts[1:]}."
         wrong_now = now > 1 and found.fault(Config(num_workers=now)) is not None
         cost = 1 - 1 / now if wrong_now else 0.0  # what yields nothing new
-        yield finding("data.duplicated", title, text, _SHARDED, (trial.id for trial in seen), cost)
+        shown = ids("duplicated")
+        yield finding("data.duplicated", title, text, _SHARDED, cost, trials=shown)
     if found.unshared:
         text = _PERHAPS.format(next(iter(found.unshared.values())))
-        yield finding("data.unshared", _UNSHARED, text, _SHARDED, found.unshared)
+        yield finding("data.unshared", _UNSHARED, text, _SHARDED, trials=[*found.unshared])
     if found.truncated:
         counts = ", ".join(map(str, sorted(found.truncated)))
         title = "An epoch is not as long as it should be"
         title += f" with num_workers={counts}" if found.whole is None else ""
         text = found.truncated.get(now, next(iter(found.truncated.values()))).message
-        ids = (trial.id for trial in failed_by(trials, "truncated"))
-        cost = 1.0 if now in found.truncated else 0.0
-        yield finding("data.truncated", title, text, Fix(text=WHOLE_EPOCHS), ids, cost)
+        cost, fix = 1.0 if now in found.truncated else 0.0, Fix(text=WHOLE_EPOCHS)
+        yield finding("data.truncated", title, text, fix, cost, trials=ids("truncated"))
     if found.fed is not None and found.fault(Config(num_workers=found.fed)) is None:
         those = now if now > found.fed else found.unfed_of
-        yield Finding(
-            code="workers.unfed",
-            severity="info",
-            title=f"{those - found.fed} of {those} workers get no data",
-            explanation=f"num_workers={found.fed} does as well: the dataset has too few shards, or "
-            "its split leaves some without.",
-            evidence={"num_workers": those, "fed_workers": found.fed},
-            fix=Fix(
-                text=f"Set num_workers={found.fed} at most, or give each worker a shard.",
-                dataloader_kwargs={"num_workers": found.fed},
-            ),
+        fix = Fix(
+            text=f"Set num_workers={found.fed} at most, or give each worker a shard.",
+            dataloader_kwargs={"num_workers": found.fed},
         )
+        title = f"{those - found.fed} of {those} workers get no data"
+        text = f"num_workers={found.fed} does as well: the dataset has too few shards, or its "
+        text += "split leaves some without."
+        shares = {"num_workers": those, "fed_workers": found.fed}
+        yield finding("workers.unfed", title, text, fix, **shares)
 
 
 def said_first(run: Run) -> list[str]:
@@ -130,9 +130,6 @@ def said_first(run: Run) -> list[str]:
 
     That the settings as they are give wrong data, or fail; then what is wrong, with the data and
     with the rates of an earlier version.
-
-    Args:
-        run: ``checked``.
     """
     told = [each.claim for each in present_failure(run)]
     if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):

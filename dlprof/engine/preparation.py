@@ -240,8 +240,7 @@ def _device(asked: str, found: str | None) -> str | None:
 
 def limits_of(settings: SweepSettings, machine: Machine) -> TrialLimits:
     """When a trial is ended: before the machine runs out of memory, for one."""
-    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
-    memory = min((size for size in sizes if size is not None), default=0)
+    memory = machine.memory_size_bytes or 0
     own, launched = settings.max_ram_bytes, max(settings.launch_ranks or (1,))
     return TrialLimits(
         wall_s=settings.timeout_s,

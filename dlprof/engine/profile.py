@@ -178,7 +178,7 @@ class _Profile(Measuring):
         if reason in {"complete", "budget"}:
             self._weigh_starts()
         evidence = self._evidence()
-        if reason == "budget" and evidence.explained(self.config) is None:
+        if reason == "budget" and evidence.explained is None:
             notes.append(_NOT_FOLLOWED)
         ended = reason in {"complete", "budget"}
         if ended and (untried := left_out(evidence, self._allowance())):
@@ -332,7 +332,7 @@ class _Profile(Measuring):
 
     def _model_at_step(self, calibration: Calibration, evidence: Evidence) -> ModelAtStep:
         """The model at the step that was stated; one that is a function as it was timed."""
-        explained = evidence.explained(self.config)
+        explained = evidence.explained
         step = None if explained is None else explained.stage("step")
         if self.settings.step_callable is not None and step is not None:
             return ModelAtStep.at_step(calibration, step)

@@ -15,7 +15,6 @@ from dlprof.advise.findings import (
     find,
 )
 from dlprof.advise.findings.claims import fixed
-from dlprof.advise.findings.evidence import View
 from dlprof.advise.thresholds import OTHERS
 from dlprof.internals import OF_ITERABLES
 from dlprof.records import (
@@ -206,7 +205,7 @@ def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
         return ()
     if config.num_workers == evidence.config.num_workers:
         return ()  # how workers start changes nothing between batches
-    predicted = evidence.predict(config, cores=View.of(evidence).available)
+    predicted = evidence.predict(config, cores=evidence.available)
     if predicted is None or predicted.wait_fraction is None:
         return ()
     waits = f"{predicted.wait_fraction * 100:.0f}% waiting"

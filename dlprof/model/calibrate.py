@@ -15,7 +15,6 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from dlprof.model.work import DEFAULT, fetch_s
 from dlprof.records import BatchCosts, Calibration, Explanation, Trial
@@ -84,7 +83,7 @@ def fit(
     busy_s = {name: longer_s for name, (longer_s, _) in split.items() if longer_s > 0}
     if usual in busy_s:
         busy_s[DEFAULT] = busy_s[usual]  # which goes with ``in_workers``
-    varied = Fetching.of(usable)
+    cv, error, run_queue = _varied(usable)
     mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
     rated = ((t.usage.read_bytes_per_s, t.batches_per_s) for t in mine)
     read = (a / b.value for a, b in rated if a is not None and b is not None and b.value > 0)
@@ -108,16 +107,16 @@ def fit(
         main_bytes=main_bytes,
         worker_bytes=worker_bytes,
         worker_growth_bytes_per_batch=growth_of(usable),
-        cpu_cv=varied.cv,
-        standard_error=varied.error,
+        cpu_cv=cv,
+        standard_error=error,
         drift=drift_of(usable),
-        run_queue_fraction=varied.run_queue,
+        run_queue_fraction=run_queue,
         available_cores=_mean(
             None if (had := t.usage.available_cpu_cores) is None else had * max(1, len(t.ranks))
             for t in mine
         ),
         trials=tuple(each.trial_id for each in usable),
-        doubts=tuple(_doubts(told, usable, varied)),
+        doubts=tuple(_doubts(told, usable, error, run_queue)),
     )
 
 
@@ -144,25 +143,22 @@ def _merged(parts: Sequence[BatchCosts]) -> BatchCosts | None:
 
 
 def _doubts(
-    told: Sequence[Explanation], usable: Sequence[Explanation], found: Fetching
+    told: Sequence[Explanation],
+    usable: Sequence[Explanation],
+    error: float | None,
+    run_queue: float | None,
 ) -> Iterable[str]:
-    """What makes a calibration unreliable.
-
-    Args:
-        told: The trials as they are.
-        usable: Those with batches whose figures make sense, without the others.
-        found: How much what these cost varies.
-    """
-    whole = sum(len(each.costs.cpu_s) for each in told)
-    if lost := whole - found.batches:
+    """What makes a calibration unreliable."""
+    whole, batches = (sum(len(each.costs.cpu_s) for each in some) for some in (told, usable))
+    if lost := whole - batches:
         yield f"{lost} of {whole} batches had figures below 0 or none, and were left out"
-    if found.batches < MIN_BATCHES:
-        yield f"only {found.batches} batches were measured: measure for longer"
-    elif found.error is not None and found.error > MAX_ERROR:
-        yield (f"the mean cost of a batch is known to ±{found.error:.0%} only: measure for longer")
-    if found.run_queue is not None and found.run_queue > MAX_RUN_QUEUE:
+    if batches < MIN_BATCHES:
+        yield f"only {batches} batches were measured: measure for longer"
+    elif error is not None and error > MAX_ERROR:
+        yield f"the mean cost of a batch is known to ±{error:.0%} only: measure for longer"
+    if run_queue is not None and run_queue > MAX_RUN_QUEUE:
         yield (
-            f"run-queue delay was {found.run_queue:.0%} of fetching: the machine was too "
+            f"run-queue delay was {run_queue:.0%} of fetching: the machine was too "
             "busy to measure what batches cost; measure again when it is quiet"
         )
     # Where a batch costs more CPU with more workers, more of them cost more still.
@@ -216,42 +212,28 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-class Fetching(NamedTuple):
-    """How much the cost of fetching varies; ``None`` where too few batches tell."""
+def _varied(some: Sequence[Explanation]) -> tuple[float | None, float | None, float | None]:
+    """How much the cost of fetching varies, how far off its mean is, and its run-queue share.
 
-    batches: int
-    cv: float | None = None
-    error: float | None = None
-    run_queue: float | None = None
-
-    @classmethod
-    def of(cls, some: Sequence[Explanation]) -> Fetching:
-        """From what the batches of instrumented trials cost.
-
-        Each over the mean of the trials with workers, or of those without: main may fetch at
-        another price than workers do, which is the spread of neither.
-        """
-        took = [(each.config.num_workers > 0, fetch_s(each.costs)) for each in some]
-        pooled: dict[bool, list[float]] = {}
-        for fed, costs in took:
-            pooled.setdefault(fed, []).extend(costs)
-        whole_s = math.fsum(itertools.chain.from_iterable(pooled.values()))
-        batches = sum(map(len, pooled.values()))
-        if batches < MIN_BATCHES or whole_s <= 0:
-            return cls(batches)
-        means = {fed: math.fsum(costs) / max(1, len(costs)) for fed, costs in pooled.items()}
-        series = [
-            [cost_s / means[fed] if means[fed] > 0 else 1.0 for cost_s in costs]
-            for fed, costs in took
-        ]
-        blocks = list(itertools.chain.from_iterable(map(_block_means, series)))
-        queued = math.fsum(itertools.chain.from_iterable(each.costs.run_queue_s for each in some))
-        return cls(
-            batches=batches,
-            cv=statistics.stdev(itertools.chain.from_iterable(series)),
-            error=statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else 1.0,
-            run_queue=queued / (queued + whole_s),
-        )
+    Each over the mean of the trials with workers, or of those without: main may fetch at another
+    price than workers do, which is the spread of neither. ``None`` where too few batches tell.
+    """
+    took = [(each.config.num_workers > 0, fetch_s(each.costs)) for each in some]
+    pooled: dict[bool, list[float]] = {}
+    for fed, costs in took:
+        pooled.setdefault(fed, []).extend(costs)
+    whole_s = math.fsum(itertools.chain.from_iterable(pooled.values()))
+    if sum(map(len, pooled.values())) < MIN_BATCHES or whole_s <= 0:
+        return None, None, None
+    means = {fed: math.fsum(costs) / max(1, len(costs)) for fed, costs in pooled.items()}
+    series = [
+        [cost_s / means[fed] if means[fed] > 0 else 1.0 for cost_s in costs] for fed, costs in took
+    ]
+    blocks = list(itertools.chain.from_iterable(map(_block_means, series)))
+    queued = math.fsum(itertools.chain.from_iterable(each.costs.run_queue_s for each in some))
+    cv = statistics.stdev(itertools.chain.from_iterable(series))
+    error = statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else 1.0
+    return cv, error, queued / (queued + whole_s)
 
 
 def drift_of(some: Sequence[Explanation]) -> float | None:
@@ -259,9 +241,6 @@ def drift_of(some: Sequence[Explanation]) -> float | None:
 
     Those with workers are compared with each other, and those without; what their own luck explains
     is taken off.
-
-    Args:
-        some: Instrumented trials.
 
     Returns:
         Standard deviation of the logarithm of what a batch costs, waiting included, which is taken
@@ -301,10 +280,7 @@ def _block_means(values: Sequence[float]) -> list[float]:
 
 
 def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]:
-    """Tell what receiving costs at rest from what it costs beside busy workers.
-
-    Args:
-        some: Trials with workers and of one sharing strategy.
+    """Tell what receiving costs at rest from what it costs beside busy workers, of one strategy.
 
     Returns:
         Seconds that it takes longer while the worker computes, 0 where trials don't tell; and of

@@ -148,13 +148,7 @@ def steady_rate(cell: Cell) -> Steady:
 
 
 def _slowed(cell: Cell, slow: _Slow, ran: _Ran) -> _Slow:
-    """How much computing slows down where batches run as they do with other slowdowns.
-
-    Args:
-        cell: With workers.
-        slow: The other slowdowns.
-        ran: What the recursion made of them.
-    """
+    """How much computing slows down where batches run as they do with other slowdowns."""
     means, where, rate = cell.work.means, cell.conditions, ran.rate
     mains = where.step_threads + where.step_cores + 1.0
     if where.ranks * (cell.workers + mains) + where.neighbours <= where.cores:

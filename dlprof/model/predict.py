@@ -68,12 +68,7 @@ def spread_workers(most: int) -> tuple[int, ...]:
 def predict_all(
     calibration: Calibration, configs: Sequence[Config], conditions: Conditions
 ) -> list[Prediction]:
-    """Predict many configurations, sharing what they have in common.
-
-    Args:
-        calibration: What batches cost.
-        configs: Canonical ones.
-        conditions: Where they run.
+    """Predict many configurations, canonical ones, sharing what they have in common.
 
     Returns:
         One prediction for each configuration, in their order. Equal questions get equal answers.
@@ -98,11 +93,7 @@ def predict_all(
 
 
 def cells_of(models: Mapping[Config, Prediction]) -> tuple[PredictedCell, ...]:
-    """Predictions as a sweep keeps them, each beside the fastest.
-
-    Args:
-        models: What is predicted of each configuration.
-    """
+    """Predictions as a sweep keeps them, each beside the fastest."""
     speeds = [each.epoch_batches_per_s or each.batches_per_s.value for each in models.values()]
     best, found = max(speeds, default=0.0), []
     for (config, each), speed in zip(models.items(), speeds, strict=True):
@@ -233,13 +224,7 @@ def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None
 
 
 def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
-    """The rate with its 95 % interval.
-
-    Args:
-        rate: Batches per second.
-        calibration: Its luck and its doubts widen the interval.
-        cell: Where it runs: other cores or ranks than those calibrated widen it too.
-    """
+    """The rate with its 95 % interval: wider on cores or with ranks that were not calibrated."""
     if not math.isfinite(rate):
         return Estimate(value=rate)
     where, known = cell.conditions, calibration.available_cores
@@ -276,16 +261,10 @@ def relative_error(calibration: Calibration) -> float:
 
 
 def _moved(limit: float, cell: Cell, log: float, shares: Means) -> float:
-    """How far the lowest bound moves where batches cost other than calibrated.
+    """How far the lowest bound moves where batches cost ``exp(log)`` times what was calibrated.
 
     Not at all while the step is the limit before and after; where it is at one of the two, by as
     much as loading is the limit.
-
-    Args:
-        limit: The lowest bound as calibrated.
-        cell: As calibrated.
-        log: Logarithm of the factor by which they cost more.
-        shares: Of each cost, what of it does.
 
     Returns:
         The absolute value of the logarithm of the ratio of the bounds.

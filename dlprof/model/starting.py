@@ -8,9 +8,9 @@ pipe; where it is larger than that holds, main can't go on before the worker has
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+import dataclasses
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from dlprof.records import PIPE_BYTES, StartPhaseName, WorkerStart
 
@@ -23,94 +23,76 @@ _ROUNDS = 2
 _NOTHING_S = 1e-12
 
 
-class _Piece(NamedTuple):
-    """What a process does next: computes, waits, waits for a word, gives one, or starts another."""
+class _Need(NamedTuple):
+    """What a process needs to go on: seconds, of a core where it computes, or a word of another."""
 
-    kind: Literal["cpu", "rest", "await", "say", "start"]
     seconds: float = 0.0
+    computes: bool = False
     word: str = ""
 
 
+@dataclasses.dataclass(slots=True)
+class _Process:
+    """What a process does, and what it needs now; ``None`` once it has ended."""
+
+    life: Iterator[_Need]
+    need: _Need | None = None
+
+    def goes_on(self, said: Collection[str]) -> bool:
+        """Go through what lasts no time; whether there was any."""
+        went = False
+        while (need := self.need) and need.seconds <= _NOTHING_S:
+            if need.word and need.word not in said:
+                break
+            self.need, went = next(self.life, None), True
+        return went
+
+
 def first_batch_s(start: WorkerStart, workers: int, *, cores: float) -> float:
-    """Seconds from ``iter(loader)`` to the first batch.
-
-    Args:
-        start: How one worker started.
-        workers: How many there are; at least one.
-        cores: That the workers and main may use.
-    """
-    count = min(workers, _MOST)
-    now_s, said = 0.0, set[str]()
-    main = deque(_main(start, count))
-    running = [main]
-    while main:
-        while sum(_instant(each, running, said, start) for each in tuple(running)):
+    """Seconds from ``iter(loader)`` to the first batch."""
+    count, now_s, said = min(workers, _MOST), 0.0, set[str]()
+    running: list[_Process] = []
+    running.append(_Process(_main(start, count, said, running), _Need()))
+    while True:
+        while sum([each.goes_on(said) for each in running]):
             pass
-        computing = [each for each in running if each and each[0].kind == "cpu"]
-        resting = [each for each in running if each and each[0].kind == "rest"]
-        if not main or not (computing or resting):
-            break
-        rate = min(1.0, max(cores, 0.01) / len(computing)) if computing else 1.0
-        step_s = min(
-            [each[0].seconds / rate for each in computing] + [each[0].seconds for each in resting]
-        )
+        timed = [(n, each) for each in running if (n := each.need) and n.seconds > _NOTHING_S]
+        if not running[0].need or not timed:
+            return now_s * workers / count
+        busy = sum(need.computes for need, _ in timed)
+        pace = min(1.0, max(cores, 0.01) / busy) if busy else 1.0
+        step_s = min(need.seconds / (pace if need.computes else 1.0) for need, _ in timed)
         now_s += step_s
-        for each in computing:
-            _spend(each, step_s * rate)
-        for each in resting:
-            _spend(each, step_s)
-    return now_s * workers / count
+        for need, each in timed:
+            spent_s = step_s * (pace if need.computes else 1.0)
+            each.need = need._replace(seconds=need.seconds - spent_s)
 
 
-def _main(start: WorkerStart, count: int) -> Iterator[_Piece]:
+def _main(
+    start: WorkerStart, count: int, said: set[str], running: list[_Process]
+) -> Iterator[_Need]:
     """Start all, then ask all, then wait for the first."""
-    yield from _phase(start, "server")
-    for worker in range(count):
-        yield from _phase(start, "create")
-        yield _Piece("start", word=str(worker))
+    yield from _lasting(start, "server")
+    for number in range(count):
+        yield from _lasting(start, "create")
+        running.append(_Process(_worker(start, number, said), _Need()))
         if start.sent_bytes > PIPE_BYTES:
-            yield _Piece("await", word=f"read {worker}")
-    yield _Piece("say", word="asked")
-    yield _Piece("await", word="made 0")
+            yield _Need(word=f"read {number}")
+    said.add("asked")
+    yield _Need(word="made 0")
 
 
-def _worker(start: WorkerStart, worker: str) -> Iterator[_Piece]:
-    for name in ("process", "imports", "unpickle"):
-        yield from _phase(start, name)
-    yield _Piece("say", word=f"read {worker}")
-    yield from _phase(start, "init")
-    yield _Piece("await", word="asked")
+def _worker(start: WorkerStart, number: int, said: set[str]) -> Iterator[_Need]:
+    yield from _lasting(start, "process", "imports", "unpickle")
+    said.add(f"read {number}")
+    yield from _lasting(start, "init")
+    yield _Need(word="asked")
     for _ in range(_ROUNDS):
-        yield from _phase(start, "fetch")
-        yield _Piece("say", word=f"made {worker}")
+        yield from _lasting(start, "fetch")
+        said.add(f"made {number}")
 
 
-def _phase(start: WorkerStart, name: StartPhaseName) -> Iterable[_Piece]:
-    phase = start.phase(name)
-    pieces = (_Piece("cpu", phase.cpu_s), _Piece("rest", phase.wall_s - phase.cpu_s))
-    return (piece for piece in pieces if piece.seconds > _NOTHING_S)
-
-
-def _instant(
-    own: deque[_Piece], running: list[deque[_Piece]], said: set[str], start: WorkerStart
-) -> bool:
-    """Take what lasts no time; whether there was any."""
-    if not own or own[0].kind in ("cpu", "rest"):
-        return False
-    kind, _, word = own[0]
-    if kind == "await" and word not in said:
-        return False
-    own.popleft()
-    if kind == "say":
-        said.add(word)
-    elif kind == "start":
-        running.append(deque(_worker(start, word)))
-    return True
-
-
-def _spend(own: deque[_Piece], seconds: float) -> None:
-    left_s = own[0].seconds - seconds
-    if left_s <= _NOTHING_S:
-        own.popleft()
-    else:
-        own[0] = own[0]._replace(seconds=left_s)
+def _lasting(start: WorkerStart, *names: StartPhaseName) -> Iterator[_Need]:
+    for phase in map(start.phase, names):
+        yield _Need(phase.cpu_s, computes=True)
+        yield _Need(phase.wall_s - phase.cpu_s)

@@ -153,13 +153,7 @@ class Cell:
 def cell_of(
     calibration: Calibration, config: Config, conditions: Conditions, *, work: Work | None = None
 ) -> Cell:
-    """What to predict.
-
-    Args:
-        calibration: What batches cost.
-        config: Which configuration.
-        conditions: Where it runs.
-        work: From ``work_of``, where it is known already.
+    """What to predict; its ``work`` from ``work_of``, where it is known already.
 
     Raises:
         ValueError: The calibration holds no batch, or is for another batch size.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 from dlprof.records.record import record
@@ -24,11 +25,20 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of its interval; the figure itself for one that isn't known."""
+        low, high = self.low, self.high
+        return self.value if low is None else low, self.value if high is None else high
+
+    def through(self, rising: Callable[[float], float]) -> Estimate:
+        """What a function that rises makes of it, and of its interval."""
+        low, high = (None if end is None else rising(end) for end in (self.low, self.high))
+        return Estimate(value=rising(self.value), low=low, high=high)
+
     def times(self, factor: float) -> Estimate:
         """The figure and its interval in another unit."""
-        low = None if self.low is None else self.low * factor
-        high = None if self.high is None else self.high * factor
-        return Estimate(value=self.value * factor, low=low, high=high)
+        return self.through(lambda each: each * factor)
 
     @property
     def is_wide(self) -> bool:

@@ -134,3 +134,9 @@ class Machine:
     gpus: tuple[GpuInfo, ...] = ()
     fingerprint: str
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def memory_size_bytes(self) -> int | None:
+        """What a job can have of memory at most: all there is, or the limit."""
+        sizes = (self.memory_limit_bytes, self.memory_bytes)
+        return min((size for size in sizes if size), default=None)

@@ -15,6 +15,7 @@ from dlprof.errors import UsageError
 from dlprof.model import spread_workers
 from dlprof.records import Config, Integrity, LeftOut, Machine, Plan, Target, Trial, TrialCost
 from dlprof.settings import MAX_CONFIGS, SweepSettings, by_key
+from dlprof.settings.model import needs_workers
 from dlprof.units import format_bytes, format_duration
 
 SHORTEST_TRIAL_S = 0.3
@@ -234,16 +235,12 @@ def build_space(
     if present is not None and settings.num_workers is None and settings.batch_size is None:
         wanted.append(present)
     wanted, fixed_left_out = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
-    given = {_canonical(config) for config in wanted}
-    left: dict[str, list[tuple[Config, str]]] = {}
-    kept = []
-    for config in sorted(given, key=lambda config: config.cost_key):
-        if (found := excluded(config, settings, target)) is None:
-            kept.append(config)
-        else:
-            left.setdefault(found[0], []).append((config, found[1]))
+    by_reason: dict[str | None, list[Config]] = {}
+    for config in sorted({each.canonical() for each in wanted}, key=lambda each: each.cost_key):
+        by_reason.setdefault(_excluded(config, settings, target), []).append(config)
+    kept = by_reason.pop(None, [])
     left_out = [*pin_left_out, *fixed_left_out, *_merged(wanted, settings)]
-    left_out += [explain(rows, kept) for rows in left.values()]
+    left_out += [_left_out(some, str(why), kept) for why, some in by_reason.items()]
     if not kept:
         reasons = "; ".join(f"{each.setting}: {each.reason}" for each in left_out)
         raise UsageError(
@@ -276,7 +273,7 @@ def build_cells(
     )
     wanted, _ = _wanted(finer, target, machine, has_accelerator=has_accelerator)
     wanted, _ = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
-    cells = {_canonical(config) for config in wanted if excluded(config, settings, target) is None}
+    cells = {each.canonical() for each in wanted if _excluded(each, settings, target) is None}
     return tuple(sorted(cells.union(space.configs), key=lambda config: config.cost_key))
 
 
@@ -395,22 +392,14 @@ def _attainable(
     return kept, [LeftOut(setting=", ".join(each), reason=reason) for reason, each in names.items()]
 
 
-def _canonical(config: Config) -> Config:
-    """Canonical, but for a ``prefetch_factor`` of 0 with workers, which is to be left out."""
-    if config.num_workers and config.prefetch_factor == 0:
-        return config
-    return config.canonical()
-
-
 def _merged(wanted: Iterable[Config], settings: SweepSettings) -> list[LeftOut]:
     """Says so where the user's own values can't be combined with ``num_workers=0``."""
+    given = [(name, getattr(settings, name)) for name in reversed(_AXES)]
     names = [
-        *(["prefetch_factor"] if settings.prefetch_factor is not None else []),
-        *(["persistent_workers=True"] if settings.persistent_workers == (True,) else []),
-        *(["in_order=False"] if settings.in_order == (False,) else []),
+        f"{name}={values[0]}" if isinstance(values[0], bool) else name
+        for name, values in given
+        if values is not None and needs_workers(name, values)
     ]
-    others = ("start_method", "sharing_strategy", "worker_threads")
-    names += [name for name in others if getattr(settings, name) is not None]
     if not names or all(config.num_workers for config in wanted):
         return []
     reason = "they only mean something with workers, so num_workers=0 is measured without them"
@@ -420,36 +409,30 @@ def _merged(wanted: Iterable[Config], settings: SweepSettings) -> list[LeftOut]:
 _TARGETS_OWN = ("target_error", "worker_exception", "truncated")
 
 
-def excluded(config: Config, settings: SweepSettings, target: Target) -> tuple[str, str] | None:
-    """The kind of reason and the reason to leave a configuration out; ``None`` to keep it."""
+def _excluded(config: Config, settings: SweepSettings, target: Target) -> str | None:
+    """Why a configuration is left out; ``None`` to keep it."""
     workers, most = config.num_workers, settings.max_workers
-    if workers and config.prefetch_factor == 0:
-        return "prefetch", "torch refuses prefetch_factor=0 with workers"
     if most is not None and workers > most:
-        return "max_workers", f"max_workers is {most}"
+        return f"max_workers is {most}"
     batches = target.epoch_batches(config.batch_size)
     named = settings.num_workers is not None  # by the user, who is to be believed
     if named or batches is None or workers <= max(1, batches):
         return None
-    why = f"an epoch has {batches} batches, and workers beyond that have nothing to load"
-    return "epoch", why
+    held = "1 batch" if batches == 1 else f"{batches} batches"
+    return f"an epoch has {held}, and workers beyond that have nothing to load"
 
 
-def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftOut:
-    """One entry for all configurations left out for one kind of reason.
+def _left_out(some: Sequence[Config], reason: str, kept: Sequence[Config]) -> LeftOut:
+    """One entry for all configurations left out for one reason.
 
-    Args:
-        rows: Configurations and reasons, cheapest first; the first one's reason is given.
-        kept: What is measured: values of ``num_workers`` among them are compared further.
+    Where as many workers are measured otherwise, it is the batch size that has too few batches.
     """
     measured = {config.num_workers for config in kept}
-    whole = sorted({config.num_workers for config, _ in rows} - measured)
-    partly = sorted(
-        {(c.num_workers, c.prefetch_factor or 0) for c, _ in rows if c.num_workers in measured}
-    )
+    whole = sorted({config.num_workers for config in some} - measured)
+    partly = sorted({(c.num_workers, c.batch_size) for c in some if c.num_workers in measured})
     names = [f"num_workers={', '.join(map(str, whole))}"] if whole else []
-    names += [f"num_workers={w} with prefetch_factor={p}" for w, p in partly]
-    return LeftOut(setting="; ".join(names), reason=rows[0][1])
+    names += [f"num_workers={w} with batch_size={size}" for w, size in partly]
+    return LeftOut(setting="; ".join(names), reason=reason)
 
 
 def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
@@ -462,9 +445,7 @@ def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
 
 def pin_hazard(machine: Machine) -> str | None:
     """Why ``pin_memory=True`` is not tried on a machine as it is now; ``None`` where it can be."""
-    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
-    size = min((each for each in sizes if each is not None), default=None)
-    free = machine.memory_available_bytes
+    size, free = machine.memory_size_bytes, machine.memory_available_bytes
     if size is None or free is None:
         return None
     had = f"{format_bytes(free)} of {format_bytes(size)} memory is available"

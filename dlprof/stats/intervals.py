@@ -64,11 +64,7 @@ def _upper_tail(t: float, df: float) -> float:
 def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
     """The regularised incomplete beta function ``I_x(a, b)``.
 
-    Args:
-        a: First parameter.
-        b: Second parameter.
-        x: Where, 0 to 1.
-        rest: ``1 - x``, passed in because the difference would lose digits near 1.
+    ``rest`` is ``1 - x``, passed in because the difference would lose digits near 1.
     """
     if x <= 0 or rest <= 0:
         return 0.0 if x <= 0 else 1.0

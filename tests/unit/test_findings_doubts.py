@@ -10,7 +10,6 @@ from builders import around, config, trial
 from finding_cases import QUIET, Loader, codes, evidence
 
 from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, find
-from dlprof.advise.findings.evidence import View
 from dlprof.advise.findings.machine import growth_per_batch, may_grow
 from dlprof.model import Conditions
 from dlprof.records import BatchCosts, Calibration, Config, Prediction, Usage
@@ -55,7 +54,7 @@ def _with_memory(points: Sequence[tuple[int, int]]) -> Evidence:
     ],
 )
 def test_memory_grows_where_it_goes_on(points: Sequence[tuple[int, int]], *, grows: bool) -> None:
-    view = View.of(_with_memory(points))
+    view = _with_memory(points)
     assert (growth_per_batch(view) is not None) == grows
 
 
@@ -66,11 +65,11 @@ def test_growth_is_told_with_when_memory_is_full() -> None:
 
 
 def test_a_suspicion_is_enough_for_a_longer_trial() -> None:
-    growing = View.of(_with_memory([(50, 200), (100, 206)]))
+    growing = _with_memory([(50, 200), (100, 206)])
     assert may_grow(growing, 1000)
     assert not may_grow(growing, 200)  # it would not have grown enough by then to be believed
-    assert not may_grow(View.of(_with_memory([(50, 200), (100, 201)])), 1000)
-    assert not may_grow(View.of(_with_memory([(50, 200)])), 1000)
+    assert not may_grow(_with_memory([(50, 200), (100, 201)]), 1000)
+    assert not may_grow(_with_memory([(50, 200)]), 1000)
 
 
 class _Tails(ModelAtStep):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dlprof.advise.findings import Experiment, ModelAtStep, Observation, find
 from dlprof.advise.findings.claims import Gain, gain_of, measured_gain
-from dlprof.advise.findings.evidence import Costs, StageTime, View, costs_of
+from dlprof.advise.findings.evidence import Costs, StageTime, costs_of
 from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import (
@@ -44,7 +44,7 @@ def _model(kind: type[ModelAtStep]) -> ModelAtStep:
 
 
 def test_a_measured_gain_comes_first() -> None:
-    view = View.of(evidence(WAITING, variants={MORE: 3.0}, predict=_model(_Model)))
+    view = evidence(WAITING, variants={MORE: 3.0}, predict=_model(_Model))
     gain = gain_of(view, MORE)
     assert gain is not None
     assert gain.source == "measured"
@@ -53,7 +53,7 @@ def test_a_measured_gain_comes_first() -> None:
 
 
 def test_the_model_comes_before_the_bound() -> None:
-    view = View.of(evidence(WAITING, predict=_model(_Model)))
+    view = evidence(WAITING, predict=_model(_Model))
     gain = gain_of(view, MORE)
     assert gain is not None
     assert (gain.source, gain.value) == ("model", 4.0)
@@ -70,7 +70,7 @@ def predicted_gain(chosen: Config, *, before: float, after: float) -> Estimate:
             rate = Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))
             return Prediction(batches_per_s=rate)
 
-    gain = gain_of(View.of(evidence(WAITING, predict=_model(Off))), chosen)
+    gain = gain_of(evidence(WAITING, predict=_model(Off)), chosen)
     assert gain is not None
     return gain.estimate
 
@@ -89,7 +89,7 @@ def test_what_only_one_of_two_predictions_is_sure_of_does_not_cancel() -> None:
 
 
 def test_what_the_model_can_not_tell_is_reckoned() -> None:
-    view = View.of(evidence(WAITING, predict=_model(_Model)))
+    view = evidence(WAITING, predict=_model(_Model))
     gain = gain_of(view, config(12))
     assert gain is not None
     assert gain.source == "bound"
@@ -101,7 +101,7 @@ def test_a_remedy_that_failed_brings_nothing() -> None:
     lost = Observation(
         experiment=Experiment(name="trying", role="variant", config=MORE), trial=failed(MORE)
     )
-    view = View.of(dataclasses.replace(seen, observations=(*seen.observations, lost)))
+    view = dataclasses.replace(seen, observations=(*seen.observations, lost))
     gain = measured_gain(view, MORE)
     assert gain is not None
     assert gain.value == 0.0
@@ -110,9 +110,9 @@ def test_a_remedy_that_failed_brings_nothing() -> None:
 
 def test_without_workers_only_a_calibration_tells_of_workers() -> None:
     alone = Loader(config=config(0), fetch_cpu=0.02, rate=50)
-    assert gain_of(View.of(evidence(alone)), config(2)) is None
+    assert gain_of(evidence(alone), config(2)) is None
     beside = Loader(config=config(2), fetch_cpu=0.02)
-    gain = gain_of(View.of(evidence(alone, calibrations=[beside])), config(2))
+    gain = gain_of(evidence(alone, calibrations=[beside]), config(2))
     assert gain is not None
     assert gain.value == pytest.approx(2.0, rel=0.1)
 
@@ -187,7 +187,7 @@ def _plain(name: str, mean_s: float) -> Stage:
     ],
 )
 def test_who_holds_the_others_up(loader: Loader, limit: str) -> None:
-    assert View.of(evidence(loader)).limit == limit
+    assert evidence(loader).limit == limit
 
 
 @given(

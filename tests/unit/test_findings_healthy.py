@@ -9,7 +9,6 @@ from builders import config
 from finding_cases import QUIET, Loader, codes, evidence
 
 from dlprof.advise.findings import find
-from dlprof.advise.findings.evidence import View
 
 STEP_S = 0.016
 KEEPS_UP = Loader(
@@ -49,7 +48,7 @@ def test_fewer_workers_that_do_as_well_are_no_cause_of_waiting() -> None:
 
 def test_trials_that_disagree_by_half_were_disturbed() -> None:
     seen = evidence(KEEPS_UP)
-    assert not View.of(seen).is_noisy
+    assert not seen.is_noisy
     first, *rest = seen.observations
     assert first.trial.batches_per_s is not None
     slow = dataclasses.replace(
@@ -57,10 +56,10 @@ def test_trials_that_disagree_by_half_were_disturbed() -> None:
     )
     held = dataclasses.replace(first, trial=dataclasses.replace(first.trial, batches_per_s=slow))
     disturbed = dataclasses.replace(seen, observations=(held, *rest))
-    assert View.of(disturbed).is_noisy
-    assert View.of(disturbed).unsteady == pytest.approx(1.6)
+    assert disturbed.is_noisy
+    assert disturbed.unsteady == pytest.approx(1.6)
     cold = dataclasses.replace(disturbed, reads_files=True)
-    assert not View.of(cold).is_noisy  # the first trial of several may find its files cold
+    assert not cold.is_noisy  # the first trial of several may find its files cold
 
 
 def test_a_disturbed_machine_has_a_wider_limit_for_a_consumer_that_keeps_up() -> None:

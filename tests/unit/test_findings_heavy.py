@@ -10,7 +10,6 @@ from builders import config
 from finding_cases import Loader, codes, evidence
 
 from dlprof.advise.findings import Evidence, find
-from dlprof.advise.findings.evidence import View
 from dlprof.advise.findings.loader import fetched_in_threads
 from dlprof.records import AttributeWeight, DatasetWeight, Finding, StartPhase, WorkerStart
 
@@ -121,23 +120,24 @@ def test_fed_workers_are_left_alone(starved: int, kind: str) -> None:
 
 
 def test_threads_bring_what_the_blocked_time_allows() -> None:
-    seen = evidence(Loader(config=config(2), fetch_cpu=0.002, fetch_io=0.03, rate=60))
-    view = View.of(seen)
-    costs = view.costs
+    view = evidence(Loader(config=config(2), fetch_cpu=0.002, fetch_io=0.03, rate=60))
+    costs, shown = view.costs, view.explained
     assert costs is not None
-    shown = view.explained
     assert shown is not None
     assert shown.samples is not None
     many = dataclasses.replace(
         shown, samples=dataclasses.replace(shown.samples, count=32 * shown.batches)
     )
-    view = dataclasses.replace(view, explained=many)
-    gains = fetched_in_threads(view, costs)
+    observations = (
+        each if each.explanation is None else dataclasses.replace(each, explanation=many)
+        for each in view.observations
+    )
+    gains = fetched_in_threads(dataclasses.replace(view, observations=tuple(observations)), costs)
     assert list(gains) == [2, 4, 8, 16, 32]
     whole = costs.fetch.own_s + costs.collate.own_s
     assert gains[2].value == pytest.approx(whole / (whole - costs.fetch.own_s / 2), rel=0.1)
     assert gains[32].value <= whole / costs.fetch.cpu_s
-    assert not fetched_in_threads(dataclasses.replace(view, explained=shown), costs)
+    assert not fetched_in_threads(view, costs)
 
 
 def test_the_container_that_grows_is_named() -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import pickle
 
+import builders
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,6 +54,25 @@ def test_a_record_can_not_be_changed_but_copied_and_sent() -> None:
     assert dataclasses.replace(one, name="b") == One("b")
     assert copy.deepcopy(one) == one
     assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 - made here
+
+
+def test_an_interval_goes_the_way_of_its_figure() -> None:
+    seen = Estimate(value=1.0, low=0.0, high=2.0)
+    assert seen.through(math.exp) == Estimate(value=math.e, low=1.0, high=math.exp(2.0))
+    assert Estimate(value=4.0).through(math.sqrt) == Estimate(value=2.0)
+    assert seen.ends == (0.0, 2.0)
+    assert Estimate(value=3.0, high=4.0).ends == (3.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("whole", "limit", "size"),
+    [(8, None, 8), (8, 3, 3), (2, 3, 2), (None, 3, 3), (None, None, None)],
+)
+def test_a_job_has_no_more_memory_than_its_limit(
+    whole: int | None, limit: int | None, size: int | None
+) -> None:
+    found = builders.machine(2, memory_bytes=whole, memory_limit_bytes=limit)
+    assert found.memory_size_bytes == size
 
 
 POSITIVE = st.floats(min_value=1e-9, max_value=1e9)

@@ -16,7 +16,6 @@ from test_records_integrity import OLD_DUPLICATED, raising, wrong
 from dlprof.advise.compare import compare
 from dlprof.advise.findings import find
 from dlprof.advise.findings.diagnosis import remedies
-from dlprof.advise.findings.evidence import View
 from dlprof.advise.forecast import feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.wrong_data import ONE_BATCH, said_first
@@ -225,7 +224,7 @@ def test_a_profile_promises_nothing_of_more_workers_by_wrong_data() -> None:
     loader = Loader(config=config(0), fetch_io=0.02, rate=49)
     seen = evidence(loader, variants={config(16): 6.0}, target_fields={"kind": "iterable"})
     assert "too_few_workers" in codes(find(seen))
-    assert list(remedies(View.of(seen)))
+    assert list(remedies(seen))
     kept = []
     for each in seen.observations:
         if each.experiment.role != "variant":
@@ -237,7 +236,7 @@ def test_a_profile_promises_nothing_of_more_workers_by_wrong_data() -> None:
     assert found[0].code == "data.duplicated"
     assert "too_few_workers" not in codes(found)
     assert not any(f.fix and f.fix.dataloader_kwargs.get("num_workers", 0) > 1 for f in found)
-    assert all(config.num_workers < 2 for config in remedies(View.of(seen)))
+    assert all(config.num_workers < 2 for config in remedies(seen))
 
 
 def test_a_profile_of_wrong_data_shows_what_is_wrong() -> None:

@@ -15,15 +15,12 @@ from dlprof.advise import thresholds as at
 from dlprof.advise.compare.sides import (
     Chosen,
     PartCode,
-    Side,
     SideCosts,
     bridges,
     doubts,
     pair,
-    side_of,
 )
 from dlprof.advise.speeds import product
-from dlprof.advise.thresholds import SHARED
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Estimate, Finding, FindingCode, Fix, Run
@@ -144,7 +141,7 @@ def _seconds(text: str, name: str) -> Callable[[Figures, Figures], str]:
 def _cpu(a: Figures, b: Figures) -> str:
     text = _seconds("A sample takes {} of CPU time in A and {} in B", "cpu_s_per_sample")(a, b)
     one, two = ((side["other_cpu_cores"] or 0.0) / side["usable_cores"] for side in (a, b))
-    if abs(one - two) >= SHARED:
+    if abs(one - two) >= at.SHARED:
         text += (
             "; processes on the same cores may be a part of that: they share caches,"
             " hyper-threads and clock rate"
@@ -305,11 +302,10 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         UsageError: If they load different data, or ``num_workers`` was not measured in both.
     """
     one, two, how = pair(a, b, num_workers=num_workers, best=best)
-    side_a, side_b = side_of(one), side_of(two)
     total, shares = split(one, two)
     # Parts of which rounding is all that is left are not shown; the rest adds up without them.
     parts = [
-        _part(code, log_ratio, side_a, side_b, by_form=code != "settings" or not bridges(one, two))
+        _part(code, log_ratio, one, two, by_form=code != "settings" or not bridges(one, two))
         for code, log_ratio in shares.items()
         if code == "remainder" or abs(log_ratio.value) > 1e-9
     ]
@@ -332,7 +328,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         parts=tuple(parts),
         unknown={  # with the first reason of either side
             KINDS[code].title: f"{name} has no record of it: {why}."
-            for name, side in (("B", side_b), ("A", side_a))
+            for name, side in (("B", two), ("A", one))
             for code, why in side.unknown.items()
         },
         doubts=tuple(doubts(one, two)),
@@ -355,7 +351,7 @@ def _info(chosen: Chosen) -> SideInfo:
     )
 
 
-def _part(code: PartCode, log_ratio: Estimate, a: Side, b: Side, *, by_form: bool) -> Part:
+def _part(code: PartCode, log_ratio: Estimate, a: Chosen, b: Chosen, *, by_form: bool) -> Part:
     kind = KINDS[code]
     known = comparable(a, b)
     alone = None
@@ -367,11 +363,7 @@ def _part(code: PartCode, log_ratio: Estimate, a: Side, b: Side, *, by_form: boo
         code=code,
         title=kind.title,
         log_ratio=log_ratio,
-        factor=Estimate(
-            value=_exp(log_ratio.value),
-            low=None if log_ratio.low is None else _exp(log_ratio.low),
-            high=None if log_ratio.high is None else _exp(log_ratio.high),
-        ),
+        factor=log_ratio.through(_exp),
         explanation=kind.sentence(a.figures, b.figures),
         a={name: a.figures.get(name) for name in kind.figures},
         b={name: b.figures.get(name) for name in kind.figures},
@@ -418,7 +410,7 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
         return f"{text} (measure both with a longer --budget)."
     if alike:
         return f"No measurable difference between B and A ({figures})."
-    if ratio.value >= at.TWICE:
+    if ratio.value >= 2:
         return f"B is {ratio.value:.2f}x as fast as A ({figures.partition(', ')[2]})."
     return f"B is {percent(abs(ratio.value - 1))} {than} than A ({figures})."
 
@@ -517,18 +509,16 @@ def _parts(a: Chosen, b: Chosen) -> dict[PartCode, float]:
 
     With different settings, by way of what one of the runs measured of both; of two ways the mean.
     """
-    near, far = side_of(a), side_of(b)
     ways = []
     for one, two in bridges(a, b):
-        side_a, side_b = side_of(one), side_of(two)
-        settings = (side_a.log_rate - near.log_rate) + (far.log_rate - side_b.log_rate)
-        ways.append({**_shared_out(side_a, side_b), "settings": settings})
-    ways = ways or [_shared_out(near, far)]
+        settings = (one.log_rate - a.log_rate) + (b.log_rate - two.log_rate)
+        ways.append({**_shared_out(one, two), "settings": settings})
+    ways = ways or [_shared_out(a, b)]
     codes = dict.fromkeys(code for way in ways for code in way)
     return {code: statistics.fmean(way.get(code, 0.0) for way in ways) for code in codes}
 
 
-def _shared_out(a: Side, b: Side) -> dict[PartCode, float]:
+def _shared_out(a: Chosen, b: Chosen) -> dict[PartCode, float]:
     """The difference of two sides, shared out by the closed form; the remainder is its misfit."""
     total = b.log_rate - a.log_rate
     known = comparable(a, b)
@@ -544,7 +534,7 @@ def _shared_out(a: Side, b: Side) -> dict[PartCode, float]:
     return {**parts, "remainder": total - math.fsum(parts.values())}
 
 
-def comparable(a: Side, b: Side) -> tuple[SideCosts, SideCosts] | None:
+def comparable(a: Chosen, b: Chosen) -> tuple[SideCosts, SideCosts] | None:
     """The costs of both sides, what one of them doesn't show left out of both."""
     if a.costs is None or b.costs is None:
         return None

@@ -8,6 +8,7 @@ measured on both sides, and what it does not explain is shown as such.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import gather, has_rate
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
-from dlprof.advise.thresholds import SAME_STEP, USED_UP
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Means, rate_allowed
 from dlprof.records import (
@@ -50,9 +50,9 @@ PartCode = Literal[
 _LEAST, _MOST = 1e-12, 1e12
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """A configuration of a run that is compared.
+    """A configuration of a run that is compared, and what the run shows of it.
 
     Attributes:
         run: The run.
@@ -96,6 +96,79 @@ class Chosen:
         known = {_settings(self.run, trial.config): trial.config for trial in self.trials}
         found = known.get(settings)
         return None if found is None else dataclasses.replace(self, config=found)
+
+    @functools.cached_property
+    def figures(self) -> Mapping[str, Any]:
+        """What the trials say, by name with unit: the evidence."""
+        own, rates = self.own, list(map(rate_of, self.own))
+        figures = _batch_figures(self) | {
+            **{name: _mean(getattr(trial.usage, name) for trial in own) for name in _USAGE},
+            **{name: getattr(self.run.header.machine, name) for name in _MACHINE},
+            "wait_fraction": _mean(trial.wait_fraction for trial in own),
+            "settings": self.config.text,
+        }
+        wait, copy_s = figures["wait_fraction"], figures["copy_s_per_sample"]
+        per_sample_s = statistics.fmean(1 / rate for rate in rates)
+        step_s = None if wait is None else max(0.0, (1 - wait) * per_sample_s - (copy_s or 0.0))
+        # The geometric mean of the CPU time, which a busy neighbour changes least.
+        used = zip(rates, (trial.usage.own_cpu_cores for trial in own), strict=True)
+        log_cpu_s = _mean(math.log(bounded(cores / rate)) for rate, cores in used if cores)
+        cpu_s = None if log_cpu_s is None else math.exp(log_cpu_s)
+        figures |= {"step_s_per_sample": step_s, "cpu_s_per_sample": cpu_s}
+        if self.run.watched:
+            # The clock around ``next()`` shows the loop, and its first batches' stages the rest.
+            traced, period_s = _explanation(self.run, self.config), math.exp(-self.log_rate)
+            fetch = None if traced is None else traced.stage("fetch")
+            figures["fetch_s_per_batch"] = None if fetch is None else fetch.mean_s
+            figures["wait_s_per_sample"] = None if wait is None else wait * period_s
+            if wait is not None:  # copies are part of the step, whose length the clock shows
+                figures["step_s_per_sample"] = max(0.0, period_s - wait * period_s)
+        return figures
+
+    @functools.cached_property
+    def costs(self) -> SideCosts | None:
+        """What the closed form takes; ``None`` where CPU time, or a loop's wait, isn't known."""
+        figures, config = self.figures, self.config
+        if self.run.watched:
+            wait_s, step_s = figures["wait_s_per_sample"], figures["step_s_per_sample"]
+            return None if wait_s is None else SideCosts(cpu_s=1.0, wait_s=wait_s, step_s=step_s)
+        if figures["cpu_s_per_sample"] is None:
+            return None
+        queued = min(_MOST_WAITING, figures["run_queue_wait_fraction"] or 0.0)
+        threads = max(1.0, figures["own_cpu_cores"] / (1 - queued))  # those that wait for a core
+        costs = SideCosts(
+            **{name: figures[f"{name}_per_sample"] or 0.0 for name in _SECONDS},
+            worker_share=figures["worker_share"],
+            threads=1.0 if config.num_workers else threads,
+            affinity=bounded(figures["affinity_cpus"] or figures["usable_cores"]),
+            pin_thread=config.pin_memory and config.num_workers > 0,
+            workers=config.num_workers,
+        )
+        return _with_waiting(costs, figures)
+
+    @property
+    def unknown(self) -> Mapping[PartCode, str]:
+        """Parts that the run does not show, and why."""
+
+        def unrecorded(field: str) -> str:
+            reasons = (trial.unavailable.get(f"usage.{field}", "") for trial in self.own)
+            return next(filter(None, reasons), "its trials do not record it")
+
+        if self.run.watched:
+            return {} if self.costs is not None else {"wait": "its loop has no time"}
+        if self.costs is None:
+            return {"cpu": unrecorded("own_cpu_cores")}
+        shown, found = self.figures, dict[PartCode, str]()
+        if None in (shown["receive_s_per_sample"], shown["pin_s_per_sample"]):
+            found["receive"] = "run dlprof profile"
+        if shown["copy_s_per_sample"] is None:
+            found["copy"] = "run dlprof profile"
+        if shown["io_s_per_sample"] is None:
+            how = "run the sweep with --num-workers 0 among the values, or dlprof profile"
+            found["storage"] = how
+        if shown["other_cpu_cores"] is None:
+            found["neighbours"] = unrecorded("other_cpu_cores")
+        return found
 
     def leaving_out(self) -> list[Chosen]:
         """Without each of its own trials, or group of them; none if there is but one."""
@@ -341,7 +414,7 @@ def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
 def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
     steps = [side.settings.get("step_s") for side in (one, two)]
     step_s = [float(each) if isinstance(each, int | float) else 0.0 for each in steps]
-    if abs(step_s[0] - step_s[1]) > SAME_STEP * max(step_s):
+    if abs(step_s[0] - step_s[1]) > at.SAME_STEP * max(step_s):
         lasting = " and ".join(map(format_duration, step_s))
         yield f"The runs were measured with different steps ({lasting})."
     if one.torch_version != two.torch_version:
@@ -438,88 +511,6 @@ class SideCosts:
             pinned=pinned,
         )
         return math.log(min(_MOST, rate))
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One configuration of a run.
-
-    Attributes:
-        log_rate: Natural logarithm of its samples per second.
-        costs: What the closed form takes; ``None`` where the CPU time isn't known.
-        figures: What the trials say, by name with unit: the evidence.
-        unknown: Parts that the run does not show, and why.
-    """
-
-    log_rate: float
-    costs: SideCosts | None
-    figures: Mapping[str, Any]
-    unknown: Mapping[PartCode, str]
-
-
-def side_of(chosen: Chosen) -> Side:
-    """What a run shows of the configuration that is compared."""
-    run, config, own = chosen.run, chosen.config, chosen.own
-    rates, log_rate = [rate_of(trial) for trial in own], chosen.log_rate
-    figures = _batch_figures(chosen) | {
-        **{name: _mean(getattr(trial.usage, name) for trial in own) for name in _USAGE},
-        **{name: getattr(run.header.machine, name) for name in _MACHINE},
-        "wait_fraction": _mean(trial.wait_fraction for trial in own),
-        "settings": config.text,
-    }
-    wait, copy_s = figures["wait_fraction"], figures["copy_s_per_sample"]
-    per_sample_s = statistics.fmean(1 / rate for rate in rates)
-    step_s = None if wait is None else max(0.0, (1 - wait) * per_sample_s - (copy_s or 0.0))
-    # The geometric mean of the CPU time, which a busy neighbour changes least.
-    used = zip(rates, (trial.usage.own_cpu_cores for trial in own), strict=True)
-    log_cpu_s = _mean(math.log(bounded(cores / rate)) for rate, cores in used if cores)
-    cpu_s = None if log_cpu_s is None else math.exp(log_cpu_s)
-    figures |= {"step_s_per_sample": step_s, "cpu_s_per_sample": cpu_s}
-    if run.watched:
-        return _side_of_loop(log_rate, figures, chosen)
-    if cpu_s is None:
-        why = _first_reason(own, "own_cpu_cores")
-        return Side(log_rate=log_rate, costs=None, figures=figures, unknown={"cpu": why})
-    unknown: dict[PartCode, str] = {}
-    if figures["receive_s_per_sample"] is None or figures["pin_s_per_sample"] is None:
-        unknown["receive"] = "run dlprof profile"
-    if copy_s is None:
-        unknown["copy"] = "run dlprof profile"
-    if figures["io_s_per_sample"] is None:
-        unknown["storage"] = (
-            "run the sweep with --num-workers 0 among the values, or dlprof profile"
-        )
-    if figures["other_cpu_cores"] is None:
-        unknown["neighbours"] = _first_reason(own, "other_cpu_cores")
-    queued = min(_MOST_WAITING, figures["run_queue_wait_fraction"] or 0.0)
-    threads = max(1.0, figures["own_cpu_cores"] / (1 - queued))  # those that wait for a core, too
-    costs = SideCosts(
-        **{name: figures[f"{name}_per_sample"] or 0.0 for name in _SECONDS},
-        worker_share=figures["worker_share"],
-        threads=1.0 if config.num_workers else threads,
-        affinity=bounded(figures["affinity_cpus"] or figures["usable_cores"]),
-        pin_thread=config.pin_memory and config.num_workers > 0,
-        workers=config.num_workers,
-    )
-    costs = _with_waiting(costs, figures)
-    return Side(log_rate=log_rate, costs=costs, figures=figures, unknown=unknown)
-
-
-def _side_of_loop(log_rate: float, figures: Mapping[str, Any], chosen: Chosen) -> Side:
-    """What the clock around ``next()`` shows of a script's loop, and its first batches' stages."""
-    traced = _explanation(chosen.run, chosen.config)
-    stages = {} if traced is None else {each.name: each.mean_s for each in traced.stages}
-    wait, period_s = figures["wait_fraction"], math.exp(-log_rate)
-    wait_s = None if wait is None else wait * period_s
-    figures = {**figures, "wait_s_per_sample": wait_s, "fetch_s_per_batch": stages.get("fetch")}
-    if wait_s is None:
-        why = "its loop has no time"
-        return Side(log_rate=log_rate, costs=None, figures=figures, unknown={"wait": why})
-    # Copies are part of the step, whose length the clock shows.
-    step_s = max(0.0, period_s - wait_s)
-    costs = SideCosts(cpu_s=1.0, wait_s=wait_s, step_s=step_s)
-    figures["step_s_per_sample"] = step_s
-    return Side(log_rate=log_rate, costs=costs, figures=figures, unknown={})
 
 
 def _batch_figures(chosen: Chosen) -> dict[str, Any]:
@@ -623,9 +614,9 @@ def _without_run_queue(costs: SideCosts, figures: Mapping[str, Any]) -> SideCost
     own: float = figures["own_cpu_cores"]
     quota, others = figures["quota_cores"], figures["other_cpu_cores"]
     wanted = min(costs.affinity, costs.demand)
-    if quota is not None and own >= USED_UP * quota:
+    if quota is not None and own >= at.USED_UP * quota:
         return dataclasses.replace(costs, quota_stretch=max(1.0, wanted / bounded(quota)))
-    if others is None or own < USED_UP * (costs.affinity - others):
+    if others is None or own < at.USED_UP * (costs.affinity - others):
         return costs
     left = max(_LEAST_CORES, costs.affinity - others)
     return dataclasses.replace(costs, neighbour_stretch=max(1.0, wanted / left))
@@ -649,11 +640,6 @@ def _left_waiting(chosen: Chosen) -> tuple[float | None, str]:
         busy = min(1.0, cores) / (1 - min(_MOST_WAITING, queued))
         found.append(max(0.0, waiting - busy) / rate_of(trial))
     return _mean(found), f"num_workers=0 ({', '.join(trial.id for trial in plain)})"
-
-
-def _first_reason(trials: Sequence[Trial], field: str) -> str:
-    reasons = (trial.unavailable.get(f"usage.{field}", "") for trial in trials)
-    return next(filter(None, reasons), "its trials do not record it")
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.findings.evidence import Costs, Script, View
+from dlprof.advise.findings.evidence import Costs, Evidence, Script
 from dlprof.model import relative_error
 from dlprof.records import Config, Estimate, Fix, LoaderCall, Trial, WatchedLoader
 from dlprof.stats import NEAR, believe, observe
@@ -74,17 +74,19 @@ class Gain:
         return max(0.0, 1 - 1 / self.value) if self.value > 0 else 0.0
 
 
-def gain_of(view: View, config: Config) -> Gain | None:
+def gain_of(view: Evidence, config: Config | None) -> Gain | None:
     """What another configuration would bring; ``None`` where nothing is known.
 
     In a script computing takes longer once more of the cores are busy; the interval keeps what
     would come of cores that don't slow each other down.
     """
+    if config is None:
+        return None
     tried = measured_gain(view, config)
     if tried is not None:
         return _as_printed(view, config, tried)
     gain = _as_printed(view, config, predicted_gain(view, config))
-    script, costs = view.evidence.script, view.costs
+    script, costs = view.script, view.costs
     if gain is None or script is None or costs is None or costs.period_s <= 0:
         return gain
     step_s = costs.step_s * (1.0 if script.step_cores is None else script.step_cores)
@@ -94,27 +96,27 @@ def gain_of(view: View, config: Config) -> Gain | None:
     return dataclasses.replace(gain, estimate=dataclasses.replace(slower, high=gain.estimate.high))
 
 
-def _as_printed(view: View, config: Config, gain: Gain | None) -> Gain | None:
+def _as_printed(view: Evidence, config: Config, gain: Gain | None) -> Gain | None:
     """A gain with the figure that all views of the run have for it."""
-    printed = None if view.evidence.gain is None else view.evidence.gain(config)
+    printed = None if view.gain is None else view.gain(config)
     if gain is None or printed is None or gain.value <= 0:
         return gain
     return dataclasses.replace(gain, estimate=printed)
 
 
-def measured_gain(view: View, config: Config) -> Gain | None:
+def measured_gain(view: Evidence, config: Config) -> Gain | None:
     """What it brought when it was tried, compared in interleaved blocks.
 
     One that failed brought nothing: its gain is 0.
     """
-    tried = tuple(t.id for t in view.evidence.trials("variant") if t.config == config)
-    plain = [t for t in view.evidence.plain("variant") if t.config == config]
-    present = view.evidence.plain("present")
+    tried = tuple(t.id for t in view.trials("variant") if t.config == config)
+    plain = [t for t in view.plain("variant") if t.config == config]
+    present = view.plain("present")
     if tried and not plain:
         return Gain(estimate=Estimate(value=0.0), source="measured", trials=tried)
     if not plain or not present:
         return None
-    seen = (observe(t, _rate(t)) for t in view.evidence.plain("present", "variant"))
+    seen = (observe(t, _rate(t)) for t in view.plain("present", "variant"))
     fit = believe([each for each in seen if each is not None])
     key, own = config.key, view.config.key
     if not {key, own} <= fit.log_rates.keys():
@@ -138,10 +140,9 @@ def _rate(trial: Trial) -> float:
 
 
 def predicted_gain(
-    view: View,
+    view: Evidence,
     config: Config | None = None,
     *,
-    costs: Costs | None = None,
     cores: float | None = None,
     now: float | None = None,
 ) -> Gain | None:
@@ -153,17 +154,16 @@ def predicted_gain(
     Args:
         view: The evidence.
         config: What is changed to; ``None`` for the present one.
-        costs: What batches cost then, which only the bounds know; ``None`` for what they cost now.
         cores: That there are then; ``None`` for those of now.
         now: Cores that were available; ``None`` for those that the trials show.
     """
-    config, now, predict = config or view.config, now or view.available, view.evidence.predict
+    config, now, predict = config or view.config, now or view.available, view.predict
     cores = cores or now
     after, before = None, None
-    if predict is not None and costs is None:
+    if predict is not None:
         after, before = predict(config, cores=cores), predict(view.config, cores=now)
     if predict is None or after is None or before is None or before.batches_per_s.value <= 0:
-        costs = costs or costs_for(view, config)
+        costs = costs_for(view, config)
         if costs is None or view.costs is None:
             return None
         return bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
@@ -177,7 +177,7 @@ def predicted_gain(
     return _gain("model", after.batches_per_s.value / before.batches_per_s.value, half)
 
 
-def costs_for(view: View, config: Config) -> Costs | None:
+def costs_for(view: Evidence, config: Config) -> Costs | None:
     """The costs of a configuration's batches; ``None`` where its kind was not seen.
 
     Without workers nothing is known of putting and receiving: that is what the calibration with
@@ -186,6 +186,14 @@ def costs_for(view: View, config: Config) -> Costs | None:
     if view.workers or not config.num_workers:
         return view.costs
     return view.costs_at(2) or view.costs_at(1)
+
+
+def gain_if(view: Evidence, costs: Costs) -> Gain | None:
+    """What it would bring if batches cost something else, which only the bounds know."""
+    if view.costs is None:
+        return None
+    config, cores = view.config, view.available
+    return bound(costs.rate(config, cores) / view.costs.rate(config, cores))
 
 
 def bound(ratio: float) -> Gain:
@@ -219,7 +227,7 @@ class Claim:
         title: The cause in a few words.
         explanation: How it slows this loader down, with figures.
         cost: Share of the run's time that the cause takes.
-        figures: Names of those that show it, as ``View.figures`` knows them.
+        figures: Names of those that show it, as ``Evidence.figures`` knows them.
         given: Figures that only the rule knows.
         fix: What to change, in a sentence; empty where nothing should be.
         code: What to paste.
@@ -240,7 +248,7 @@ class Claim:
     place: Place | None = None
 
 
-def fix_of(view: View, claim: Claim) -> Fix | None:
+def fix_of(view: Evidence, claim: Claim) -> Fix | None:
     """What to change: of settings, the arguments that differ from the present ones.
 
     Where the target can't be set so from outside, the fix says why and names no arguments.
@@ -248,7 +256,7 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
     now, config, code = view.config, claim.config, claim.code
     if config is None:
         return Fix(text=claim.fix, code=code) if claim.fix else None
-    reasons = view.evidence.why_fixed(config)
+    reasons = view.why_fixed(config)
     if reasons:
         text = f"{claim.fix} The target's code prevents it: {'; '.join(reasons)}."
         return Fix(text=text, code=code)
@@ -261,14 +269,14 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
     torch.set_num_threads({threads})
 
 loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
-    settings, call = _changes(now, config), view.evidence.target.call.checked()
+    settings, call = _changes(now, config), view.target.call.checked()
     other = call.written(settings) if settings and call != LoaderCall() else ""
     return Fix(text=text, dataloader_kwargs=settings, code=code, call=other)
 
 
-def _left_out(view: View, config: Config) -> str:
+def _left_out(view: Evidence, config: Config) -> str:
     """Which of the present arguments torch refuses without workers."""
-    now, own = view.config, view.evidence.target.own_config or view.config
+    now, own = view.config, view.target.own_config or view.config
     if config.num_workers or not now.num_workers:
         return ""
     present = {
@@ -280,7 +288,7 @@ def _left_out(view: View, config: Config) -> str:
     return f" Leave out {', '.join(names)}: torch refuses that without workers." if names else ""
 
 
-def best_of_measured(view: View, claim: Claim) -> Claim:
+def best_of_measured(view: Evidence, claim: Claim) -> Claim:
     """The claim, with fewer workers as its fix where these were measured to be as good as its own.
 
     It is the cheapest within 3% of the best, as everywhere.
@@ -288,7 +296,7 @@ def best_of_measured(view: View, claim: Claim) -> Claim:
     own, config = claim.gain, claim.config
     if own is None or config is None:
         return claim
-    tried = dict.fromkeys(trial.config for trial in view.evidence.plain("variant"))
+    tried = dict.fromkeys(trial.config for trial in view.plain("variant"))
     gains = {each: gain for each in tried if (gain := gain_of(view, each)) is not None}
     less = {
         each: gain
@@ -328,19 +336,16 @@ def fixed(now: Config, fix: Fix | None) -> Config | None:
     return dataclasses.replace(now, **chosen).canonical()
 
 
-def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate | None:
+def script_gain(view: Evidence, config: Config, *, loop: bool = False) -> Estimate | None:
     """Time of the whole script now over that with another configuration.
 
-    Args:
-        view: The evidence.
-        config: The other configuration.
-        loop: Whether only epochs over the loader count, the starts of their workers among them.
+    With ``loop`` only epochs over the loader count, the starts of their workers among them.
 
     Returns:
         ``None`` where no script was watched, or where the change can't be computed: the step
         competes with the workers for cores, or waits don't add up.
     """
-    script, now = view.evidence.script, view.config
+    script, now = view.script, view.config
     if script is None or not script.adds_up or competes(view, config):
         return None
     factors: tuple[float | None, ...] = (None, None, None)
@@ -351,7 +356,7 @@ def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate |
         gain = gain_of(view, config)
         if gain is None or gain.value <= 0:
             return None
-        low, high = gain.estimate.low or gain.value, gain.estimate.high or gain.value
+        low, high = gain.estimate.ends
         factors = (gain.value, max(1e-3, low), high)
     startings = (1.0, at.START_FACTOR, 1 / at.START_FACTOR)
     now_s = script.loop_s if loop else script.wall_s
@@ -363,9 +368,9 @@ def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate |
     return Estimate(value=value, low=min(low, value / widened), high=max(high, value * widened))
 
 
-def competes(view: View, config: Config) -> bool:
+def competes(view: Evidence, config: Config) -> bool:
     """Whether a script's step computes in several threads, and workers would take their cores."""
-    script, costs = view.evidence.script, view.costs
+    script, costs = view.script, view.costs
     if script is None or not config.num_workers or costs is None:
         return False
     threads = script.step_threads
@@ -378,25 +383,21 @@ def competes(view: View, config: Config) -> bool:
     return config.num_workers != view.workers and after - now > at.CROWDS_STEP * view.cores
 
 
-def crowds(view: View) -> bool:
+def crowds(view: Evidence) -> bool:
     """Whether a script's step computes on more than half of the cores, or nobody knows."""
-    script = view.evidence.script
+    script = view.script
     if script is None:
         return False
     return script.step_cores is None or script.step_cores > max(view.cores / 2, 1) * 1.05
 
 
 def _loop_after_s(
-    view: View, script: Script, config: Config, factor: float | None, starting: float
+    view: Evidence, script: Script, config: Config, factor: float | None, starting: float
 ) -> float:
     """Seconds of all epochs over the loader with another configuration.
 
-    Args:
-        view: The evidence.
-        script: What was seen.
-        config: The other configuration.
-        factor: Rate of its loop over that of the present one; ``None`` for the same loop.
-        starting: What its workers' starts take over what is expected of them.
+    Its rate is ``factor`` of the present one's, ``None`` for the same loop, and starts of workers
+    take ``starting`` times what is expected.
     """
     loader, begun_s = script.loader, starts_s(view, script, config, starting)
     epochs = max(1, loader.epochs)
@@ -407,15 +408,8 @@ def _loop_after_s(
     return script.loop_s - max(0.0, seen_s) + begun_s
 
 
-def starts_s(view: View, script: Script, config: Config, starting: float = 1.0) -> float:
-    """Seconds of all starts and restarts of a configuration's workers.
-
-    Args:
-        view: The evidence.
-        script: What was seen.
-        config: Whose workers.
-        starting: What a start takes over what is expected of it.
-    """
+def starts_s(view: Evidence, script: Script, config: Config, starting: float = 1.0) -> float:
+    """Seconds of all starts and restarts of a configuration's workers."""
     loader, start_s = script.loader, _start_s(view, script, config)
     epochs = max(1, loader.epochs)
     starts = max(1, loader.made) if config.persistent_workers else epochs
@@ -427,11 +421,11 @@ def starts_s(view: View, script: Script, config: Config, starting: float = 1.0) 
     return starts * starting * start_s + max(0, epochs - starts) * restart_s
 
 
-def _first_s(view: View) -> float:
+def _first_s(view: Evidence) -> float:
     return view.costs.making.wall_s if view.costs else 0.0
 
 
-def _start_s(view: View, script: Script, config: Config) -> float:
+def _start_s(view: Evidence, script: Script, config: Config) -> float:
     """Seconds to start so many workers, which share the cores with others, each as much as they.
 
     That others kept the cores busy leaves a process that starts its fair share of them.
@@ -440,12 +434,12 @@ def _start_s(view: View, script: Script, config: Config) -> float:
     if not workers:
         return 0.0
     each_s = at.STARTS_CPU_S.get(method, at.STARTS_CPU_S["spawn"])
-    at_once = min(workers, at.STARTING.get(method, at.MOST_STARTING))
+    at_once = min(workers, 2 if method == "fork" else 4)  # one after the other, a fork is short
     share = at_once / max(view.cores, at_once + min(view.others, view.cores))
     return workers * each_s / (share * view.cores)
 
 
-def _epoch_s(view: View, loader: WatchedLoader, config: Config, factor: float) -> float:
+def _epoch_s(view: Evidence, loader: WatchedLoader, config: Config, factor: float) -> float:
     """Seconds of an epoch, workers' start left out."""
     batches = max(1.0, loader.batches / max(1, loader.epochs))
     step_s = loader.step.mean_s if loader.step else 0.0

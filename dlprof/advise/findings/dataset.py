@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.findings import loader
-from dlprof.advise.findings.claims import Claim, Gain, Place, bound, gain_of
-from dlprof.advise.findings.evidence import View
+from dlprof.advise.findings.claims import Claim, Place, bound, gain_of
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.thresholds import PAYS
 from dlprof.model import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
@@ -39,15 +39,15 @@ def __getitem__(self, index):
     ..."""
 
 
-def heavy(view: View) -> Claim | None:
+def heavy(view: Evidence) -> Claim | None:
     """Pickling or copying the dataset costs time to first batch or memory."""
-    weight, workers = view.evidence.weight, view.workers
+    weight, workers = view.weight, view.workers
     first = None if weight is None else weight.heaviest
     if weight is None or first is None or not workers:
         return None
     sent_s, method = _sent_s(weight) * workers, _method(view)
     copied, now = workers * weight.object_bytes, method != "fork"
-    room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
+    room = view.machine.memory_available_bytes or view.machine.memory_bytes
     # Or where workers come to copy a twentieth of the available memory.
     fills = room is not None and copied >= 0.05 * room
     if sent_s < (_SENT_S if now else _SENT_LATER_S) and not (fills and not now):
@@ -77,14 +77,13 @@ def heavy(view: View) -> Claim | None:
                 for each in weight.starts
             },
         },
-        _fix(first),
-        code=_code(first),
-        gain=_gain(share) if share else None,
+        *_remedy(first),
+        gain=bound(1 / max(0.02, 1 - share)) if share else None,
         place=Place.FAULT if leads else Place.BEHIND,
     )
 
 
-def starting(view: View) -> Claim | None:
+def starting(view: Evidence) -> Claim | None:
     """Starting workers costs more than it saves, behind the dataset where that is why."""
     claim = loader.startup(view)
     if claim is not None and leads_start(view):
@@ -92,9 +91,9 @@ def starting(view: View) -> Claim | None:
     return claim
 
 
-def leads_start(view: View) -> bool:
+def leads_start(view: Evidence) -> bool:
     """Whether sending the dataset is most of what starting the workers takes, and that leads."""
-    weight = view.evidence.weight
+    weight = view.weight
     if weight is None or _method(view) == "fork" or not loader.starting_leads(view):
         return False
     sent_s = _sent_s(weight) * view.workers
@@ -102,9 +101,9 @@ def leads_start(view: View) -> bool:
     return sent_s >= max(_SENT_S, 0.4 * loader.turn(view)[0])
 
 
-def first_batches(view: View) -> Mapping[str, Mapping[str, float]]:
+def first_batches(view: Evidence) -> Mapping[str, Mapping[str, float]]:
     """Predicted seconds to the first batch, by start method and ``num_workers``."""
-    weight = view.evidence.weight
+    weight = view.weight
     starts = () if weight is None else weight.starts
     counts = sorted({1, 2, 4, 8, 16, 32, 64, view.workers} - {0})
     return {
@@ -113,9 +112,9 @@ def first_batches(view: View) -> Mapping[str, Mapping[str, float]]:
     }
 
 
-def _method(view: View) -> str:
+def _method(view: Evidence) -> str:
     """What workers start by."""
-    own, weight = view.evidence.target.own_config, view.evidence.weight
+    own, weight = view.target.own_config, view.weight
     kept = own.start_method if own is not None else None
     return view.config.start_method or kept or (weight and weight.start_method) or "fork"
 
@@ -124,19 +123,15 @@ def _sent_s(weight: DatasetWeight) -> float:
     return weight.pickle_s + weight.unpickle_s
 
 
-def _share(view: View) -> float:
+def _share(view: Evidence) -> float:
     """Share of the time that sending the dataset takes."""
-    weight, (turn_s, share) = view.evidence.weight, loader.turn(view)
+    weight, (turn_s, share) = view.weight, loader.turn(view)
     if weight is None or turn_s <= 0:
         return 0.0
     return share * min(1.0, _sent_s(weight) * view.workers / turn_s)
 
 
-def _gain(share: float) -> Gain:
-    return bound(1 / max(0.02, 1 - share))
-
-
-def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:
+def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:
     about = {"exact": "", "sampled": "about ", "at_least": "at least "}
     of_first = f"{first.name} ({first.type}) is {about[first.how]}"
     size = first.pickled_bytes or first.object_bytes
@@ -165,24 +160,20 @@ def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: fl
     return text
 
 
-def _fix(first: AttributeWeight) -> str:
+def _remedy(first: AttributeWeight) -> tuple[str, str]:
+    """What to do about the heaviest attribute, and what to paste."""
     if _is_slow(first):
-        return f"Make {first.name} in the worker, at its first sample, instead of sending it."
+        text = f"Make {first.name} in the worker, at its first sample, instead of sending it."
+        return text, _IN_WORKER
     if first.type.startswith(_ARRAYS):
         return (
             f"Keep {first.name} in a file that workers map (np.load with mmap_mode), or in a torch "
             "tensor, whose memory is shared instead of sent."
-        )
+        ), _MAPPED
     return (
         f"Keep {first.name} in torch tensors or numpy arrays instead of Python objects: tensors "
         "are shared with workers, not sent, and no reference counts are in them."
-    )
-
-
-def _code(first: AttributeWeight) -> str:
-    if _is_slow(first):
-        return _IN_WORKER
-    return _MAPPED if first.type.startswith(_ARRAYS) else _TENSORS
+    ), _TENSORS
 
 
 def _is_slow(first: AttributeWeight) -> bool:
@@ -202,13 +193,13 @@ info = torch.utils.data.get_worker_info()
 shards = self.shards if info is None else self.shards[info.id :: info.num_workers]"""
 
 
-def unfed(view: View) -> Claim | None:
+def unfed(view: Evidence) -> Claim | None:
     """Some workers of an iterable dataset get no data, or almost none."""
     starved, workers = starved_workers(view), view.workers
     if not starved:
         return None
     fed = workers - len(starved)
-    shards = None if view.evidence.weight is None else view.evidence.weight.shards
+    shards = None if view.weight is None else view.weight.shards
     few = shards is not None and shards < workers
     fewer = view.having(num_workers=fed)
     # What all workers would bring over those that are fed.
@@ -218,8 +209,8 @@ def unfed(view: View) -> Claim | None:
         whole = bound(view.costs.rate(view.config, view.available) / now)
     gain = gain_of(view, fewer)
     pays = whole is not None and whole.value >= PAYS
-    count = 0 if view.explained is None else view.explained.batches
-    none = all(_made(view, each) == 0 for each in starved)
+    made, count = _made(view), 0 if view.explained is None else view.explained.batches
+    none = not any(made[each] for each in starved)
     why = "the dataset splits its data so that they get none"
     if few:
         why = f"the dataset has {counted(shards or 0, 'shard')} for {workers} workers"
@@ -237,7 +228,7 @@ def unfed(view: View) -> Claim | None:
         {
             "fed_workers": fed,
             "starved_workers": list(starved),
-            "batches_by_worker": [_made(view, each) for each in range(workers)],
+            "batches_by_worker": made,
             "shards": shards,
             "more_shards_gain": None if whole is None else whole.value,
         },
@@ -248,12 +239,12 @@ def unfed(view: View) -> Claim | None:
     )
 
 
-def starved_workers(view: View) -> tuple[int, ...]:
+def starved_workers(view: Evidence) -> tuple[int, ...]:
     """Workers that made no batch, or almost none, while each other one made several."""
     explained = view.explained
-    if explained is None or view.evidence.target.kind != "iterable" or view.workers < 2:
+    if explained is None or view.target.kind != "iterable" or view.workers < 2:
         return ()
-    made = [_made(view, each) for each in range(view.workers)]
+    made = _made(view)
     # In order, workers are asked in turns: one that gives little has ended. Out of order, it may
     # be slow.
     most = max(made)
@@ -266,9 +257,11 @@ def starved_workers(view: View) -> tuple[int, ...]:
     return starved if clear else ()
 
 
-def _made(view: View, worker: int) -> int:
+def _made(view: Evidence) -> list[int]:
+    """Batches that each worker made."""
     workers = () if view.explained is None else view.explained.workers
-    return next((each.batches for each in workers if each.worker == worker), 0)
+    made = {each.worker: each.batches for each in reversed(workers)}
+    return [made.get(worker, 0) for worker in range(view.workers)]
 
 
 def _named(workers: Sequence[int]) -> str:
@@ -280,7 +273,7 @@ def _named(workers: Sequence[int]) -> str:
     return f"Workers {', '.join(names[:-1])} and {names[-1]}"
 
 
-def _split(view: View, shards: int | None) -> str:
-    if view.evidence.target.dataset.startswith("datasets."):
+def _split(view: Evidence, shards: int | None) -> str:
+    if view.target.dataset.startswith("datasets."):
         return _HUGGING_FACE.format(shards=view.workers)
     return _STRIDED if shards is None or shards >= view.workers else ""

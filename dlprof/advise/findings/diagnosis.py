@@ -18,7 +18,7 @@ from dlprof.advise.findings.claims import (
     script_gain,
     starts_s,
 )
-from dlprof.advise.findings.evidence import Evidence, View
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import MORE_PAY
 from dlprof.advise.thresholds import AS_GOOD, OTHERS, PAYS
 from dlprof.advise.wording import as_fast, between, severity_of
@@ -52,8 +52,8 @@ class Cause:
 
     code: FindingCode
     place: Place
-    rule: Callable[[View], Claim | None]
-    remedy: Callable[[View], Config | None] | None = None
+    rule: Callable[[Evidence], Claim | None]
+    remedy: Callable[[Evidence], Config | None] | None = None
 
 
 TABLE: tuple[Cause, ...] = (
@@ -95,7 +95,7 @@ _BESIDE_STEP: frozenset[FindingCode] = frozenset(
 copies or workers that make the step itself longer."""
 
 
-def rows(view: View) -> Iterator[Cause]:
+def rows(view: Evidence) -> Iterator[Cause]:
     """The causes that come into question."""
     fed = view.limit == "consumer"
     for row in TABLE:
@@ -103,14 +103,14 @@ def rows(view: View) -> Iterator[Cause]:
             yield row
 
 
-def remedies(view: View) -> list[Config]:
+def remedies(view: Evidence) -> list[Config]:
     """Configurations worth a trial that the target can have, the gravest cause first, each once."""
     asked = (None if row.remedy is None else row.remedy(view) for row in rows(view))
     return [
         config
         for config in dict.fromkeys(each for each in asked if each is not None)
-        if config != view.config and not view.evidence.why_fixed(config)
-        if view.evidence.integrity.fault(config) is None
+        if config != view.config and not view.why_fixed(config)
+        if view.integrity.fault(config) is None
     ]
 
 
@@ -131,12 +131,7 @@ _IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.lin
 
 
 def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
-    """What the evidence says of one configuration.
-
-    Args:
-        evidence: Everything that was measured.
-        notes: What people should know of the way it was measured.
-    """
+    """What the evidence says of one configuration."""
     return Diagnosis(
         config=evidence.config,
         findings=find(evidence),
@@ -153,7 +148,7 @@ def _stalls(evidence: Evidence) -> Stalls | None:
     Returns:
         ``None`` without a step: a consumer that takes no time only waits.
     """
-    explained = evidence.explained(evidence.config)
+    explained = evidence.explained
     step = None if explained is None else explained.stage("step")
     resident_s = step.mean_s if step is not None else evidence.step_s or None
     warm_s, cold_s = (
@@ -172,25 +167,21 @@ def _stalls(evidence: Evidence) -> Stalls | None:
     )
 
 
-def find(evidence: Evidence) -> tuple[Finding, ...]:
+def find(view: Evidence) -> tuple[Finding, ...]:
     """All causes that the evidence shows, the one to bet on first.
 
     Where the consumer is the limit, only what ends the run or is wasted is listed as well; or, in
     its place, that its batches come to the device too slowly. Each next finding can't cost more
     than the one before it leaves, so that ``cost`` falls.
-
-    Args:
-        evidence: Of one configuration.
     """
-    view, integrity = View.of(evidence), evidence.integrity
     claims = ((row, row.rule(view)) for row in rows(view))
     stated = (
         _stated(view, row, best_of_measured(view, claim))
         for row, claim in claims
         if claim is not None
     )
-    found = [each for each in stated if integrity.allows(each[1], view.config)]
-    for each in found_in(evidence.trials(), integrity, view.workers):
+    found = [each for each in stated if view.integrity.allows(each[1], view.config)]
+    for each in found_in(view.trials(), view.integrity, view.workers):
         if each.code != "workers.unfed":  # a rule of its own knows which
             place = Place.BROKEN if each.code in WRONG_DATA else Place.FAULT
             found.append((place, each))
@@ -212,15 +203,15 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     return tuple(listed)
 
 
-def _stated(view: View, row: Cause, claim: Claim) -> Placed:
+def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
     """The finding that a claim is, its trials among its evidence, and its place."""
-    seen, gain = view.evidence, claim.gain
+    gain = claim.gain
     evidence = view.figures(claim.figures, claim.given) | {"trials": [*view.trial_ids]}
     if gain is not None:
-        step = format_duration(seen.step_s)
-        where = f"at a step of {step}" if seen.step_s > 0 else "with this step"
-        where = where if seen.has_step else "without a step"
-        where = where if seen.script is None else "in this loop"
+        step = format_duration(view.step_s)
+        where = f"at a step of {step}" if view.step_s > 0 else "with this step"
+        where = where if view.has_step else "without a step"
+        where = where if view.script is None else "in this loop"
         where += " on cores that nobody else uses" if gain.is_alone else ""
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
     cost = min(1.0, max(0.0, claim.cost))
@@ -273,14 +264,14 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
     return list(kept.values())
 
 
-def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
+def _graded(finding: Finding, view: Evidence, place: Place) -> Finding | None:
     """The finding with what it brings to the whole script, and as grave as its gain is sure.
 
     A change by which the script loses time is not advised; fewer workers are no cause then.
     """
     config = fixed(view.config, finding.fix)
     gain, script, doubt, fix = finding.predicted_gain, None, "", finding.fix
-    watched = view.evidence.script is not None
+    watched = view.script is not None
     if watched and config is not None:
         script = script_gain(view, config)
         if script is None:
@@ -301,7 +292,7 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
     unseen = "" if config is None else _sharing_unseen(view, config)
     if unseen and fix is not None and fix.dataloader_kwargs:
         fix = dataclasses.replace(fix, text=f"{fix.text} {REPEATED.format(unseen)}")
-    lows = [each.value if each.low is None else each.low for each in (gain, script) if each]
+    lows = [each.ends[0] for each in (gain, script) if each]
     sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowds(view))
     if finding.severity == "high" and place is not Place.BROKEN and not sure:
         finding = dataclasses.replace(finding, severity="medium")
@@ -310,9 +301,9 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
     )
 
 
-def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
+def _not_paying(view: Evidence, config: Config, gain: Estimate) -> Fix:
     """Instead of a change by which time is lost: that it doesn't pay, why, and what would."""
-    script = view.evidence.script
+    script = view.script
     if script is None:
         shown = f"{gain.value:.2f}x{between(gain)}"
         return Fix(text=f"{changed(view.config, config)} shows no gain: {shown}.")
@@ -330,7 +321,7 @@ def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
     )
 
 
-def _unknown(view: View, config: Config) -> str:
+def _unknown(view: Evidence, config: Config) -> str:
     """Why nobody can compute what a change brings to a script, and how to find out."""
     why = (
         "Waits for this loader overlap with other work of the script: this gain is that of its own "
@@ -347,13 +338,13 @@ def _unknown(view: View, config: Config) -> str:
     return f"{why}. Run the script with {settings}{also}, and compare how long it takes."
 
 
-def _sharing_unseen(view: View, config: Config) -> str:
+def _sharing_unseen(view: Evidence, config: Config) -> str:
     """Why it isn't known whether more workers share samples out; empty where it may be."""
-    seen, script = view.evidence, view.evidence.script
-    if seen.target.kind != "iterable" or config.num_workers <= max(1, view.workers):
+    script = view.script
+    if view.target.kind != "iterable" or config.num_workers <= max(1, view.workers):
         return ""
-    unshared = seen.integrity.unshared
-    right = (each for each in seen.trials() if each.failure is None and each.id not in unshared)
+    unshared = view.integrity.unshared
+    right = (each for each in view.trials() if each.failure is None and each.id not in unshared)
     asks = None if script is None else script.loader.asks_worker
     if asks or any(trial.config.num_workers > 1 for trial in right):
         return ""
@@ -366,7 +357,7 @@ def _sharing_unseen(view: View, config: Config) -> str:
     return "never asks get_worker_info()" if never else "wasn't seen with several workers"
 
 
-def _doubted(finding: Finding, view: View) -> Finding:
+def _doubted(finding: Finding, view: Evidence) -> Finding:
     """The finding with what speaks against it."""
     if finding.code in _CERTAIN:
         return finding

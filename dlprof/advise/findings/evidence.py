@@ -1,12 +1,13 @@
 """What findings are drawn from: the trials of one configuration, worked out.
 
-``Evidence`` holds a profile's trials, each with its part, and the model; ``Costs`` says where the
-time of a batch goes; ``View`` has the figures that rules ask for, each worked out once.
+``Evidence`` holds a profile's trials, each with its part, and the model, and has the figures that
+rules ask for, each worked out once; ``Costs`` says where the time of a batch goes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 import statistics
@@ -32,6 +33,7 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
 )
+from dlprof.stats import typical
 from dlprof.units import spread_of
 
 Role = Literal["present", "calibration", "cold", "variant"]
@@ -171,125 +173,6 @@ class Script:
         return max(1.0, self.loader.epochs / max(1, self.loader.made))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Everything that is known of one configuration of one target.
-
-    Attributes:
-        machine: Where it was measured.
-        target: What was loaded.
-        config: The configuration that is explained, canonical.
-        accelerator: torch's name of it; ``None`` without one.
-        observations: In the order of measuring.
-        predict: The model; ``None`` where there is none.
-        step_s: Length of the consumer's step; 0 for none.
-        has_step: Whether the consumer does anything (a step that is a function has no stated
-            length); without, it only waits, and its share of waiting says nothing.
-        reads_files: Whether the dataset reads files; ``None`` where that isn't known.
-        script: Where it was watched; ``None`` for a loader that was measured by itself.
-        weight: What the dataset weighs; ``None`` where it was not weighed.
-        gain: The rate of a configuration over that of this one, as all views of the run print it;
-            ``None`` where trials are compared by themselves, as while it is measured.
-    """
-
-    machine: Machine
-    target: Target
-    config: Config
-    accelerator: str | None = None
-    observations: tuple[Observation, ...] = ()
-    predict: ModelAtStep | None = None
-    step_s: float = 0.0
-    has_step: bool = False
-    reads_files: bool | None = None
-    script: Script | None = None
-    weight: DatasetWeight | None = None
-    gain: Callable[[Config], Estimate | None] | None = None
-
-    @classmethod
-    def of_trial(cls, machine: Machine, target: Target, trial: Trial, name: str) -> Evidence:
-        """Of a single trial: what it shows of memory and data."""
-        experiment = Experiment(name=name, role="present", config=trial.config)
-        observations = (Observation(experiment=experiment, trial=trial),)
-        return cls(machine=machine, target=target, config=trial.config, observations=observations)
-
-    @classmethod
-    def of_training(
-        cls,
-        machine: Machine,
-        target: Target,
-        explanation: Explanation,
-        *,
-        plain: Trial,
-        traced: Trial,
-        name: str,
-        whole_cpu_s: float | None = None,
-    ) -> Evidence:
-        """Of a training that was watched, with the model fitted to what its batches cost.
-
-        Args:
-            machine: Where it ran.
-            target: What it loaded.
-            explanation: What its batches cost.
-            plain: The training as a trial that was not touched.
-            traced: The same as the one that the explanation is of.
-            name: What it is called.
-            whole_cpu_s: CPU seconds of a step in all threads; ``None`` for those of its own.
-        """
-        one = cls.of_trial(machine, target, plain, name)
-        followed = dataclasses.replace(one.observations[0].experiment, explain=True)
-        seen = Observation(experiment=followed, trial=traced, explanation=explanation)
-        calibration, step = fit([explanation], [plain, traced]), explanation.stage("step")
-        known = calibration.in_main is not None or calibration.in_workers is not None
-        predict = None
-        if step is not None and known:
-            predict = ModelAtStep.at_step(calibration, step, whole_cpu_s=whole_cpu_s)
-        both = (*one.observations, seen)
-        return dataclasses.replace(one, observations=both, predict=predict, has_step=True)
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """What the model was fitted to; ``None`` without one."""
-        return None if self.predict is None else self.predict.calibration
-
-    def why_fixed(self, config: Config) -> tuple[str, ...]:
-        """Why the target can't be set to a configuration, a reason each; empty where it can."""
-        own = self.target.attainable(config, has_accelerator=self.accelerator is not None)
-        wrong = (name for name in self.target.fixed if getattr(own, name) != getattr(config, name))
-        return tuple(dict.fromkeys(self.target.fixed[name] for name in wrong))
-
-    def trials(self, *roles: Role) -> tuple[Trial, ...]:
-        """All trials of some roles, failed and instrumented ones too; of none, all."""
-        return tuple(o.trial for o in self.observations if not roles or o.experiment.role in roles)
-
-    @property
-    def integrity(self) -> Integrity:
-        """What its trials say of the data of any configuration."""
-        return Integrity.of_trials(self.trials(), self.explanations(), self.target)
-
-    def plain(self, *roles: Role) -> tuple[Trial, ...]:
-        """Uninstrumented trials with a rate."""
-        return tuple(
-            o.trial
-            for o in self.observations
-            if o.experiment.role in roles and not o.experiment.explain
-            if o.trial.outcome == "completed" and o.trial.batches_per_s is not None
-            if o.trial.batches_per_s.value > 0
-        )
-
-    def explanations(self) -> tuple[Explanation, ...]:
-        """Those of the instrumented trials whose hooks could be put in, the page cache as it is."""
-        return tuple(
-            o.explanation
-            for o in self.observations
-            if o.explanation is not None and not o.experiment.cold_cache
-        )
-
-    def explained(self, config: Config) -> Explanation | None:
-        """The last explanation of a configuration."""
-        found = [each for each in self.explanations() if each.config == config]
-        return found[-1] if found else None
-
-
 _LEAST_CORES = 0.05
 
 
@@ -357,6 +240,10 @@ class Costs:
     step_s: float
     period_s: float
     usual_io_s: float
+
+    def without(self, blocked_s: float) -> Costs:
+        """The same where fetching is blocked for so much less."""
+        return dataclasses.replace(self, fetch=self.fetch.plus(StageTime(0.0, -blocked_s)))
 
     @property
     def making(self) -> StageTime:
@@ -470,10 +357,10 @@ _FIGURES: Final = {
     "wanted_cores": "demand",
     "idle_workers": "idle_workers",
     "batch_bytes": "batch_bytes",
-    "batch_tensors": "evidence.target.batch_tensors",
-    "quota_cores": "evidence.machine.quota_cores",
-    "affinity_cpus": "evidence.machine.affinity_cpus",
-    "shm_available_bytes": "evidence.machine.shm_available_bytes",
+    "batch_tensors": "target.batch_tensors",
+    "quota_cores": "machine.quota_cores",
+    "affinity_cpus": "machine.affinity_cpus",
+    "shm_available_bytes": "machine.shm_available_bytes",
     "making_s": "costs.making.wall_s",
     "waiting_s": "costs.making.io_s",
     "fetch_s": "costs.fetch.own_s",
@@ -493,79 +380,200 @@ Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
 that they wait for each other."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """One configuration's evidence, worked out.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything that is known of one configuration of one target, and what follows from it.
 
     Attributes:
-        evidence: All of it.
-        explained: The explanation of the configuration itself.
-        costs: From that; ``None`` without it.
-        usage: Medians over the configuration's own trials.
-        rate: Batches per second, uninstrumented where that was measured.
-        wait: Share of time that the consumer waits: 1 for one that does nothing else.
-        trial_ids: Of the trials that the figures come from.
-        copies: Copying to the device, in the trial where it held the step up as long as it mostly
-            does; ``None`` where nothing was copied.
+        machine: Where it was measured.
+        target: What was loaded.
+        config: The configuration that is explained, canonical.
+        accelerator: torch's name of it; ``None`` without one.
+        observations: In the order of measuring.
+        predict: The model; ``None`` where there is none.
+        step_s: Length of the consumer's step; 0 for none.
+        has_step: Whether the consumer does anything (a step that is a function has no stated
+            length); without, it only waits, and its share of waiting says nothing.
+        reads_files: Whether the dataset reads files; ``None`` where that isn't known.
+        script: Where it was watched; ``None`` for a loader that was measured by itself.
+        weight: What the dataset weighs; ``None`` where it was not weighed.
+        gain: The rate of a configuration over that of this one, as all views of the run print it;
+            ``None`` where trials are compared by themselves, as while it is measured.
     """
 
-    evidence: Evidence
-    explained: Explanation | None
-    costs: Costs | None
-    usage: Usage
-    rate: float | None
-    wait: float | None
-    trial_ids: tuple[str, ...]
-    copies: Copies | None = None
+    machine: Machine
+    target: Target
+    config: Config
+    accelerator: str | None = None
+    observations: tuple[Observation, ...] = ()
+    predict: ModelAtStep | None = None
+    step_s: float = 0.0
+    has_step: bool = False
+    reads_files: bool | None = None
+    script: Script | None = None
+    weight: DatasetWeight | None = None
+    gain: Callable[[Config], Estimate | None] | None = None
 
     @classmethod
-    def of(cls, evidence: Evidence) -> View:
-        """Work the figures out."""
-        plain, own = evidence.plain("present"), evidence.trials("present")
-        explained = evidence.explained(evidence.config)
-        rates = [trial.batches_per_s.value for trial in plain if trial.batches_per_s]
-        rate = statistics.median(rates) if rates else None
-        if rate is None and explained is not None and explained.window_s > 0:
-            rate = explained.batches / explained.window_s or None
-        waits = [trial.wait_fraction for trial in plain if trial.wait_fraction is not None]
-        wait = None if explained is None else explained.wait_fraction
-        if not evidence.has_step:
-            wait = 1.0
-        elif waits:
-            wait = statistics.median_low(waits)  # of two that disagree, the one less disturbed
-        followed = () if explained is None else (explained.trial_id,)
-        shown = plain or tuple(trial for trial in own if trial.outcome == "completed")
-        copied = [trial.copies for trial in shown if trial.copies is not None]
-        timed = sorted(
-            (each for each in copied if each.exposed_s is not None),
-            key=lambda each: each.exposed_s or 0.0,
-        )
-        copies = timed[(len(timed) - 1) // 2] if timed else copied[-1] if copied else None
-        return cls(
-            evidence=evidence,
-            explained=explained,
-            costs=None if explained is None else costs_of(explained),
-            usage=_usage(shown),
-            rate=rate,
-            wait=wait,
-            trial_ids=tuple(dict.fromkeys([*(trial.id for trial in plain or own), *followed])),
-            copies=copies,
-        )
+    def of_trial(cls, machine: Machine, target: Target, trial: Trial, name: str) -> Evidence:
+        """Of a single trial: what it shows of memory and data."""
+        experiment = Experiment(name=name, role="present", config=trial.config)
+        observations = (Observation(experiment=experiment, trial=trial),)
+        return cls(machine=machine, target=target, config=trial.config, observations=observations)
+
+    @classmethod
+    def of_training(
+        cls,
+        machine: Machine,
+        target: Target,
+        explanation: Explanation,
+        *,
+        plain: Trial,
+        traced: Trial,
+        name: str,
+        whole_cpu_s: float | None = None,
+    ) -> Evidence:
+        """Of a training that was watched, with the model fitted to what its batches cost.
+
+        Args:
+            machine: Where it ran.
+            target: What it loaded.
+            explanation: What its batches cost.
+            plain: The training as a trial that was not touched.
+            traced: The same as the one that the explanation is of.
+            name: What it is called.
+            whole_cpu_s: CPU seconds of a step in all threads; ``None`` for those of its own.
+        """
+        one = cls.of_trial(machine, target, plain, name)
+        followed = dataclasses.replace(one.observations[0].experiment, explain=True)
+        seen = Observation(experiment=followed, trial=traced, explanation=explanation)
+        calibration, step = fit([explanation], [plain, traced]), explanation.stage("step")
+        known = calibration.in_main is not None or calibration.in_workers is not None
+        predict = None
+        if step is not None and known:
+            predict = ModelAtStep.at_step(calibration, step, whole_cpu_s=whole_cpu_s)
+        both = (*one.observations, seen)
+        return dataclasses.replace(one, observations=both, predict=predict, has_step=True)
 
     @property
-    def config(self) -> Config:
-        """The configuration that is explained."""
-        return self.evidence.config
+    def calibration(self) -> Calibration | None:
+        """What the model was fitted to; ``None`` without one."""
+        return None if self.predict is None else self.predict.calibration
+
+    def why_fixed(self, config: Config) -> tuple[str, ...]:
+        """Why the target can't be set to a configuration, a reason each; empty where it can."""
+        own = self.target.attainable(config, has_accelerator=self.accelerator is not None)
+        wrong = (name for name in self.target.fixed if getattr(own, name) != getattr(config, name))
+        return tuple(dict.fromkeys(self.target.fixed[name] for name in wrong))
+
+    def trials(self, *roles: Role) -> tuple[Trial, ...]:
+        """All trials of some roles, failed and instrumented ones too; of none, all."""
+        return tuple(o.trial for o in self.observations if not roles or o.experiment.role in roles)
+
+    @functools.cached_property
+    def integrity(self) -> Integrity:
+        """What its trials say of the data of any configuration."""
+        return Integrity.of_trials(self.trials(), self.explanations(), self.target)
+
+    def plain(self, *roles: Role) -> tuple[Trial, ...]:
+        """Uninstrumented trials with a rate."""
+        return tuple(
+            o.trial
+            for o in self.observations
+            if o.experiment.role in roles and not o.experiment.explain
+            if o.trial.outcome == "completed" and o.trial.batches_per_s is not None
+            if o.trial.batches_per_s.value > 0
+        )
+
+    def explanations(self) -> tuple[Explanation, ...]:
+        """Those of the instrumented trials whose hooks could be put in, the page cache as it is."""
+        return tuple(
+            o.explanation
+            for o in self.observations
+            if o.explanation is not None and not o.experiment.cold_cache
+        )
+
+    def explanation_of(self, config: Config) -> Explanation | None:
+        """The last explanation of a configuration."""
+        found = [each for each in self.explanations() if each.config == config]
+        return found[-1] if found else None
+
+    @functools.cached_property
+    def explained(self) -> Explanation | None:
+        """The explanation of the configuration itself."""
+        return self.explanation_of(self.config)
+
+    @functools.cached_property
+    def costs(self) -> Costs | None:
+        """From that; ``None`` without it."""
+        return None if self.explained is None else costs_of(self.explained)
+
+    @functools.cached_property
+    def _shown(self) -> tuple[Trial, ...]:
+        """Its own trials that show what it uses."""
+        own = (each for each in self.trials("present") if each.outcome == "completed")
+        return self.plain("present") or tuple(own)
+
+    @functools.cached_property
+    def usage(self) -> Usage:
+        """Medians over its own trials; of memory, the peak."""
+        usages, figures = [trial.usage for trial in self._shown], dict[str, Any]()
+        for name in _USAGE:
+            known = [each for usage in usages if (each := getattr(usage, name)) is not None]
+            if known:
+                figures[name] = max(known) if "peak" in name else statistics.median(known)
+        return Usage(**figures, gpu=usages[-1].gpu if usages else ())
+
+    @functools.cached_property
+    def rate(self) -> float | None:
+        """Batches per second, uninstrumented where that was measured."""
+        rates = (trial.batches_per_s for trial in self.plain("present"))
+        rate = typical(each.value for each in rates if each is not None)
+        if rate is None and self.explained is not None and self.explained.window_s > 0:
+            return self.explained.batches / self.explained.window_s or None
+        return rate
+
+    @functools.cached_property
+    def wait(self) -> float | None:
+        """Share of time that the consumer waits: 1 for one that does nothing else."""
+        if not self.has_step:
+            return 1.0
+        plain = self.plain("present")
+        waits = [trial.wait_fraction for trial in plain if trial.wait_fraction is not None]
+        if waits:
+            return statistics.median_low(waits)  # of two that disagree, the one less disturbed
+        return None if self.explained is None else self.explained.wait_fraction
+
+    @property
+    def trial_ids(self) -> tuple[str, ...]:
+        """Of the trials that the figures come from."""
+        ids = [trial.id for trial in self.plain("present") or self.trials("present")]
+        ids += [] if self.explained is None else [self.explained.trial_id]
+        return tuple(dict.fromkeys(ids))
+
+    @functools.cached_property
+    def copies(self) -> Copies | None:
+        """Copying to the device, in the trial where it held the step up as long as it mostly does.
+
+        ``None`` where nothing was copied.
+        """
+        copied = [trial.copies for trial in self._shown if trial.copies is not None]
+        exposed = ((each.exposed_s, each) for each in copied)
+        timed = sorted(
+            ((seconds, each) for seconds, each in exposed if seconds is not None),
+            key=operator.itemgetter(0),
+        )
+        return timed[(len(timed) - 1) // 2][1] if timed else copied[-1] if copied else None
 
     @property
     def workers(self) -> int:
         """``num_workers``."""
-        return self.evidence.config.num_workers
+        return self.config.num_workers
 
     @property
     def cores(self) -> float:
         """Cores that the job may use."""
-        return max(0.1, self.evidence.machine.usable_cores)
+        return max(0.1, self.machine.usable_cores)
 
     @property
     def available(self) -> float:
@@ -589,12 +597,12 @@ class View:
     @property
     def batch_bytes(self) -> float | None:
         """Tensor data of a batch: as measured, calibrated or probed."""
-        sizes = [trial.batch_bytes for trial in self.evidence.trials() if trial.batch_bytes]
+        sizes = [trial.batch_bytes for trial in self.trials() if trial.batch_bytes]
         if sizes:
             return statistics.median(sizes)
-        calibration = self.evidence.calibration
+        calibration = self.calibration
         known = None if calibration is None else calibration.batch_bytes
-        return known or self.evidence.target.batch_bytes
+        return known or self.target.batch_bytes
 
     def shared_bytes(self, config: Config) -> float | None:
         """What full queues of a configuration hold in /dev/shm; ``None`` where nobody knows."""
@@ -603,8 +611,8 @@ class View:
 
     def fits_shared_memory(self, config: Config) -> bool:
         """Whether that finds room, as far as it is known."""
-        room, held = self.evidence.machine.shm_available_bytes, self.shared_bytes(config)
-        return room is None or held is None or held <= at.SHM_ROOM * room
+        room, held = self.machine.shm_available_bytes, self.shared_bytes(config)
+        return room is None or held is None or held <= 0.8 * room
 
     @property
     def others(self) -> float:
@@ -614,7 +622,7 @@ class View:
     @property
     def is_noisy(self) -> bool:
         """Whether most of the configuration's own trials were disturbed, or they disagree."""
-        plain = self.evidence.plain("present")
+        plain = self.plain("present")
         return 2 * sum(trial.noisy for trial in plain) > len(plain) or self.disagrees
 
     @property
@@ -629,7 +637,7 @@ class View:
         Others that come and go needn't be seen to use a core: a virtual machine may be held. The
         first trial may have found its files cold.
         """
-        plain = self.evidence.plain("present")[1 if self.evidence.reads_files else 0 :]
+        plain = self.plain("present")[1 if self.reads_files else 0 :]
         spans = [1.0]
         for whole in (False, True):
             alike = [each.batches_per_s for each in plain if each.whole_epochs is whole]
@@ -639,20 +647,20 @@ class View:
 
     def costs_at(self, num_workers: int) -> Costs | None:
         """What the calibration with so many workers showed."""
-        explained = self.evidence.explanations()
+        explained = self.explanations()
         found = [each for each in explained if each.config.num_workers == num_workers]
         return costs_of(found[-1]) if found else None
 
     @property
     def epoch_batches(self) -> int | None:
         """Batches in an epoch; ``None`` where the target doesn't say."""
-        return self.evidence.target.epoch_batches(self.config.batch_size)
+        return self.target.epoch_batches(self.config.batch_size)
 
     @property
     def limit(self) -> Limit:
         """The resource that sets the rate: settled first, so that no two causes claim one time."""
         held_up = at.NOISY_WAITS if self.is_noisy else at.CONSUMER_WAITS
-        if self.evidence.has_step and self.wait is not None and self.wait <= held_up:
+        if self.has_step and self.wait is not None and self.wait <= held_up:
             return "consumer"
         costs = self.costs
         if costs is None:
@@ -726,7 +734,7 @@ class View:
     def lock_share(self) -> float:
         """Share of their busy time in which workers were seen in a lock that processes share."""
         traced_id = None if self.explained is None else self.explained.trial_id
-        traced = (trial for trial in self.evidence.trials() if trial.id == traced_id)
+        traced = (trial for trial in self.trials() if trial.id == traced_id)
         waits = next((trial.usage.worker_waits for trial in traced), {})
         return waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
 
@@ -768,13 +776,3 @@ class View:
     def stage(self, name: StageName) -> Stage | None:
         """A stage of the configuration that is explained."""
         return None if self.explained is None else self.explained.stage(name)
-
-
-def _usage(trials: Sequence[Trial]) -> Usage:
-    """Medians of what trials used; of memory, the peak."""
-    usages, figures = [trial.usage for trial in trials], dict[str, Any]()
-    for name in _USAGE:
-        known = [each for usage in usages if (each := getattr(usage, name)) is not None]
-        if known:
-            figures[name] = max(known) if "peak" in name else statistics.median(known)
-    return Usage(**figures, gpu=usages[-1].gpu if usages else ())

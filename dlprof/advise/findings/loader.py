@@ -15,12 +15,13 @@ from dlprof.advise.findings.claims import (
     bound,
     competes,
     costs_for,
+    gain_if,
     gain_of,
     measured_gain,
     predicted_gain,
     script_gain,
 )
-from dlprof.advise.findings.evidence import Costs, StageTime, View
+from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.machine import used_gpu
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Trial
@@ -28,7 +29,7 @@ from dlprof.stats import NEAR, typical
 from dlprof.units import counted, format_duration
 
 
-def order(view: View) -> Claim | None:
+def order(view: Evidence) -> Claim | None:
     """Slow samples hold back finished batches."""
     free, hold_up, fetch = unordered(view), view.stage("hold_up"), view.stage("fetch")
     if free is None or hold_up is None:
@@ -84,19 +85,19 @@ def _has_tail(rows: BatchCosts) -> bool:
     and in any order.
     """
     own_s = [cpu_s + io_s for cpu_s, io_s in zip(rows.cpu_s, rows.io_s, strict=True)]
-    if len(own_s) < at.FEWEST:
+    if len(own_s) < 20:
         return True
     usual_s = statistics.median(own_s)
     beyond_s = math.fsum(max(0.0, each - 2 * usual_s) for each in own_s)
     return beyond_s >= at.TAIL * math.fsum(own_s)
 
 
-def _idles(view: View) -> bool:
+def _idles(view: Evidence) -> bool:
     """Whether workers idle although the consumer waits for them."""
     return view.limit in ("workers", "waiting") and (view.busy or 0.0) < at.FULLY_BUSY
 
 
-def unordered(view: View) -> Config | None:
+def unordered(view: Evidence) -> Config | None:
     """The same out of order, where batches lie ready out of turn and workers idle."""
     hold_up, costs = view.stage("hold_up"), view.costs
     if view.workers < 2 or not view.config.in_order or hold_up is None or costs is None:
@@ -107,7 +108,7 @@ def unordered(view: View) -> Config | None:
     return view.having(in_order=False) if held and _idles(view) else None
 
 
-def shallow(view: View) -> Claim | None:
+def shallow(view: Evidence) -> Claim | None:
     """Bursts empty the queue; deeper prefetch helps."""
     deep = deeper(view)
     if deep is None or order(view) is not None or lock(view) is not None:
@@ -138,25 +139,25 @@ def shallow(view: View) -> Claim | None:
     )
 
 
-def deeper(view: View) -> Config | None:
+def deeper(view: Evidence) -> Config | None:
     """Four times the prefetch, and 8 at least, where workers idle although the consumer waits."""
-    now = view.config.prefetch_factor
-    if not view.workers or now is None or now >= at.DEEPEST or not _idles(view):
+    now, deepest = view.config.prefetch_factor, 16
+    if not view.workers or now is None or now >= deepest or not _idles(view):
         return None
-    config = view.having(prefetch_factor=min(at.DEEPEST, max(at.DEEP, 4 * now)))
+    config = view.having(prefetch_factor=min(deepest, max(8, 4 * now)))
     return config if view.fits_shared_memory(config) else None
 
 
-def lock(view: View) -> Claim | None:
+def lock(view: Evidence) -> Claim | None:
     """A lock: one that workers share, or the GIL of a process."""
     return _gil(view) or _shared(view)
 
 
-def _shared(view: View) -> Claim | None:
+def _shared(view: Evidence) -> Claim | None:
     return _seen_in_lock(view) or _grown(view)
 
 
-def _grown(view: View) -> Claim | None:
+def _grown(view: Evidence) -> Claim | None:
     """Workers wait for each other: waiting grows with them, speed doesn't, and storage isn't why.
 
     What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
@@ -169,7 +170,7 @@ def _grown(view: View) -> Claim | None:
     if making.own_s <= 0:
         return None  # nothing is known of its stages
     faster = free.own_s > at.SPEEDS_UP * making.own_s
-    from_storage = view.batch_bytes and read >= at.READS * view.batch_bytes * (view.rate or 0.0)
+    from_storage = view.batch_bytes and read >= 0.2 * view.batch_bytes * (view.rate or 0.0)
     if faster or from_storage or grown_s < at.MORE_WAITING * making.own_s:
         return None
     if view.helpers_share >= at.HELPERS:
@@ -202,7 +203,7 @@ _OPENING = """def open_own(worker_id):
 loader = DataLoader(dataset, worker_init_fn=open_own, ...)"""
 
 
-def _seen_in_lock(view: View) -> Claim | None:
+def _seen_in_lock(view: Evidence) -> Claim | None:
     """Workers are seen in a lock that processes share."""
     costs = view.costs
     if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
@@ -225,17 +226,14 @@ def _seen_in_lock(view: View) -> Claim | None:
     )
 
 
-def _gil(view: View) -> Claim | None:
+def _gil(view: Evidence) -> Claim | None:
     """Other Python threads of the process that makes the batches hold its GIL."""
     costs, gil_s, share = _making_costs(view), view.waits_for_gil_s or 0.0, view.gil_share
     if costs is None or share < at.LARGE_SHARE:
         return None
     if gil_s < max(costs.making.io_s - gil_s, at.LARGE_SHARE * costs.making.cpu_s):
         return None
-    more, gain, fix = _against_threads(view)
-    free = dataclasses.replace(
-        costs, fetch=dataclasses.replace(costs.fetch, io_s=max(0.0, costs.fetch.io_s - gil_s))
-    )
+    fix, more, gain = _against_threads(view)
     return Claim(
         "Making batches waits for the GIL",
         f"Making a batch waits for the GIL for {format_duration(gil_s)}, "
@@ -246,27 +244,32 @@ def _gil(view: View) -> Claim | None:
         {"gil_s": gil_s, "share": share},
         fix,
         config=more,
-        gain=gain or predicted_gain(view, costs=free),
+        gain=gain or gain_if(view, costs.without(gil_s)),
     )
 
 
-def _against_threads(view: View) -> tuple[Config | None, Gain | None, str]:
-    """More workers and what they bring, where that pays, and what to do about other threads."""
-    fix = "Keep other Python threads from computing in the process that fetches."
+def _more_that_pay(view: Evidence) -> tuple[Config | None, Gain | None]:
+    """More workers and what they bring, where that is worth a trial."""
     more = more_workers(view)
-    gain = None if more is None else gain_of(view, more)
-    if more is None or gain is None or gain.value < at.WORTH_TRYING:
-        return None, None, fix
-    fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
-    return more, gain, fix
+    gain = gain_of(view, more)
+    return (more, gain) if gain is not None and gain.value >= at.WORTH_TRYING else (None, None)
 
 
-def startup(view: View) -> Claim | None:
+def _against_threads(view: Evidence) -> tuple[str, Config | None, Gain | None]:
+    """What to do about other threads: more workers, where these pay."""
+    fix = "Keep other Python threads from computing in the process that fetches."
+    more, gain = _more_that_pay(view)
+    if more is not None:
+        fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
+    return fix, more, gain
+
+
+def startup(view: Evidence) -> Claim | None:
     """Starting workers costs more than it saves."""
     kept, (turn_s, share) = kept_workers(view), turn(view)
     if kept is None:
         return None
-    persist, script = view.config.persistent_workers, view.evidence.script
+    persist, script = view.config.persistent_workers, view.script
     forked = persist and view.config.start_method == "fork"  # which no start method beats
     epochs = 1.0 if script is None else script.epochs_per_start
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
@@ -293,13 +296,13 @@ def startup(view: View) -> Claim | None:
     )
 
 
-def turn(view: View) -> tuple[float, float]:
+def turn(view: Evidence) -> tuple[float, float]:
     """Seconds from an epoch to the next, and their share of the time; 0 where that isn't known.
 
     Of workers that persist it is the start itself where that is slow: once for all epochs that a
     script ran, else for the first.
     """
-    trials, script = view.evidence.plain("present"), view.evidence.script
+    trials, script = view.plain("present"), view.script
     if not view.epoch_batches or not view.rate:
         return 0.0, 0.0
     turn_s, epoch_s = _median_turn(trials), view.epoch_batches / view.rate
@@ -319,12 +322,12 @@ def _median_turn(trials: tuple[Trial, ...]) -> float | None:
     return typical(trial.startup_s for trial in trials) if turn_s is None else turn_s
 
 
-def starting_leads(view: View) -> bool:
+def starting_leads(view: Evidence) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
     return bool(view.workers) and turn(view)[1] >= at.START_LEADS
 
 
-def kept_workers(view: View) -> Config | None:
+def kept_workers(view: Evidence) -> Config | None:
     """Workers that persist, or that start by fork where they do; where starting costs enough."""
     if not view.workers or turn(view)[1] < at.START_SHARE:
         return None
@@ -333,18 +336,18 @@ def kept_workers(view: View) -> Config | None:
     return view.having(start_method="fork")
 
 
-def _gain(view: View, kept: Config, share: float, turn_s: float) -> Gain:
+def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
     """Whole epochs are compared as measured; else the turn is left out of the epoch's time.
 
     What is left of it is the start of forked workers, or a batch of running ones.
     """
-    whole = any(trial.whole_epochs for trial in view.evidence.plain("present", "variant"))
+    whole = any(trial.whole_epochs for trial in view.plain("present", "variant"))
     tried = measured_gain(view, kept) if whole else None
     if tried is not None:
         return tried
-    persist, script = view.config.persistent_workers, view.evidence.script
-    variants = tuple(t for t in view.evidence.plain("variant") if t.config == kept)
-    left_s = at.FORK_S if persist else _median_turn(variants)
+    persist, script = view.config.persistent_workers, view.script
+    variants = tuple(t for t in view.plain("variant") if t.config == kept)
+    left_s = 0.05 if persist else _median_turn(variants)
     if left_s is None:
         left_s = at.RESET_S + (view.costs.making.own_s if view.costs else 0.0)
     left = share * min(1.0, left_s / max(1e-12, turn_s))
@@ -356,7 +359,7 @@ def _gain(view: View, kept: Config, share: float, turn_s: float) -> Gain:
 MORE_PAY = "More workers would pay"
 
 
-def consumer(view: View) -> Claim | None:
+def consumer(view: Evidence) -> Claim | None:
     """The training step is the limit."""
     if view.limit != "consumer" or view.wait is None:
         return None
@@ -364,7 +367,7 @@ def consumer(view: View) -> Claim | None:
     gpu, idle = used_gpu(view), ""
     active = None if gpu is None else gpu.kernel_active_fraction
     # A step of stated length is none of the user's: what it does says nothing.
-    if active is not None and active < at.KERNELS and view.evidence.step_s <= 0:
+    if active is not None and active < 0.7 and view.step_s <= 0:
         idle = (
             f" The device ran kernels only {percent(active)} of the time: the step's own "
             "Python, or what blocks it, takes the rest."
@@ -379,10 +382,10 @@ def consumer(view: View) -> Claim | None:
     )
 
 
-def too_many_workers(view: View) -> Claim | None:
+def too_many_workers(view: Evidence) -> Claim | None:
     """Fewer workers would do as well or better."""
     fewer, idle, limit = fewer_workers(view), view.idle_workers, view.limit
-    gain = None if fewer is None else gain_of(view, fewer)
+    gain = gain_of(view, fewer)
     if fewer is None or gain is None or (gain.value < at.AS_GOOD and not idle):
         return None
     # Others that come and go may bring a gain; that handing over is expensive shows in its costs.
@@ -411,19 +414,19 @@ def too_many_workers(view: View) -> Claim | None:
     )
 
 
-def is_expensive_to_receive(view: View) -> bool:
+def is_expensive_to_receive(view: Evidence) -> bool:
     """Whether batches are held up by what receiving them takes, not because they are so cheap."""
     costs, limit = view.costs, view.limit
     if costs is None or not view.workers or limit == "consumer":
         return False
     if costs.receive.own_s < max(costs.dispatch.own_s, costs.making.own_s) and limit != "main":
         return False
-    tensors = view.evidence.target.batch_tensors or 1
+    tensors = view.target.batch_tensors or 1
     expensive = costs.receive.own_s >= at.LIGHT_S or tensors > at.FEW_TENSORS
     return expensive and costs.receive.own_s >= costs.dispatch.own_s
 
 
-def fewer_workers(view: View) -> Config | None:
+def fewer_workers(view: Evidence) -> Config | None:
     """The fewer workers that are worth a trial."""
     costs, limit, now, busy = view.costs, view.limit, view.workers, view.busy or 0.0
     if costs is None or now < 1:
@@ -441,7 +444,7 @@ def fewer_workers(view: View) -> Config | None:
         counts = sorted({0, 1, min(2, now - 1)} & set(range(now)))
         count = max(counts, key=lambda n: costs.rate(view.having(num_workers=n), view.cores))
     else:  # those that were faster, all of them instrumented alike
-        explained = [each for each in view.evidence.explanations() if each.window_s]
+        explained = [each for each in view.explanations() if each.window_s]
         rates = {each.config.num_workers: each.batches / each.window_s for each in explained}
         started = 1 - turn(view)[1]  # share of an epoch that is left where workers start
         rates = {n: rate * (started if n else 1.0) for n, rate in rates.items()}
@@ -451,7 +454,7 @@ def fewer_workers(view: View) -> Config | None:
     return None if count is None else view.having(num_workers=count)
 
 
-def fetch_cpu(view: View) -> Claim | None:
+def fetch_cpu(view: Evidence) -> Claim | None:
     """``__getitem__`` burns CPU."""
     costs = _making_costs(view)
     if costs is None or costs.fetch.cpu_s < max(costs.fetch.io_s, costs.collate.own_s):
@@ -478,35 +481,29 @@ def fetch_cpu(view: View) -> Claim | None:
         f"Make {slowest.name if slowest else '__getitem__'} cheaper: resize before decoding in "
         "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
         "the device. The gain assumes half of its CPU time.",
-        gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
+        gain=gain_if(view, dataclasses.replace(costs, fetch=halved)),
     )
 
 
-def fetch_io(view: View) -> Claim | None:
+def fetch_io(view: Evidence) -> Claim | None:
     """``__getitem__`` waits for storage or network."""
     costs = _making_costs(view)
-    if costs is not None and (unsure := _blocked(view, costs)) is not None:
-        return unsure
     if costs is None:
         return None
-    gil_s = min(costs.fetch.io_s, view.waits_for_gil_s or 0.0)
-    costs = dataclasses.replace(
-        costs, fetch=dataclasses.replace(costs.fetch, io_s=costs.fetch.io_s - gil_s)
-    )
+    if (unsure := _blocked(view, costs)) is not None:
+        return unsure
+    costs = costs.without(view.waits_for_gil_s or 0.0)
     if costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
         return None
     share = _share(costs, costs.fetch.io_s)
     if share < at.LARGE_SHARE or lock(view) is not None:
         return None
-    more = more_workers(view)
-    gain = None if more is None else gain_of(view, more)
+    more, gain = _more_that_pay(view)
     fix = (
         "Read less often: fetch several samples at once (__getitems__), pack small files into "
         "shards, or keep the data on a local disk or in memory."
     )
-    if more is None or gain is None or gain.value < at.WORTH_TRYING:
-        more = gain = None
-    else:
+    if more is not None:
         fix = (
             f"Set num_workers={more.num_workers}: blocked workers need no cores, so more "
             "workers than cores pay. Or read faster: pack small files into shards, or read a "
@@ -542,23 +539,19 @@ def __getitems__(self, indices):  # torch calls it with all indices of a batch
     return list(self.pool.map(self.__getitem__, indices))"""
 
 
-def fetched_in_threads(view: View, costs: Costs) -> dict[int, Gain]:
+def fetched_in_threads(view: Evidence, costs: Costs) -> dict[int, Gain]:
     """Gains by the number of threads that fetch samples in each worker.
 
     Threads take turns on the interpreter, so that CPU time stays as it is, and only what is blocked
     passes side by side: a batch takes ``max(cpu, (cpu + blocked) / threads)``. Code that computes
     without the interpreter's lock does better than that.
 
-    Args:
-        view: The evidence.
-        costs: Of making batches now.
-
     Returns:
         Empty where samples can't be fetched at once: those of an iterable, or where the dataset is
         asked for whole batches already.
     """
     samples = None if view.explained is None else view.explained.samples
-    if view.evidence.target.kind == "iterable" or samples is None or view.explained is None:
+    if view.target.kind == "iterable" or samples is None or view.explained is None:
         return {}
     each = samples.count / max(1, view.explained.batches)
     gains: dict[int, Gain] = {}
@@ -567,13 +560,13 @@ def fetched_in_threads(view: View, costs: Costs) -> dict[int, Gain]:
             break
         blocked_s = max(0.0, costs.fetch.own_s / count - costs.fetch.cpu_s)
         fetch = StageTime(costs.fetch.cpu_s, blocked_s)
-        gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
+        gain = gain_if(view, dataclasses.replace(costs, fetch=fetch))
         if gain is not None:
             gains[count] = gain
     return gains
 
 
-def _blocked(view: View, costs: Costs) -> Claim | None:
+def _blocked(view: Evidence, costs: Costs) -> Claim | None:
     """Making a batch is blocked, and it can't be said on what: other threads may hold the GIL."""
     making, gil_s = costs.making, view.gil_s
     if view.waits_for_gil_s is not None:  # it is known
@@ -581,13 +574,13 @@ def _blocked(view: View, costs: Costs) -> Claim | None:
     share, least = _share(costs, making.io_s), max(making.cpu_s, at.LARGE_SHARE * making.io_s)
     if share < at.LARGE_SHARE or making.io_s < least or making.io_s - gil_s >= least:
         return None
-    more, gain, fix = _against_threads(view)
+    fix, more, gain = _against_threads(view)
     return Claim(
         "__getitem__ is blocked (I/O, lock or GIL)",
         f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
         f"process compute for {format_duration(gil_s)} of it, so it may be a wait for the GIL and "
         "no I/O.",
-        min(share * (view.wait or 1.0), at.UNSURE_COST),
+        min(share * (view.wait or 1.0), 0.2),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s",
         {"share": share, "gil_at_most_s": gil_s},
         fix,
@@ -603,9 +596,9 @@ _STACKING = """def collate(samples):
 loader = DataLoader(dataset, collate_fn=collate, ...)"""
 
 
-def collate(view: View) -> Claim | None:
+def collate(view: Evidence) -> Claim | None:
     """Collating costs the most."""
-    costs, tensors = _making_costs(view), view.evidence.target.batch_tensors
+    costs, tensors = _making_costs(view), view.target.batch_tensors
     if costs is None:
         return None
     own_s = costs.collate.own_s - min(view.gil_s, costs.collate.io_s)
@@ -622,7 +615,7 @@ def collate(view: View) -> Claim | None:
         )
     free = dataclasses.replace(costs, collate=StageTime(), receive=receive, put_cpu_s=put_s)
     handing = " and that one tensor is sent instead of objects" if objects else ""
-    name = view.evidence.target.collate_fn or ""
+    name = view.target.collate_fn or ""
     is_torchs = name.startswith("torch.utils.data.")
     advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
     if not is_torchs:
@@ -640,14 +633,14 @@ def collate(view: View) -> Claim | None:
         "collate_s collate_cpu_s fetch_s",
         fix=f"{advice} The gain assumes that collating is free{handing}.",
         code="" if is_torchs else _STACKING,
-        gain=predicted_gain(view, costs=free),
+        gain=gain_if(view, free),
     )
 
 
-def too_few_workers(view: View) -> Claim | None:
+def too_few_workers(view: Evidence) -> Claim | None:
     """More workers would pay."""
     more, costs = more_workers(view), view.costs
-    gain = None if more is None else gain_of(view, more)
+    gain = gain_of(view, more)
     if gain is not None and gain.source == "measured" and gain.value < at.PAYS and view.is_noisy:
         # A trial beside others was too unsteady to say.
         may_pay = (gain.estimate.high or gain.value) >= at.PAYS
@@ -659,7 +652,7 @@ def too_few_workers(view: View) -> Claim | None:
     effect = gain.words
     if competes(view, more):
         effect = f"{gain.words} while no step computes"
-    elif view.evidence.script is not None:
+    elif view.script is not None:
         effect = f"{gain.words} once its workers run"
     waits = costs.fetch.io_s > costs.fetch.cpu_s
     return Claim(
@@ -675,7 +668,7 @@ def too_few_workers(view: View) -> Claim | None:
     )
 
 
-def more_workers(view: View) -> Config | None:
+def more_workers(view: Evidence) -> Config | None:
     """As many workers as would be enough for cores, main and step, where that is more than now."""
     costs = _making_costs(view)
     if costs is None or (view.workers and (view.busy or 0.0) < at.HALF_BUSY):
@@ -686,9 +679,9 @@ def more_workers(view: View) -> Config | None:
     cpu_s = costs.making.cpu_s + beside.put_cpu_s
     held_s = max(costs.step_s + beside.main_s, cpu_s / view.cores, 1e-6)
     ratio = (cpu_s + costs.making.io_s) / held_s
-    most = max(at.MOST_PROPOSED, round(at.PER_CORE * view.cores))
+    most = max(16, round(4 * view.cores))  # however much they wait
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
-    useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_to_advise)
+    useful = (most, slots, view.epoch_batches or None, view.integrity.most_to_advise)
     counts = range(min(each for each in useful if each is not None), view.workers, -1)
     several = (view.having(num_workers=count) for count in counts)
     more = next(filter(view.fits_shared_memory, several), None)
@@ -696,7 +689,7 @@ def more_workers(view: View) -> Config | None:
     if more is None or beside.rate(more, view.cores) < at.WORTH_TRYING * now:
         return None
     # The fewest with which a script is about as fast as it can be.
-    sizes = {max(view.workers + 1, round(more.num_workers / at.FEWER**n)) for n in range(32)}
+    sizes = {max(view.workers + 1, round(more.num_workers / 1.15**n)) for n in range(32)}
     configs = [view.having(num_workers=count) for count in sorted(sizes)]
     found = ((each, script_gain(view, each, loop=True)) for each in configs)
     gains = [(each, gain.value) for each, gain in found if gain is not None]
@@ -704,10 +697,10 @@ def more_workers(view: View) -> Config | None:
     return next((each for each, value in gains if value >= NEAR * best), more)
 
 
-def _making_costs(view: View) -> Costs | None:
+def _making_costs(view: Evidence) -> Costs | None:
     """The costs, where making batches is or may be the limit."""
     limit = view.limit
-    least = at.HALF_BUSY if view.evidence.has_step else at.HARDLY_BUSY
+    least = at.HALF_BUSY if view.has_step else at.HARDLY_BUSY
     idle = limit == "waiting" and (view.busy or 0.0) < least
     return view.costs if limit in ("workers", "waiting") and not idle else None
 
@@ -723,7 +716,7 @@ _ONE_TENSOR = """def collate(samples):
 loader = DataLoader(dataset, collate_fn=collate, ...)"""
 
 
-def receive(view: View) -> Claim | None:
+def receive(view: Evidence) -> Claim | None:
     """Main spends its time rebuilding batches."""
     costs = view.costs
     if costs is None or not _is_receiving(view, costs):
@@ -733,9 +726,9 @@ def receive(view: View) -> Claim | None:
     share = min(1.0, costs.receive.wall_s / max(costs.wait_s, 1e-12))
     cost = min(share * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
     remedy, gain = _best_remedy(view, costs)
-    if view.evidence.has_step and remedy is None and cost < at.BEARABLE:
+    if view.has_step and remedy is None and cost < 0.25:
         return None  # what any step waits for a batch from a worker, and nothing fixes it
-    tensors = view.evidence.target.batch_tensors
+    tensors = view.target.batch_tensors
     what = f" of {tensors} tensors" if tensors else ""
     waits = ""
     if _waits(costs):
@@ -765,7 +758,7 @@ def receive(view: View) -> Claim | None:
     )
 
 
-def _is_receiving(view: View, costs: Costs) -> bool:
+def _is_receiving(view: Evidence, costs: Costs) -> bool:
     """Whether receiving is what main does, and main, or what it receives, is the limit."""
     if costs.receive.own_s < costs.dispatch.own_s:
         return False
@@ -777,7 +770,7 @@ def _waits(costs: Costs) -> bool:
     return costs.receive.io_s > costs.receive.cpu_s
 
 
-def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
+def _best_remedy(view: Evidence, costs: Costs) -> tuple[Config | None, Gain | None]:
     """The configuration that brings most, or the bound of lighter batches."""
     tried = ((each, gain_of(view, each)) for each in _receive_remedies(view))
     paying = [
@@ -789,15 +782,15 @@ def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     least_s = min(costs.receive.own_s, at.LEAST_RECEIVE_S)
-    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=StageTime(least_s)))
+    return None, gain_if(view, dataclasses.replace(costs, receive=StageTime(least_s)))
 
 
-def lighter(view: View) -> Config | None:
+def lighter(view: Evidence) -> Config | None:
     """The remedy to try."""
     return next(iter(_receive_remedies(view)), None)
 
 
-def _receive_remedies(view: View) -> list[Config]:
+def _receive_remedies(view: Evidence) -> list[Config]:
     """Sharing by name for many tensors, and no workers at all where the batches are cheap.
 
     The latter comes first where it should be far better.
@@ -806,7 +799,7 @@ def _receive_remedies(view: View) -> list[Config]:
     if costs is None or not _is_receiving(view, costs):
         return []
     alone, by_name = view.having(num_workers=0), view.having(sharing_strategy="file_system")
-    many = (view.evidence.target.batch_tensors or 1) > at.FEW_TENSORS
+    many = (view.target.batch_tensors or 1) > at.FEW_TENSORS
     named = view.config.sharing_strategy is None and (many or _waits(costs))
     faster = costs.rate(alone, view.cores) / costs.rate(view.config, view.cores)
     remedies = [by_name] if named else []
@@ -815,7 +808,7 @@ def _receive_remedies(view: View) -> list[Config]:
     return remedies
 
 
-def sampler(view: View) -> Claim | None:
+def sampler(view: Evidence) -> Claim | None:
     """The sampler holds main up."""
     costs = view.costs
     if costs is None:
@@ -826,7 +819,7 @@ def sampler(view: View) -> Claim | None:
         return None
     return Claim(
         "The sampler blocks the main process",
-        f"{view.evidence.target.sampler or 'The sampler'} takes {format_duration(draw_s)} to "
+        f"{view.target.sampler or 'The sampler'} takes {format_duration(draw_s)} to "
         f"draw a batch's indices in the main process: {percent(share)} of the wait for data. "
         "Workers can't help with that.",
         share * (view.wait or 1.0),
@@ -837,11 +830,11 @@ def sampler(view: View) -> Claim | None:
         """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
 # once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from
 loader = DataLoader(dataset, sampler=indices, ...)""",
-        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
+        gain=gain_if(view, dataclasses.replace(costs, dispatch=StageTime())),
     )
 
 
-def pin(view: View) -> Claim | None:
+def pin(view: Evidence) -> Claim | None:
     """The pin thread is the limit."""
     costs, plain = view.costs, unpinned(view)
     gain = None if plain is None else measured_gain(view, plain)
@@ -869,7 +862,7 @@ def pin(view: View) -> Claim | None:
     )
 
 
-def unpinned(view: View) -> Config | None:
+def unpinned(view: Evidence) -> Config | None:
     """The same without pinning, where the pin thread is the limit."""
     limits = view.config.pin_memory and view.limit == "pin"
     return view.having(pin_memory=False) if limits else None

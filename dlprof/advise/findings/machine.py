@@ -17,15 +17,14 @@ from dlprof.advise.findings.claims import (
     measured_gain,
     predicted_gain,
 )
-from dlprof.advise.findings.evidence import View
-from dlprof.advise.thresholds import FED_WAIT_FRACTION, PARALLEL
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Estimate, Failure, FailureKind, GpuUsage
 from dlprof.units import format_bytes, format_duration
 
 
-def threads(view: View) -> Claim | None:
+def threads(view: Evidence) -> Claim | None:
     """Threads inside the workers compete for the cores."""
     single = single_threaded(view)
     if single is None or view.gil_share >= at.LARGE_SHARE:  # it is the GIL that they hold
@@ -48,19 +47,19 @@ def threads(view: View) -> Claim | None:
     )
 
 
-def single_threaded(view: View) -> Config | None:
+def single_threaded(view: Evidence) -> Config | None:
     """One thread in each worker, where threads use what the workers lack."""
     several = view.workers and view.helpers_share >= at.HELPERS
     return view.having(worker_threads=1) if several else None
 
 
-def _is_throttled(view: View) -> bool:
+def _is_throttled(view: Evidence) -> bool:
     return (view.usage.throttled_fraction or 0.0) >= at.NOTABLE
 
 
-def quota(view: View) -> Claim | None:
+def quota(view: Evidence) -> Claim | None:
     """A cgroup's quota throttles."""
-    throttled, machine = view.usage.throttled_fraction or 0.0, view.evidence.machine
+    throttled, machine = view.usage.throttled_fraction or 0.0, view.machine
     if not _is_throttled(view):
         return None
     allowed = machine.quota_cores or view.cores
@@ -77,9 +76,9 @@ def quota(view: View) -> Claim | None:
     )
 
 
-def affinity(view: View) -> Claim | None:
+def affinity(view: Evidence) -> Claim | None:
     """Workers are pinned to fewer cores than the job may use."""
-    machine, pinned, costs = view.evidence.machine, _pinned_cpus(view), view.costs
+    machine, pinned, costs = view.machine, _pinned_cpus(view), view.costs
     if pinned is None or costs is None:
         return None
     wanted = view.demand + costs.main_s / max(1e-12, costs.period_s)
@@ -105,9 +104,9 @@ loader = DataLoader(dataset, worker_init_fn=use_all_cpus, ...)""",
     )
 
 
-def _pinned_cpus(view: View) -> int | None:
+def _pinned_cpus(view: Evidence) -> int | None:
     """CPUs of the worker that has fewest, where that is fewer than the job's; else ``None``."""
-    traced, machine = view.evidence.explanations(), view.evidence.machine
+    traced, machine = view.explanations(), view.machine
     masks = (worker.affinity_cpus for explained in traced for worker in explained.workers)
     least = min((cpus for cpus in masks if cpus is not None), default=None)
     if least is not None and least < machine.affinity_cpus:
@@ -116,7 +115,7 @@ def _pinned_cpus(view: View) -> int | None:
     return 1 if machine.affinity_cpus == 1 < machine.logical_cpus else None
 
 
-def _self_starved(view: View) -> float:
+def _self_starved(view: Evidence) -> float:
     """Share of making a batch in which it would wait for a core on a machine of its own."""
     demand = view.demand
     if view.costs is None:  # no batch was followed: by its threads that ran or could run
@@ -124,7 +123,7 @@ def _self_starved(view: View) -> float:
     return max(0.0, 1 - view.cores / demand) if demand > 0 else 0.0
 
 
-def neighbours(view: View) -> Claim | None:
+def neighbours(view: Evidence) -> Claim | None:
     """Others take the cores."""
     lost = 1 - (1 - view.starved) / max(0.05, 1 - _self_starved(view))
     if view.others < at.OTHERS * view.cores or lost < at.STARVED:
@@ -136,7 +135,7 @@ def neighbours(view: View) -> Claim | None:
     if view.costs is None:  # no batch was followed
         waited = f"run-queue delay was {share} of the time that the loader's processes could run"
     # Whether others want as good as all cores; so it seems where nobody counted them.
-    crowded = runnable is None or runnable >= at.CROWD * view.evidence.machine.logical_cpus
+    crowded = runnable is None or runnable >= at.CROWD * view.machine.logical_cpus
     if (costs := view.costs) is not None:
         # Fetching or collating may, by itself, take longer than what others take of a batch.
         largest_s = max(costs.fetch.cpu_s, costs.fetch.io_s, costs.collate.own_s)
@@ -155,10 +154,10 @@ def neighbours(view: View) -> Claim | None:
     )
 
 
-def oversubscribed(view: View) -> Claim | None:
+def oversubscribed(view: Evidence) -> Claim | None:
     """The loader's own processes want more cores than there are."""
     fewer = enough_workers(view)
-    gain = None if fewer is None else gain_of(view, fewer)
+    gain = gain_of(view, fewer)
     if fewer is None or view.starved < at.STARVED or (gain is not None and gain.value < 0.9):
         return None
     return Claim(
@@ -173,11 +172,11 @@ def oversubscribed(view: View) -> Claim | None:
     )
 
 
-def enough_workers(view: View) -> Config | None:
+def enough_workers(view: Evidence) -> Config | None:
     """As many workers as keep all cores busy, where there are far more."""
     wanted, cores = view.demand, view.cores
     if _is_throttled(view):
-        cores = max(cores, view.evidence.machine.affinity_cpus)
+        cores = max(cores, view.machine.affinity_cpus)
     if view.limit in ("main", "unknown") or view.workers < 2 or view.helpers_share >= at.HELPERS:
         return None
     if wanted < at.OVERSUBSCRIBED * cores or _pinned_cpus(view) is not None:
@@ -187,17 +186,18 @@ def enough_workers(view: View) -> Config | None:
     return view.having(num_workers=count) if count < active else None
 
 
-def growth(view: View) -> Claim | None:
+def growth(view: Evidence) -> Claim | None:
     """Memory per worker grows."""
-    slope, machine = growth_per_batch(view), view.evidence.machine
+    slope, machine = growth_per_batch(view), view.machine
     room = machine.memory_available_bytes or machine.memory_bytes
     if slope is None or slope <= 0 or not view.rate or room is None:
         return None
-    ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * at.HOUR_S), slope * view.rate
-    if ahead < at.SOON_SHARE * room:
+    # Of an epoch or an hour, whichever is longer.
+    ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * 3600), slope * view.rate
+    if ahead < 0.1 * room:
         return None
     grown = growing(view)
-    named = next((name for name, size in grown.items() if size >= at.NAMED * slope), None)
+    named = next((name for name, size in grown.items() if size >= 0.2 * slope), None)
     return Claim(
         "Memory of the workers grows" + (f": {named}" if named else ""),
         f"Memory grows by {format_bytes(slope)} a batch, {format_bytes(each_s)} a second; "
@@ -219,7 +219,7 @@ self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offs
     )
 
 
-def growing(view: View) -> dict[str, float]:
+def growing(view: Evidence) -> dict[str, float]:
     """Bytes a batch by which containers of the dataset grow: medians over workers, most first."""
     workers = () if view.explained is None else view.explained.workers
     sizes: dict[str, list[float]] = {}
@@ -230,10 +230,10 @@ def growing(view: View) -> dict[str, float]:
     return {name: middle[name] for name in sorted(middle, key=lambda each: -middle[each])}
 
 
-def _what_grows(view: View, named: str | None, grown: Mapping[str, float]) -> str:
+def _what_grows(view: Evidence, named: str | None, grown: Mapping[str, float]) -> str:
     if named is not None:
         return f"{named} grows by {format_bytes(grown[named])} a batch."
-    weight = view.evidence.weight
+    weight = view.weight
     first = None if weight is None else weight.heaviest
     if first is not None and first.object_bytes >= at.LEAST_SEEN:
         return (
@@ -243,7 +243,7 @@ def _what_grows(view: View, named: str | None, grown: Mapping[str, float]) -> st
     return "No attribute of the dataset, global of its module or lru_cache grows that much."
 
 
-def growth_per_batch(view: View) -> float | None:
+def growth_per_batch(view: Evidence) -> float | None:
     """Bytes that a batch leaves behind, all processes together; ``None`` where nothing is sure.
 
     By what longer trials had in the end more than shorter ones, or else by the slope of the
@@ -260,7 +260,7 @@ def growth_per_batch(view: View) -> float | None:
     return slope if slope * explained.batches >= at.LEAST_SEEN else None
 
 
-def may_grow(view: View, batches: float) -> bool:
+def may_grow(view: Evidence, batches: float) -> bool:
     """Whether a trial of so many batches is worth its time.
 
     The longest so far had most memory, and at that rate this one would show it to be growth.
@@ -270,23 +270,24 @@ def may_grow(view: View, batches: float) -> bool:
         return False
     grown = points[-1][1] - points[0][1]
     expected = grown / (points[-1][0] - points[0][0]) * (batches - points[0][0])
-    if grown < at.SUSPECTED:
-        return False
-    return expected >= at.HINTED * at.LEAST_SEEN * max(1, view.workers)
+    # More than the allocator's noise; half of what would show, since a slope has its luck.
+    least = at.LEAST_SEEN * max(1, view.workers)
+    return grown >= 4 << 20 and 2 * expected >= least
 
 
-def _memory(view: View) -> list[tuple[int, int]]:
+def _memory(view: Evidence) -> list[tuple[int, int]]:
     """Batches and memory in the end, of the configuration's own trials, by batches."""
-    trials = view.evidence.plain("present")
+    trials = view.plain("present")
     points = ((trial.window_batches, trial.usage.pss_peak_bytes) for trial in trials)
     return sorted((batches, held) for batches, held in points if held is not None)
 
 
-def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
+def _grows(view: Evidence, points: Sequence[tuple[int, int]]) -> bool:
     """Whether the growth is larger than what queues and allocators make of it, and goes on."""
     processes = max(1, view.workers)
     grown = points[-1][1] - points[0][1]
-    if grown < max(at.LEAST_SEEN * processes, at.BATCHES_OF_NOISE * (view.batch_bytes or 0.0)):
+    # Queues differ by a batch or two.
+    if grown < max(at.LEAST_SEEN * processes, 2 * (view.batch_bytes or 0.0)):
         return False
     if points[-1][0] - points[0][0] < at.LEAST_BATCHES:
         return False
@@ -306,12 +307,10 @@ def _slope(points: Sequence[tuple[int, int]]) -> float:
     return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
-def limit(view: View) -> Claim | None:
+def limit(view: Evidence) -> Claim | None:
     """The setting does not fit into memory, or only just."""
-    failure, machine = _failure(view, "out_of_memory"), view.evidence.machine
-    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
-    room = min((size for size in sizes if size), default=None)
-    used = view.usage.pss_peak_bytes
+    failure, machine = _failure(view, "out_of_memory"), view.machine
+    room, used = machine.memory_size_bytes, view.usage.pss_peak_bytes
     if failure is None and (used is None or room is None or used < at.USED_UP * room):
         return None
     fewer = view.having(num_workers=view.workers // 2, prefetch_factor=1)
@@ -329,9 +328,9 @@ def limit(view: View) -> Claim | None:
     )
 
 
-def shared(view: View) -> Claim | None:
+def shared(view: Evidence) -> Claim | None:
     """Shared memory is too small for full queues."""
-    failure, room = _failure(view, "shared_memory"), view.evidence.machine.shm_available_bytes
+    failure, room = _failure(view, "shared_memory"), view.machine.shm_available_bytes
     need = view.shared_bytes(view.config) or None
     if failure is None and (room is None or need is None or need <= room):
         return None
@@ -357,9 +356,9 @@ def shared(view: View) -> Claim | None:
     )
 
 
-def _failure(view: View, kind: FailureKind) -> Failure | None:
+def _failure(view: Evidence, kind: FailureKind) -> Failure | None:
     """A failure of the configuration itself, or of any trial where it was never run."""
-    found = failed_by(view.evidence.trials("present") or view.evidence.trials(), kind)
+    found = failed_by(view.trials("present") or view.trials(), kind)
     return found[0].failure if found else None
 
 
@@ -382,7 +381,7 @@ class Copying:
     pinned_fraction: float | None = None
 
 
-def copying_of(view: View) -> Copying | None:
+def copying_of(view: Evidence) -> Copying | None:
     """The copies as plain trials timed them, else as an explained one did; ``None`` without any."""
     copies, costs, rate = view.copies, view.costs, view.rate
     if copies is not None and copies.exposed_s is not None and rate:
@@ -396,12 +395,12 @@ def copying_of(view: View) -> Copying | None:
     return Copying(costs.copy_s, costs.copy_s, share, view.batch_bytes)
 
 
-def _is_pinned(view: View, copying: Copying) -> bool:
+def _is_pinned(view: Evidence, copying: Copying) -> bool:
     pinned = copying.pinned_fraction
     return view.config.pin_memory if pinned is None else 2 * pinned >= 1
 
 
-def used_gpu(view: View) -> GpuUsage | None:
+def used_gpu(view: Evidence) -> GpuUsage | None:
     """What the card did that batches were copied to; ``None`` where it isn't known which.
 
     NVML's order is not CUDA's: the UUID that torch reported joins them, or else the machine's
@@ -412,12 +411,12 @@ def used_gpu(view: View) -> GpuUsage | None:
         return None
     _, _, number = copies.device.partition(":")
     wanted = int(number) if number.isdigit() else 0
-    uuids = {gpu.uuid for gpu in view.evidence.machine.gpus if gpu.cuda_index == wanted}
+    uuids = {gpu.uuid for gpu in view.machine.gpus if gpu.cuda_index == wanted}
     uuids = {copies.uuid} if copies.uuid else uuids
     return next((gpu for gpu in view.usage.gpu if gpu.uuid in uuids), None)
 
 
-def pageable(view: View) -> Claim | None:
+def pageable(view: Evidence) -> Claim | None:
     """Copies to the device are exposed, and come from pageable memory."""
     copying, pinned = copying_of(view), pinned_copies(view)
     if copying is None or not _is_worth_pinning(view, copying):
@@ -458,13 +457,13 @@ batch = batch.to(device, non_blocking=True)""",
     )
 
 
-def _is_worth_pinning(view: View, copying: Copying) -> bool:
+def _is_worth_pinning(view: Evidence, copying: Copying) -> bool:
     """Whether copies are exposed and come from pageable memory."""
-    has_device = view.evidence.accelerator is not None
+    has_device = view.accelerator is not None
     return has_device and copying.share >= at.NOTABLE and not _is_pinned(view, copying)
 
 
-def pinned_copies(view: View) -> Config | None:
+def pinned_copies(view: Evidence) -> Config | None:
     """The same with pinning, where copies are exposed."""
     copying = copying_of(view)
     if copying is None or view.config.pin_memory or not _is_worth_pinning(view, copying):
@@ -472,12 +471,12 @@ def pinned_copies(view: View) -> Config | None:
     return view.having(pin_memory=True)
 
 
-def link(view: View) -> Claim | None:
+def link(view: Evidence) -> Claim | None:
     """The link to the device is slower than it should be.
 
     Only copies that are large, pinned and exposed say something of it.
     """
-    copying, seen, gpus = copying_of(view), used_gpu(view), view.evidence.machine.gpus
+    copying, seen, gpus = copying_of(view), used_gpu(view), view.machine.gpus
     mine = [gpu for gpu in gpus if seen is not None and gpu.uuid == seen.uuid]
     links = {gpu.uuid: gpu.link_bytes_per_s for gpu in gpus if gpu.link_bytes_per_s is not None}
     known = [links[gpu.uuid] for gpu in mine or gpus if gpu.uuid in links]
@@ -515,27 +514,25 @@ def link(view: View) -> Claim | None:
     )
 
 
-def _beside(view: View, seen: GpuUsage | None) -> str:
+def _beside(view: Evidence, seen: GpuUsage | None) -> str:
     """Other cards that receive much meanwhile, perhaps by the same switch."""
-    links = {gpu.uuid: gpu.link_bytes_per_s for gpu in view.evidence.machine.gpus}
+    links = {gpu.uuid: gpu.link_bytes_per_s for gpu in view.machine.gpus}
     rates = {
         gpu.index: gpu.pcie_rx_bytes_per_s
         for gpu in view.usage.gpu
         if gpu.pcie_rx_bytes_per_s is not None and seen is not None and gpu.uuid != seen.uuid
-        if gpu.pcie_rx_bytes_per_s >= at.OTHERS_LINK * (links.get(gpu.uuid) or 1e12)
+        if gpu.pcie_rx_bytes_per_s >= 0.25 * (links.get(gpu.uuid) or 1e12)
     }
     rate = format_bytes(sum(rates.values()))
     cards = ", ".join(map(str, rates))
     return f" GPU {cards} received {rate} a second at the same time." if rates else ""
 
 
-def device_neighbours(view: View) -> Claim | None:
+def device_neighbours(view: Evidence) -> Claim | None:
     """Other processes use the device."""
-    uses_it = view.evidence.accelerator is not None and (
-        view.evidence.has_step or copying_of(view) is not None
-    )
+    uses_it = view.accelerator is not None and (view.has_step or copying_of(view) is not None)
     gpu = used_gpu(view) if uses_it else max(view.usage.gpu, key=_active, default=None)
-    if gpu is None or not (gpu.other_processes if uses_it else _active(gpu) >= at.OTHERS_BUSY):
+    if gpu is None or not (gpu.other_processes if uses_it else _active(gpu) >= 0.3):
         return None  # of a card that the trial doesn't use no kernel can be its own
     kernels = ""
     if gpu.kernel_active_fraction is not None:
@@ -575,14 +572,14 @@ def keep_apart(worker_id):
 loader = DataLoader(dataset, worker_init_fn=keep_apart, ...)"""
 
 
-def slowed(view: View) -> Claim | None:
+def slowed(view: Evidence) -> Claim | None:
     """The workers' CPU use, or the pin thread, makes the step slower."""
-    script = view.evidence.script
+    script = view.script
     found = None if script is None else script.loader.headroom
     if script is None or found is None or not view.workers:
         return None
     share = found.slowed_fraction
-    if share.low is None or share.low <= 0 or share.value < FED_WAIT_FRACTION:
+    if share.low is None or share.low <= 0 or share.value < at.FED_WAIT_FRACTION:
         return None
     threads = script.step_threads or 1.0
     wanted = view.demand + threads + view.others
@@ -625,10 +622,10 @@ def slowed(view: View) -> Claim | None:
     )
 
 
-def _fix(view: View, threads: float, *, contended: bool, pins: bool) -> tuple[str, str]:
+def _fix(view: Evidence, threads: float, *, contended: bool, pins: bool) -> tuple[str, str]:
     """In words, and what to paste."""
     workers = max(1, min(round(view.demand), int(view.cores) - 1))
-    if contended and threads >= PARALLEL and view.cores >= 2:
+    if contended and threads >= at.PARALLEL and view.cores >= 2:
         left = max(1, int(view.cores - workers))
         text = f"Leave cores to the workers: torch.set_num_threads({left}) in the script."
         return f"{text} Also try fewer workers.", f"torch.set_num_threads({left})"
@@ -646,10 +643,4 @@ def _fix(view: View, threads: float, *, contended: bool, pins: bool) -> tuple[st
 
 def _without(share: Estimate) -> Estimate:
     """Throughput of a loop that hardly waits, if its step were as fast as without loading."""
-
-    def gain(part: float) -> float:
-        return 1 / (1 - min(0.95, max(0.0, part)))
-
-    low = share.value if share.low is None else share.low
-    high = share.value if share.high is None else share.high
-    return Estimate(value=gain(share.value), low=gain(low), high=gain(high))
+    return share.through(lambda part: 1 / (1 - min(0.95, max(0.0, part))))

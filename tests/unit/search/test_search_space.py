@@ -93,12 +93,6 @@ def test_equal_configurations_are_merged_and_the_user_told() -> None:
     assert left.setting == "num_workers=0 with prefetch_factor, persistent_workers=True"
 
 
-def test_prefetch_factor_0_is_left_out_as_illegal() -> None:
-    found = space(num_workers=(0, 2), prefetch_factor=(0, 2), persistent_workers=(False,))
-    assert found.configs == (config(0), config(2, 2))
-    assert "refuses" in reason(found, "num_workers=2 with prefetch_factor=0").reason
-
-
 def test_max_workers_caps_the_range_and_is_tried_itself() -> None:
     found = space(max_workers=6)
     assert workers(found) == [0, 1, 2, 4, 6]
@@ -117,6 +111,8 @@ def test_batches_are_counted_at_the_batch_size_that_is_swept() -> None:
     found = space(of=target(length=64, batches_per_epoch=2, batch_size=32), batch_size=(8, 64))
     assert {c.num_workers for c in found.configs if c.batch_size == 8} == {0, 1, 2, 4, 8}
     assert {c.num_workers for c in found.configs if c.batch_size == 64} == {0, 1}
+    left = reason(found, "num_workers=2 with batch_size=64; num_workers=4 with batch_size=64")
+    assert left.reason.startswith("an epoch has 1 batch, ")
 
 
 def test_what_does_not_fit_the_machine_is_no_matter_of_the_space() -> None:
