@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+from dlprof.tracing.chains import attributes_of
 
 _MOST_ENTRIES = 16
 _DEEPEST = 4
@@ -66,15 +68,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         if len(value) <= _MOST_ENTRIES:
             yield from ((f"[{place}]", each) for place, each in enumerate(value))
     else:
-        yield from _attributes(value).items()
-
-
-def _attributes(value: Any) -> Mapping[str, Any]:
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except (AttributeError, TypeError):
-        return {}
-    return dict(own) if type(own) is dict else {}
+        yield from list(attributes_of(value).items())
 
 
 def _around(dataset: object) -> Iterator[tuple[str, Any, int]]:
@@ -125,5 +119,5 @@ def _bytes_of(value: Any, depth: int = 2) -> int:
     elif depth and isinstance(value, list | tuple) and len(value) <= _MOST_ENTRIES:
         inside = value
     elif depth and not isinstance(value, _SIMPLE):
-        inside = _attributes(value).values()
+        inside = list(attributes_of(value).values())
     return size + sum(_bytes_of(each, depth - 1) for each in inside)

@@ -9,11 +9,12 @@ gets.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
 
@@ -23,24 +24,11 @@ from dlprof.tracing.frames import without_own_lines
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made
 
+if TYPE_CHECKING:
+    from dlprof.tracing.recorder import Recorder
+
 _WORDS = functools.cache(words_of_workers)
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
-
-
-class Listener(Protocol):
-    """Main's side: who is called with what passes the queues."""
-
-    def dispatching(self, batch: int) -> None:
-        """Indices are about to be sent."""
-
-    def dispatched(self, batch: int) -> None:
-        """They have been."""
-
-    def taking(self) -> Reading:
-        """A thread begins to wait for a batch."""
-
-    def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
-        """It has one; ``stamped`` is None for one that came without stamps."""
 
 
 class Hook:
@@ -54,7 +42,7 @@ class Hook:
         feeder: The clock of the worker's feeder thread, made by that thread.
     """
 
-    def __init__(self, listener: Listener | None) -> None:
+    def __init__(self, listener: Recorder | None) -> None:
         self.listener = listener
         self.stamper: Stamper | None = None
         self.feeder: ThreadClock | None = None
@@ -88,12 +76,7 @@ class Hook:
 
 
 class StampedInit:
-    """A ``worker_init_fn`` that has the worker timed, and calls the user's own.
-
-    Args:
-        hook: Of the iterator.
-        user_init: The loader's ``worker_init_fn``.
-    """
+    """A ``worker_init_fn`` that has the worker timed, and calls the user's own."""
 
     def __init__(self, hook: Hook, user_init: Callable[[int], Any] | None) -> None:
         self._hook = hook
@@ -149,25 +132,15 @@ def _unpack(made: tuple[Any, ...], began: tuple[int, ...], item: Any) -> Stamped
     return stamped
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Last:
     """Indices with which a worker is asked to stop stamping."""
 
-    __slots__ = ("item",)
-
-    def __init__(self, item: Any) -> None:
-        self.item = item
-
-    def __reduce__(self) -> Any:
-        return _Last, (self.item,)
+    item: Any
 
 
 class _Queue:
-    """A queue of torch's; all but ``put`` and ``get`` goes to it.
-
-    Args:
-        inner: The queue.
-        hook: Of the iterator.
-    """
+    """A queue of torch's; all but ``put`` and ``get`` goes to it."""
 
     def __init__(self, inner: Any, hook: Hook) -> None:
         self._inner = inner

@@ -16,6 +16,7 @@ from torch.utils.data import Subset, get_worker_info
 from dlprof.tracing.chains import Chains, find_chains
 from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, waited_between
 from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, StampedBatch, StampedInit
+from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.stamper import Stamper, asked_one_by_one, look_up
 from dlprof.tracing.trace import Facts
 
@@ -315,8 +316,8 @@ class Pipe:
         return unpickled(self.items.pop(0))
 
 
-class Seen:
-    """A listener that keeps what it is seen."""
+class Seen(Recorder):
+    """Keeps what it is called with."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
