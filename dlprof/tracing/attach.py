@@ -19,9 +19,6 @@ class Attachment:
 
     The iterator's own attributes shadow its class's methods. They hold it by weak references only:
     torch ends the workers as soon as the last reference goes, and must go on doing so.
-
-    Args:
-        recorder: Who is called.
     """
 
     def __init__(self, recorder: Recorder) -> None:

@@ -86,11 +86,7 @@ _STEPS = (list, tuple, _TimedList, _TimedTuple)
 
 
 class Chains:
-    """The chains of one dataset, timed until they are let go.
-
-    Args:
-        dataset: Where to look for them.
-    """
+    """The chains of one dataset, timed until they are let go."""
 
     def __init__(self, dataset: object) -> None:
         self._undo: list[Callable[[], None]] = []

@@ -130,19 +130,12 @@ def with_copies(explanation: Explanation, held_s: float, exposed_s: Sequence[flo
     stages: list[Stage] = []
     for stage in explanation.stages:
         if stage.name == "step":
-            stages.append(copied)
-        stages.append(_shortened(stage, held_s) if stage.name == "step" else stage)
+            figures = ("mean_s", "median_s", "p95_s", "max_s")
+            rest = {name: max(0.0, getattr(stage, name) - held_s) for name in figures}
+            stages += [copied, dataclasses.replace(stage, **rest)]
+        else:
+            stages.append(stage)
     return dataclasses.replace(explanation, stages=tuple(stages))
-
-
-def _shortened(stage: Stage, by_s: float) -> Stage:
-    return dataclasses.replace(
-        stage,
-        mean_s=max(0.0, stage.mean_s - by_s),
-        median_s=max(0.0, stage.median_s - by_s),
-        p95_s=max(0.0, stage.p95_s - by_s),
-        max_s=max(0.0, stage.max_s - by_s),
-    )
 
 
 def in_window(trace: Trace, window: tuple[int, int] | None) -> list[Row]:
@@ -235,7 +228,11 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
     if not batches:
         return None
     count = sum(each.samples for each in batches)
-    weighed = sorted(itertools.chain.from_iterable(map(_kept, batches)))
+    weighed: list[tuple[float, float]] = []  # seconds, and how many samples stand behind them
+    for each in batches:
+        kept = array("d", each.kept)
+        weighed += [(took_s, each.samples / len(kept)) for took_s in kept]
+    weighed.sort()
     ends = list(itertools.accumulate(weight for _, weight in weighed))
     slowest: dict[str, int] = {}
     for each in batches:
@@ -259,12 +256,6 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
         max_s=max_s,
         slowest={name: took * 1e-9 for name, took in first},
     )
-
-
-def _kept(made: Made) -> list[tuple[float, float]]:
-    """Seconds and weights."""
-    kept = array("d", made.kept)
-    return [(each, made.samples / len(kept)) for each in kept]
 
 
 def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCost, ...]:

@@ -76,9 +76,9 @@ class Stamper:
             fetcher.dataset = timed_samples(fetcher.dataset, self.ends)
 
         def timed(samples: Any) -> Any:
-            self.collating()
+            self._fetched = self._clock.read()
             batch = collate(samples)
-            self.collated()
+            self._collated = self._clock.read()
             return batch
 
         def undo() -> None:
@@ -94,14 +94,6 @@ class Stamper:
         self._fetched = self._collated = None
         self._picked = reading = self._clock.read()
         self.ends[:] = (reading.wall * 1e-9,)
-
-    def collating(self) -> None:
-        """All samples are there."""
-        self._fetched = self._clock.read()
-
-    def collated(self) -> None:
-        """The batch is there."""
-        self._collated = self._clock.read()
 
     def handed(self, *, ended: bool = False, failed: bool = False) -> Made | None:
         """What is known of the batch that is done; ``None`` if its beginning was not seen."""
@@ -213,27 +205,19 @@ def _name(key: Any) -> str:
 
 
 def look_up(proc: Path = Path("/proc/self")) -> Facts:
-    """Memory, threads and affinity of this process.
-
-    Args:
-        proc: The kernel's account of it.
-    """
+    """Memory, threads and affinity of this process."""
     try:
         threads = len(os.listdir(proc / "task"))  # noqa: PTH208 - several times faster than iterdir
     except OSError:
         threads = MISSING
     ask = getattr(os, "sched_getaffinity", None)
-    return Facts(_private_bytes(proc), threads, MISSING if ask is None else len(ask(0)))
-
-
-def _private_bytes(proc: Path) -> int:
-    """``Private_*`` of ``smaps_rollup``: it grows as shared pages are copied, where RSS doesn't."""
-    try:
+    try:  # what is private grows as shared pages are copied, where RSS doesn't
         with open(proc / "smaps_rollup", "rb") as file:  # noqa: PTH123 - faster than Path.open
             lines = [line.split() for line in file if line.startswith(b"Private_")]
-        return 1024 * sum(int(words[1]) for words in lines)
+        private_bytes = 1024 * sum(int(words[1]) for words in lines)
     except (OSError, IndexError, ValueError):
-        return MISSING
+        private_bytes = MISSING
+    return Facts(private_bytes, threads, MISSING if ask is None else len(ask(0)))
 
 
 # Closures and no attributes: this runs for every single sample.

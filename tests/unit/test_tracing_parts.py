@@ -222,8 +222,6 @@ def stamped(count: int, index: Any, *, slow: int | None = None) -> Any:
     for number in range(count):
         at += 1.0 if number == slow else 1e-6
         stamper.ends.append(at)
-    stamper.collating()
-    stamper.collated()
     made = stamper.handed()
     stamper.let_go()
     return made
