@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import itertools
@@ -25,6 +26,7 @@ _VERSION = 1
 _SEED = 20_240_229
 
 Progress = Callable[[str, int, int], None]
+"""Called with what is being made, how many are done, and of how many."""
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -123,9 +125,6 @@ def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.plat
 def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = None) -> Path:
     """The directory ``name`` of the cache, made by ``make`` unless it is there.
 
-    It is made under another name and renamed when complete: a run that is cut off leaves nothing
-    half-made, and of two runs at once one wins and both use its files.
-
     Args:
         name: Of the directory; holds a version, so that changed content gets a new name.
         make: Fills the empty directory that it is given.
@@ -139,39 +138,45 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
     if final.is_dir():
         return final
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        _remove_stale(root, before=time.time() - (24 * 3600.0))
-        temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
-        try:
-            make(temporary)
-            try:
-                temporary.rename(final)
-            except OSError:
-                if not final.is_dir():  # else another run was first: its files are the same
-                    raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        for left in root.glob(".*-v*.*"):  # by runs that were killed; none takes a day
+            with contextlib.suppress(OSError):  # another run is removing it too
+                if left.is_dir() and left.stat().st_mtime < time.time() - 24 * 3600:
+                    shutil.rmtree(left, ignore_errors=True)
+        make_whole(final, make, there=final.is_dir)
     except OSError as error:
-        raise _not_writable(root, name, error) from error
+        what = f"{name!r} can't be made in {str(root)!r}: {error.strerror or error}."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what = f"The disk is full: {name!r} could not be made in {str(root)!r}."
+        hint = "Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare."
+        raise FileError(what, hint=hint) from error
     return final
 
 
-def _remove_stale(root: Path, before: float) -> None:
-    """Remove what runs that were killed left behind; a running one touches its directory."""
-    for entry in root.glob(".*-v*.*"):
+def make_whole(final: Path, make: Callable[[Path], None], *, there: Callable[[], bool]) -> None:
+    """Fill a folder that appears under its name when it is complete.
+
+    What is cut off leaves nothing half-made, and of two at once, also on several nodes, one wins.
+
+    Args:
+        final: The folder; where it exists, it is empty.
+        make: Fills the one that it is given.
+        there: Whether what another has made is there.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{final.name}.", dir=final.parent, ignore_cleanup_errors=True
+    ) as temporary:
+        part = Path(temporary, final.name)
+        part.mkdir()
+        make(part)
         try:
-            if entry.is_dir() and entry.stat().st_mtime < before:
-                shutil.rmtree(entry, ignore_errors=True)
-        except OSError:  # another run is removing it too
-            continue
-
-
-def _not_writable(root: Path, name: str, error: OSError) -> FileError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = f"The disk is full: {name!r} could not be made in {str(root)!r}."
-    else:
-        what = f"{name!r} can't be made in {str(root)!r}: {error.strerror or error}."
-    return FileError(what, hint="Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare.")
+            part.replace(final)
+        except OSError:
+            if not there():
+                raise
 
 
 _ONSETS = ("b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v", "w")

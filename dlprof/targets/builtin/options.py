@@ -85,7 +85,7 @@ class SyntheticOptions:
     iterable: bool = _parameter(False, to_bool, "true or false")
     length: int = _number(10_000, 1, 1_000_000_000)
 
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+    def make_files(self, progress: files.Progress) -> None:
         """Nothing to make."""
 
 
@@ -104,7 +104,7 @@ class ImagesOptions:
     length: int = _number(20_000, 1, 10_000_000)
     size: int = _number(224, 8, 2048)
 
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+    def make_files(self, progress: files.Progress) -> None:
         """Make the JPEG files."""
         files.images_directory(self.count, progress)
 
@@ -124,7 +124,7 @@ class VocOptions:
     length: int = _number(20_000, 1, 10_000_000)
     size: int = _number(416, 32, 2048)
 
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+    def make_files(self, progress: files.Progress) -> None:
         """Make the JPEG and XML files."""
         files.voc_directory(self.count, progress)
 
@@ -146,7 +146,7 @@ class ShardsOptions:
     length: int = _number(20_000, 1, 10_000_000)
     size: int = _number(224, 8, 2048)
 
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+    def make_files(self, progress: files.Progress) -> None:
         """Make the JPEG files and pack them."""
         files.shards_directory(self.count, self.shards, progress)
 
@@ -165,7 +165,7 @@ class TextOptions:
     length: int = _number(200_000, 1, 10_000_000)
     words: int = _number(120, 1, 10_000)
 
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+    def make_files(self, progress: files.Progress) -> None:
         """Make the text file."""
         files.text_directory(self.lines, self.words, progress)
 
@@ -192,7 +192,7 @@ class DlioOptions:
             raise UsageError("dlio names no workload", hint="Write dlio:FILE.yaml.")
         return read_workload(self.file, self.data)
 
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+    def make_files(self, progress: files.Progress) -> None:
         """Make the data, unless it is there."""
         self.workload().make(self.most, progress)
 
