@@ -134,18 +134,18 @@ class LoaderRecorder:
 
         Its iterators may be derived from, and loaders may have iterators of their own, as long as
         those are derived from torch's: their methods are wrapped too.
-
-        Args:
-            module: That module.
         """
         with self._guarded("torch's DataLoader could not be watched"):
             iterator, loader = iterator_class(module), module.DataLoader
             setattr(iterator, _READING, None)
             wrap_methods(
                 iterator,
-                {"__init__": self._around_making, "_reset": self._around_reset,
-                 "__next__": _around_next},
-            )  # fmt: skip
+                {
+                    "__init__": functools.partial(self._around_making, new=True),
+                    "_reset": functools.partial(self._around_making, new=False),
+                    "__next__": _around_next,
+                },
+            )
             wrap_methods(loader, {"__init__": self._around_loader})
         with self._guarded("who asks for its worker could not be seen"):
             self._asks = _notice_asking(module)
@@ -216,27 +216,20 @@ class LoaderRecorder:
 
         return __init__
 
-    def _around_making(self, method: Method) -> Method:
-        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - as above
-            if _READING in iterator.__dict__:  # the base class's, inside that of a derived one
-                method(iterator, *args, **kwargs)
-            else:
-                loader = args[0] if args else kwargs.get("loader")
-                make = functools.partial(method, iterator, *args, **kwargs)
-                self._open(iterator, loader, make, new=True)
-
-        return __init__
-
-    def _around_reset(self, method: Method) -> Method:
-        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+    def _around_making(self, method: Method, *, new: bool) -> Method:
+        def make(iterator: Any, *args: Any, **kwargs: Any) -> None:
             loader = args[0] if args else kwargs.get("loader")
-            if getattr(iterator, _READING) is None or loader is None:
-                method(iterator, *args, **kwargs)
+            plainly = functools.partial(method, iterator, *args, **kwargs)
+            if new:  # the base class's, inside that of a derived one
+                is_inner = _READING in iterator.__dict__
             else:
-                make = functools.partial(method, iterator, *args, **kwargs)
-                self._open(iterator, loader, make, new=False)
+                is_inner = getattr(iterator, _READING) is None or loader is None
+            if is_inner:
+                plainly()
+            else:
+                self._open(iterator, loader, plainly, new=new)
 
-        return _reset
+        return make
 
     def _open(self, iterator: Any, loader: Any, make: Callable[[], None], *, new: bool) -> None:
         """Begin a reading of an iterator that is made or reset by ``make``."""
@@ -321,7 +314,7 @@ class LoaderRecorder:
             few = 200 if self._headrooms is None else 60
             seen.follower = Follower(named.name, named.config, batches=few)
         if self._headrooms is not None:
-            seen.headroom = self._headrooms.of(named.config, seen.looks_at_none)
+            seen.headroom = LoopHeadroom(self._headrooms, named.config, seen.looks_at_none)
         group.append(seen)
         self._seen.append(seen)
         return seen

@@ -14,7 +14,7 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -48,7 +48,6 @@ from dlprof.tuning import tune
 from dlprof.version import __version__
 
 _FIRST_PAUSE_NS = NS
-_LONGEST_PAUSE_NS = 120 * NS
 _RUNNING = Ending(kind="running", exit_code=0)
 _NO_LOADER = "No DataLoader of torch's was iterated in this process."
 _NO_TORCH = "The script did not import torch.utils.data in this process."
@@ -119,25 +118,19 @@ def run_program(
         DlprofError: The script can't be run, or the file not be written.
     """
     watching = _Watching(plan, header, clock)
-    with watching.attached():
-        try:
-            program = watching.loaded(open_writer)
-        except DlprofError:
-            watching.give_up()
-            raise
-        if isinstance(program, Ending):
-            return watching.end(program)
-        return watching.end(execute(program, as_main(program)))
+    watching.attach()
+    try:
+        program = watching.loaded(open_writer)
+    except DlprofError:
+        watching.give_up()
+        raise
+    # Threads and exit functions of the script's may still run after this.
+    watching.ending = program if isinstance(program, Ending) else execute(program, as_main(program))
+    return watching.ending
 
 
 class _Watching:
-    """One run: what writes its file now and then, and its last words.
-
-    Args:
-        plan: What is run.
-        header: The file's first record.
-        clock: Nanoseconds, never going back.
-    """
+    """One run: what writes its file now and then, and its last words."""
 
     def __init__(self, plan: ScriptRun, header: RunHeader, clock: Clock) -> None:
         self._plan, self._header, self._clock = plan, header, clock
@@ -150,20 +143,19 @@ class _Watching:
             headroom=plan.headroom,
         )
         self._recorder.pace.due_ns = clock() + _FIRST_PAUSE_NS
-        self._meanwhile = Meanwhile(alone=plan.rank is None)
-        self._finder = AfterImport(DATALOADER_MODULE, self._attach)
+        self._usage: Callable[[], Usage | None] = lambda: None
+        self._finder = AfterImport(DATALOADER_MODULE, self._imported)
         self._written: dict[str, WatchedLoader] = {}
         self._reported: dict[str, Explanation] = {}
         self._tuned: Sequence[Any] = ()
         self._process = os.getpid()
-        self._ending = _RUNNING
+        self.ending = _RUNNING
         self._pause_ns = _FIRST_PAUSE_NS
         self._overhead_ns = 0
         self._over = False
         self._is_loading = True
 
-    @contextlib.contextmanager
-    def attached(self) -> Iterator[None]:
+    def attach(self) -> None:
         """Watch from here on, to the end of the process."""
         self._finder.install()
         atexit.register(self._finish)
@@ -171,12 +163,11 @@ class _Watching:
 
         def leave_with_last_words(status: int) -> NoReturn:
             with contextlib.suppress(BaseException):
-                self._ending = Ending(kind="os._exit", exit_code=status)
+                self.ending = Ending(kind="os._exit", exit_code=status)
                 self._finish()
             leave(status)
 
         os._exit = leave_with_last_words
-        yield
 
     def loaded(self, open_writer: Callable[[], RunWriter | None]) -> Program | Ending:
         """The script, or how a package around it ended; writes from here on.
@@ -194,16 +185,11 @@ class _Watching:
         self._writer, self._is_loading = open_writer(), False
         return program
 
-    def _attach(self, module: ModuleType) -> None:
+    def _imported(self, module: ModuleType) -> None:
         self._recorder.attach(module)
         if self._plan.tune:
             self._tuned = tune_all(module.DataLoader)
-        self._meanwhile.begin()
-
-    def end(self, ending: Ending) -> Ending:
-        """Note how the script ended; its threads and exit functions may still run."""
-        self._ending = ending
-        return ending
+        self._usage = usage_from_now(alone=self._plan.rank is None)
 
     def give_up(self) -> None:
         """There is nothing to watch after all: say nothing."""
@@ -223,7 +209,7 @@ class _Watching:
         now_ns = self._clock()
         self._overhead_ns += now_ns - began_ns
         self._recorder.pace.due_ns = now_ns + self._pause_ns
-        self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
+        self._pause_ns = min(2 * self._pause_ns, 120 * NS)
 
     def _finish(self) -> None:
         """The last words, once, and only of the process that was started."""
@@ -258,7 +244,7 @@ class _Watching:
                 diagnosis=diagnosis,
             )
         )
-        if self._ending.kind == "interrupted":
+        if self.ending.kind == "interrupted":
             _end_as_interrupted()
 
     def _changed(self) -> list[WatchedLoader]:
@@ -286,7 +272,7 @@ class _Watching:
                 self._header.target,
                 wall_s=wall_s,
                 refused=self._recorder.refusals(),
-                usage=self._meanwhile.usage(),
+                usage=self._usage(),
                 local_ranks=1 if self._plan.rank is None else self._plan.rank.local_size,
                 start_method=_start_method(),
             )
@@ -317,7 +303,7 @@ class _Watching:
     def _script(self) -> WatchedScript:
         wall_s = (self._clock() - self._recorder.began_ns) / NS
         waited_s = self._recorder.waited_s()
-        rank, ending = self._plan.rank, self._ending
+        rank, ending = self._plan.rank, self.ending
         by_signal = ending.kind in {"running", "interrupted"}
         return WatchedScript(
             wall_s=wall_s,
@@ -356,46 +342,31 @@ def _end_as_interrupted() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-class Meanwhile:
-    """Two snapshots of the machine, at the two ends of what is watched.
+def usage_from_now(
+    *,
+    alone: bool,
+    begin: Callable[[], Callable[[], Snapshot]] = lambda: Sampler(os.getpid()).take,
+) -> Callable[[], Usage | None]:
+    """What was used of the machine since now, when it is asked for.
 
-    What can't be read is no fault of the script's: there are no figures then.
-
-    Args:
-        alone: Whether this process is its job's only one. Of several ranks each would take the
-            others for neighbours, so that nothing is read.
-        begin: Gives what takes the snapshots.
+    What can't be read is no fault of the script's: the answer is ``None`` then. So it is where this
+    process isn't ``alone``, as several ranks would take each other for background load.
     """
+    if not alone:
+        return lambda: None
+    try:
+        take = begin()
+        first = take()
+    except Exception:  # noqa: BLE001 - a training must not end by being watched
+        return lambda: None
 
-    def __init__(
-        self,
-        *,
-        alone: bool,
-        begin: Callable[[], Callable[[], Snapshot]] = lambda: Sampler(os.getpid()).take,
-    ) -> None:
-        self._alone = alone
-        self._begin = begin
-        self._take: Callable[[], Snapshot] | None = None
-        self._first: Snapshot | None = None
-
-    def begin(self) -> None:
-        """Take the first snapshot; once."""
-        if not self._alone or self._first is not None:
-            return
+    def usage() -> Usage | None:
         try:
-            self._take = self._begin()
-            self._first = self._take()
-        except Exception:  # noqa: BLE001 - a training must not end by being watched
-            self._first = None
-
-    def usage(self) -> Usage | None:
-        """What was used since; ``None`` where that isn't known."""
-        if self._take is None or self._first is None:
-            return None
-        try:
-            return usage_between(self._first, self._take())[0]
+            return usage_between(first, take())[0]
         except Exception:  # noqa: BLE001 - as above
             return None
+
+    return usage
 
 
 def tune_all(kind: Any) -> Sequence[Any]:
