@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 
 class FirstBatches:
-    """The first batches of each worker of one loader, compared.
-
-    Args:
-        workers: ``num_workers``.
-
-    Attributes:
-        over: Whether no more batches are looked at.
-    """
+    """The first batches of each worker of one loader, compared until it is ``over``."""
 
     def __init__(self, workers: int) -> None:
         self.over = False
@@ -41,12 +34,10 @@ class FirstBatches:
     @classmethod
     def of(cls, known: WatchedLoader, dataset: object = None) -> FirstBatches | None:
         """For a loader; ``None`` where workers can't duplicate data, or draw it at random."""
-        config = known.config
-        if config is None or known.sampler != OF_ITERABLES:
+        workers = 0 if known.config is None else known.config.num_workers
+        if workers < 2 or known.sampler != OF_ITERABLES or is_resampled(dataset):
             return None
-        if is_resampled(dataset):
-            return None
-        return cls(config.num_workers) if config.num_workers > 1 else None
+        return cls(workers)
 
     def again(self) -> FirstBatches:
         """The same for another epoch."""
@@ -69,13 +60,7 @@ class FirstBatches:
 
 
 class LookingTimer:
-    """A reading whose first batches are looked at; it puts the plain one in its place after that.
-
-    Args:
-        reading: What it stands for.
-        first: Looks at them.
-        done: Called when no more are looked at.
-    """
+    """A reading whose first batches are looked at; ``done`` is called with the plain one then."""
 
     __slots__ = ("_done", "_first", "_reading")
 
@@ -115,18 +100,14 @@ def promised_batches(loader: Any) -> int | None:
         return None
     length = promised_length(loader)
     if length is not None:
-        size = loader.batch_size
-        return length if size is None else _batches(length, size, drop_last=loader.drop_last)
+        size = loader.batch_size or 1
+        return length // size if loader.drop_last else -(-length // size)
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
     known = [each for each in samplers if each is not None]
     own = (type(each).__module__.startswith("torch.utils.data") for each in known)
     if not known or not all(own):
         return None
     return None if type(known[0]).__name__ == OF_ITERABLES else len(loader)
-
-
-def _batches(samples: int, size: int, *, drop_last: bool) -> int:
-    return samples // size if drop_last else -(-samples // size)
 
 
 class Follower:
@@ -166,13 +147,7 @@ class Follower:
         return self._tracer.stopped
 
     def make(self, loader: Any, iterator: Any, make: Callable[[], None]) -> None:
-        """Make an iterator, followed where its loader lets that be done.
-
-        Args:
-            loader: Whose it is.
-            iterator: The object, whose ``__init__`` is about to run.
-            make: Runs that; what it raises is the script's own.
-        """
+        """Make an iterator by ``make``, followed where its loader lets that be done."""
         with contextlib.ExitStack() as stack:
             try:
                 adopt = stack.enter_context(self._tracer.making(loader))

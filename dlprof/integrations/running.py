@@ -105,14 +105,8 @@ def run_program(
     """Run a script to its end, its loaders watched.
 
     The report comes when the interpreter ends, after the script's own threads and exit functions;
-    the caller has to end the process with the ending's exit code.
-
-    Args:
-        plan: What to run.
-        header: From :func:`new_header`.
-        open_writer: Opens where records go, once there is a script: what doesn't run replaces
-            no earlier file. ``None`` for nowhere.
-        clock: Nanoseconds, never going back.
+    the caller has to end the process with the ending's exit code. ``open_writer`` is called once
+    there is a script: what doesn't run replaces no earlier file.
 
     Raises:
         DlprofError: The script can't be run, or the file not be written.
@@ -372,9 +366,6 @@ def usage_from_now(
 def tune_all(kind: Any) -> Sequence[Any]:
     """Have every loader of a class tune itself from its first iterator on.
 
-    Args:
-        kind: ``DataLoader``, whose module may just be loading.
-
     Returns:
         What was tried on each of them, filled as they are met.
     """
@@ -398,12 +389,7 @@ def tune_all(kind: Any) -> Sequence[Any]:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Stands first in ``sys.meta_path`` until one module is imported.
-
-    Args:
-        name: The module.
-        act: Called with it once its code has run; what it raises is kept from the importer.
-    """
+    """Stands first in ``sys.meta_path`` until one module has been imported, and acts on that."""
 
     def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
         self._name = name
