@@ -30,10 +30,6 @@ from dlprof.tracing.trace import Made, Row, Trace
 LEAST_RESTED = 3
 """Batches from resting workers that show what receiving one takes."""
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
-_NO_RUN_QUEUE = "the kernel reports no run-queue delay here, so it counts as blocked time"
-_WHOLE_BATCHES = "the dataset is asked for whole batches (__getitems__)"
-_NO_STAMPS = "batches came without their worker's stamps: its worker_init_fn was not called"
-_NO_WINDOW = "no batch was yielded in the window"
 
 
 def explain(
@@ -63,17 +59,19 @@ def explain(
     window_s = (ended - began) * 1e-9
     unavailable = dict(trace.unavailable)
     if not rows:
-        unavailable["stages"] = _NO_WINDOW
+        unavailable["stages"] = "no batch was yielded in the window"
     found = {name: spans(name, rows) for name in _ORDER}
     stages = tuple(_stage(name, found[name]) for name in _ORDER if found[name])
     made = [row for row in rows if row.made is not None]
     if made and any(span.run_queue_ns is None for span in found["fetch"]):
-        unavailable["run_queue_s"] = _NO_RUN_QUEUE
+        why = "the kernel reports no run-queue delay here, so it counts as blocked time"
+        unavailable["run_queue_s"] = why
     if rows and trace.hooked and not made:
-        unavailable["fetch"] = _NO_STAMPS
+        why = "batches came without their worker's stamps: its worker_init_fn was not called"
+        unavailable["fetch"] = why
     samples = _samples(made)
     if made and samples is None:
-        unavailable["samples"] = _WHOLE_BATCHES
+        unavailable["samples"] = "the dataset is asked for whole batches (__getitems__)"
     rate = len(rows) / window_s if window_s > 0 else 0.0
     ages = [row.yielded - row.made.picked for row in made if row.made is not None]
     own, ever = _by_worker(made), _by_worker(trace.rows)
