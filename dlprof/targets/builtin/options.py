@@ -10,7 +10,6 @@ from typing import Any
 
 from dlprof.errors import UsageError
 from dlprof.targets.arguments import to_bool
-from dlprof.targets.builtin import files
 from dlprof.targets.builtin.workload import Workload, read_workload
 from dlprof.targets.grammar import TargetSpec
 from dlprof.units import parse_bytes
@@ -85,9 +84,6 @@ class SyntheticOptions:
     iterable: bool = _parameter(False, to_bool, "true or false")
     length: int = _number(10_000, 1, 1_000_000_000)
 
-    def make_files(self, progress: files.Progress) -> None:
-        """Nothing to make."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesOptions:
@@ -104,10 +100,6 @@ class ImagesOptions:
     length: int = _number(20_000, 1, 10_000_000)
     size: int = _number(224, 8, 2048)
 
-    def make_files(self, progress: files.Progress) -> None:
-        """Make the JPEG files."""
-        files.images_directory(self.count, progress)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VocOptions:
@@ -123,10 +115,6 @@ class VocOptions:
     count: int = _number(256, 1, 20_000)
     length: int = _number(20_000, 1, 10_000_000)
     size: int = _number(416, 32, 2048)
-
-    def make_files(self, progress: files.Progress) -> None:
-        """Make the JPEG and XML files."""
-        files.voc_directory(self.count, progress)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +134,6 @@ class ShardsOptions:
     length: int = _number(20_000, 1, 10_000_000)
     size: int = _number(224, 8, 2048)
 
-    def make_files(self, progress: files.Progress) -> None:
-        """Make the JPEG files and pack them."""
-        files.shards_directory(self.count, self.shards, progress)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
@@ -164,10 +148,6 @@ class TextOptions:
     lines: int = _number(20_000, 1, 1_000_000)
     length: int = _number(200_000, 1, 10_000_000)
     words: int = _number(120, 1, 10_000)
-
-    def make_files(self, progress: files.Progress) -> None:
-        """Make the text file."""
-        files.text_directory(self.lines, self.words, progress)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +171,6 @@ class DlioOptions:
         if not self.file:
             raise UsageError("dlio names no workload", hint="Write dlio:FILE.yaml.")
         return read_workload(self.file, self.data)
-
-    def make_files(self, progress: files.Progress) -> None:
-        """Make the data, unless it is there."""
-        self.workload().make(self.most, progress)
 
 
 Options = SyntheticOptions | ImagesOptions | VocOptions | ShardsOptions | TextOptions | DlioOptions

@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from dlprof.targets.builtin.files import text_directory
+from dlprof.targets.builtin.files import directory
 from dlprof.targets.builtin.options import TextOptions
 
 PADDING, UNKNOWN = 0, 1
@@ -70,6 +70,6 @@ def collate(lines: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def make_loader(options: TextOptions, *, seed: int) -> DataLoader[torch.Tensor]:
     """The loader of the workload, shuffled as for training."""
-    dataset = TextLines(text_directory(options.lines, options.words), options.length)
+    dataset = TextLines(directory("text", options.lines, options.words), options.length)
     generator = torch.Generator().manual_seed(seed)
     return DataLoader(dataset, batch_size=64, shuffle=True, generator=generator, collate_fn=collate)

@@ -151,7 +151,7 @@ def test_data_is_made_within_its_bound_and_read(tmp_path: Path, ending: str) -> 
 
 def test_samples_are_as_large_as_what_reaches_dlio_s_step(tmp_path: Path) -> None:
     options = DlioOptions(file=_written(tmp_path, reader={"read_threads": 0}), data=str(tmp_path))
-    options.make_files(_silent)
+    options.workload().make(options.most, _silent)
     batches = list(make_loader(options, seed=1))
     assert [tuple(batch.shape) for batch in batches] == [(2, 500)] * 6
 
