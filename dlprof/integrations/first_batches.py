@@ -16,78 +16,55 @@ from dlprof.integrations.copies import ConsumerCopies
 from dlprof.integrations.wait_statistics import IterationTimer
 from dlprof.internals import OF_ITERABLES, promised_length
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
-from dlprof.targets.counting import SampleCounter, WorkerSamples, is_resampled
+from dlprof.targets.counting import WorkerSamples, is_resampled
 
 if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
 
 
-class FirstBatches:
-    """The first batches of each worker of one loader, compared until it is ``over``."""
-
-    def __init__(self, workers: int) -> None:
-        self.over = False
-        self._workers = workers
-        self._came = 0
-        self._compared = WorkerSamples(workers, SampleCounter())
-
-    @classmethod
-    def of(cls, known: WatchedLoader, dataset: object = None) -> FirstBatches | None:
-        """For a loader; ``None`` where workers can't duplicate data, or draw it at random."""
-        workers = 0 if known.config is None else known.config.num_workers
-        if workers < 2 or known.sampler != OF_ITERABLES or is_resampled(dataset):
-            return None
-        return cls(workers)
-
-    def again(self) -> FirstBatches:
-        """The same for another epoch."""
-        return FirstBatches(self._workers)
-
-    @property
-    def duplicated(self) -> bool | None:
-        """Whether the workers gave the same samples; ``None`` while that can't be said."""
-        return self._compared.duplicated if self.over else None
-
-    def look(self, batch: Any) -> None:
-        """Take notice of the next batch."""
-        self._compared.look(self._came, batch)
-        self._came += 1
-        self.over = self._compared.is_past(self._came)
-
-    def end(self) -> None:
-        """The epoch is over."""
-        self.over = True
+def compared_workers(known: WatchedLoader, dataset: object) -> int:
+    """How many workers may give the same samples; 0 where none can, or they draw them at random."""
+    workers = 0 if known.config is None else known.config.num_workers
+    if workers < 2 or known.sampler != OF_ITERABLES or is_resampled(dataset):
+        return 0
+    return workers
 
 
 class LookingTimer:
-    """A reading whose first batches are looked at; ``done`` is called with the plain one then."""
+    """A reading of one epoch whose first batches are looked at.
 
-    __slots__ = ("_done", "_first", "_reading")
+    Args:
+        reading: Takes the batches.
+        samples: Compares them; it outlives this.
+        done: Called with ``reading`` when no more are looked at.
+    """
+
+    __slots__ = ("_came", "_done", "_reading", "_samples")
 
     def __init__(
-        self, reading: Any, first: FirstBatches, done: Callable[[IterationTimer], None]
+        self, reading: Any, samples: WorkerSamples, done: Callable[[IterationTimer], None]
     ) -> None:
-        self._reading, self._first, self._done = reading, first, done
+        self._reading, self._samples, self._done = reading, samples, done
+        self._came = 0
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
         """As ``IterationTimer.take``."""
-        first = self._first
+        samples = self._samples
         try:
             batch = self._reading.take(advance, iterator)
         except BaseException as error:
             if isinstance(error, StopIteration):
-                self._look(first.end)
+                samples.over = True
+                self._done(self._reading)
             raise
-        self._look(lambda: first.look(batch))
-        return batch
-
-    def _look(self, look: Callable[[], None]) -> None:
         try:
-            look()
+            samples.look(self._came, batch)
         except Exception:  # noqa: BLE001 - batches of the user's own class may refuse
-            self._first.over = True
-        if self._first.over:
+            samples.over = True
+        self._came += 1
+        if samples.over:
             self._done(self._reading)
+        return batch
 
 
 def promised_batches(loader: Any) -> int | None:

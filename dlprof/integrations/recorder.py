@@ -15,13 +15,19 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from dlprof.integrations.first_batches import FirstBatches, Follower, LookingTimer, promised_batches
+from dlprof.integrations.first_batches import (
+    Follower,
+    LookingTimer,
+    compared_workers,
+    promised_batches,
+)
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
 from dlprof.integrations.loaders import CallSite, call_site_of, describe, is_library
 from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer, Pace, WaitStatistics
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import call_at, call_of, ranks_served
+from dlprof.targets.counting import SampleCounter, WorkerSamples
 
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
@@ -42,7 +48,8 @@ class _Seen:
         dataset: Its dataset, while that lives; ``None`` where that isn't known, as of a list.
         made: Loader objects that count as this one.
         follower: Follows its first batches; ``None`` where that isn't done.
-        first: Compares the first batches of its workers; ``None`` where that isn't done.
+        compared: Workers whose first batches are compared; 0 where that isn't done.
+        first: Compares those of the last epoch.
         asks: Whether anything asked in which worker it runs; ``None`` where that isn't seen.
         headroom: Measures what a perfect loader would bring; ``None`` where nobody asked.
         promised: Batches that ``len(loader)`` promised, over all epochs; ``None`` where nobody
@@ -54,7 +61,8 @@ class _Seen:
     dataset: weakref.ref[Any] | None
     made: int = 0
     follower: Follower | None = None
-    first: FirstBatches | None = None
+    compared: int = 0
+    first: WorkerSamples | None = None
     asks: Callable[[], bool] | None = None
     headroom: LoopHeadroom | None = None
     promised: int | None = 0
@@ -66,7 +74,12 @@ class _Seen:
     def looks_at_none(self) -> bool:
         """Whether its first batches have been followed and compared."""
         followed = self.follower is None or self.follower.over
-        return followed and (self.first is None or self.first.over)
+        return followed and (not self.compared or self.duplicated is not None)
+
+    @property
+    def duplicated(self) -> bool | None:
+        """Whether its workers gave the same samples; ``None`` while that can't be said."""
+        return self.first.duplicated if self.first is not None and self.first.over else None
 
     def promise(self, batches: int | None) -> None:
         """Add what one more epoch promises."""
@@ -161,7 +174,7 @@ class LoaderRecorder:
             filled,
             made=seen.made,
             promised_batches=seen.promised,
-            duplicated=None if seen.first is None else seen.first.duplicated,
+            duplicated=seen.duplicated,
             asks_worker=None if seen.asks is None else seen.asks(),
         )
         if seen.headroom is not None:
@@ -256,9 +269,9 @@ class LoaderRecorder:
             noticed = ReplayingTimer(noticed, reading, seen.headroom)
         with self._guarded("how many batches a loader promises could not be seen"):
             seen.promise(promised_batches(loader))
-        if seen.first is not None and not seen.first.over:
+        if seen.compared and seen.duplicated is None:
             # Each epoch has its own until one of them shows something.
-            seen.first = seen.first.again()
+            seen.first = WorkerSamples(seen.compared, SampleCounter())
             plainly = functools.partial(_read_by, weakref.ref(iterator))
             noticed = LookingTimer(noticed, seen.first, plainly)
         setattr(iterator, _READING, noticed)
@@ -305,8 +318,8 @@ class LoaderRecorder:
             numbered = (f"{name} #{number}" for number in itertools.count(2))
             name = next(each for each in numbered if each not in taken)
         named = dataclasses.replace(known, name=name, place=first, called_from=called)
-        first_batches = FirstBatches.of(named, dataset)
-        seen = _Seen(self._new_ledger(), named, _reference(dataset), first=first_batches)
+        compared = compared_workers(named, dataset)
+        seen = _Seen(self._new_ledger(), named, _reference(dataset), compared=compared)
         if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
             seen.asks = self._asks  # a worker_init_fn is given its worker's number
         if self._follow and named.config is not None:

@@ -145,10 +145,11 @@ class WorkerSamples:
     Attributes:
         duplicated: Whether the workers gave the same samples, as far as they were looked at.
         batches: How many batches of an epoch are compared.
+        over: Whether these have been, or no more are to be.
     """
 
     def __init__(self, workers: int, count: Callable[[Any], int | None]) -> None:
-        self.duplicated = False
+        self.duplicated = self.over = False
         # Batches of each worker that are compared with those of the others
         self.batches = 4 * workers
         self._workers = workers
@@ -160,7 +161,8 @@ class WorkerSamples:
 
     def look(self, position: int, batch: Any) -> None:
         """Take note of a batch, whose position in its epoch says which worker it is from."""
-        if self.is_past(position):
+        self.over = position + 1 >= self.batches
+        if position >= self.batches:
             return
         if position == 0:
             self._overlapped = self.overlap
@@ -172,7 +174,7 @@ class WorkerSamples:
         try:
             self._streams[worker] += sample_digests(batch, self._count(batch) or 1)
         except Exception:  # noqa: BLE001 - arrays of objects, or of a class that is like none
-            self.batches = 0
+            self.batches, self.over = 0, True
         # In later rounds torch goes past workers that had nothing in the first.
         last = max((n for n, some in enumerate(self._streams) if some), default=0) if turn else 0
         if worker == self._workers - 1 or 0 < worker == last:
@@ -189,10 +191,6 @@ class WorkerSamples:
         alike = len(set(itertools.chain(*pairs))) == workers
         everyone = len(pairs) == workers * (workers - 1) // 2
         return alike and (everyone or self._before is not None)
-
-    def is_past(self, position: int) -> bool:
-        """Whether enough batches of each worker came before this position."""
-        return position >= self.batches
 
     @property
     def overlap(self) -> bool:
