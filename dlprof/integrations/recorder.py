@@ -165,29 +165,29 @@ class LoaderRecorder:
 
     def records(self) -> tuple[WatchedLoader, ...]:
         """What was seen so far of each loader, in the order in which they were first iterated."""
-        every = [*self._seen, *([self._others] if self._others else [])]
-        return tuple(self._record(seen) for seen in every)
+        return tuple(map(self._record, self._every()))
+
+    def _every(self) -> list[_Seen]:
+        return [*self._seen, *([self._others] if self._others else [])]
 
     def _record(self, seen: _Seen) -> WatchedLoader:
         filled = seen.ledger.fill(seen.known)
+        headroom = None if seen.headroom is None else seen.headroom.summary()
+        reasons = dict(filled.unavailable)
+        if headroom is None and seen.headroom is not None and seen.headroom.why_not:
+            reasons["headroom"] = seen.headroom.why_not
+        if seen.duplicated:
+            reasons["samples_per_s"] = "its workers yield the same samples"
         record = dataclasses.replace(
             filled,
             made=seen.made,
             promised_batches=seen.promised,
             duplicated=seen.duplicated,
             asks_worker=None if seen.asks is None else seen.asks(),
+            headroom=headroom,
+            samples_per_s=None if seen.duplicated else filled.samples_per_s,
+            unavailable=reasons,
         )
-        if seen.headroom is not None:
-            summary, why_not = seen.headroom.summary(), seen.headroom.why_not
-            reasons = {"headroom": why_not} if summary is None and why_not else {}
-            record = dataclasses.replace(
-                record, headroom=summary, unavailable={**record.unavailable, **reasons}
-            )
-        if record.duplicated:
-            why = {"samples_per_s": "its workers yield the same samples"}
-            record = dataclasses.replace(
-                record, samples_per_s=None, unavailable={**record.unavailable, **why}
-            )
         with self._guarded(f"the copies of {seen.known.name} could not be recorded"):
             return record if seen.follower is None else seen.follower.copies.fill(record)
         return record
@@ -195,28 +195,28 @@ class LoaderRecorder:
     def followed(self, *, over: bool) -> dict[str, tuple[Explanation, Timeline]]:
         """What the first batches of loaders showed, by the loader's name.
 
-        Args:
-            over: Whether only of those that are followed no more.
+        ``over``: only of those that are followed no more.
         """
         summaries = {}
-        for seen in self._seen:
-            follower = seen.follower
-            if follower is None or (over and not follower.over):
+        for name, follower in self._followers().items():
+            if over and not follower.over:
                 continue
-            with self._guarded(f"the batches of {seen.known.name} could not be traced"):
+            with self._guarded(f"the batches of {name} could not be traced"):
                 found = follower.summary()
                 if found is not None:
-                    summaries[seen.known.name] = found
+                    summaries[name] = found
         return summaries
 
     def refusals(self) -> dict[str, str]:
         """Why the batches of loaders could not be followed, by the loader's name."""
-        followers = {seen.known.name: seen.follower for seen in self._seen if seen.follower}
-        return {name: each.refused for name, each in followers.items() if each.refused}
+        return {name: each.refused for name, each in self._followers().items() if each.refused}
+
+    def _followers(self) -> dict[str, Follower]:
+        return {seen.known.name: seen.follower for seen in self._seen if seen.follower}
 
     def waited_s(self) -> float:
         """Seconds in which the main thread waited for a loader; inner loaders count as theirs."""
-        ledgers = [seen.ledger for seen in [*self._seen, *([self._others] if self._others else [])]]
+        ledgers = [seen.ledger for seen in self._every()]
         return sum(each.waited_ns - each.nested_ns - each.background_ns for each in ledgers) / NS
 
     def _around_loader(self, method: Method) -> Method:

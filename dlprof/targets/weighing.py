@@ -37,10 +37,6 @@ from torch.utils.data import IterableDataset
 from dlprof.records import AttributeWeight, DatasetWeight
 from dlprof.targets.faults import one_line
 
-_FEW = 64
-"""Entries up to which a list or dict is looked into one by one for what holds the most."""
-
-
 _AT_ONCE = 256
 """Entries that are pickled at once, at most: as one list, as torch would find them."""
 
@@ -495,7 +491,7 @@ def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kin
     return None
 
 
-def _inside(  # noqa: PLR0911 - a line for each kind
+def _inside(
     value: Any,
 ) -> tuple[Sequence[tuple[str, Any]] | None, str]:
     """What an object's pickle holds, part by part, and why it can't be pickled, if that is known.
@@ -506,10 +502,11 @@ def _inside(  # noqa: PLR0911 - a line for each kind
     kind = type(value)
     if flat_bytes(value) is not None:
         return None, ""
-    if kind in (list, tuple) and 0 < len(value) <= _FEW and _any_holds(value):
-        return [(f"[{place}]", each) for place, each in enumerate(value)], ""
-    if kind is dict and 0 < len(value) <= _FEW and _any_holds(value.values()):
-        return [(f"[{key!r}]"[:40], each) for key, each in value.items()], ""
+    if kind in (list, tuple, dict) and len(value) <= 64:  # else it is weighed as a whole
+        entries = list(value.items() if kind is dict else enumerate(value))
+        small = (str, bytes, int, float, complex, type(None), torch.dtype)
+        if any(not _is(each, small) for _, each in entries):
+            return [(f"[{key!r}]"[:40], each) for key, each in entries], ""
     if kind is functools.partial:
         given = [(f"[{name!r}]", each) for name, each in value.keywords.items()]
         placed = [(f"args[{place}]", each) for place, each in enumerate(value.args)]
@@ -528,18 +525,12 @@ def _function(value: types.FunctionType) -> tuple[Sequence[tuple[str, Any]] | No
         found = getattr(found, part, None)
     if found is value:
         return (), ""
-    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
-    inside = [(name, cell.cell_contents) for name, cell in cells if _is_full(cell)]
+    inside = []
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # it is empty so far
+            inside.append((name, cell.cell_contents))
     inside += [(f"__defaults__[{n}]", each) for n, each in enumerate(value.__defaults__ or ())]
     return inside, f"{value.__qualname__} is a local function, which can't be pickled"
-
-
-def _is_full(cell: Any) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
 
 
 def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
@@ -558,16 +549,10 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
             return [("__getstate__()", state)], ""
         return [(str(name), each) for name, each in state.items()], ""
     held = _held(value)
-    return (list(held.items()) if held or _has_attributes(value) else None), ""
-
-
-def _has_attributes(value: Any) -> bool:
-    """Whether an object could hold attributes; one of a class written in C is another matter."""
-    try:
+    with contextlib.suppress(AttributeError):
         object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return False
-    return True
+        return list(held.items()), ""
+    return list(held.items()) or None, ""  # a class written in C may hold more
 
 
 def _held(value: Any) -> dict[str, Any]:
@@ -581,12 +566,6 @@ def _held(value: Any) -> dict[str, Any]:
                 with contextlib.suppress(AttributeError):
                     held[name] = slot.__get__(value)
     return {str(name): each for name, each in held.items()}
-
-
-def _any_holds(values: Any) -> bool:
-    """Whether one of a few entries is worth looking into."""
-    small = (str, bytes, int, float, complex, type(None), torch.dtype)
-    return any(not _is(each, small) for each in values)
 
 
 def shards_of(dataset: Any) -> int | None:

@@ -257,9 +257,7 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
 
 
 def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCost, ...]:
-    calls: dict[int, int] = defaultdict(int)
-    took: dict[int, int] = defaultdict(int)
-    fetch = 0
+    calls, took, fetch = [0] * len(names), [0] * len(names), 0
     for row in made:
         if row.made is None or len(row.made.chain) != 2 * len(names) or not names:
             continue
@@ -359,10 +357,10 @@ def _growth(made: Sequence[Made]) -> float | None:
     points = points[len(points) // 4 :]
     if len(points) < 4:
         return None
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else None
+    batches, sizes = zip(*points, strict=True)
+    if len(set(batches)) < 2:
+        return None
+    return statistics.linear_regression(batches, sizes).slope
 
 
 def _growing(made: Sequence[Made]) -> dict[str, float]:

@@ -31,7 +31,6 @@ from dlprof.tracing.held import kept
 from dlprof.tracing.trace import Facts, Made
 
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
-_LONGEST_NAME = 60
 
 
 class Stamper:
@@ -194,10 +193,9 @@ class Stamper:
 
 def _name(key: Any) -> str:
     """A sample's key as text, if that is cheap and safe: a key may be any object of the user's."""
-    if type(key) is tuple and all(type(each) in (int, str) for each in key):
-        return str(key)[:_LONGEST_NAME]
-    if type(key) is str:
-        return key[:_LONGEST_NAME]
+    is_plain = type(key) is tuple and all(type(each) in (int, str) for each in key)
+    if type(key) is str or is_plain:
+        return str(key)[:60]
     try:
         return str(operator.index(key))
     except Exception:  # noqa: BLE001 - as said

@@ -22,7 +22,6 @@ from dlprof.errors import FileError
 CLASSES = 16
 """Class directories of ``images``, ``class_00`` onwards."""
 
-_VERSION = 1
 _SEED = 20_240_229
 
 Progress = Callable[[str, int, int], None]
@@ -59,7 +58,7 @@ def directory(name: str, *numbers: int, progress: Progress = silent) -> Path:
         "voc": _make_voc,
     }
     return make_once(
-        "-".join([name, f"v{_VERSION}", *map(str, numbers)]),
+        "-".join([name, "v1", *map(str, numbers)]),
         lambda folder: makers[name](folder, progress, *numbers),
     )
 

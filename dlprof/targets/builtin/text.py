@@ -17,8 +17,6 @@ from dlprof.targets.builtin.files import directory
 from dlprof.targets.builtin.options import TextOptions
 
 PADDING, UNKNOWN = 0, 1
-# Where training pipelines cut documents.
-MAX_TOKENS = 512
 
 _TOKEN = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
 _MARKS = tuple(".,;:?!0123456789")
@@ -55,8 +53,8 @@ class TextLines(Dataset[torch.Tensor]):
 
 
 def tokenise(line: str, vocabulary: dict[str, int]) -> list[int]:
-    """Words, digits and marks as ids, cut at ``MAX_TOKENS``."""
-    tokens = _TOKEN.findall(line.lower())[:MAX_TOKENS]
+    """Words, digits and marks as ids, cut where training pipelines cut documents."""
+    tokens = _TOKEN.findall(line.lower())[:512]
     return [vocabulary.get(token, UNKNOWN) for token in tokens]
 
 
