@@ -7,6 +7,7 @@ and for each iterator. The user's code sees its own dataset, as ``self`` and in
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from array import array
@@ -172,7 +173,9 @@ class Stamper:
         if now_ns() < self._next_look_ns:
             return
         began_ns = cpu_ns()  # what it waits for a core meanwhile costs nobody anything
-        self._facts = look_up()._replace(kept=kept(self._dataset))
+        self._facts = look_up()
+        with contextlib.suppress(Exception):  # as of a key of the user's that has no repr
+            self._facts = self._facts._replace(kept=kept(self._dataset))
         took_ns = cpu_ns() - began_ns
         self._left_cpu += took_ns  # it belongs to no batch
         # Looking up memory takes at most one part in 200 of a worker's time: the kernel goes

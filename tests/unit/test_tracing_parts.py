@@ -410,6 +410,27 @@ def test_facts_travel_with_the_next_batch() -> None:
     stamper.let_go()
 
 
+class Unnamed:
+    def __repr__(self) -> str:
+        raise ValueError("no name")
+
+
+class Keyed:
+    def __init__(self) -> None:
+        self.cache = {Unnamed(): [1]}
+
+
+def test_keys_of_the_users_that_have_no_name_end_no_worker() -> None:
+    stamper = Stamper(0, Keyed())
+    stamper.look()
+    stamper.picked([1])
+    made = stamper.handed()
+    assert made is not None
+    assert made.facts is not None
+    assert made.facts.kept == ()
+    stamper.let_go()
+
+
 _PATCHED = """
 import time
 import dlprof.trial.warm
