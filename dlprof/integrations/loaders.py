@@ -17,17 +17,18 @@ from types import FrameType
 from typing import Any
 
 from dlprof.records import Config, WatchedLoader
+from dlprof.targets.faults import type_name
 
 _NO_CONFIG = "it has no settings of a DataLoader's"
 
 
 def describe(loader: Any, *, name: str) -> WatchedLoader:
     """A record with what is known of a loader, or anything, before it is iterated."""
-    config = config_of(loader)
+    config, dataset = config_of(loader), _part(loader, "dataset")
     return WatchedLoader(
         name=name,
-        kind=_type_name(loader),
-        dataset=_type_name(_part(loader, "dataset")),
+        kind=type_name(loader),
+        dataset="" if dataset is None else type_name(dataset),
         sampler=_sampler(loader),
         config=config,
         unavailable={} if config else {"config": _NO_CONFIG},
@@ -72,15 +73,6 @@ def _part(loader: Any, name: str) -> Any:
         return getattr(loader, name, None)
     except Exception:  # noqa: BLE001 - a property of the user's may raise anything
         return None
-
-
-def _type_name(found: object | None) -> str:
-    """``module.QualName`` of an object's class; empty for ``None``."""
-    if found is None:
-        return ""
-    kind = type(found)
-    builtin = kind.__module__ == "builtins"
-    return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"
 
 
 _OWN = str(Path(__file__).parents[1]) + os.sep

@@ -411,30 +411,22 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module as others find it, with a loader that acts afterwards."""
+        """The module as others find it, whose loader, made for it alone, acts afterwards."""
         del path, target
         if fullname != self._name:
             return None
         self.remove()  # those behind it in the list are asked, and later imports are theirs
         spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _ActingLoader(spec.loader, self._act)
+        loader: Any = None if spec is None else spec.loader
+        if loader is None:
+            return spec
+        plain = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # what stood before is the class's own
+            plain(module)
+            self._act(module)
+
+        with contextlib.suppress(AttributeError):  # a loader that refuses: nothing is watched
+            loader.exec_module = exec_module
         return spec
-
-
-class _ActingLoader(importlib.abc.Loader):
-    """Loads as another loader does, then acts and steps back."""
-
-    def __init__(self, loader: importlib.abc.Loader, act: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._act = act
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._act(module)

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from dlprof.records import LoaderCall
-from dlprof.targets.faults import one_line
+from dlprof.targets.faults import one_line, type_name
 from dlprof.version import __version__
 
 ENTRY_POINTS = "dlprof.loaders"
@@ -78,10 +78,9 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
             try:
                 adapted = adapter(found)
             except Exception as error:  # noqa: BLE001 - whatever a changed class answers with
-                kind = f"{cls.__module__}.{cls.__qualname__}"
                 version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
                 return None, (
-                    f"{kind} of {package} {version} isn't what the adapter of dlprof {__version__} "
+                    f"{type_name(found)} of {package} {version} isn't what the adapter of dlprof {__version__} "
                     f"expects ({one_line(error)}), so it is taken as any other object."
                 )
             if adapted is not None:

@@ -13,9 +13,9 @@ from dlprof.errors import TargetError
 from dlprof.records import Config, LoaderCall, Target
 from dlprof.targets import builtin
 from dlprof.targets.adapters import Adapted, adapt, call_of
-from dlprof.targets.describe import describe_loader, own_config, type_name
+from dlprof.targets.describe import describe_loader, own_config
 from dlprof.targets.factory import Factory
-from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.faults import one_line, type_name, user_traceback
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
 from dlprof.targets.parts import (

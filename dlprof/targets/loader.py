@@ -10,9 +10,8 @@ from dlprof.errors import TargetError, UsageError
 from dlprof.records import Config
 from dlprof.targets.adapters import with_settings
 from dlprof.targets.build import BuiltTarget
-from dlprof.targets.describe import type_name
 from dlprof.targets.epoch import EpochGate
-from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.faults import one_line, type_name, user_traceback
 from dlprof.targets.parts import LoaderParts, core_of, dataloader_of, take_apart
 from dlprof.targets.workers import WorkerSetup
 
