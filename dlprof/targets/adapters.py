@@ -80,8 +80,9 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
             except Exception as error:  # noqa: BLE001 - whatever a changed class answers with
                 version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
                 return None, (
-                    f"{type_name(found)} of {package} {version} isn't what the adapter of dlprof {__version__} "
-                    f"expects ({one_line(error)}), so it is taken as any other object."
+                    f"{type_name(found)} of {package} {version} isn't what the adapter of dlprof "
+                    f"{__version__} expects ({one_line(error)}), so it is taken as any other "
+                    "object."
                 )
             if adapted is not None:
                 return adapted, ""

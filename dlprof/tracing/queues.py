@@ -51,8 +51,13 @@ class Hook:
     def __reduce__(self) -> Any:
         return Hook, (None,)
 
-    def begin_in_worker(self, worker: int) -> None:
-        """Have the fetchers of this worker timed, which torch makes after this."""
+    def begin_in_worker(self, user_init: Callable[[int], Any] | None, worker: int) -> None:
+        """Have the fetchers of this worker timed, which torch makes after this; a worker_init_fn.
+
+        Args:
+            user_init: The loader's own, which is called then.
+            worker: The worker's number.
+        """
         info = get_worker_info()
         # Not as the user's code would: whether that asks is noticed by whoever watches the class.
         dataset = None if info is None else object.__getattribute__(info, "dataset")
@@ -66,6 +71,8 @@ class Hook:
 
         self._create_fetcher = original = set_create_fetcher(create_fetcher)
         self.listener, self.stamper = None, stamper
+        if user_init is not None:
+            user_init(worker)
 
     def end_in_worker(self) -> None:
         """Stop stamping, and make everything as torch and the user had it."""
@@ -73,20 +80,6 @@ class Hook:
         if stamper is not None:
             set_create_fetcher(self._create_fetcher)
             stamper.let_go()
-
-
-class StampedInit:
-    """A ``worker_init_fn`` that has the worker timed, and calls the user's own."""
-
-    def __init__(self, hook: Hook, user_init: Callable[[int], Any] | None) -> None:
-        self._hook = hook
-        self._user_init = user_init
-
-    def __call__(self, worker_id: int) -> None:
-        """Run in the worker, before its fetcher is made."""
-        self._hook.begin_in_worker(worker_id)
-        if self._user_init is not None:
-            self._user_init(worker_id)
 
 
 class StampedBatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from torch.utils.data import Subset, get_worker_info
 
 from dlprof.tracing.chains import Chains, find_chains
 from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, waited_between
-from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, StampedBatch, StampedInit
+from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, StampedBatch
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.stamper import Stamper, asked_one_by_one, look_up
 from dlprof.tracing.trace import Facts
@@ -336,9 +337,10 @@ class Seen(Recorder):
 def test_what_a_worker_gets_shares_one_hook() -> None:
     """Under spawn they are pickled together, and main's side stays at home."""
     hook = Hook(Seen())
-    sent = DataQueue(Pipe(), hook), IndexQueue(Pipe(), hook), StampedInit(hook, double)
+    set_up = functools.partial(hook.begin_in_worker, double)
+    sent = DataQueue(Pipe(), hook), IndexQueue(Pipe(), hook), set_up
     data, index, init = through_pickle(sent)
-    assert data._hook is index._hook is init._hook
+    assert data._hook is index._hook is init.func.__self__
     assert data._hook.listener is None
     assert data.depth == 3
 
