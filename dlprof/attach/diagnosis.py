@@ -38,6 +38,7 @@ from dlprof.records import (
     WorkerCosts,
 )
 from dlprof.records.record import record
+from dlprof.records.stages import StageName
 
 _ID = "attached"
 _BLOCKED: Final = (
@@ -46,8 +47,7 @@ _BLOCKED: Final = (
 _FEW_LOOKS = 50
 
 _WAITS, _IDLE = 0.15, 0.25
-"""Share of looks in which main waits, by order or a lock, and of workers that idle, from which they
-count."""
+"""Share of looks in which main waits, and of workers that idle, from which they count."""
 
 _HELD = 0.4
 """Finished batches that main keeps while it waits for an earlier one, from which order counts."""
@@ -64,7 +64,6 @@ _HANGS = (
     "output says which."
 )
 
-_ALONE = "No worker loads data: what the main process does by itself can't be seen from outside."
 _BEHIND = "Other processes took the cores: it is what is left once their delays are taken away."
 
 _LONGEST_MESSAGE = 16384
@@ -138,13 +137,7 @@ class _Shares:
 
 
 def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
-    """Why a training waits, from what was seen of it.
-
-    Args:
-        seen: While it was watched.
-        machine: What it may use.
-        usage: What it and others used meanwhile.
-    """
+    """Why a training waits, from what was seen and used while it was watched."""
     # What it holds there itself is no less room for it.
     machine = dataclasses.replace(machine, shm_available_bytes=machine.shm_bytes)
     workers = _workers(seen)
@@ -161,11 +154,13 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
         dataset="",
         batch_tensors=_tensors(seen) if workers else None,
     )
-    if seen.ended or not workers:
-        found = _without(seen, config, machine, usage, about)
-    else:
+    if seen.ended:
+        note = f"The training ended after {seen.window_s:.1f} s of watching."
+        found = _broken(seen, config, machine, usage, about, note)
+    elif workers:
         found = _diagnosed(seen, shares, config, machine, usage, about)
-    messages = seen.main.messages
+    else:
+        found = _without_workers(seen, config, machine)
     waits = _explanation(seen, shares, config).wait_fraction if seen.workers else None
     sure, why = _certainty(found, seen, usage, machine)
     return Attached(
@@ -175,7 +170,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
         confidence=sure,
         confidence_reason=why,
         wait_fraction=None if waits is None else _share_estimate(waits, len(seen.looks)),
-        batches_per_s=messages / seen.window_s if workers else None,
+        batches_per_s=seen.main.messages / seen.window_s if workers else None,
         worker_busy_fraction=1 - shares.idle if workers and seen.looks else None,
         finished_batches=shares.finished,
         usage=usage,
@@ -198,6 +193,7 @@ def _share_estimate(share: float, looks: int) -> Estimate:
 
 
 def _shares(seen: Seen) -> _Shares:
+    """How main's time goes, by all looks."""
     looks, count = seen.looks, max(1, len(seen.looks))
     waiting = [look for look in looks if _waits(look)]
     flights = _in_flight(seen)
@@ -287,8 +283,7 @@ def _diagnosed(
     if stuck and len(seen.looks) >= _FEW_LOOKS:
         return _broken(seen, config, machine, usage, target, _HANGS)
     explained = _explanation(seen, shares, config)
-    evidence = _evidence(seen, explained, machine, usage, target)
-    found = diagnose(evidence)
+    found = diagnose(_evidence(seen, explained, machine, usage, target))
     direct = list(_direct(seen, shares, config, explained))
     hidden: set[FindingCode] = {each.code for each in direct}
     if any(each.code == "cpu.neighbours" for each in found.findings):
@@ -316,25 +311,14 @@ def _evidence(
     seen: Seen, explained: Explanation, machine: Machine, usage: Usage, target: Target
 ) -> Evidence:
     """The training as a trial that was not touched, and as one that was traced."""
-    plain = _plain(seen, explained.config, machine, usage, explained)
-    traced = dataclasses.replace(plain, id=f"{_ID} (looks)", purpose="explain")
-    return Evidence.of_training(
-        machine, target, explained, plain=plain, traced=traced, name="the training"
-    )
-
-
-def _plain(
-    seen: Seen, config: Config, machine: Machine, usage: Usage, explained: Explanation
-) -> Trial:
-    """The training as a trial that was not touched."""
     starved = sum(explained.costs.run_queue_s) > 0.05 * sum(
         (*explained.costs.cpu_s, *explained.costs.io_s)
     )
     others = (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores
     rate = seen.main.messages / seen.window_s
-    return Trial(
+    plain = Trial(
         id=_ID,
-        config=config,
+        config=explained.config,
         repetition=0,
         outcome="completed",
         batches_per_s=Estimate(value=rate) if rate else None,
@@ -344,6 +328,10 @@ def _plain(
         measured_s=seen.window_s,
         window_batches=seen.main.messages,
         batch_bytes=_batch_bytes(seen),
+    )
+    traced = dataclasses.replace(plain, id=explained.trial_id, purpose="explain")
+    return Evidence.of_training(
+        machine, target, explained, plain=plain, traced=traced, name="the training"
     )
 
 
@@ -373,36 +361,18 @@ def _explanation(
     wait_s = min(period_s, (shares.wait + shares.handover) * period_s + receive_s + dispatch_s)
     step_cpu_s = max(0.0, main_s - receive_s - dispatch_s)
     rows = min(batches, 1000)
-    making_s = cpu_s + queue_s + io_s
-
-    def stage(name: str, mean_s: float, cpu: float, queue: float, io: float) -> Stage:
-        return Stage(
-            name=name,  # type: ignore[arg-type]
-            mean_s=mean_s,
-            median_s=mean_s,
-            p95_s=mean_s,
-            max_s=mean_s,
-            cpu_s=cpu,
-            run_queue_s=queue,
-            io_s=io,
-        )
-
-    step_s = period_s - wait_s
+    making_s, step_s = cpu_s + queue_s + io_s, period_s - wait_s
+    fetch = _stage("fetch", making_s, cpu_s, queue_s=queue_s, io_s=io_s)
     stages: tuple[Stage, ...] = (
-        stage("dispatch", dispatch_s, dispatch_s, 0.0, 0.0),
-        stage("fetch", making_s, cpu_s, queue_s, io_s),
-        stage("rebuild", receive_s + handover_s, receive_s, 0.0, handover_s),
-        stage("wait", wait_s, receive_s + dispatch_s, 0.0, 0.0),
-        stage("step", step_s, min(step_s, step_cpu_s), 0.0, max(0.0, step_s - step_cpu_s)),
+        _stage("dispatch", dispatch_s, dispatch_s),
+        dataclasses.replace(fetch, gil_s=gil_s or None),  # else it may not be known where it is
+        _stage("rebuild", receive_s + handover_s, receive_s, io_s=handover_s),
+        _stage("wait", wait_s, receive_s + dispatch_s),
+        _stage("step", step_s, min(step_s, step_cpu_s), io_s=max(0.0, step_s - step_cpu_s)),
     )
-    if gil_s > 0:  # else it may not be known where it is
-        stages = tuple(
-            dataclasses.replace(each, gil_s=gil_s) if each.name == "fetch" else each
-            for each in stages
-        )
     if seen.pins:
         pin_s = _pinning(seen) * period_s
-        stages += (stage("pin", pin_s, pin_s, 0.0, 0.0),)
+        stages += (_stage("pin", pin_s, pin_s),)
     whole = max(1, sum(each.messages for each in seen.workers))
     grown = [each.grown_bytes for each in seen.workers]
     filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
@@ -439,6 +409,14 @@ def _explanation(
         ),
         wait_fraction=wait_s / period_s,
     )
+
+
+def _stage(
+    name: StageName, mean_s: float, cpu_s: float, *, queue_s: float = 0.0, io_s: float = 0.0
+) -> Stage:
+    """A stage of which no more than the mean is known."""
+    same = dict.fromkeys(("mean_s", "median_s", "p95_s", "max_s"), mean_s)
+    return Stage(name=name, cpu_s=cpu_s, run_queue_s=queue_s, io_s=io_s, **same)
 
 
 def _receive_s(seen: Seen) -> float:
@@ -583,14 +561,12 @@ def _starved(explained: Explanation) -> float:
     return costs.run_queue_s[0] / whole_s if whole_s > 0 else 0.0
 
 
-def _without(
-    seen: Seen, config: Config, machine: Machine, usage: Usage, target: Target
-) -> Diagnosis:
-    """Of a training that has ended, or that has no workers: what shows all the same."""
-    if seen.ended:
-        note = f"The training ended after {seen.window_s:.1f} s of watching."
-        return _broken(seen, config, machine, usage, target, note)
-    main, notes = seen.main, (_ALONE,)
+def _without_workers(seen: Seen, config: Config, machine: Machine) -> Diagnosis:
+    """What shows all the same."""
+    main = seen.main
+    notes = (
+        "No worker loads data: what the main process does by itself can't be seen from outside.",
+    )
     busy, blocked = main.share("running"), main.share("disk", "network")
     if machine.gpus or max(busy, blocked) < 0.5:
         return Diagnosis(config=config, notes=notes)

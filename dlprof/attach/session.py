@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,7 @@ from dlprof.attach.diagnosis import Attached, diagnose_training
 from dlprof.attach.trainings import Training, find_trainings, has_torch, read_training, training_of
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.machine import inspect_machine, usage_between
 from dlprof.machine.portable import has_proc
-from dlprof.records import Machine
 
 
 def attach(
@@ -32,8 +29,8 @@ def attach(
         pid: Of its main process, of a worker, or of what launched it.
         seconds: How long to watch, from the first worker on.
         root: Where ``/proc`` is found.
-        clock: Nanoseconds of a clock that never steps.
-        sleep: Waits for so many seconds.
+        clock: Nanoseconds, never going back.
+        sleep: ``time.sleep``, or what stands for it.
 
     Raises:
         UsageError: It can't be looked at.
@@ -41,7 +38,6 @@ def attach(
     """
     _check_system(root)
     training = training_of(pid, root)
-    machine = inspect_machine(root, pid=training.pid)
     watcher = Watcher(training, root=root)
     ends = clock() + int(seconds * 1e9)
     waiting = not watcher.has_workers
@@ -53,16 +49,15 @@ def attach(
                 watcher = Watcher(read_training(training, root), root=root)
                 ends = clock() + int(seconds * 1e9)
             sleep(watcher.pause_s())
-        return _answer(watcher, machine, root)
+        return _answer(watcher, root)
     finally:
         watcher.close()
 
 
-def _answer(watcher: Watcher, machine: Machine, root: Path) -> Attached:
+def _answer(watcher: Watcher, root: Path) -> Attached:
     seen = watcher.seen()
     pid = seen.training.pid
-    first, last = watcher.usage()
-    found = diagnose_training(seen, machine, usage_between(first, last)[0])
+    found = diagnose_training(seen, watcher.machine, watcher.usage())
     if seen.ended and not found.diagnosis.findings:
         raise NothingMeasuredError(
             f"Process {pid} ended after {seen.window_s:.1f} s, before it was known why it waits",
@@ -86,19 +81,11 @@ def _check_system(root: Path) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Watched:
-    watcher: Watcher
-    machine: Machine
-
-
 class Board:
     """All trainings of this machine, watched at once.
 
-    Args:
-        root: Where ``/proc`` is found.
-        clock: Nanoseconds of a clock that never steps.
-        sleep: Waits for so many seconds.
+    Attributes:
+        unseen: Trainings of other users, which can't be looked at.
 
     Raises:
         UsageError: There is no ``/proc``.
@@ -113,15 +100,10 @@ class Board:
     ) -> None:
         _check_system(root)
         self._root, self._clock, self._sleep = root, clock, sleep
-        self._watched: dict[tuple[int, int], _Watched] = {}
-        self._unseen = 0
+        self._watched: dict[tuple[int, int], Watcher] = {}
+        self.unseen = 0
         self._pause_ns = 0
         self._torch: dict[tuple[int, int], bool] = {}
-
-    @property
-    def unseen(self) -> int:
-        """Trainings of other users, which can't be looked at."""
-        return self._unseen
 
     def watch(self, seconds: float) -> tuple[Attached, ...]:
         """Watch for a while, and say what is known so far; those that wait longest come first.
@@ -138,14 +120,17 @@ class Board:
             left_s = (ends - self._clock()) / 1e9
             pauses = [left_s]
             for key, each in list(self._watched.items()):
-                if not each.watcher.look():
-                    self._forget(key)
+                if not each.look():
+                    self._watched.pop(key).close()
                     continue
                 # Looks at all of them may take two thousandths of a core together.
-                pauses.append(each.watcher.pause_s(0.002 / len(self._watched)))
+                pauses.append(each.pause_s(0.002 / len(self._watched)))
             self._sleep(max(0.0, min(pauses)))
         judged_ns = time.process_time_ns()
-        found = [self._so_far(each) for each in self._watched.values()]
+        found = [
+            diagnose_training(each.seen(), each.machine, each.usage())
+            for each in self._watched.values()
+        ]
         cost_ns += time.process_time_ns() - judged_ns
         # Finding and judging them may take less.
         self._pause_ns = int(cost_ns / 0.0015)
@@ -153,36 +138,25 @@ class Board:
 
     def close(self) -> None:
         """Let go of all files."""
-        for key in list(self._watched):
-            self._forget(key)
-
-    def _so_far(self, each: _Watched) -> Attached:
-        first, last = each.watcher.usage()
-        return diagnose_training(each.watcher.seen(), each.machine, usage_between(first, last)[0])
+        while self._watched:
+            self._watched.popitem()[1].close()
 
     def _refresh(self) -> None:
         """Take in trainings that came, and let go of those that went."""
         found = find_trainings(self._root, self._torch)
         now = {(each.pid, each.start_ticks): each for each in found}
         for key in self._watched.keys() - now.keys():
-            self._forget(key)
-        self._unseen = 0
+            self._watched.pop(key).close()
+        self.unseen = 0
         for new in now.keys() - self._watched.keys():
             try:
                 training: Training = training_of(now[new].pid, self._root)
             except UsageError:
-                self._unseen += 1
+                self.unseen += 1
                 continue
             key = training.pid, training.start_ticks  # of a worker that had no name yet, its main
-            if key in self._watched:
-                continue
-            self._watched[key] = _Watched(
-                watcher=Watcher(training, root=self._root),
-                machine=inspect_machine(self._root, pid=training.pid),
-            )
-
-    def _forget(self, key: tuple[int, int]) -> None:
-        self._watched.pop(key).watcher.close()
+            if key not in self._watched:
+                self._watched[key] = Watcher(training, root=self._root)
 
 
 def _waits(each: Attached) -> tuple[bool, float]:

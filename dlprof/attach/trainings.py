@@ -18,7 +18,6 @@ from dlprof.machine.procfs import ProcessStat
 from dlprof.machine.tree import scan_processes
 
 _FORKSERVER = "multiprocessing.forkserver"
-_TORCH = "libtorch"
 _LOADS_NOTHING = "Give the process that runs the training's loop; `dlprof top` lists those."
 
 
@@ -70,9 +69,7 @@ def find_trainings(
 ) -> tuple[Training, ...]:
     """All processes that have workers, or have torch loaded and may load data by themselves.
 
-    Args:
-        root: Where ``/proc`` is found.
-        known: Which have torch loaded, by id and start, as found before; new ones are added.
+    ``known`` says which have torch loaded, by id and start, as found before; new ones are added.
     """
     torch = {} if known is None else known
     processes = dict(scan_processes(f"{root}/proc"))
@@ -92,11 +89,7 @@ def find_trainings(
 
 
 def training_of(pid: int, root: Path = Path("/")) -> Training:
-    """The training that a process is, or a worker of.
-
-    Args:
-        pid: Its main process, one of its workers, or what launched it.
-        root: Where ``/proc`` is found.
+    """The training that a process is, is a worker of, or has launched.
 
     Raises:
         UsageError: There is no such process, it is another user's, or it is none that trains.
@@ -127,7 +120,10 @@ def training_of(pid: int, root: Path = Path("/")) -> Training:
         )
     if own or inner:
         return (own or inner)[0]
-    if not _is_python(pid, root):
+    program = (_command(pid, root) or ("",))[0]
+    with contextlib.suppress(OSError):
+        program = os.readlink(f"{root}/proc/{pid}/exe")  # noqa: PTH115 - /proc's links lead nowhere
+    if "python" not in Path(program).name and not has_torch(pid, root):
         raise UsageError(
             f"Process {pid} ({processes[pid].name}) runs no Python", hint=_LOADS_NOTHING
         )
@@ -202,16 +198,9 @@ def _command(pid: int, root: Path) -> tuple[str, ...]:
     return tuple(text.rstrip("\0").split("\0")) if text else ()
 
 
-def _is_python(pid: int, root: Path) -> bool:
-    program = (_command(pid, root) or ("",))[0]
-    with contextlib.suppress(OSError):
-        program = os.readlink(f"{root}/proc/{pid}/exe")  # noqa: PTH115 - /proc's links lead nowhere
-    return "python" in Path(program).name or has_torch(pid, root)
-
-
 def has_torch(pid: int, root: Path) -> bool:
     """Whether a process has torch loaded."""
-    return _TORCH in (read_text(f"{root}/proc/{pid}/maps") or "")
+    return "libtorch" in (read_text(f"{root}/proc/{pid}/maps") or "")
 
 
 def _check_access(pid: int, root: Path) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from dlprof.attach.trainings import Training
 from dlprof.internals import PIN_THREAD, WORKER
-from dlprof.machine import Sampler, Snapshot
+from dlprof.machine import Sampler, inspect_machine, usage_between
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.memory import read_shared_memory
@@ -32,12 +32,10 @@ from dlprof.machine.procfs import (
     parse_statm,
 )
 from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of
+from dlprof.records import Usage
 
 SHARE = 0.004
 """Of one core, that looking may take: half a percent less what the figures at both ends take."""
-
-
-_TENSOR = "/shm/torch_"
 
 
 class Look(NamedTuple):
@@ -149,11 +147,8 @@ class Seen:
 class Watcher:
     """Watches one training.
 
-    Args:
-        training: Which.
-        root: Where ``/proc`` is found.
-        clock: Nanoseconds of a clock that never steps.
-        cpu_clock: CPU nanoseconds of this process.
+    Attributes:
+        machine: What the training may use.
     """
 
     def __init__(
@@ -164,6 +159,7 @@ class Watcher:
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
     ) -> None:
+        self.machine = inspect_machine(root, pid=training.pid)
         self._training, self._root, self._clock = training, root, clock
         self._cpu_clock = cpu_clock
         self._proc = f"{root}/proc".replace("//", "/")
@@ -242,9 +238,9 @@ class Watcher:
         mean = min(0.5, max(0.025, self._look_ns / 1e9 / share))
         return mean * random.uniform(0.5, 1.5)
 
-    def usage(self) -> tuple[Snapshot, Snapshot]:
-        """What was used, as of the start and as of now."""
-        return self._first, self._sampler.take()
+    def usage(self) -> Usage:
+        """What it and others have used since the start."""
+        return usage_between(self._first, self._sampler.take())[0]
 
     def seen(self) -> Seen:
         """All that was seen so far."""
@@ -357,7 +353,7 @@ class Watcher:
         for name in list_names(folder):
             with contextlib.suppress(OSError):
                 # A tensor's file has lost its name, and only the descriptor leads to it.
-                if _TENSOR in os.readlink(f"{folder}/{name}"):  # noqa: PTH115 - as below
+                if "/shm/torch_" in os.readlink(f"{folder}/{name}"):  # noqa: PTH115 - as below
                     sizes.append(os.stat(f"{folder}/{name}").st_size)  # noqa: PTH116 - as below
         return sum(sizes) / len(sizes) if sizes else None
 

@@ -69,10 +69,7 @@ class _DataWait:
     def watch(self, loader: Any, every: int, place: int = 0) -> Any:
         """Watch one of the loaders of a training; what is to be iterated in its place.
 
-        Args:
-            loader: The one.
-            every: Batches between two logs.
-            place: Its number among them. A loader that took the place of another counts with it.
+        A loader that takes another's ``place``, its number among them, counts with that.
         """
         prefix = f"{_PREFIX}{place}/" if place else _PREFIX
         if self._tune:
@@ -235,12 +232,7 @@ class _Transformers:
 
 
 def last_word(seen: Sequence[WatchedLoader], command: str) -> str:
-    """What a training's end says: how long it waited, and what says why.
-
-    Args:
-        seen: Its loaders.
-        command: What to run; empty where there is none.
-    """
+    """What a training's end says: how long it waited, and the command, if any, that says why."""
     said = f"dlprof: {verdict(seen)}"
     if is_harmless(seen, None) or not command:
         return said
@@ -250,15 +242,9 @@ def last_word(seen: Sequence[WatchedLoader], command: str) -> str:
 def run_command(
     argv: Sequence[str] | None = None, main: Any = None, environ: Mapping[str, str] = os.environ
 ) -> str:
-    """The ``dlprof run`` of this training; its arguments are left out, as they may be secret.
+    """The ``dlprof run`` of this training; empty where it is no script: in a notebook.
 
-    Args:
-        argv: ``sys.argv``.
-        main: The module ``__main__``.
-        environ: Environment variables.
-
-    Returns:
-        Empty where it is no script: in a notebook.
+    Its arguments are left out, as they may be secret.
     """
     argv = sys.argv if argv is None else argv
     main = sys.modules.get("__main__") if main is None else main
@@ -266,13 +252,9 @@ def run_command(
         return ""
     spec = getattr(main, "__spec__", None)
     if spec is None:
-        script = shlex.quote(_short(argv[0]))
+        path, here = Path(argv[0]), Path.cwd()
+        script = shlex.quote(str(path.relative_to(here)) if path.is_relative_to(here) else argv[0])
     else:
         script = f"-m {spec.name.removesuffix('.__main__')}"
     words = "torchrun -m dlprof run" if "TORCHELASTIC_RUN_ID" in environ else "dlprof run"
     return f"{words} {script}" + (" ARGS" if len(argv) > 1 else "")
-
-
-def _short(script: str) -> str:
-    path = Path(script)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else script

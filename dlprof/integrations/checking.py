@@ -17,20 +17,13 @@ import pytest
 from dlprof.errors import BaseNotMeasuredError, BaseTargetError, DlprofError, FileError, UsageError
 from dlprof.records.gate import CheckReport
 
-_NAMED = "Give a function or a class at the top of a module, or a TARGET."
-_ODD = re.compile(r"[^\w.-]+")
-
 
 class DataLoadingWarning(UserWarning):
     """Data loading got slower where that only warns."""
 
 
 class Checker:
-    """Checks data loading within a test; the fixture ``dlprof_check`` is one.
-
-    Args:
-        request: Of the test that asks.
-    """
+    """Checks data loading within a test; the fixture ``dlprof_check`` is one."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._request = request
@@ -91,7 +84,7 @@ class Checker:
         except DlprofError as error:
             raise pytest.fail.Exception(_in_words(error), pytrace=False) from None
         self._keep(report)
-        self._tell(report)
+        self._end(report)
         return report
 
     def _option(self, name: str) -> Any:
@@ -125,7 +118,7 @@ class Checker:
         from dlprof.files import make_folder, replace_file
         from dlprof.report.gate.check import check_document
 
-        name = _ODD.sub("-", self._request.node.nodeid).strip("-")[-180:]
+        name = re.sub(r"[^\w.-]+", "-", self._request.node.nodeid).strip("-")[-180:]
         again = f"-{self._count}" if self._count > 1 else ""
         try:
             make_folder(folder)
@@ -133,7 +126,7 @@ class Checker:
         except FileError as fault:  # the verdict matters more than its document
             warnings.warn(_in_words(fault), DataLoadingWarning, stacklevel=4)
 
-    def _tell(self, report: CheckReport) -> None:
+    def _end(self, report: CheckReport) -> None:
         """End the test as the verdict has it."""
         __tracebackhide__ = True
         if report.state == "pass":
@@ -193,11 +186,7 @@ def message(report: CheckReport) -> str:
 
 
 def target_name(target: object, root: Path) -> str:
-    """TARGET of a live object: the file that it stands in, and its name there.
-
-    Args:
-        target: A function, a class, or a TARGET.
-        root: What files are relative to.
+    """TARGET of a live object: its file, relative to ``root``, and its name there.
 
     Raises:
         UsageError: It is none that another process, or the base's code, has under a name.
@@ -207,15 +196,12 @@ def target_name(target: object, root: Path) -> str:
     name, module = getattr(target, "__qualname__", ""), inspect.getmodule(target)
     source: Any = getattr(module, "__file__", None)
     if module is None or not name or "<" in name:
+        shown = name or f"an object of {type(target).__qualname__}"
         raise UsageError(
-            f"dlprof_check can't find {_shown(target)} by a name in the base's code", hint=_NAMED
+            f"dlprof_check can't find {shown} by a name in the base's code",
+            hint="Give a function or a class at the top of a module, or a TARGET.",
         )
     path = Path(source).resolve() if source else None
     if path is None or not path.is_relative_to(root.resolve()):
         return f"{module.__name__}:{name}"
     return f"{path.relative_to(root.resolve())}:{name}"
-
-
-def _shown(target: object) -> str:
-    name: str = getattr(target, "__qualname__", "")
-    return name or f"an object of {type(target).__qualname__}"

@@ -99,12 +99,7 @@ class ConsumerCopies:
 
 
 class NoticedTimer:
-    """A reading between whose batches copies are noticed.
-
-    Args:
-        reading: What it stands for.
-        noticer: Called when a batch is asked for and when it has come.
-    """
+    """A reading between whose batches copies are noticed."""
 
     __slots__ = ("__weakref__", "_noticer", "_reading")
 

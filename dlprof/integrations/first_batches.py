@@ -16,93 +16,55 @@ from dlprof.integrations.copies import ConsumerCopies
 from dlprof.integrations.wait_statistics import IterationTimer
 from dlprof.internals import OF_ITERABLES, promised_length
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
-from dlprof.targets.counting import SampleCounter, WorkerSamples, is_resampled
+from dlprof.targets.counting import WorkerSamples, is_resampled
 
 if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
 
 
-class FirstBatches:
-    """The first batches of each worker of one loader, compared.
-
-    Args:
-        workers: ``num_workers``.
-
-    Attributes:
-        over: Whether no more batches are looked at.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self.over = False
-        self._workers = workers
-        self._came = 0
-        self._compared = WorkerSamples(workers, SampleCounter())
-
-    @classmethod
-    def of(cls, known: WatchedLoader, dataset: object = None) -> FirstBatches | None:
-        """For a loader; ``None`` where workers can't duplicate data, or draw it at random."""
-        config = known.config
-        if config is None or known.sampler != OF_ITERABLES:
-            return None
-        if is_resampled(dataset):
-            return None
-        return cls(config.num_workers) if config.num_workers > 1 else None
-
-    def again(self) -> FirstBatches:
-        """The same for another epoch."""
-        return FirstBatches(self._workers)
-
-    @property
-    def duplicated(self) -> bool | None:
-        """Whether the workers gave the same samples; ``None`` while that can't be said."""
-        return self._compared.duplicated if self.over else None
-
-    def look(self, batch: Any) -> None:
-        """Take notice of the next batch."""
-        self._compared.look(self._came, batch)
-        self._came += 1
-        self.over = self._compared.is_past(self._came)
-
-    def end(self) -> None:
-        """The epoch is over."""
-        self.over = True
+def compared_workers(known: WatchedLoader, dataset: object) -> int:
+    """How many workers may give the same samples; 0 where none can, or they draw them at random."""
+    workers = 0 if known.config is None else known.config.num_workers
+    if workers < 2 or known.sampler != OF_ITERABLES or is_resampled(dataset):
+        return 0
+    return workers
 
 
 class LookingTimer:
-    """A reading whose first batches are looked at; it puts the plain one in its place after that.
+    """A reading of one epoch whose first batches are looked at.
 
     Args:
-        reading: What it stands for.
-        first: Looks at them.
-        done: Called when no more are looked at.
+        reading: Takes the batches.
+        samples: Compares them; it outlives this.
+        done: Called with ``reading`` when no more are looked at.
     """
 
-    __slots__ = ("_done", "_first", "_reading")
+    __slots__ = ("_came", "_done", "_reading", "_samples")
 
     def __init__(
-        self, reading: Any, first: FirstBatches, done: Callable[[IterationTimer], None]
+        self, reading: Any, samples: WorkerSamples, done: Callable[[IterationTimer], None]
     ) -> None:
-        self._reading, self._first, self._done = reading, first, done
+        self._reading, self._samples, self._done = reading, samples, done
+        self._came = 0
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
         """As ``IterationTimer.take``."""
-        first = self._first
+        samples = self._samples
         try:
             batch = self._reading.take(advance, iterator)
         except BaseException as error:
             if isinstance(error, StopIteration):
-                self._look(first.end)
+                samples.over = True
+                self._done(self._reading)
             raise
-        self._look(lambda: first.look(batch))
-        return batch
-
-    def _look(self, look: Callable[[], None]) -> None:
         try:
-            look()
+            samples.look(self._came, batch)
         except Exception:  # noqa: BLE001 - batches of the user's own class may refuse
-            self._first.over = True
-        if self._first.over:
+            samples.over = True
+        self._came += 1
+        if samples.over:
             self._done(self._reading)
+        return batch
 
 
 def promised_batches(loader: Any) -> int | None:
@@ -115,18 +77,14 @@ def promised_batches(loader: Any) -> int | None:
         return None
     length = promised_length(loader)
     if length is not None:
-        size = loader.batch_size
-        return length if size is None else _batches(length, size, drop_last=loader.drop_last)
+        size = loader.batch_size or 1
+        return length // size if loader.drop_last else -(-length // size)
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
     known = [each for each in samplers if each is not None]
     own = (type(each).__module__.startswith("torch.utils.data") for each in known)
     if not known or not all(own):
         return None
     return None if type(known[0]).__name__ == OF_ITERABLES else len(loader)
-
-
-def _batches(samples: int, size: int, *, drop_last: bool) -> int:
-    return samples // size if drop_last else -(-samples // size)
 
 
 class Follower:
@@ -166,13 +124,7 @@ class Follower:
         return self._tracer.stopped
 
     def make(self, loader: Any, iterator: Any, make: Callable[[], None]) -> None:
-        """Make an iterator, followed where its loader lets that be done.
-
-        Args:
-            loader: Whose it is.
-            iterator: The object, whose ``__init__`` is about to run.
-            make: Runs that; what it raises is the script's own.
-        """
+        """Make an iterator by ``make``, followed where its loader lets that be done."""
         with contextlib.ExitStack() as stack:
             try:
                 adopt = stack.enter_context(self._tracer.making(loader))

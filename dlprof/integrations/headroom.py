@@ -51,12 +51,12 @@ _Phase = Literal["settling", "live", "replaying"]
 
 
 class Headrooms:
-    """Measures the loops over all loaders of a script's, one at a time.
+    """What the loops over all loaders of a script's share, as one is measured at a time.
 
-    Args:
-        clock: Nanoseconds, never going back.
-        inside: Who waits for which reading, by thread, as ledgers share it.
-        sleep: Lets so many seconds pass.
+    Attributes:
+        inside: Who waits for which reading, by thread.
+        last: Whose batch was the last that was taken.
+        replaying: Which gives batches again now.
     """
 
     def __init__(
@@ -71,56 +71,14 @@ class Headrooms:
         self.last: LoopHeadroom | None = None
         self.replaying: LoopHeadroom | None = None
 
-    def of(self, config: Config | None, ready: Callable[[], bool]) -> LoopHeadroom:
-        """For one more loader.
-
-        Args:
-            config: Its settings.
-            ready: Whether its batches are looked at by nobody else any more.
-        """
-        return LoopHeadroom(self, config, ready)
-
     def opening(self) -> None:
         """An iterator is about to be made, by which a loop that was left is noticed."""
         if self.replaying is not None:
             self.replaying.break_off()
 
 
-class Backlog:
-    """How many batches an iterator of torch's has ordered, and how many of them are ready.
-
-    Args:
-        iterator: The object; one without workers, or of another kind, has no backlog.
-    """
-
-    def __init__(self, iterator: Any) -> None:
-        self._iterator = iterator
-
-    @property
-    def ordered(self) -> int | None:
-        """Batches that workers have made or are to make; ``None`` where that isn't known."""
-        return ordered_batches(self._iterator)
-
-    @property
-    def ready(self) -> int | None:
-        """Of those the ones that workers have sent; ``None`` where that isn't known."""
-        return sent_batches(self._iterator)
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether workers have nothing left to do; also where that isn't known."""
-        ordered, ready = self.ordered, self.ready
-        return ordered is None or ready is None or ready >= ordered
-
-
 class ReplayingTimer:
-    """A reading between whose batches some are given again.
-
-    Args:
-        reading: What it stands for.
-        base: The ledger's own reading, in whose steps batches given again don't count.
-        headroom: What says which batch comes next.
-    """
+    """A reading between whose batches some are given again; they count in no step of ``base``."""
 
     __slots__ = ("_base", "_headroom", "_reading")
 
@@ -134,13 +92,7 @@ class ReplayingTimer:
 
 
 class LoopHeadroom:
-    """Measures the loop over one loader.
-
-    Args:
-        all_loops: What the loops of a script share.
-        config: The loader's settings.
-        ready: Whether nobody else looks at its batches any more.
-    """
+    """Measures the loop over one loader, once it is ``ready``: looked at by nobody else."""
 
     def __init__(
         self, all_loops: Headrooms, config: Config | None, ready: Callable[[], bool]
@@ -208,14 +160,7 @@ class LoopHeadroom:
     def take(
         self, reading: Any, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
     ) -> Any:
-        """The next batch: the loader's own, or one given again.
-
-        Args:
-            reading: Takes the loader's own.
-            base: The ledger's.
-            advance: ``next`` or what does the same.
-            iterator: What it is called with.
-        """
+        """The next batch: the loader's own, by ``reading``, or one given again."""
         if self.over or self._busy:  # the next() of a base class runs inside of its own
             self._all.last = self
             return reading.take(advance, iterator)
@@ -235,7 +180,7 @@ class LoopHeadroom:
                 self._refuse("its batches are taken in a background thread")
             elif self._all.inside.get(get_ident()) is not None:
                 self._refuse("its batches are taken inside of another loader")
-            self._close_step(Backlog(iterator))
+            self._close_step(iterator)
             if self._phase == "replaying":
                 # A loop that is left lets go of its iterator: what follows is the script's again.
                 with contextlib.suppress(TypeError):  # a class may have no weak references
@@ -270,7 +215,7 @@ class LoopHeadroom:
 
     # What a step was, and what comes next.
 
-    def _close_step(self, backlog: Backlog) -> None:
+    def _close_step(self, iterator: Any) -> None:
         """The step with the last batch is over; go on to where the next batch comes from."""
         edge = self._phase != "settling" and len(self._measured) + 1 in self._edges
         if edge and self._synchronize is not None:
@@ -280,15 +225,15 @@ class LoopHeadroom:
         if self._came_ns is not None:
             step_ns = now_ns - self._came_ns
             if self._phase == "settling":
-                self._note_settling(step_ns, backlog, alone=alone)
+                self._note_settling(step_ns, iterator, alone=alone)
             elif not alone:
                 self.break_off()
             else:
                 self._measured.append((self._wait_ns, step_ns))
-        if self._phase == "settling" and self._is_settled(backlog):
+        if self._phase == "settling" and self._is_settled(iterator):
             self._begin_live()
         elif self._phase == "live" and len(self._measured) >= self._edges[-1]:
-            self._pause(backlog)
+            self._pause(iterator)
         elif self._phase == "replaying" and len(self._measured) >= self._edges[-1]:
             self._leave_replaying(now_ns)
             figures = self._figures
@@ -297,7 +242,7 @@ class LoopHeadroom:
             if figures.replayed >= 400 or figures.count >= 40 or figures.sure:
                 self._finish()
 
-    def _note_settling(self, step_ns: int, backlog: Backlog, *, alone: bool) -> None:
+    def _note_settling(self, step_ns: int, iterator: Any, *, alone: bool) -> None:
         self._since += 1
         self._settling_steps.append(step_ns)
         torch = sys.modules.get("torch")
@@ -307,7 +252,7 @@ class LoopHeadroom:
         elif torch is not None and not torch.is_grad_enabled():
             self._hindered += 1
             self._hindrance = "its batches are not trained on: gradients are off"
-        level = backlog.ready
+        level = sent_batches(iterator)
         if self._workers and level is not None:
             self._levels.append(level)
 
@@ -317,7 +262,7 @@ class LoopHeadroom:
         fill = self._in_flight + self._workers
         return max(LEAD, self._workers, fill if self._fresh else 0)
 
-    def _is_settled(self, backlog: Backlog) -> bool:
+    def _is_settled(self, iterator: Any) -> bool:
         kept = self._block and len(self._copies) >= self._block + LEAD
         if not kept or self._since < self._lead:
             return False
@@ -327,7 +272,7 @@ class LoopHeadroom:
             return False
         if self._hindered > self._since / 2:
             return False
-        level = backlog.ready if self._workers else None
+        level = sent_batches(iterator) if self._workers else None
         if level is None:
             return True
         # After so many fillings of the queues, a round begins however many batches are ready.
@@ -356,14 +301,14 @@ class LoopHeadroom:
         batches += cycle * self._random.randrange(2)  # so that no other rhythm is met each time
         self._phase, self._measured, self._edges = "live", [], (batches,)
 
-    def _pause(self, backlog: Backlog) -> None:
+    def _pause(self, iterator: Any) -> None:
         """Behind the loader's own batches: wait for its workers, and give batches again."""
         live, self._left_ns = self._measured, self._clock()
-        ordered = backlog.ordered
+        ordered = ordered_batches(iterator)
         if self._workers and ordered is not None and ordered < self._in_flight:
             self._settle()  # the epoch ends, and with it loading
             return
-        if not self._is_at_rest(backlog, live):
+        if not self._is_at_rest(iterator, live):
             self._unrested += 1
             if self._unrested >= 3:
                 self._refuse(f"its workers did not come to rest in {_LONGEST_REST_S:g} s")
@@ -376,18 +321,20 @@ class LoopHeadroom:
         self._edges = (LEAD, LEAD + self._block)
         self._all.replaying = self
 
-    def _is_at_rest(self, backlog: Backlog, live: list[tuple[int, int]]) -> bool:
+    def _is_at_rest(self, iterator: Any, live: list[tuple[int, int]]) -> bool:
         """Wait until the workers are, but not for ever."""
         if not self._workers:
             return True
         period_s = sum(wait + step for wait, step in live) / NS / len(live)
         expected_s = self._in_flight * period_s
-        if backlog.ready is None:
+        if sent_batches(iterator) is None:
             self._all.sleep(min(_LONGEST_REST_S, 1.5 * expected_s))
             return True
         longest_s = min(_LONGEST_REST_S, max(1.0, 4 * expected_s))
         began_ns = self._clock()
-        while not backlog.at_rest:
+        while (sent := sent_batches(iterator)) is not None and sent < (
+            ordered_batches(iterator) or 0
+        ):
             if self._clock() - began_ns > longest_s * NS:
                 return False
             self._all.sleep(0.002)
@@ -550,12 +497,7 @@ class Rounds:
         self._again: list[list[int]] = []
 
     def add(self, live: list[tuple[int, int]], again: list[int]) -> None:
-        """One more round.
-
-        Args:
-            live: Wait and step of each batch of the loader's own, nanoseconds.
-            again: Step of each batch given again.
-        """
+        """One more round: wait and step of the loader's own batches, step of those given again."""
         self._live.append(live)
         self._again.append(again)
         self.count += 1

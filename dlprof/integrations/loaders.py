@@ -17,22 +17,18 @@ from types import FrameType
 from typing import Any
 
 from dlprof.records import Config, WatchedLoader
+from dlprof.targets.faults import type_name
 
 _NO_CONFIG = "it has no settings of a DataLoader's"
 
 
 def describe(loader: Any, *, name: str) -> WatchedLoader:
-    """A record with what is known of a loader before it is iterated.
-
-    Args:
-        loader: A DataLoader, or anything that is iterated.
-        name: What to call it.
-    """
-    config = config_of(loader)
+    """A record with what is known of a loader, or anything, before it is iterated."""
+    config, dataset = config_of(loader), _part(loader, "dataset")
     return WatchedLoader(
         name=name,
-        kind=_type_name(loader),
-        dataset=_type_name(_part(loader, "dataset")),
+        kind=type_name(loader),
+        dataset="" if dataset is None else type_name(dataset),
         sampler=_sampler(loader),
         config=config,
         unavailable={} if config else {"config": _NO_CONFIG},
@@ -67,10 +63,9 @@ def config_of(loader: Any) -> Config | None:
 def _sampler(loader: Any) -> str:
     """The class of what orders the samples: the user's batch sampler, or else the sampler."""
     own = _part(loader, "batch_sampler")
-    inner = _part(loader, "sampler")
-    if own is not None and _part(loader, "batch_size") is None:
-        inner = own
-    return "" if inner is None else type(inner).__name__
+    if own is None or _part(loader, "batch_size") is not None:
+        own = _part(loader, "sampler")
+    return "" if own is None else type(own).__name__
 
 
 def _part(loader: Any, name: str) -> Any:
@@ -78,15 +73,6 @@ def _part(loader: Any, name: str) -> Any:
         return getattr(loader, name, None)
     except Exception:  # noqa: BLE001 - a property of the user's may raise anything
         return None
-
-
-def _type_name(found: object | None) -> str:
-    """``module.QualName`` of an object's class; empty for ``None``."""
-    if found is None:
-        return ""
-    kind = type(found)
-    builtin = kind.__module__ == "builtins"
-    return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"
 
 
 _OWN = str(Path(__file__).parents[1]) + os.sep
@@ -106,16 +92,17 @@ class CallSite:
     callers: tuple[tuple[str, int], ...]
 
     def line(self, which: int, folder: str) -> str:
-        """``file:line`` of one of the callers; empty where there is none.
+        """``file:line`` of a caller, 0 being the innermost; empty where there is none.
 
-        Args:
-            which: From 0, the innermost.
-            folder: Files below it are named from there on, others in full.
+        Files below the folder are named from there on, others in full.
         """
         if which >= len(self.callers):
             return ""
         path, number = self.callers[which]
-        return f"{_short(path, folder)}:{number}"
+        if not path.startswith("<"):
+            inside = os.path.relpath(path, folder) if Path(path).is_absolute() else path
+            path = path if inside.startswith(os.pardir) else inside
+        return f"{path}:{number}"
 
 
 def call_site_of(frame: FrameType | None) -> CallSite:
@@ -180,11 +167,3 @@ def _has_packages(folder: str) -> bool:
         return any(entry.name.endswith(".dist-info") for entry in os.scandir(folder))
     except OSError:
         return False
-
-
-def _short(path: str, folder: str) -> str:
-    """A path below a folder from there on."""
-    if path.startswith("<"):
-        return path
-    inside = os.path.relpath(path, folder) if Path(path).is_absolute() else path
-    return path if inside.startswith(os.pardir) else inside

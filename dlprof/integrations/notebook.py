@@ -16,11 +16,7 @@ _NONE = "dlprof: no DataLoader was iterated in this cell.\n"
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Give a notebook the cell magic ``%%dlprof``; called by ``%load_ext dlprof``.
-
-    Args:
-        shell: IPython's.
-    """
+    """Give a notebook the cell magic ``%%dlprof``; called by ``%load_ext dlprof``."""
 
     def dlprof(_line: str, cell: str) -> None:
         """Run the cell, and say how long its loops waited for their DataLoaders."""

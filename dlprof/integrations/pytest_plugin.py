@@ -37,11 +37,7 @@ _ASKED = "asked for by --dlprof-skip"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options; all of them are off by default.
-
-    Args:
-        parser: pytest's.
-    """
+    """Declare the options; all of them are off by default."""
     group = parser.getgroup("dlprof", "dlprof: did data loading get slower?")
     group.addoption(
         "--dlprof-against",
@@ -80,11 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark, and let checks take turns with tests of other processes.
-
-    Args:
-        config: pytest's.
-    """
+    """Declare the mark, and let checks take turns with tests of other processes."""
     config.addinivalue_line(
         "markers", f"{MARK}: about the speed of data loading; skipped by --dlprof-skip"
     )
@@ -105,12 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is to be skipped, and checks that have nothing to compare with.
-
-    Args:
-        config: pytest's.
-        items: The tests that were found.
-    """
+    """Skip what is to be skipped, and checks that have nothing to compare with."""
     for item in items:
         checks = _checks(item)
         if _is_skipped(config) and (checks or item.get_closest_marker(MARK)):
@@ -170,38 +157,20 @@ class _TurnsOfWorkers:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wait for one's turn before anything of a test begins."""
-        turns = Turns(self._folder)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(turns.alone() if _checks(item) else turns.together())
+        with turn(self._folder, alone=_checks(item)):
             return (yield)
 
 
-class Turns:
-    """Takes turns with other processes that name the same folder.
+@contextlib.contextmanager
+def turn(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Hold off checks, or everybody, in all processes that name the same folder.
 
     Where files can't be locked nobody waits.
-
-    Args:
-        folder: Exists, and holds nothing else.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._gate = folder / "gate"
-        self._room = folder / "room"
-
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Hold off checks, not tests."""
-        with contextlib.ExitStack() as stack:
-            with _held(self._gate, alone=True):
-                stack.enter_context(_held(self._room, alone=False))
-            yield
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold off everybody."""
-        with _held(self._gate, alone=True), _held(self._room, alone=True):
-            yield
+    with contextlib.ExitStack() as stack:
+        with _held(folder / "gate", alone=True):
+            stack.enter_context(_held(folder / "room", alone=alone))
+        yield
 
 
 @contextlib.contextmanager

@@ -58,13 +58,8 @@ def read_others(
 ) -> dict[int, tuple[WatchedLoader, ...]]:
     """What the other ranks of this machine have seen of their loaders, each to its end.
 
-    They end with this one, or a moment later; one that goes on for longer is left out.
-
-    Args:
-        rank: Of this process.
-        path: Its run file.
-        began_at: When that was begun: an older file is of another job.
-        sleep: Waits for so many seconds.
+    They end with this one, or a moment later; one that goes on for longer is left out. A file that
+    is older than this rank's ``path``, begun at ``began_at``, is of another job.
     """
     first = rank.rank // rank.local_size * rank.local_size
     left = set(range(first, first + rank.local_size)) - {rank.rank}
@@ -133,12 +128,9 @@ def with_ranks(
     loaders: Sequence[WatchedLoader],
     others: Mapping[int, Sequence[WatchedLoader]],
 ) -> Diagnosis | None:
-    """A diagnosis of rank 0 with what it can't show by itself.
+    """A diagnosis of rank 0, which saw ``loaders``, with what the other ranks show.
 
-    Args:
-        found: Without that; ``None`` where no loader costs time to speak of.
-        loaders: What rank 0 has seen.
-        others: What other ranks have seen, by their number, each to its end.
+    ``found`` is ``None`` where no loader costs time to speak of.
     """
     poor = [*itertools.chain.from_iterable(_unfed(each, others) for each in loaders)]
     slow = [*itertools.chain.from_iterable(map(_dispatched, loaders))]

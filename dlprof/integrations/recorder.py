@@ -15,13 +15,19 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from dlprof.integrations.first_batches import FirstBatches, Follower, LookingTimer, promised_batches
+from dlprof.integrations.first_batches import (
+    Follower,
+    LookingTimer,
+    compared_workers,
+    promised_batches,
+)
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
 from dlprof.integrations.loaders import CallSite, call_site_of, describe, is_library
 from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer, Pace, WaitStatistics
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import call_at, call_of, ranks_served
+from dlprof.targets.counting import SampleCounter, WorkerSamples
 
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
@@ -42,7 +48,8 @@ class _Seen:
         dataset: Its dataset, while that lives; ``None`` where that isn't known, as of a list.
         made: Loader objects that count as this one.
         follower: Follows its first batches; ``None`` where that isn't done.
-        first: Compares the first batches of its workers; ``None`` where that isn't done.
+        compared: Workers whose first batches are compared; 0 where that isn't done.
+        first: Compares those of the last epoch.
         asks: Whether anything asked in which worker it runs; ``None`` where that isn't seen.
         headroom: Measures what a perfect loader would bring; ``None`` where nobody asked.
         promised: Batches that ``len(loader)`` promised, over all epochs; ``None`` where nobody
@@ -54,7 +61,8 @@ class _Seen:
     dataset: weakref.ref[Any] | None
     made: int = 0
     follower: Follower | None = None
-    first: FirstBatches | None = None
+    compared: int = 0
+    first: WorkerSamples | None = None
     asks: Callable[[], bool] | None = None
     headroom: LoopHeadroom | None = None
     promised: int | None = 0
@@ -66,7 +74,12 @@ class _Seen:
     def looks_at_none(self) -> bool:
         """Whether its first batches have been followed and compared."""
         followed = self.follower is None or self.follower.over
-        return followed and (self.first is None or self.first.over)
+        return followed and (not self.compared or self.duplicated is not None)
+
+    @property
+    def duplicated(self) -> bool | None:
+        """Whether its workers gave the same samples; ``None`` while that can't be said."""
+        return self.first.duplicated if self.first is not None and self.first.over else None
 
     def promise(self, batches: int | None) -> None:
         """Add what one more epoch promises."""
@@ -134,47 +147,47 @@ class LoaderRecorder:
 
         Its iterators may be derived from, and loaders may have iterators of their own, as long as
         those are derived from torch's: their methods are wrapped too.
-
-        Args:
-            module: That module.
         """
         with self._guarded("torch's DataLoader could not be watched"):
             iterator, loader = iterator_class(module), module.DataLoader
             setattr(iterator, _READING, None)
             wrap_methods(
                 iterator,
-                {"__init__": self._around_making, "_reset": self._around_reset,
-                 "__next__": _around_next},
-            )  # fmt: skip
+                {
+                    "__init__": functools.partial(self._around_making, new=True),
+                    "_reset": functools.partial(self._around_making, new=False),
+                    "__next__": _around_next,
+                },
+            )
             wrap_methods(loader, {"__init__": self._around_loader})
         with self._guarded("who asks for its worker could not be seen"):
             self._asks = _notice_asking(module)
 
     def records(self) -> tuple[WatchedLoader, ...]:
         """What was seen so far of each loader, in the order in which they were first iterated."""
-        every = [*self._seen, *([self._others] if self._others else [])]
-        return tuple(self._record(seen) for seen in every)
+        return tuple(map(self._record, self._every()))
+
+    def _every(self) -> list[_Seen]:
+        return [*self._seen, *([self._others] if self._others else [])]
 
     def _record(self, seen: _Seen) -> WatchedLoader:
         filled = seen.ledger.fill(seen.known)
+        headroom = None if seen.headroom is None else seen.headroom.summary()
+        reasons = dict(filled.unavailable)
+        if headroom is None and seen.headroom is not None and seen.headroom.why_not:
+            reasons["headroom"] = seen.headroom.why_not
+        if seen.duplicated:
+            reasons["samples_per_s"] = "its workers yield the same samples"
         record = dataclasses.replace(
             filled,
             made=seen.made,
             promised_batches=seen.promised,
-            duplicated=None if seen.first is None else seen.first.duplicated,
+            duplicated=seen.duplicated,
             asks_worker=None if seen.asks is None else seen.asks(),
+            headroom=headroom,
+            samples_per_s=None if seen.duplicated else filled.samples_per_s,
+            unavailable=reasons,
         )
-        if seen.headroom is not None:
-            summary, why_not = seen.headroom.summary(), seen.headroom.why_not
-            reasons = {"headroom": why_not} if summary is None and why_not else {}
-            record = dataclasses.replace(
-                record, headroom=summary, unavailable={**record.unavailable, **reasons}
-            )
-        if record.duplicated:
-            why = {"samples_per_s": "its workers yield the same samples"}
-            record = dataclasses.replace(
-                record, samples_per_s=None, unavailable={**record.unavailable, **why}
-            )
         with self._guarded(f"the copies of {seen.known.name} could not be recorded"):
             return record if seen.follower is None else seen.follower.copies.fill(record)
         return record
@@ -182,28 +195,28 @@ class LoaderRecorder:
     def followed(self, *, over: bool) -> dict[str, tuple[Explanation, Timeline]]:
         """What the first batches of loaders showed, by the loader's name.
 
-        Args:
-            over: Whether only of those that are followed no more.
+        ``over``: only of those that are followed no more.
         """
         summaries = {}
-        for seen in self._seen:
-            follower = seen.follower
-            if follower is None or (over and not follower.over):
+        for name, follower in self._followers().items():
+            if over and not follower.over:
                 continue
-            with self._guarded(f"the batches of {seen.known.name} could not be traced"):
+            with self._guarded(f"the batches of {name} could not be traced"):
                 found = follower.summary()
                 if found is not None:
-                    summaries[seen.known.name] = found
+                    summaries[name] = found
         return summaries
 
     def refusals(self) -> dict[str, str]:
         """Why the batches of loaders could not be followed, by the loader's name."""
-        followers = {seen.known.name: seen.follower for seen in self._seen if seen.follower}
-        return {name: each.refused for name, each in followers.items() if each.refused}
+        return {name: each.refused for name, each in self._followers().items() if each.refused}
+
+    def _followers(self) -> dict[str, Follower]:
+        return {seen.known.name: seen.follower for seen in self._seen if seen.follower}
 
     def waited_s(self) -> float:
         """Seconds in which the main thread waited for a loader; inner loaders count as theirs."""
-        ledgers = [seen.ledger for seen in [*self._seen, *([self._others] if self._others else [])]]
+        ledgers = [seen.ledger for seen in self._every()]
         return sum(each.waited_ns - each.nested_ns - each.background_ns for each in ledgers) / NS
 
     def _around_loader(self, method: Method) -> Method:
@@ -216,27 +229,20 @@ class LoaderRecorder:
 
         return __init__
 
-    def _around_making(self, method: Method) -> Method:
-        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - as above
-            if _READING in iterator.__dict__:  # the base class's, inside that of a derived one
-                method(iterator, *args, **kwargs)
-            else:
-                loader = args[0] if args else kwargs.get("loader")
-                make = functools.partial(method, iterator, *args, **kwargs)
-                self._open(iterator, loader, make, new=True)
-
-        return __init__
-
-    def _around_reset(self, method: Method) -> Method:
-        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+    def _around_making(self, method: Method, *, new: bool) -> Method:
+        def make(iterator: Any, *args: Any, **kwargs: Any) -> None:
             loader = args[0] if args else kwargs.get("loader")
-            if getattr(iterator, _READING) is None or loader is None:
-                method(iterator, *args, **kwargs)
+            plainly = functools.partial(method, iterator, *args, **kwargs)
+            if new:  # the base class's, inside that of a derived one
+                is_inner = _READING in iterator.__dict__
             else:
-                make = functools.partial(method, iterator, *args, **kwargs)
-                self._open(iterator, loader, make, new=False)
+                is_inner = getattr(iterator, _READING) is None or loader is None
+            if is_inner:
+                plainly()
+            else:
+                self._open(iterator, loader, plainly, new=new)
 
-        return _reset
+        return make
 
     def _open(self, iterator: Any, loader: Any, make: Callable[[], None], *, new: bool) -> None:
         """Begin a reading of an iterator that is made or reset by ``make``."""
@@ -263,9 +269,9 @@ class LoaderRecorder:
             noticed = ReplayingTimer(noticed, reading, seen.headroom)
         with self._guarded("how many batches a loader promises could not be seen"):
             seen.promise(promised_batches(loader))
-        if seen.first is not None and not seen.first.over:
+        if seen.compared and seen.duplicated is None:
             # Each epoch has its own until one of them shows something.
-            seen.first = seen.first.again()
+            seen.first = WorkerSamples(seen.compared, SampleCounter())
             plainly = functools.partial(_read_by, weakref.ref(iterator))
             noticed = LookingTimer(noticed, seen.first, plainly)
         setattr(iterator, _READING, noticed)
@@ -312,8 +318,8 @@ class LoaderRecorder:
             numbered = (f"{name} #{number}" for number in itertools.count(2))
             name = next(each for each in numbered if each not in taken)
         named = dataclasses.replace(known, name=name, place=first, called_from=called)
-        first_batches = FirstBatches.of(named, dataset)
-        seen = _Seen(self._new_ledger(), named, _reference(dataset), first=first_batches)
+        compared = compared_workers(named, dataset)
+        seen = _Seen(self._new_ledger(), named, _reference(dataset), compared=compared)
         if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
             seen.asks = self._asks  # a worker_init_fn is given its worker's number
         if self._follow and named.config is not None:
@@ -321,7 +327,7 @@ class LoaderRecorder:
             few = 200 if self._headrooms is None else 60
             seen.follower = Follower(named.name, named.config, batches=few)
         if self._headrooms is not None:
-            seen.headroom = self._headrooms.of(named.config, seen.looks_at_none)
+            seen.headroom = LoopHeadroom(self._headrooms, named.config, seen.looks_at_none)
         group.append(seen)
         self._seen.append(seen)
         return seen

@@ -14,7 +14,7 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -48,7 +48,6 @@ from dlprof.tuning import tune
 from dlprof.version import __version__
 
 _FIRST_PAUSE_NS = NS
-_LONGEST_PAUSE_NS = 120 * NS
 _RUNNING = Ending(kind="running", exit_code=0)
 _NO_LOADER = "No DataLoader of torch's was iterated in this process."
 _NO_TORCH = "The script did not import torch.utils.data in this process."
@@ -106,38 +105,26 @@ def run_program(
     """Run a script to its end, its loaders watched.
 
     The report comes when the interpreter ends, after the script's own threads and exit functions;
-    the caller has to end the process with the ending's exit code.
-
-    Args:
-        plan: What to run.
-        header: From :func:`new_header`.
-        open_writer: Opens where records go, once there is a script: what doesn't run replaces
-            no earlier file. ``None`` for nowhere.
-        clock: Nanoseconds, never going back.
+    the caller has to end the process with the ending's exit code. ``open_writer`` is called once
+    there is a script: what doesn't run replaces no earlier file.
 
     Raises:
         DlprofError: The script can't be run, or the file not be written.
     """
     watching = _Watching(plan, header, clock)
-    with watching.attached():
-        try:
-            program = watching.loaded(open_writer)
-        except DlprofError:
-            watching.give_up()
-            raise
-        if isinstance(program, Ending):
-            return watching.end(program)
-        return watching.end(execute(program, as_main(program)))
+    watching.attach()
+    try:
+        program = watching.loaded(open_writer)
+    except DlprofError:
+        watching.give_up()
+        raise
+    # Threads and exit functions of the script's may still run after this.
+    watching.ending = program if isinstance(program, Ending) else execute(program, as_main(program))
+    return watching.ending
 
 
 class _Watching:
-    """One run: what writes its file now and then, and its last words.
-
-    Args:
-        plan: What is run.
-        header: The file's first record.
-        clock: Nanoseconds, never going back.
-    """
+    """One run: what writes its file now and then, and its last words."""
 
     def __init__(self, plan: ScriptRun, header: RunHeader, clock: Clock) -> None:
         self._plan, self._header, self._clock = plan, header, clock
@@ -150,20 +137,19 @@ class _Watching:
             headroom=plan.headroom,
         )
         self._recorder.pace.due_ns = clock() + _FIRST_PAUSE_NS
-        self._meanwhile = Meanwhile(alone=plan.rank is None)
-        self._finder = AfterImport(DATALOADER_MODULE, self._attach)
+        self._usage: Callable[[], Usage | None] = lambda: None
+        self._finder = AfterImport(DATALOADER_MODULE, self._imported)
         self._written: dict[str, WatchedLoader] = {}
         self._reported: dict[str, Explanation] = {}
         self._tuned: Sequence[Any] = ()
         self._process = os.getpid()
-        self._ending = _RUNNING
+        self.ending = _RUNNING
         self._pause_ns = _FIRST_PAUSE_NS
         self._overhead_ns = 0
         self._over = False
         self._is_loading = True
 
-    @contextlib.contextmanager
-    def attached(self) -> Iterator[None]:
+    def attach(self) -> None:
         """Watch from here on, to the end of the process."""
         self._finder.install()
         atexit.register(self._finish)
@@ -171,12 +157,11 @@ class _Watching:
 
         def leave_with_last_words(status: int) -> NoReturn:
             with contextlib.suppress(BaseException):
-                self._ending = Ending(kind="os._exit", exit_code=status)
+                self.ending = Ending(kind="os._exit", exit_code=status)
                 self._finish()
             leave(status)
 
         os._exit = leave_with_last_words
-        yield
 
     def loaded(self, open_writer: Callable[[], RunWriter | None]) -> Program | Ending:
         """The script, or how a package around it ended; writes from here on.
@@ -194,16 +179,11 @@ class _Watching:
         self._writer, self._is_loading = open_writer(), False
         return program
 
-    def _attach(self, module: ModuleType) -> None:
+    def _imported(self, module: ModuleType) -> None:
         self._recorder.attach(module)
         if self._plan.tune:
             self._tuned = tune_all(module.DataLoader)
-        self._meanwhile.begin()
-
-    def end(self, ending: Ending) -> Ending:
-        """Note how the script ended; its threads and exit functions may still run."""
-        self._ending = ending
-        return ending
+        self._usage = usage_from_now(alone=self._plan.rank is None)
 
     def give_up(self) -> None:
         """There is nothing to watch after all: say nothing."""
@@ -223,7 +203,7 @@ class _Watching:
         now_ns = self._clock()
         self._overhead_ns += now_ns - began_ns
         self._recorder.pace.due_ns = now_ns + self._pause_ns
-        self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
+        self._pause_ns = min(2 * self._pause_ns, 120 * NS)
 
     def _finish(self) -> None:
         """The last words, once, and only of the process that was started."""
@@ -258,7 +238,7 @@ class _Watching:
                 diagnosis=diagnosis,
             )
         )
-        if self._ending.kind == "interrupted":
+        if self.ending.kind == "interrupted":
             _end_as_interrupted()
 
     def _changed(self) -> list[WatchedLoader]:
@@ -286,7 +266,7 @@ class _Watching:
                 self._header.target,
                 wall_s=wall_s,
                 refused=self._recorder.refusals(),
-                usage=self._meanwhile.usage(),
+                usage=self._usage(),
                 local_ranks=1 if self._plan.rank is None else self._plan.rank.local_size,
                 start_method=_start_method(),
             )
@@ -317,7 +297,7 @@ class _Watching:
     def _script(self) -> WatchedScript:
         wall_s = (self._clock() - self._recorder.began_ns) / NS
         waited_s = self._recorder.waited_s()
-        rank, ending = self._plan.rank, self._ending
+        rank, ending = self._plan.rank, self.ending
         by_signal = ending.kind in {"running", "interrupted"}
         return WatchedScript(
             wall_s=wall_s,
@@ -356,53 +336,35 @@ def _end_as_interrupted() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-class Meanwhile:
-    """Two snapshots of the machine, at the two ends of what is watched.
+def usage_from_now(
+    *,
+    alone: bool,
+    begin: Callable[[], Callable[[], Snapshot]] = lambda: Sampler(os.getpid()).take,
+) -> Callable[[], Usage | None]:
+    """What was used of the machine since now, when it is asked for.
 
-    What can't be read is no fault of the script's: there are no figures then.
-
-    Args:
-        alone: Whether this process is its job's only one. Of several ranks each would take the
-            others for neighbours, so that nothing is read.
-        begin: Gives what takes the snapshots.
+    What can't be read is no fault of the script's: the answer is ``None`` then. So it is where this
+    process isn't ``alone``, as several ranks would take each other for background load.
     """
+    if not alone:
+        return lambda: None
+    try:
+        take = begin()
+        first = take()
+    except Exception:  # noqa: BLE001 - a training must not end by being watched
+        return lambda: None
 
-    def __init__(
-        self,
-        *,
-        alone: bool,
-        begin: Callable[[], Callable[[], Snapshot]] = lambda: Sampler(os.getpid()).take,
-    ) -> None:
-        self._alone = alone
-        self._begin = begin
-        self._take: Callable[[], Snapshot] | None = None
-        self._first: Snapshot | None = None
-
-    def begin(self) -> None:
-        """Take the first snapshot; once."""
-        if not self._alone or self._first is not None:
-            return
+    def usage() -> Usage | None:
         try:
-            self._take = self._begin()
-            self._first = self._take()
-        except Exception:  # noqa: BLE001 - a training must not end by being watched
-            self._first = None
-
-    def usage(self) -> Usage | None:
-        """What was used since; ``None`` where that isn't known."""
-        if self._take is None or self._first is None:
-            return None
-        try:
-            return usage_between(self._first, self._take())[0]
+            return usage_between(first, take())[0]
         except Exception:  # noqa: BLE001 - as above
             return None
+
+    return usage
 
 
 def tune_all(kind: Any) -> Sequence[Any]:
     """Have every loader of a class tune itself from its first iterator on.
-
-    Args:
-        kind: ``DataLoader``, whose module may just be loading.
 
     Returns:
         What was tried on each of them, filled as they are met.
@@ -427,12 +389,7 @@ def tune_all(kind: Any) -> Sequence[Any]:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Stands first in ``sys.meta_path`` until one module is imported.
-
-    Args:
-        name: The module.
-        act: Called with it once its code has run; what it raises is kept from the importer.
-    """
+    """Stands first in ``sys.meta_path`` until one module has been imported, and acts on that."""
 
     def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -454,30 +411,22 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module as others find it, with a loader that acts afterwards."""
+        """The module as others find it, whose loader, made for it alone, acts afterwards."""
         del path, target
         if fullname != self._name:
             return None
         self.remove()  # those behind it in the list are asked, and later imports are theirs
         spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _ActingLoader(spec.loader, self._act)
+        loader: Any = None if spec is None else spec.loader
+        if loader is None:
+            return spec
+        plain = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # what stood before is the class's own
+            plain(module)
+            self._act(module)
+
+        with contextlib.suppress(AttributeError):  # a loader that refuses: nothing is watched
+            loader.exec_module = exec_module
         return spec
-
-
-class _ActingLoader(importlib.abc.Loader):
-    """Loads as another loader does, then acts and steps back."""
-
-    def __init__(self, loader: importlib.abc.Loader, act: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._act = act
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._act(module)

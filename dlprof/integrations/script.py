@@ -25,7 +25,6 @@ class Program:
     """A script that is ready to be run.
 
     Attributes:
-        name: As the user named it.
         argv: Its ``sys.argv``.
         folder: What Python puts first on ``sys.path`` for it.
         path: Its ``__file__``.
@@ -34,7 +33,6 @@ class Program:
         loader: Its ``__loader__``.
     """
 
-    name: str
     argv: tuple[str, ...]
     folder: str
     path: str
@@ -59,10 +57,6 @@ class Ending:
 def load_script(script: str, arguments: Sequence[str]) -> Program:
     """Read and compile a script file.
 
-    Args:
-        script: Its path, as the user wrote it.
-        arguments: What stands behind it.
-
     Raises:
         UsageError: There is no such file, or it is no Python script.
     """
@@ -78,7 +72,6 @@ def load_script(script: str, arguments: Sequence[str]) -> Program:
         raise UsageError(f"{quoted(script)} can't be read: {error.strerror}", hint=hint) from None
     full = str(path) if path.is_absolute() else os.path.join(os.getcwd(), script)  # noqa: PTH109, PTH118 - Python leaves ./ in it, and so in every traceback
     return Program(
-        name=script,
         argv=(script, *arguments),
         folder=os.path.dirname(os.path.realpath(full)),  # noqa: PTH120 - a text for sys.path
         path=full,
@@ -106,10 +99,6 @@ def _compiled(source: bytes, path: str, script: str) -> CodeType:
 def load_module(module: str, arguments: Sequence[str]) -> Program:
     """Find and compile a module, or the ``__main__`` of a package; imports what is around it.
 
-    Args:
-        module: Its dotted name.
-        arguments: What stands behind it.
-
     Raises:
         UsageError: There is no such module, or it can't be run.
     """
@@ -125,7 +114,6 @@ def load_module(module: str, arguments: Sequence[str]) -> Program:
     if code is None or spec.origin is None:
         raise UsageError(f"{quoted(module)} is not a Python module that can be run", hint=hint)
     return Program(
-        name=module,
         argv=(spec.origin, *arguments),
         folder=os.getcwd(),  # noqa: PTH109 - a text for sys.path
         path=spec.origin,
@@ -177,12 +165,7 @@ def set_path(folder: str) -> None:
 
 
 def execute(program: Program, main: ModuleType) -> Ending:
-    """Run the script to its end; what ends it is shown as Python shows it.
-
-    Args:
-        program: From :func:`load_script` or :func:`load_module`.
-        main: From :func:`as_main`.
-    """
+    """Run the script to its end; what ends it is shown as Python shows it."""
     try:
         exec(program.code, main.__dict__)  # noqa: S102 - running the user's script is the task
     except BaseException as error:  # noqa: BLE001 - whatever the script ends with
@@ -191,11 +174,7 @@ def execute(program: Program, main: ModuleType) -> Ending:
 
 
 def show_fault(error: BaseException) -> Ending:
-    """Show what ended the script as Python shows it, without dlprof's own frames.
-
-    Args:
-        error: What nothing in the script has caught.
-    """
+    """Show what ended the script as Python shows it, without dlprof's own frames."""
     if isinstance(error, SystemExit):
         return Ending(kind="exit", exit_code=_exit_code(error))
     _strip(error, set())
@@ -225,31 +204,21 @@ def _strip(error: BaseException | None, seen: set[int]) -> None:
     if error is None or id(error) in seen or len(seen) > 100:
         return
     seen.add(id(error))
-    error.__traceback__ = _without_own(error.__traceback__)
+    entries, kept = [], error.__traceback__
+    while kept is not None:
+        if not kept.tb_frame.f_code.co_filename.startswith(OWN):
+            entries.append(kept)
+        kept = kept.tb_next
+    for entry in reversed(entries):
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    error.__traceback__ = kept
     with contextlib.suppress(Exception):  # an exception of the script's own may refuse
-        args = tuple(_without_own_lines(each) for each in error.args)
+        # Among them a worker's traceback, which torch hands over as a text.
+        args = tuple(
+            type(each)(without_own_lines(each)) if isinstance(each, str) and OWN in each else each
+            for each in error.args
+        )
         if args != error.args:
             error.args = args
     _strip(error.__cause__, seen)
     _strip(error.__context__, seen)
-
-
-def _without_own_lines(argument: Any) -> Any:
-    """A worker's traceback, which torch hands over as a text, without the frames of dlprof's."""
-    if not isinstance(argument, str):
-        return argument
-    kept = without_own_lines(argument)
-    return argument if kept == argument else type(argument)(kept)
-
-
-def _without_own(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of dlprof's."""
-    entries = []
-    while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith(OWN):
-            entries.append(traceback)
-        traceback = traceback.tb_next
-    made = None
-    for entry in reversed(entries):
-        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return made

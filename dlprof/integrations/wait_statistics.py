@@ -40,22 +40,11 @@ class Pace:
 
 
 class IterationTimer:
-    """One iteration over a loader: from ``iter()`` to its end, or to where it was left.
-
-    Args:
-        ledger: Of the loader.
-        opening_ns: What ``iter()`` took.
-    """
+    """One iteration over a loader: from ``iter()`` to its end, or to where it was left."""
 
     __slots__ = (
-        "_clock",
-        "_inside",
-        "_ledger",
-        "_pace",
-        "begun",
-        "ended_ns",
-        "opening_ns",
-        "times",
+        *("_clock", "_inside", "_ledger", "_pace"),
+        *("begun", "ended_ns", "opening_ns", "times"),
     )
 
     def __init__(self, ledger: WaitStatistics, opening_ns: int) -> None:
@@ -68,12 +57,7 @@ class IterationTimer:
         self._clock, self._inside, self._pace = ledger.clock, ledger.inside, ledger.pace
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """Call ``advance(iterator)``, noting how long it took; its result or its exception.
-
-        Args:
-            advance: ``next`` or what does the same.
-            iterator: What it is called with.
-        """
+        """Call ``advance(iterator)``, noting how long it took; its result or its exception."""
         inside, thread = self._inside, get_ident()
         outer = inside.get(thread)
         if outer is self:  # an iterator whose own next() calls that of its base class
@@ -160,12 +144,7 @@ class WaitStatistics:
     def note_opening(
         self, began_ns: int, *, failed: type[BaseException] | None = None
     ) -> IterationTimer:
-        """Note that an iterator was made just now.
-
-        Args:
-            began_ns: When its making began.
-            failed: What that raised, if it gave no iterator.
-        """
+        """Note that an iterator was made just now, or that making it ``failed``."""
         took_ns, thread = self.clock() - began_ns, get_ident()
         with self.held():
             self._first_ns = self._first_ns or began_ns
@@ -179,11 +158,7 @@ class WaitStatistics:
     ) -> None:
         """Note a batch that is the first of its reading or thread, or was taken inside another.
 
-        Args:
-            reading: What it was taken from.
-            asked_ns: When ``next()`` was called.
-            got_ns: When it came back.
-            nested: Whether the thread was waiting for another loader already.
+        ``nested``: the thread was waiting for another loader already.
         """
         thread = get_ident()
         with self.held():
@@ -207,14 +182,7 @@ class WaitStatistics:
     def note_end(
         self, reading: IterationTimer, asked_ns: int, *, nested: bool, raised: type[BaseException]
     ) -> None:
-        """Note a ``next()`` that raised just now: an epoch's end, or a failure.
-
-        Args:
-            reading: What was to be taken from.
-            asked_ns: When ``next()`` was called.
-            nested: Whether the thread was waiting for another loader already.
-            raised: What it raised.
-        """
+        """Note a ``next()`` that raised just now: an epoch's end, or a failure."""
         took_ns, thread = self.clock() - asked_ns, get_ident()
         with self.held():
             times = reading.times.pop(thread, None)
@@ -311,11 +279,7 @@ class WaitStatistics:
             self.background_ns += waited_ns
 
     def fill(self, known: WatchedLoader) -> WatchedLoader:
-        """The record of what was seen.
-
-        Args:
-            known: What is known of the loader beside that.
-        """
+        """The record of what was seen, with what is known of the loader beside that."""
         with self.held():
             self._work_out_all()
             passed_ns = self.waited_ns + self.steps.total_ns

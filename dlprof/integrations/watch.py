@@ -72,22 +72,11 @@ class Watched(Generic[_Batch]):
     """A loader that is being watched; made by :func:`watch`.
 
     Everything that isn't defined here is the loader's own.
-
-    Args:
-        loader: What is iterated.
-        log: As for :func:`watch`.
-        every: As for :func:`watch`.
-        name: What the summary calls the loader.
-        clock: Nanoseconds, never going back.
     """
 
     __slots__ = (
-        "_dlprof_copies",
-        "_dlprof_flush",
-        "_dlprof_ledger",
-        "_dlprof_loader",
-        "_dlprof_log",
-        "_dlprof_name",
+        *("_dlprof_copies", "_dlprof_flush", "_dlprof_ledger"),
+        *("_dlprof_loader", "_dlprof_log", "_dlprof_name"),
     )
 
     def __init__(
@@ -191,14 +180,7 @@ def _tuned(loader: Any) -> Mapping[str, float]:
 
 
 class _Log:
-    """Calls the user's logger for every so many batches.
-
-    Args:
-        log: The user's.
-        every: Batches between two calls.
-        clock: The ledger's.
-        more: Other figures that are logged with its own.
-    """
+    """Calls the user's logger for every so many batches, with the figures of ``more`` too."""
 
     def __init__(
         self, log: Logger, every: int, clock: Clock, more: Callable[[], Mapping[str, float]]
@@ -246,15 +228,13 @@ class _Log:
         """The figures since the last call, by names that a dashboard groups."""
         ledger = self.ledger
         waits, steps = ledger.waits.since(self._waits), ledger.steps.since(self._steps)
-        waited_ns = ledger.waited_ns - self._waited_ns
+        batches, waited_ns = ledger.batches - self._batches, ledger.waited_ns - self._waited_ns
         passed_ns = waited_ns + steps.total_ns
         values: Mapping[str, float] = {
             "batches": ledger.batches,
             "epochs": ledger.epochs,
             "wait_fraction": waited_ns / passed_ns if passed_ns else 0.0,
-            "batches_per_s": (ledger.batches - self._batches) * NS / passed_ns
-            if passed_ns
-            else 0.0,
+            "batches_per_s": batches * NS / passed_ns if passed_ns else 0.0,
             "wait_mean_s": waits.total_ns / max(1, waits.count) / NS,
             "wait_p95_s": waits.quantile_s(0.95),
             "wait_max_s": waits.longest_ns / NS,
@@ -292,10 +272,6 @@ def watch_in_place(loader: Any, watched: Watched[Any]) -> Callable[[], None]:
     The object stays the same, and an instance of its class: that becomes a class derived from it,
     which differs in ``__iter__`` alone. Copies of it are of its own class.
 
-    Args:
-        loader: The loader.
-        watched: Where it counts.
-
     Returns:
         What gives the loader its own class back; what was seen is kept.
 
@@ -315,10 +291,6 @@ def watch_in_place(loader: Any, watched: Watched[Any]) -> Callable[[], None]:
 @contextlib.contextmanager
 def watch_all(kind: Any, *, name: str) -> Iterator[list[Watched[Any]]]:
     """Watch every loader of a class that is iterated within, wherever it was made.
-
-    Args:
-        kind: The class; those derived from it count where they iterate over it.
-        name: What the summaries call them.
 
     Gives:
         One entry for each, in the order in which they were first iterated.

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from dlprof.records import LoaderCall
-from dlprof.targets.faults import one_line
+from dlprof.targets.faults import one_line, type_name
 from dlprof.version import __version__
 
 ENTRY_POINTS = "dlprof.loaders"
@@ -34,9 +34,6 @@ _ARGUMENTS: Final[Mapping[str, str]] = {
     "batch_size": "per_device_train_batch_size",
 }
 """What Hugging Face's ``TrainingArguments`` call the arguments of DataLoader."""
-
-_NO_ADAPTER = ("torch", "builtins", "typing", "collections", "abc")
-_MOST_FRAMES = 30  # between a DataLoader and the line of the user's that has it made
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +73,17 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
     # The packages of a class and of those that it is derived from, each once.
     cls = type(found)
     names = (base.__module__.partition(".")[0] for base in cls.__mro__)
-    for package in (name for name in dict.fromkeys(names) if name not in _NO_ADAPTER):
+    for package in dict.fromkeys(names):
         for adapter in _adapters(package):
             try:
                 adapted = adapter(found)
             except Exception as error:  # noqa: BLE001 - whatever a changed class answers with
-                return None, _misfit(package, found, error)
+                version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
+                return None, (
+                    f"{type_name(found)} of {package} {version} isn't what the adapter of dlprof "
+                    f"{__version__} expects ({one_line(error)}), so it is taken as any other "
+                    "object."
+                )
             if adapted is not None:
                 return adapted, ""
     return None, ""
@@ -102,26 +104,31 @@ def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> Loade
     DataLoader, or a function that takes ``num_workers``.
     """
     found: LoaderCall | None = None
-    for _ in range(_MOST_FRAMES):
-        if frame is None or not is_library(frame.f_code.co_filename):
+    for each in _outwards(frame):
+        if not is_library(each.f_code.co_filename):
             break
-        found = _call_in(frame) or found
-        frame = frame.f_back
+        found = _call_in(each) or found
     return found
 
 
 def ranks_served(frame: FrameType | None) -> int:
     """How many ranks get the batches of an iterator that is being made; 1 where it is one."""
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
+    for each in _outwards(frame):
         # f_locals of a frame that runs on would keep what the user has in it by now alive.
-        if frame.f_globals.get("__name__") == "accelerate.data_loader":
-            own: Any = frame.f_locals.get("self")
+        if each.f_globals.get("__name__") == "accelerate.data_loader":
+            own: Any = each.f_locals.get("self")
             if _is_a(own, "DataLoaderDispatcher"):
                 return int(own.state.num_processes)
-        frame = frame.f_back
     return 1
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames between a DataLoader and the line of the user's that has it made."""
+    for _ in range(30):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
 
 
 def _call_in(frame: FrameType) -> LoaderCall | None:
@@ -156,6 +163,8 @@ def _call_by(name: str, parameters: tuple[str, ...]) -> LoaderCall:
 @functools.cache
 def _adapters(package: str) -> tuple[Adapter, ...]:
     """Other packages' adapters come first: they may know more of their own classes."""
+    if package in {"torch", "builtins", "typing", "collections", "abc"}:
+        return ()
     points = metadata.entry_points(group=ENTRY_POINTS, name=package)
     own = _OWN.get(package)
     return (*map(_loaded, points), *([own] if own is not None else []))
@@ -171,15 +180,6 @@ def _loaded(point: metadata.EntryPoint) -> Adapter:
     return adapter
 
 
-def _misfit(package: str, found: object, error: Exception) -> str:
-    kind = f"{type(found).__module__}.{type(found).__qualname__}"
-    version = getattr(sys.modules.get(package), "__version__", None) or "of an unknown version"
-    return (
-        f"{kind} of {package} {version} isn't what the adapter of dlprof "
-        f"{__version__} expects ({one_line(error)}), so it is taken as any other object."
-    )
-
-
 def _is_a(found: object, *names: str) -> bool:
     return any(base.__name__ in names for base in type(found).__mro__)
 
@@ -189,10 +189,11 @@ def with_settings(
 ) -> Any | None:
     """What makes its loader by itself, with other settings; ``None`` for anything else.
 
-    A Trainer, which no copy can be made of, is changed; of all else the answer is a copy.
+    That is a ``Trainer`` of Hugging Face's or its arguments, or a data module of Lightning's. A
+    Trainer, which no copy can be made of, is changed; of all else the answer is a copy.
 
     Args:
-        found: Of Hugging Face a ``Trainer`` or its arguments, of Lightning a data module.
+        found: Any object.
         settings: Arguments for DataLoader, and what else its workers are to have.
         again: Makes a DataLoader again with these.
 

@@ -12,10 +12,6 @@ from typing import Any
 
 from dlprof.errors import TargetError
 
-_TRUE = frozenset({"true", "yes", "on", "1"})
-_FALSE = frozenset({"false", "no", "off", "0"})
-_NONE = frozenset({"none", "null", ""})
-
 
 def bind_arguments(
     function: Callable[..., Any],
@@ -26,13 +22,9 @@ def bind_arguments(
 ) -> tuple[list[Any], dict[str, Any]]:
     """The positional and keyword arguments to call a target's callable with.
 
-    Args:
-        function: What will be called.
-        arguments: ``--arg`` pairs. Each text is converted by the parameter's annotation, or by the
-            type of its default; without either, ``none``, ``true``, ``false`` and numbers that
-            read back unchanged are converted, and all else stays text.
-        settings: Further keyword arguments, passed as they are.
-        name: How messages name the callable.
+    Each text of ``arguments`` is converted by the parameter's annotation, or by the type of its
+    default; without either, ``none``, ``true``, ``false`` and numbers that read back unchanged are
+    converted, and all else stays text. ``settings`` are passed as they are.
 
     Raises:
         TargetError: An argument is unknown or can't be converted, or a needed one is missing.
@@ -41,7 +33,13 @@ def bind_arguments(
     if signature is None:
         return [], {**settings, **{key: _guess(text) for key, text in arguments.items()}}
     parameters = signature.parameters
-    _refuse_unknown(parameters, arguments, name)
+    known = named_parameters(signature)
+    unknown = [] if takes_any(signature) else [key for key in arguments if key not in known]
+    for key in unknown:
+        close = difflib.get_close_matches(key, known, n=1)
+        listed = ", ".join(known) or "no arguments"
+        hint = f"Did you mean {close[0]!r}?" if close else f"It takes: {listed}."
+        raise TargetError(f"{name} takes no argument {key!r}.", hint=hint)
     values = dict(settings)
     for key, text in arguments.items():
         wanted = _wanted_type(parameters.get(key))
@@ -54,7 +52,17 @@ def bind_arguments(
                 hint="int, float, bool, str, Path and None can be given as text; for anything else "
                 "name a function that builds the value itself.",
             ) from None
-    _refuse_missing(parameters, values, name)
+    missing = [
+        key
+        for key, parameter in known.items()
+        if parameter.default is parameter.empty and key not in values
+    ]
+    if missing:
+        listed = ", ".join(repr(key) for key in missing)
+        hint = "Add " + " ".join(f"--arg {key}=..." for key in missing) + "."
+        raise TargetError(
+            f"{name} needs the argument{'s'[: len(missing) > 1]} {listed}.", hint=hint
+        )
     positional = [
         values.pop(key)
         for key, parameter in parameters.items()
@@ -86,42 +94,6 @@ def named_parameters(signature: inspect.Signature) -> dict[str, inspect.Paramete
         for key, parameter in signature.parameters.items()
         if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     }
-
-
-def _refuse_unknown(
-    parameters: Mapping[str, inspect.Parameter], arguments: Mapping[str, str], name: str
-) -> None:
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    known = [
-        key
-        for key, parameter in parameters.items()
-        if parameter.kind is not parameter.VAR_POSITIONAL
-    ]
-    for key in arguments:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            listed = ", ".join(known) or "no arguments"
-            hint = f"Did you mean {close[0]!r}?" if close else f"It takes: {listed}."
-            raise TargetError(f"{name} takes no argument {key!r}.", hint=hint)
-
-
-def _refuse_missing(
-    parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any], name: str
-) -> None:
-    missing = [
-        key
-        for key, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        and key not in values
-    ]
-    if missing:
-        listed = ", ".join(repr(key) for key in missing)
-        hint = "Add " + " ".join(f"--arg {key}=..." for key in missing) + "."
-        raise TargetError(
-            f"{name} needs the argument{'s'[: len(missing) > 1]} {listed}.", hint=hint
-        )
 
 
 def _wanted_type(parameter: inspect.Parameter | None) -> Any:
@@ -167,17 +139,20 @@ def _convert_literal(text: str, choices: tuple[Any, ...]) -> Any:
     raise ValueError
 
 
-def _convert_bool(text: str) -> bool:
+def to_bool(text: str) -> bool:
+    """``true``, ``yes``, ``on``, ``1`` and their opposites.
+
+    Raises:
+        ValueError: It is none of them.
+    """
     lowered = text.strip().lower()
-    if lowered in _TRUE:
-        return True
-    if lowered in _FALSE:
-        return False
-    raise ValueError
+    if lowered not in {"true", "yes", "on", "1", "false", "no", "off", "0"}:
+        raise ValueError
+    return lowered in {"true", "yes", "on", "1"}
 
 
 def _convert_none(text: str) -> None:
-    if text.strip().lower() not in _NONE:
+    if text.strip().lower() not in {"none", "null", ""}:
         raise ValueError
 
 
@@ -202,7 +177,7 @@ _CONVERTERS: Mapping[Any, Callable[[str], Any]] = {
     str: str,
     int: int,
     float: float,
-    bool: _convert_bool,
+    bool: to_bool,
     types.NoneType: _convert_none,
 }
 _GENERIC_CONVERTERS: Mapping[Any, Callable[[str, tuple[Any, ...]], Any]] = {

@@ -13,9 +13,9 @@ from dlprof.errors import TargetError
 from dlprof.records import Config, LoaderCall, Target
 from dlprof.targets import builtin
 from dlprof.targets.adapters import Adapted, adapt, call_of
-from dlprof.targets.describe import describe_loader, own_config, type_name
+from dlprof.targets.describe import describe_loader, own_config
 from dlprof.targets.factory import Factory
-from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.faults import one_line, type_name, user_traceback
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
 from dlprof.targets.parts import (
@@ -63,7 +63,7 @@ def build_target(
     """Import a target and build its dataset or loader, once.
 
     Args:
-        spec: From :func:`dlprof.targets.grammar.parse_target`.
+        spec: What TARGET names.
         arguments: ``--arg`` pairs.
         shuffle: ``None`` keeps the loader's own sampler, and takes a bare dataset in sequence.
         seed: For the order where ``shuffle`` is true, and for the built-in workloads.
@@ -161,8 +161,8 @@ def build_from_object(
         own = {fields.get(name, name): reason for name, reason in adapted.fixed.items()}
         fixed = {**fixed, **own}
         call = (adapted.call if parts is not None or factory is not None else None) or call
-    notes = _notes(loader, parts, factory, shuffle=shuffle)
-    notes += (*(parts.notes if parts else ()), *([misfit] if misfit else []))
+    notes = _notes(loader, factory, shuffle=shuffle) if parts is None else parts.notes
+    notes += (misfit,) if misfit else ()
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
         parts=parts,
@@ -250,17 +250,18 @@ def _parts_of(
 ) -> LoaderParts | None:
     """The parts to rebuild loaders from; ``None`` where the factory must make each of them."""
     own_way = factory is not None and factory.takes_workers
+    names_workers = factory is not None and "num_workers" in factory.named
     held = inner_loaders(found)
-    if isinstance(found, DataLoader) and not held:
-        return _parts_of_loader(found, factory)
+    own_class = isinstance(found, DataLoader) and type(found) is not DataLoader
+    if names_workers and (held or own_class or isinstance(found, IterableDataset)):
+        return None  # what takes the workers of a loader returns one, whatever its class
     if held:
         return _parts_around(found, held, factory, source)
-    if (
-        isinstance(found, IterableDataset)
-        and factory is not None
-        and "num_workers" in factory.named
-    ):
-        return None  # what takes the workers of a loader returns one, whatever its class
+    if isinstance(found, DataLoader):
+        try:
+            return take_apart(found)
+        except TargetError:
+            return None
     if _is_dataset(found):
         return _bare_parts(found, source, batch_size)
     own_way = own_way or not isinstance(found, Iterator | Mapping | AbstractSet)
@@ -273,21 +274,10 @@ def _parts_of(
     raise TargetError(f"{source} neither a Dataset nor a DataLoader: {what}.", hint=_WANTED)
 
 
-def _parts_of_loader(found: DataLoader[Any], factory: Factory | None) -> LoaderParts | None:
-    if type(found) is not DataLoader and factory is not None and "num_workers" in factory.named:
-        return None
-    try:
-        return take_apart(found)
-    except TargetError:
-        return None
-
-
 def _parts_around(
     found: object, held: Sequence[DataLoader[Any]], factory: Factory | None, source: str
 ) -> LoaderParts | None:
     """The same of a loader that is made around DataLoaders; ``None`` also to take it as it is."""
-    if factory is not None and "num_workers" in factory.named:
-        return None
     if len(held) == 1:
         try:
             parts = take_apart(held[0], found)
@@ -348,24 +338,18 @@ def _is_dataset(found: object) -> bool:
     return hasattr(found, "__getitem__") and hasattr(found, "__len__")
 
 
+def _notes(loader: object, factory: Factory | None, *, shuffle: bool | None) -> tuple[str, ...]:
+    """What can't be set on a loader that is made as a whole."""
+    name = type(loader).__name__ if factory is None else factory.name
+    as_is, made = f"{name} is measured as it is.", f"Every loader is made by {name}."
+    note = as_is if factory is None else made
+    option = "--shuffle" if shuffle else "--no-shuffle"
+    left_out = f"{option} is left out: {name} decides the order."
+    return (note,) if shuffle is None else (note, left_out)
+
+
 def _is_collection_of_targets(found: object) -> bool:
     """Whether it is several targets, as in ``return train, val``."""
     if not isinstance(found, list | tuple) or not found:
         return False
     return isinstance(found[0], Dataset | DataLoader)
-
-
-def _notes(
-    loader: object, parts: LoaderParts | None, factory: Factory | None, *, shuffle: bool | None
-) -> tuple[str, ...]:
-    if parts is not None:
-        return ()
-    name = type(loader).__name__ if factory is None else factory.name
-    made = (
-        f"{name} is measured as it is." if factory is None else f"Every loader is made by {name}."
-    )
-    notes = [made]
-    if shuffle is not None:
-        option = "--shuffle" if shuffle else "--no-shuffle"
-        notes.append(f"{option} is left out: {name} decides the order.")
-    return tuple(notes)

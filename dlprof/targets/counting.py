@@ -145,22 +145,24 @@ class WorkerSamples:
     Attributes:
         duplicated: Whether the workers gave the same samples, as far as they were looked at.
         batches: How many batches of an epoch are compared.
+        over: Whether these have been, or no more are to be.
     """
 
     def __init__(self, workers: int, count: Callable[[Any], int | None]) -> None:
-        self.duplicated = False
+        self.duplicated = self.over = False
         # Batches of each worker that are compared with those of the others
         self.batches = 4 * workers
         self._workers = workers
         self._count = count
-        self._overlapped = False  # in an epoch before
+        self._overlapped = False  # in an earlier epoch
         self._streams: list[list[Digest]] = [[] for _ in range(workers)]
         self._agreed: set[tuple[int, int]] | None = None  # in this epoch; None says nothing
         self._before: set[tuple[int, int]] | None = None  # in all epochs before it
 
     def look(self, position: int, batch: Any) -> None:
         """Take note of a batch, whose position in its epoch says which worker it is from."""
-        if self.is_past(position):
+        self.over = position + 1 >= self.batches
+        if position >= self.batches:
             return
         if position == 0:
             self._overlapped = self.overlap
@@ -172,7 +174,7 @@ class WorkerSamples:
         try:
             self._streams[worker] += sample_digests(batch, self._count(batch) or 1)
         except Exception:  # noqa: BLE001 - arrays of objects, or of a class that is like none
-            self.batches = 0
+            self.batches, self.over = 0, True
         # In later rounds torch goes past workers that had nothing in the first.
         last = max((n for n, some in enumerate(self._streams) if some), default=0) if turn else 0
         if worker == self._workers - 1 or 0 < worker == last:
@@ -189,10 +191,6 @@ class WorkerSamples:
         alike = len(set(itertools.chain(*pairs))) == workers
         everyone = len(pairs) == workers * (workers - 1) // 2
         return alike and (everyone or self._before is not None)
-
-    def is_past(self, position: int) -> bool:
-        """Whether enough batches of each worker came before this position."""
-        return position >= self.batches
 
     @property
     def overlap(self) -> bool:
@@ -278,12 +276,14 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
 
 def count_bytes(batch: object) -> int:
     """Bytes of data in a batch: tensors and arrays by ``nbytes``, text and bytes by length."""
-    return _bytes(batch, 0)
+    texts = (str, bytes, bytearray)
+    leaves = _leaves(batch, 0)
+    return sum(len(each) if isinstance(each, texts) else int(each.nbytes) for each in leaves)
 
 
 def count_tensors(batch: object) -> int:
     """Tensors and arrays in a batch: each costs the receiving process a descriptor or a file."""
-    return sum(1 for _ in _arrays(batch, 0))
+    return len(_arrays(batch))
 
 
 def _columns(batch: object, samples: int, depth: int) -> Iterator[tuple[Any, bool]]:
@@ -331,14 +331,17 @@ def _bulk(content: object) -> object:
     return content if isinstance(content, _Values | str | bytes) else None
 
 
-def _arrays(batch: object, depth: int) -> Iterator[Any]:
-    if depth > _DEEPEST or isinstance(batch, str | bytes):
-        return
-    if _is_array(batch):
+def _leaves(batch: object, depth: int) -> Iterator[Any]:
+    """Tensors, arrays, texts and bytes in a batch."""
+    if isinstance(batch, str | bytes | bytearray) or _is_array(batch):
         yield batch
-        return
-    for part in _parts(batch):
-        yield from _arrays(part, depth + 1)
+    elif depth <= _DEEPEST:
+        for part in _parts(batch):
+            yield from _leaves(part, depth + 1)
+
+
+def _arrays(batch: object) -> list[Any]:
+    return [each for each in _leaves(batch, 0) if not isinstance(each, str | bytes | bytearray)]
 
 
 def _locate(batch: object, batch_size: int | None) -> _Place | None:
@@ -353,7 +356,7 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
     if found is None and batch_size is not None and _is_opaque(batch):
         return _Place((), lambda _batch: batch_size)
     if batch_size is None and found is not None and found.read is _leading:
-        alike = [part for part in _arrays(batch, 0) if _leading(part) == found.count(batch)]
+        alike = [part for part in _arrays(batch) if _leading(part) == found.count(batch)]
         if all(map(_is_image, alike)):
             return dataclasses.replace(found, read=_of_image)
     return found
@@ -471,16 +474,6 @@ def _lengths(batch: object, depth: int) -> Iterator[tuple[_Place, int]]:
             yield place.below(by_key, key), size
     if whole is not None and last:
         yield _Place((), len), whole
-
-
-def _bytes(batch: object, depth: int) -> int:
-    if isinstance(batch, str | bytes | bytearray):
-        return len(batch)
-    if _is_array(batch):
-        return int(getattr(batch, "nbytes", 0))
-    if depth > _DEEPEST:
-        return 0
-    return sum(_bytes(part, depth + 1) for part in _parts(batch))
 
 
 def _parts(batch: object) -> Iterator[object]:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, Target
+from dlprof.targets.faults import type_name
 from dlprof.targets.parts import core_of, inner_loaders
 
 
@@ -81,13 +82,6 @@ def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config |
         in_order=getattr(loader, "in_order", True),
         start_method=None if context is None else context.get_start_method(),
     ).canonical()
-
-
-def type_name(found: object) -> str:
-    """``module.QualName`` of an object's class, or of a class itself."""
-    cls = found if isinstance(found, type) else type(found)
-    module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
-    return f"{module}{cls.__qualname__}"
 
 
 def length_of(found: object) -> int | None:

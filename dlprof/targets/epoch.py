@@ -11,19 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from dlprof.errors import TargetError
 from dlprof.internals import index_source
-from dlprof.targets.parts import dataloader_of
-
-_NOT_ATTACHED = "no loader has been made with this gate"
-_OUTER = "{name} passes on what a DataLoader loads, and its epochs can't be ended early"
-_UNUSED = "{name} holds a DataLoader, but its batches don't come from that one."
-_UNUSED_HINT = (
-    "Name a function that takes num_workers, prefetch_factor, pin_memory and persistent_workers "
-    "and returns the loader."
-)
-_COUNTS = "counts the batches of its epochs itself, and its indices never end"
-_BYPASSED = (
-    "the loader's class keeps its own iterator over the indices, so an epoch can't be ended early"
-)
+from dlprof.targets.parts import OWN_LOADER_HINT, dataloader_of
 
 
 class EpochGate:
@@ -41,12 +29,9 @@ class EpochGate:
     """
 
     def __init__(self) -> None:
-        self.attached = False
-        self.reason = _NOT_ATTACHED
-        self.batches = 0
-        self._sizes: array[int] = array("q")
         self.exact = False
-        self._limit: float = math.inf
+        self.detach("no loader has been made with this gate")
+        self.reopen()
         self._inner: EpochGate | None = None
         self._outer_name = ""
 
@@ -70,13 +55,11 @@ class EpochGate:
     def reopen(self, *, limit: float = math.inf) -> None:
         """Make ready for the next epoch; call it before ``iter(loader)``.
 
-        Args:
-            limit: Index batches after which no more are handed out: the epoch ends after those in
-                flight.
+        After ``limit`` index batches no more are handed out: the epoch ends after those in flight.
         """
         self._limit = limit
         self.batches = 0
-        self._sizes = array("q")
+        self._sizes: array[int] = array("q")
 
     def attach(self, loader: object) -> None:
         """Put the gate between a loader and its own index source.
@@ -93,7 +76,10 @@ class EpochGate:
         endless = hasattr(type(own), "__iter__") and not hasattr(type(own), "__len__")
         counts_itself = type(loader).__len__ is not DataLoader.__len__
         if endless and counts_itself and not isinstance(loader.dataset, IterableDataset):
-            self.detach(f"{type(loader).__name__} {_COUNTS}")
+            self.detach(
+                f"{type(loader).__name__} counts the batches of its epochs itself, and its indices "
+                "never end"
+            )
             return
         gated = GatedIndices(own, self, list | tuple if loader.batch_sampler is None else Sized)
         try:
@@ -119,7 +105,9 @@ class EpochGate:
             return
         self._inner, self._outer_name = EpochGate(), name
         self._inner.attach(inner)
-        self.detach(_OUTER.format(name=name))
+        self.detach(
+            f"{name} passes on what a DataLoader loads, and its epochs can't be ended early"
+        )
 
     def confirm(self) -> bool:
         """Check, once the first batch came, that indices went through the gate.
@@ -135,9 +123,15 @@ class EpochGate:
                 set on that one has no effect.
         """
         if self._inner is not None and self._inner.attached and self._inner.batches == 0:
-            raise TargetError(_UNUSED.format(name=self._outer_name), hint=_UNUSED_HINT)
+            raise TargetError(
+                f"{self._outer_name} holds a DataLoader, but its batches don't come from that one.",
+                hint=OWN_LOADER_HINT,
+            )
         if self.attached and self.batches == 0:
-            self.detach(_BYPASSED)
+            self.detach(
+                "the loader's class keeps its own iterator over the indices, so an epoch can't be "
+                "ended early"
+            )
         return self.attached
 
     def handed(self, samples: int) -> None:
@@ -145,11 +139,7 @@ class EpochGate:
         self._sizes.append(samples)
 
     def detach(self, reason: str) -> None:
-        """Say why there is no gate.
-
-        Args:
-            reason: One sentence.
-        """
+        """Say why there is no gate, in one sentence."""
         self.attached, self.reason = False, reason
 
 

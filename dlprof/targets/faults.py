@@ -1,4 +1,4 @@
-"""Errors of the user's own code, cut down to what the user wrote."""
+"""Errors of the user's own code, cut down to what the user wrote, and names of its objects."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ def raised_outside(error: BaseException) -> bool:
     """Whether code that is neither dlprof's nor the import system's was running."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(not _is_import_system(frame) and not _is_own(frame) for frame in frames)
+
+
+def type_name(found: object) -> str:
+    """``module.QualName`` of an object's class, or of a class itself."""
+    cls = found if isinstance(found, type) else type(found)
+    module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
+    return f"{module}{cls.__qualname__}"
 
 
 def one_line(error: BaseException) -> str:

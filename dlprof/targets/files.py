@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _DEEPEST = 4
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Eviction:
-    """What came of evicting files from the page cache.
-
-    Attributes:
-        files: Files evicted; ``None`` where that can't be done. Pages that are dirty or mapped by
-            a process stay.
-        reason: Why ``files`` is ``None``; empty otherwise.
-    """
-
-    files: int | None
-    reason: str = ""
 
 
 def dataset_files(dataset: object, limit: int = 1_000_000) -> Iterator[Path]:
@@ -33,18 +19,20 @@ def dataset_files(dataset: object, limit: int = 1_000_000) -> Iterator[Path]:
     Yields:
         Existing files, each once where the dataset names it once.
     """
-    found = _of_attributes(dataset, 0)
-    for _, path in zip(range(limit), found, strict=False):
-        yield path
+    return itertools.islice(_of_attributes(dataset, 0), limit)
 
 
-def evict_from_page_cache(paths: Iterable[Path]) -> Eviction:
+def evict_from_page_cache(paths: Iterable[Path]) -> int | None:
     """Ask the system to forget the cached content of files (``posix_fadvise`` DONTNEED).
 
-    Needs no root and changes no file. Files that can't be opened are passed over.
+    Needs no root and changes no file. Files that can't be opened are passed over, and pages stay
+    that are dirty or mapped by a process.
+
+    Returns:
+        Of how many it forgot; ``None`` where the system can't do that.
     """
     if not hasattr(os, "posix_fadvise"):
-        return Eviction(files=None, reason="this system has no posix_fadvise")
+        return None
     evicted = 0
     for path in paths:
         try:
@@ -56,7 +44,7 @@ def evict_from_page_cache(paths: Iterable[Path]) -> Eviction:
             evicted += 1
         finally:
             os.close(descriptor)
-    return Eviction(files=evicted)
+    return evicted
 
 
 def _of_attributes(dataset: object, depth: int) -> Iterator[Path]:
@@ -67,9 +55,13 @@ def _of_attributes(dataset: object, depth: int) -> Iterator[Path]:
 def _of_value(value: object, depth: int) -> Iterator[Path]:
     if isinstance(value, str | os.PathLike):
         yield from _of_path(value)
+    elif depth >= _DEEPEST or isinstance(value, type):
+        return
     elif isinstance(value, list | tuple):
         yield from _of_entries(value, depth)
-    elif depth < _DEEPEST and hasattr(value, "__dict__") and _looks_like_dataset(value):
+    elif hasattr(value, "__dict__") and (
+        hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+    ):
         yield from _of_attributes(value, depth + 1)
 
 
@@ -77,10 +69,9 @@ def _of_entries(entries: list[object] | tuple[object, ...], depth: int) -> Itera
     misses = 0
     for entry in entries:
         empty = True
-        if depth < _DEEPEST:
-            for path in _of_value(entry, depth + 1):
-                empty = False
-                yield path
+        for path in _of_value(entry, depth + 1):
+            empty = False
+            yield path
         misses = misses + 1 if empty else 0
         # A list of this many leading entries that are no paths (a vocabulary, labels)
         # holds none.
@@ -101,9 +92,3 @@ def _of_path(value: str | os.PathLike[str]) -> Iterator[Path]:
     elif is_directory:
         for directory, _, names in os.walk(path):
             yield from (Path(directory, name) for name in names)
-
-
-def _looks_like_dataset(value: object) -> bool:
-    return not isinstance(value, type) and (
-        hasattr(value, "__getitem__") or hasattr(value, "__iter__")
-    )

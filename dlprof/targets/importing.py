@@ -15,10 +15,7 @@ from dlprof.targets.grammar import TargetSpec, parse_target
 
 
 def import_object(spec: TargetSpec, *, directory: Path | None = None) -> object:
-    """Import the module of a target and return the attribute that it names.
-
-    Returns:
-        The attribute: a Dataset, a DataLoader, a callable, or something else to complain about.
+    """Import the module of a target and return the attribute that it names, whatever that is.
 
     Raises:
         TargetError: The module or file is missing, its import failed, or it lacks the attribute.
@@ -129,7 +126,11 @@ def _attribute(spec: TargetSpec, module: ModuleType) -> object:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise _attribute_missing(path, name, found) from None
+            public = [entry for entry in dir(found) if not entry.startswith("_")]
+            hint = "It has: " + (", ".join(public[:12]) or "no public names") + "."
+            if close := difflib.get_close_matches(name, public, n=3):
+                hint = "Did you mean " + " or ".join(repr(entry) for entry in close) + "?"
+            raise TargetError(f"{path!r} has no attribute {name!r}.", hint=hint) from None
         except Exception as error:
             raise TargetError(
                 f"Reading {name!r} of {path!r} failed: {one_line(error)}",
@@ -138,16 +139,6 @@ def _attribute(spec: TargetSpec, module: ModuleType) -> object:
             ) from error
         path = f"{path}:{name}" if path == spec.source else f"{path}.{name}"
     return found
-
-
-def _attribute_missing(path: str, name: str, owner: object) -> TargetError:
-    public = [entry for entry in dir(owner) if not entry.startswith("_")]
-    close = difflib.get_close_matches(name, public, n=3)
-    if close:
-        hint = "Did you mean " + " or ".join(repr(entry) for entry in close) + "?"
-    else:
-        hint = "It has: " + (", ".join(public[:12]) or "no public names") + "."
-    return TargetError(f"{path!r} has no attribute {name!r}.", hint=hint)
 
 
 def place_of(text: str) -> tuple[str, int | None] | None:

@@ -10,9 +10,8 @@ from dlprof.errors import TargetError, UsageError
 from dlprof.records import Config
 from dlprof.targets.adapters import with_settings
 from dlprof.targets.build import BuiltTarget
-from dlprof.targets.describe import type_name
 from dlprof.targets.epoch import EpochGate
-from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.faults import one_line, type_name, user_traceback
 from dlprof.targets.parts import LoaderParts, core_of, dataloader_of, take_apart
 from dlprof.targets.workers import WorkerSetup
 
@@ -32,10 +31,8 @@ def make_loader(
     """Make the target's loader for a configuration.
 
     Args:
-        built: From :func:`dlprof.targets.build.build_target`, in this process or one that it was
-            forked from.
-        config: What to set. ``batch_size=None`` keeps the target's own; ``in_order`` is taken as
-            it stands.
+        built: The target, built in this process or one that it was forked from.
+        config: What to set. ``batch_size=None`` keeps the target's own.
         gate: Ends an epoch on demand; see its ``attached`` and ``reason`` afterwards.
         in_worker: Called first in each worker; must pickle. Only a ``DataLoader`` has it.
         any_size: Whether an epoch without one full batch will do, as for a look at a batch.
@@ -73,8 +70,16 @@ def make_loader(
             )
     else:
         raise AssertionError("a built target has parts or a factory")
-    if not any_size:
-        _refuse_partial_epochs(loader, built)
+    size, length = getattr(loader, "batch_size", None), built.target.length
+    is_less = isinstance(size, int) and length is not None and length < size
+    # The length of an iterable dataset may be anybody's guess. Else an epoch without one full
+    # batch has no rate: what it takes is start-up.
+    if is_less and built.target.kind != "iterable" and not any_size:
+        raise TargetError(
+            f"The dataset is smaller than one batch: an epoch of {built.target.spec!r} has "
+            f"{length} samples, batch_size is {size}.",
+            hint=f"Set --batch-size to {length} or less, or give a larger dataset.",
+        )
     _set_up_workers(loader, config, in_worker)
     if gate is not None:
         gate.attach(loader)
@@ -85,10 +90,8 @@ def make_loader(
 def apply(config: Config, loader: Any) -> Any:
     """A loader of one's own with a configuration; see :meth:`dlprof.records.Recommendation.apply`.
 
-    Args:
-        config: What to set.
-        loader: A DataLoader, or a loader around one; it is left as it is. Or what makes one by
-            itself (``adapters.with_settings``).
+    The loader, or the one around a DataLoader, is left as it is; what makes one by itself may not
+    be (``adapters.with_settings``).
 
     Raises:
         UsageError: ``loader`` is none of these.
@@ -144,19 +147,6 @@ def _rebuild(parts: LoaderParts, config: Config) -> Iterable[Any]:
     settings = config.dataloader_kwargs()
     settings.pop("batch_size", None)
     return parts.build(settings)
-
-
-def _refuse_partial_epochs(loader: Any, built: BuiltTarget) -> None:
-    """An epoch without one full batch has no rate: what it takes is start-up."""
-    if built.target.kind == "iterable":
-        return  # its length, where it has one, may be anybody's guess
-    size, length = getattr(loader, "batch_size", None), built.target.length
-    if isinstance(size, int) and length is not None and length < size:
-        raise TargetError(
-            f"The dataset is smaller than one batch: an epoch of {built.target.spec!r} has "
-            f"{length} samples, batch_size is {size}.",
-            hint=f"Set --batch-size to {length} or less, or give a larger dataset.",
-        )
 
 
 def _set_up_workers(loader: Any, config: Config, in_worker: Callable[[], object] | None) -> None:

@@ -45,7 +45,7 @@ _BATCHING = ("batch_size", "drop_last", "sampler", "batch_sampler")
 _DEFAULTS: Mapping[str, Any] = {
     name: parameter.default for name, parameter in inspect.signature(DataLoader).parameters.items()
 }
-_OWN_LOADER_HINT = (
+OWN_LOADER_HINT = (
     "Name a function instead that takes num_workers, prefetch_factor, pin_memory and "
     "persistent_workers and returns the loader."
 )
@@ -91,23 +91,14 @@ class LoaderParts:
         name = self.loader_class.__qualname__
         missing = [] if known is None else [key for key in KEYWORDS if KEYWORDS[key] not in known]
         found = {key: f"{name} takes no {KEYWORDS[key]}" for key in missing if key != "batch_size"}
-        if not self._takes_batch_size:
-            found["batch_size"] = f"the target makes its batches itself ({self.batch_source})"
-        return found
-
-    @property
-    def _takes_batch_size(self) -> bool:
         try:
             self.with_batch_size(1)
         except TargetError:
-            return False
-        return True
+            found["batch_size"] = f"the target makes its batches itself ({self.batch_source})"
+        return found
 
     def build(self, settings: Mapping[str, Any]) -> Iterable[Any]:
-        """Make a loader with these settings and everything else as it was.
-
-        Args:
-            settings: DataLoader arguments, legal together, without ``batch_size``.
+        """Make a loader with these settings, without ``batch_size``, and all else as it was.
 
         Raises:
             TargetError: The loader's class refuses them.
@@ -121,9 +112,10 @@ class LoaderParts:
             made = self._made(arguments)
         except (TypeError, ValueError, AssertionError, RuntimeError) as error:
             name = self.loader_class.__qualname__
+            shown = ", ".join(f"{key}={value}" for key, value in settings.items())
             raise TargetError(
-                f"{name} can't be built again with {_shown(settings)}: {one_line(error)}",
-                hint="" if self.loader_class is DataLoader else _OWN_LOADER_HINT,
+                f"{name} can't be built again with {shown}: {one_line(error)}",
+                hint="" if self.loader_class is DataLoader else OWN_LOADER_HINT,
                 traceback=user_traceback(error),
             ) from error
         if self.around is None:
@@ -134,10 +126,16 @@ class LoaderParts:
 
     def _made(self, arguments: Mapping[str, Any]) -> DataLoader[Any]:
         if self.copied is None:
-            return self.loader_class(self.dataset, **self._accepted(arguments))
-        plain = vars(
-            DataLoader(self.dataset, **arguments)
-        )  # which also looks whether they are legal
+            known = _parameters(self.loader_class)
+            # What is DataLoader's default anyway is left out where a subclass doesn't take it.
+            accepted = {
+                key: value
+                for key, value in arguments.items()
+                if known is None or key in known or not _is_default(key, value)
+            }
+            return self.loader_class(self.dataset, **accepted)
+        # Which also looks whether they are legal.
+        plain = vars(DataLoader(self.dataset, **arguments))
         made: DataLoader[Any] = object.__new__(self.loader_class)
         attributes = vars(made)  # past __setattr__, which guards a loader against half a change
         attributes.update(vars(self.copied))
@@ -145,17 +143,6 @@ class LoaderParts:
         if self.batching != _batching(self.copied):
             attributes.update({name: plain[name] for name in _BATCHING})
         return made
-
-    def _accepted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave out what is DataLoader's default anyway, where a subclass doesn't take it."""
-        known = _parameters(self.loader_class)
-        if known is None:
-            return dict(arguments)
-        return {
-            key: value
-            for key, value in arguments.items()
-            if key in known or not _is_default(key, value)
-        }
 
     def with_batch_size(self, size: int) -> LoaderParts:
         """The same parts with another number of samples per batch.
@@ -300,7 +287,7 @@ def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
         raise TargetError(
             f"The loader's class {cls.__qualname__} can't be built again with other settings: "
             "it takes no num_workers.",
-            hint=_OWN_LOADER_HINT,
+            hint=OWN_LOADER_HINT,
         )
     signature = signature_of(cls)
     named = () if signature is None else named_parameters(signature)
@@ -324,26 +311,24 @@ def _is_default(key: str, value: Any) -> bool:
     return key in _DEFAULTS and (value is None or value is _DEFAULTS[key] or value in (False, 0))
 
 
-def _shown(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items())
-
-
 def inner_loaders(found: object) -> tuple[DataLoader[Any], ...]:
     """The DataLoaders that an iterable holds in its attributes, each once.
 
     Lists, tuples and further ``IterableDataset`` among the attributes are looked into. An iterable
-    that holds a DataLoader yields batches: it is a loader and no dataset.
-
-    Args:
-        found: Anything. A DataLoader itself, a map-style dataset and a container hold none. What
-            accelerate prepares is a DataLoader by its class alone, and holds one.
+    that holds a DataLoader yields batches: it is a loader and no dataset. A DataLoader itself, a
+    map-style dataset and a container hold none. What accelerate prepares is a DataLoader by its
+    class alone, and holds one.
     """
     if _is_prepared(found):
         held = (each for each in vars(found).values() if isinstance(each, DataLoader))
         return tuple({id(each): each for each in held}.values())
-    if not _may_hold(found):
+    if isinstance(found, type | DataLoader | list | tuple | Mapping):
         return ()
-    return tuple({id(each): each for each in _held_by(found, 0)}.values())
+    if isinstance(found, Dataset):
+        may_hold = isinstance(found, IterableDataset)
+    else:
+        may_hold = isinstance(found, Iterable) and not hasattr(found, "__getitem__")
+    return tuple({id(each): each for each in _held_by(found, 0)}.values()) if may_hold else ()
 
 
 def dataloader_of(loader: object) -> DataLoader[Any] | None:
@@ -363,11 +348,6 @@ def core_of(loader: Any) -> Any:
 def with_inner(outer: Any, old: DataLoader[Any], new: DataLoader[Any]) -> Any:
     """A copy of an iterable around another DataLoader; what it holds beside that is shared.
 
-    Args:
-        outer: Holds ``old``; it is left as it is.
-        old: From :func:`inner_loaders`.
-        new: What the copy holds in its place.
-
     Raises:
         Exception: Whatever the class's own way of copying raises.
     """
@@ -377,14 +357,6 @@ def with_inner(outer: Any, old: DataLoader[Any], new: DataLoader[Any]) -> Any:
 def _is_prepared(found: object) -> bool:
     """Whether a DataLoader by its class alone, which another one loads for."""
     return isinstance(found, DataLoader) and "dataset" not in vars(found)
-
-
-def _may_hold(found: object) -> bool:
-    if isinstance(found, type | DataLoader | list | tuple | Mapping):
-        return False
-    if isinstance(found, Dataset):
-        return isinstance(found, IterableDataset)
-    return isinstance(found, Iterable) and not hasattr(found, "__getitem__")
 
 
 def _held_by(holder: object, depth: int) -> Iterator[DataLoader[Any]]:

@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import gc
 import io
+import itertools
 import math
 import mmap
 import pickle
@@ -25,7 +26,7 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
@@ -36,10 +37,6 @@ from torch.utils.data import IterableDataset
 from dlprof.records import AttributeWeight, DatasetWeight
 from dlprof.targets.faults import one_line
 
-_FEW = 64
-"""Entries up to which a list or dict is looked into one by one for what holds the most."""
-
-
 _AT_ONCE = 256
 """Entries that are pickled at once, at most: as one list, as torch would find them."""
 
@@ -49,18 +46,10 @@ _SAMPLE_S, _SAMPLE_BYTES = 0.25, 8 << 20
 _SLOW_STATE_S = 0.02
 """Time in a ``__getstate__`` of the user's that counts by itself."""
 
-
 _OBJECTS = 20_000
 """Objects of an attribute that are counted, each with its size."""
 
-_WHOLE = ("pandas", "polars", "pyarrow", "PIL")
-"""Libraries whose objects are named as wholes, not by what they hold."""
-
-_PART = 1_000
-"""Entries of a container within an attribute that stand for all of it."""
-
-_COPIED_SLICE = 16 << 20
-"""Bytes of flat data whose pickling shows what that takes."""
+_PAGE = 4096
 
 _now_s = time.perf_counter
 
@@ -88,12 +77,7 @@ class _EnoughError(BaseException):
 
 
 def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
-    """Weigh what a loader sends to its workers: the dataset, ``collate_fn``, ``worker_init_fn``.
-
-    Args:
-        loader: A ``DataLoader``, or what has its attributes.
-        limit_s: Seconds that it may take.
-    """
+    """Weigh what a loader sends to its workers: the dataset, ``collate_fn``, ``worker_init_fn``."""
     began_s = _now_s()
     gc.freeze()  # a worker has no such heap, whose collection would cost more than unpickling
     roots = {
@@ -105,7 +89,7 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
     with _alarm(limit_s):
         for name, root in roots.items():
             if root is not None:
-                weigher.look_into(name, root)
+                weigher.look(name, root, 0)
     gc.unfreeze()
     found = sorted(
         weigher.weights,
@@ -116,7 +100,7 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
         attributes=tuple(
             each
             for each in found
-            if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= 4096
+            if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= _PAGE
             or each.failure
             or each.how == "at_least"
             or each.pickle_s >= _SLOW_STATE_S
@@ -126,14 +110,15 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
         unpickle_s=math.fsum(each.unpickle_s for each in found),
         object_bytes=math.fsum(each.object_bytes for each in found),
         flat_bytes=math.fsum(each.flat_bytes for each in found),
-        how=max((each.how for each in found), key=_VAGUE.index, default="exact"),
+        how=max(
+            (each.how for each in found),
+            key=("exact", "sampled", "at_least").index,
+            default="exact",
+        ),
         shards=shards_of(roots[""]),
         took_s=_now_s() - began_s,
         unavailable=weigher.unavailable,
     )
-
-
-_VAGUE = ("exact", "sampled", "at_least")
 
 
 @contextlib.contextmanager
@@ -160,8 +145,8 @@ def _alarm(limit_s: float) -> Iterator[None]:
 class _Sink:
     """Counts what is written, keeps it, and raises where it is more than is wanted."""
 
-    def __init__(self) -> None:
-        self.size, self.most, self.until_s = 0, math.inf, math.inf
+    def __init__(self, most: float = math.inf, until_s: float = math.inf) -> None:
+        self.size, self.most, self.until_s = 0, most, until_s
         self.kept = io.BytesIO()
 
     def write(self, data: Any) -> int:
@@ -171,12 +156,6 @@ class _Sink:
             raise _EnoughError
         self.kept.write(data)
         return length
-
-    def emptied(self) -> _Sink:
-        """Another, with as many bytes and as much time as this one has left."""
-        fresh = _Sink()
-        fresh.most, fresh.until_s = self.most - self.size, self.until_s
-        return fresh
 
 
 class _Pickler(ForkingPickler):
@@ -207,40 +186,35 @@ def _usual_rate(parts: Sequence[tuple[float, float]]) -> float:
     return 0.0
 
 
-@dataclasses.dataclass(slots=True)
 class _Weigher:
     """Goes through what is pickled, and shares one memo over all of it, as one pickle has.
 
     Attributes:
-        until_s: When it ends.
         weights: Of the attributes so far.
         unavailable: What was not weighed, and why.
     """
 
-    until_s: float
-    weights: list[AttributeWeight] = dataclasses.field(default_factory=list)
-    unavailable: dict[str, str] = dataclasses.field(default_factory=dict)
-    _seen: set[int] = dataclasses.field(default_factory=set)
-    _counted: set[int] = dataclasses.field(default_factory=set)
-    _last_s: float = 0.0
-    _alive: list[Any] = dataclasses.field(default_factory=list)
-    _sink: _Sink = dataclasses.field(default_factory=_Sink)
-    _pickler: Any = None
-    _unpickler: Any = None
-
-    def look_into(self, name: str, root: Any) -> None:
-        """Weigh all that one object holds."""
-        if self._pickler is None:
-            self._begin()
-        self._look(name, root, 0)
+    def __init__(self, until_s: float) -> None:
+        self.weights: list[AttributeWeight] = []
+        self.unavailable: dict[str, str] = {}
+        self._until_s = until_s
+        self._seen: set[int] = set()
+        self._counted: set[int] = set()
+        self._alive: list[Any] = []  # so that no id comes again
+        self._last_s = 0.0
+        self._sink = _Sink()
+        self._begin()
 
     def _begin(self) -> None:
         """With an empty memo: what could not be pickled may have left half of itself in it."""
-        self._sink = self._sink.emptied()
-        self._pickler, self._unpickler = _Pickler(self._sink), None
+        left = self._sink
+        self._sink = _Sink(left.most - left.size, left.until_s)
+        self._pickler = _Pickler(self._sink)
+        self._unpickler: Any = None
 
-    def _look(self, name: str, value: Any, depth: int) -> None:
-        if len(self.weights) >= 2_000 or _now_s() > self.until_s:
+    def look(self, name: str, value: Any, depth: int) -> None:
+        """Weigh all that one object holds."""
+        if len(self.weights) >= 2_000 or _now_s() > self._until_s:
             self.unavailable["attributes"] = "weighing all of them takes too long"
             return
         if id(value) in self._seen:
@@ -271,7 +245,7 @@ class _Weigher:
                 AttributeWeight(name=named, type=kind, failure=fault, pickle_s=asked_s)
             )
         for key, each in inside:
-            self._look(_joined(name, key), each, depth + 1)
+            self.look(_joined(name, key), each, depth + 1)
 
     def _lasted_s(self) -> float:
         return max(0.0, _spent_s() - self._last_s)
@@ -298,14 +272,14 @@ class _Weigher:
         """Of something flat and large a part is copied, which stands for all of it."""
         if _is(value, torch.Tensor):
             return dataclasses.replace(weight, pickled_bytes=0.0)  # its data is shared
-        part = bytes(range(256)) * (_COPIED_SLICE // 256)
+        part = bytes(range(256)) * (1 << 16)
         began_s = _spent_s()
         text = ForkingPickler.dumps(part)
         packed_s = _spent_s() - began_s
         began_s = _spent_s()
         pickle.loads(text)  # noqa: S301 - of this line's own making
         unpacked_s = _spent_s() - began_s
-        times = weight.flat_bytes / _COPIED_SLICE
+        times = weight.flat_bytes / len(part)
         return dataclasses.replace(
             weight,
             pickled_bytes=weight.flat_bytes,
@@ -315,12 +289,12 @@ class _Weigher:
         )
 
     def _pickled(self, weight: AttributeWeight, value: Any) -> AttributeWeight:
-        count, some = _entries(value)
-        self._sink.most = self._sink.size + 8 * _SAMPLE_BYTES
-        self._sink.until_s = min(self.until_s, _now_s() + 8 * _SAMPLE_S)
-        most = self._sink.most - self._sink.size
+        entries = _entries(value)
+        most = 8 * _SAMPLE_BYTES
+        self._sink.most = self._sink.size + most
+        self._sink.until_s = min(self._until_s, _now_s() + 8 * _SAMPLE_S)
         try:
-            found = self._sampled(some) if some is not None else self._sent([value], 1)
+            found = self._sent([value]) if entries is None else self._sampled(entries[1])
         except _EnoughError:
             lasted_s, size = self._lasted_s(), most - (self._sink.most - self._sink.size)
             self._begin()
@@ -330,7 +304,7 @@ class _Weigher:
         except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
             self._begin()
             return dataclasses.replace(weight, failure=one_line(error))
-        times = count / found.entries if found.entries else 1.0
+        times = entries[0] / found.entries if entries is not None and found.entries else 1.0
         return dataclasses.replace(
             weight,
             pickled_bytes=times * found.pickled_bytes,
@@ -339,28 +313,24 @@ class _Weigher:
             how="exact" if times <= 1 else "sampled",
         )
 
-    def _sampled(self, some: _Entries) -> _Sample:
+    def _sampled(self, some: Iterator[Any]) -> _Sample:
         """Entries from all over a container, until there are enough or none is left."""
-        began_s, done, chunk, parts = _now_s(), 0, 1, list[_Sample]()
-        while done < some.size:
-            taken = [some.at(place) for place in range(done, min(done + chunk, some.size))]
-            found = self._sent(taken, len(taken))
-            done += len(taken)
-            parts.append(found)
+        began_s, chunk, size, parts = _now_s(), 1, 0.0, list[_Sample]()
+        while taken := list(itertools.islice(some, chunk)):
+            parts.append(found := self._sent(taken))
+            size += found.pickled_bytes
             if found.pickle_s + found.unpickle_s < 0.02:
                 chunk = min(2 * chunk, _AT_ONCE)
-            size = sum(each.pickled_bytes for each in parts)
             if size >= _SAMPLE_BYTES or _now_s() - began_s >= _SAMPLE_S:
                 break
-        size = math.fsum(each.pickled_bytes for each in parts)
         return _Sample(
-            done,
+            sum(each.entries for each in parts),
             size,
             size * _usual_rate([(each.pickle_s, each.pickled_bytes) for each in parts]),
             size * _usual_rate([(each.unpickle_s, each.pickled_bytes) for each in parts]),
         )
 
-    def _sent(self, entries: list[Any], count: int) -> _Sample:
+    def _sent(self, entries: list[Any]) -> _Sample:
         """Pickle and unpickle some entries as one worker's start does."""
         # The memo of the pickler grows with each, and so has to the unpickler's.
         sink = self._sink
@@ -377,24 +347,23 @@ class _Weigher:
             unpacked_s = _spent_s() - began_s
         except Exception:  # noqa: BLE001 - that it can't be unpickled is for ``try_start`` to say
             self._begin()
-            return _Sample(count, size, packed_s, packed_s)
+            return _Sample(len(entries), size, packed_s, packed_s)
         sink.kept.seek(0)
         sink.kept.truncate()
-        return _Sample(count, size, packed_s, unpacked_s)
+        return _Sample(len(entries), size, packed_s, unpacked_s)
 
     def _counted_objects(self, weight: AttributeWeight, value: Any) -> AttributeWeight:
         """Count the Python objects of an attribute, and what of their memory is copied."""
-        count, some = _entries(value)
-        own, large = _size_of(value)
-        if some is None or not some.size:
+        count, some = _entries(value) or (0, iter(()))
+        if not count:
             objects, copied, flat = self._objects([value])
             return dataclasses.replace(
                 weight, object_bytes=copied, objects=objects, flat_bytes=weight.flat_bytes + flat
             )
+        own, large = _size_of(value)
         objects, copied, flat, done = 0.0, 0.0, 0.0, 0
         self._counted.add(id(value))
-        while done < some.size and objects < _OBJECTS:
-            taken = [some.at(place) for place in range(done, min(done + _AT_ONCE, some.size))]
+        while objects < _OBJECTS and (taken := list(itertools.islice(some, _AT_ONCE))):
             more, bytes_, shared = self._objects(taken)
             objects, copied, flat = objects + more, copied + bytes_, flat + shared
             done += len(taken)
@@ -417,15 +386,14 @@ class _Weigher:
             self._alive.append(each)
             own, large = _size_of(each)
             count, copied, flat = count + 1, copied + own, flat + large
-            known = flat_bytes(each)
-            entries, some = (1, None) if known is not None else _entries(each)
-            if known is not None:
+            if (known := flat_bytes(each)) is not None:
                 flat += known
-            elif some is not None and (some.size > _PART or _is_object_array(each)):
-                part = [some.at(place) for place in range(min(_PART, some.size))]
-                found = self._objects(part)
+                continue
+            entries, some = _entries(each) or (0, iter(()))
+            if entries > 1_000 or (entries and _is_object_array(each)):
+                part = list(itertools.islice(some, 1_000))  # which stand for all of them
                 times = entries / len(part)
-                more, bytes_, shared = (times * each for each in found)
+                more, bytes_, shared = (times * found for found in self._objects(part))
                 count, copied, flat = count + more, copied + bytes_, flat + shared
             else:
                 waiting.extend(gc.get_referents(each))
@@ -447,7 +415,7 @@ def _size_of(value: Any) -> tuple[float, float]:
         size = sys.getsizeof(value)
     except Exception:  # noqa: BLE001 - a __sizeof__ of the user's
         return 64.0, 0.0
-    return float(min(size, 4096)), float(max(0, size - 4096))  # a page
+    return float(min(size, _PAGE)), float(max(0, size - _PAGE))
 
 
 def _joined(name: str, key: str) -> str:
@@ -458,53 +426,39 @@ def _joined(name: str, key: str) -> str:
 
 def _type_of(value: Any) -> str:
     """A class, and how many entries of which class it has."""
-    name = type(value).__qualname__
-    if _is(value, torch.Tensor):
-        return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
-    shape, kind = getattr(type(value), "shape", None), getattr(type(value), "dtype", None)
-    if shape is not None and kind is not None and type(value).__module__.startswith("numpy"):
+    kind, name = type(value), type(value).__qualname__
+    of_numpy = kind.__module__.startswith("numpy") and hasattr(kind, "shape")
+    if _is(value, torch.Tensor) or (of_numpy and hasattr(kind, "dtype")):
         return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
     if _is(value, bytes | bytearray | str):
         return f"{name} of {len(value):,}"
-    _, some = _entries(value)
-    if some is None or not some.size:
-        return name
-    first = some.at(0)
-    if _is(value, Mapping):
-        first = first[1]
-    return f"{name} of {len(value):,} {type(first).__qualname__}"
+    _, some = _entries(value) or (0, iter(()))
+    for first in some:
+        entry = first[1] if _is(value, Mapping) else first
+        return f"{name} of {len(value):,} {type(entry).__qualname__}"
+    return name
 
 
-class _Entries(NamedTuple):
-    """Entries that stand for all of a container: the first few of them come from all over it."""
+def _entries(value: Any) -> tuple[int, Iterator[Any]] | None:
+    """How many entries a container has, and entries that stand for all of them.
 
-    size: int
-    at: Callable[[int], Any]
-
-
-def _entries(value: Any) -> tuple[int, _Entries | None]:
-    """How many entries a container has, and those of them that may be looked at."""
+    The first few of these come from all over it, and none comes twice.
+    """
     if _is(value, list | tuple) or _is_object_array(value):
         flat = value.reshape(-1) if _is_object_array(value) and value.ndim > 1 else value
         count = len(flat)
-        step = _stride(count)
-        return count, _Entries(count, lambda place: flat[place * step % count])
-    if _is(value, dict | set | frozenset | collections.deque):
+    elif _is(value, dict | set | frozenset | collections.deque):
         count = len(value)
         source = dict.items(value) if _is(value, dict) else iter(value)
         # Listing more entries of a dict or set would copy their pages, too.
-        listed = [each for each, _ in zip(source, range(200_000), strict=False)]
-        step = _stride(len(listed))
-        return count, _Entries(len(listed), lambda place: listed[place * step % len(listed)])
-    return 1, None
-
-
-def _stride(count: int) -> int:
-    """Steps by which each entry is come to once, and the first few are from all over."""
-    step = max(1, round(0.618 * count))
-    while math.gcd(step, max(1, count)) != 1:
+        flat = list(itertools.islice(source, 200_000))
+    else:
+        return None
+    size = len(flat)
+    step = max(1, round(0.618 * size))
+    while math.gcd(step, max(1, size)) != 1:
         step += 1
-    return step
+    return count, (flat[place * step % size] for place in range(size))
 
 
 def _is_object_array(value: Any) -> bool:
@@ -524,7 +478,7 @@ def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kin
         return int(value.nbytes())
     if _is(value, bytearray | array.array | memoryview | mmap.mmap):
         return memoryview(value).nbytes
-    if _is(value, bytes | str) and len(value) >= 4096:
+    if _is(value, bytes | str) and len(value) >= _PAGE:
         return len(value)
     module = kind.__module__.partition(".")[0]
     if module == "numpy" and hasattr(kind, "nbytes") and hasattr(kind, "strides"):
@@ -537,7 +491,7 @@ def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kin
     return None
 
 
-def _inside(  # noqa: PLR0911 - a line for each kind
+def _inside(
     value: Any,
 ) -> tuple[Sequence[tuple[str, Any]] | None, str]:
     """What an object's pickle holds, part by part, and why it can't be pickled, if that is known.
@@ -548,10 +502,11 @@ def _inside(  # noqa: PLR0911 - a line for each kind
     kind = type(value)
     if flat_bytes(value) is not None:
         return None, ""
-    if kind in (list, tuple) and 0 < len(value) <= _FEW and _any_holds(value):
-        return [(f"[{place}]", each) for place, each in enumerate(value)], ""
-    if kind is dict and 0 < len(value) <= _FEW and _any_holds(value.values()):
-        return [(f"[{key!r}]"[:40], each) for key, each in value.items()], ""
+    if kind in (list, tuple, dict) and len(value) <= 64:  # else it is weighed as a whole
+        entries = list(value.items() if kind is dict else enumerate(value))
+        small = (str, bytes, int, float, complex, type(None), torch.dtype)
+        if any(not _is(each, small) for _, each in entries):
+            return [(f"[{key!r}]"[:40], each) for key, each in entries], ""
     if kind is functools.partial:
         given = [(f"[{name!r}]", each) for name, each in value.keywords.items()]
         placed = [(f"args[{place}]", each) for place, each in enumerate(value.args)]
@@ -570,18 +525,12 @@ def _function(value: types.FunctionType) -> tuple[Sequence[tuple[str, Any]] | No
         found = getattr(found, part, None)
     if found is value:
         return (), ""
-    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
-    inside = [(name, cell.cell_contents) for name, cell in cells if _is_full(cell)]
+    inside = []
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # it is empty so far
+            inside.append((name, cell.cell_contents))
     inside += [(f"__defaults__[{n}]", each) for n, each in enumerate(value.__defaults__ or ())]
     return inside, f"{value.__qualname__} is a local function, which can't be pickled"
-
-
-def _is_full(cell: Any) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
 
 
 def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
@@ -589,8 +538,9 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
     kind: Any = type(value)
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     by_hand = kind in ForkingPickler(io.BytesIO()).dispatch_table
-    whole = by_hand or kind.__module__.partition(".")[0] in _WHOLE
-    if not plain or whole or _is(value, list | dict | tuple | set | str | bytes):
+    # Objects of these libraries are named as wholes, not by what they hold.
+    whole = kind.__module__.partition(".")[0] in {"pandas", "polars", "pyarrow", "PIL"}
+    if not plain or by_hand or whole or _is(value, list | dict | tuple | set | str | bytes):
         return None, ""
     own = getattr(kind, "__getstate__", None)
     if own is not None and own is not getattr(object, "__getstate__", None):
@@ -599,16 +549,10 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
             return [("__getstate__()", state)], ""
         return [(str(name), each) for name, each in state.items()], ""
     held = _held(value)
-    return (list(held.items()) if held or _has_attributes(value) else None), ""
-
-
-def _has_attributes(value: Any) -> bool:
-    """Whether an object could hold attributes; one of a class written in C is another matter."""
-    try:
+    with contextlib.suppress(AttributeError):
         object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return False
-    return True
+        return list(held.items()), ""
+    return list(held.items()) or None, ""  # a class written in C may hold more
 
 
 def _held(value: Any) -> dict[str, Any]:
@@ -622,12 +566,6 @@ def _held(value: Any) -> dict[str, Any]:
                 with contextlib.suppress(AttributeError):
                     held[name] = slot.__get__(value)
     return {str(name): each for name, each in held.items()}
-
-
-def _any_holds(values: Any) -> bool:
-    """Whether one of a few entries is worth looking into."""
-    small = (str, bytes, int, float, complex, type(None), torch.dtype)
-    return any(not _is(each, small) for each in values)
 
 
 def shards_of(dataset: Any) -> int | None:

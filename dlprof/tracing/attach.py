@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import sys
 import weakref
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlprof.internals import STEPS, fetcher_of, ready_queue
-from dlprof.tracing.queues import Hook, StampedInit, stamping_context
+from dlprof.tracing.queues import Hook, stamping_context
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.stamper import Stamper
 
@@ -19,9 +20,6 @@ class Attachment:
 
     The iterator's own attributes shadow its class's methods. They hold it by weak references only:
     torch ends the workers as soon as the last reference goes, and must go on doing so.
-
-    Args:
-        recorder: Who is called.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -40,7 +38,7 @@ class Attachment:
             return _nothing
         init, context = loader.worker_init_fn, loader.multiprocessing_context
         stamping = stamping_context(context, self._hook)
-        loader.worker_init_fn = StampedInit(self._hook, init)
+        loader.worker_init_fn = functools.partial(self._hook.begin_in_worker, init)
         try:
             loader.multiprocessing_context = stamping
         except BaseException:

@@ -8,7 +8,6 @@ are given and what they return stay as they are.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -37,77 +36,57 @@ class Tally:
     def take(self) -> list[int]:
         """Calls and nanoseconds since the last time, step by step, and start again."""
         taken = [each for pair in zip(self.calls, self.ns, strict=True) for each in pair]
-        self.calls[:] = itertools.repeat(0, len(self.calls))
-        self.ns[:] = itertools.repeat(0, len(self.ns))
+        self.calls[:] = self.ns[:] = [0] * len(self.ns)
         return taken
 
 
-class _TimedList(list[Any]):
-    """A list that times what a loop over it does; pickles and copies as a plain list."""
+_Plain: Any = object  # what each class below has from list or tuple, which mypy can't know
+
+
+class _Timed(_Plain):  # type: ignore[misc]
+    """Times what a loop over a list or tuple does; pickles and copies as a plain one."""
 
     tally: Tally | None = None
+    first = 0  # place in the tally
     plain: Any = None  # the user's own, in whose place it stands
 
     def __iter__(self) -> Iterator[Any]:
-        steps, tally = super().__iter__(), self.tally
+        steps, tally = _untimed(self), self.tally
         # Someone may have made it longer since.
-        return steps if tally is None or len(self) > len(tally.ns) else tally.timed(steps, 0)
+        fits = tally is not None and self.first + len(self) <= len(tally.ns)
+        return tally.timed(steps, self.first) if tally is not None and fits else steps
 
     def __getitem__(self, index: Any) -> Any:
-        part = super().__getitem__(index)
-        return _timed_part(part, self.tally, index, len(self))
+        """One step, or a slice, which is a chain too: MONAI goes through one."""
+        part, length, tally = super().__getitem__(index), len(self), self.tally
+        if not isinstance(index, slice) or tally is None or self.first + length > len(tally.ns):
+            return part
+        first, _, step = index.indices(length)
+        timed = _TimedSlice(part)
+        timed.tally, timed.first = tally, self.first + first
+        return timed if step == 1 else part
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return list, (list(super().__iter__()),)
+        return list if isinstance(self, list) else tuple, (list(_untimed(self)),)
 
 
-class _TimedTuple(tuple[Any, ...]):  # noqa: SLOT001 - a tuple's subclass can't hold slots with names
-    """A tuple that times what a loop over it does; pickles and copies as a plain tuple."""
-
-    tally: Tally | None = None
-    plain: Any = None  # the user's own, in whose place it stands
-
-    def __iter__(self) -> Iterator[Any]:
-        steps, tally = super().__iter__(), self.tally
-        return steps if tally is None else tally.timed(steps, 0)
-
-    def __getitem__(self, index: Any) -> Any:
-        part = super().__getitem__(index)
-        return _timed_part(part, self.tally, index, len(self))
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return tuple, (list(super().__iter__()),)
+class _TimedList(_Timed, list[Any]):
+    pass
 
 
-class _TimedSlice(list[Any]):
-    """What a chain that runs from one step to another goes through."""
-
-    def __init__(self, steps: Any, tally: Tally, first: int) -> None:
-        super().__init__(steps)
-        self._tally = tally
-        self._first = first
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._tally.timed(super().__iter__(), self._first)
+class _TimedTuple(_Timed, tuple[Any, ...]):  # noqa: SLOT001 - a tuple's subclass can't hold slots with names
+    pass
 
 
-def _timed_part(part: Any, tally: Tally | None, index: Any, length: int) -> Any:
-    """A slice of a chain is a chain too; MONAI goes through one."""
-    if tally is None or not isinstance(index, slice) or length > len(tally.ns):
-        return part
-    first, _, step = index.indices(length)
-    return _TimedSlice(part, tally, first) if step == 1 else part
+class _TimedSlice(_Timed, list[Any]):
+    pass
 
 
 _STEPS = (list, tuple, _TimedList, _TimedTuple)
 
 
 class Chains:
-    """The chains of one dataset, timed until they are let go.
-
-    Args:
-        dataset: Where to look for them.
-    """
+    """The chains of one dataset, timed until they are let go."""
 
     def __init__(self, dataset: object) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -148,7 +127,7 @@ def _timed(steps: Any) -> tuple[Any, Any]:
     It may have been timed by an iterator that still lives, since without workers an epoch's
     iterator is made before the last one's is let go: the new one takes over.
     """
-    plain = steps.plain if isinstance(steps, _TimedList | _TimedTuple) else steps
+    plain = steps.plain if isinstance(steps, _Timed) else steps
     kind: Any = _TimedList if isinstance(steps, list) else _TimedTuple
     timed = kind(_untimed(steps))
     timed.plain = plain
@@ -200,16 +179,17 @@ def find_chains(dataset: object) -> list[Any]:
 def _is_chain(each: Any) -> bool:
     if not callable(each):
         return False
-    steps: Any = _attributes(each).get("transforms")
+    steps: Any = attributes_of(each).get("transforms")
     return type(steps) in _STEPS and bool(steps) and all(map(callable, _untimed(steps)))
 
 
-def _attributes(each: Any) -> dict[str, Any]:
+def attributes_of(each: Any) -> dict[str, Any]:
+    """An object's own attributes, past all properties."""
     try:
         attributes = object.__getattribute__(each, "__dict__")
-    except AttributeError:
+    except (AttributeError, TypeError):
         return {}
-    return attributes if isinstance(attributes, dict) else {}
+    return attributes if type(attributes) is dict else {}
 
 
 def _parts(each: Any) -> list[Any]:
@@ -218,4 +198,4 @@ def _parts(each: Any) -> list[Any]:
         return list(each) if len(each) <= 16 else []
     if type(each) is dict:
         return list(each.values()) if len(each) <= 16 else []
-    return list(_attributes(each).values())
+    return list(attributes_of(each).values())

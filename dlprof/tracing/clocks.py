@@ -45,9 +45,6 @@ class ThreadClock:
     """Reads the clocks of the thread that made it; no other thread may use it.
 
     The kernel's file stays open: opening it for each batch would cost more than all else here.
-
-    Args:
-        schedstat: The kernel's account of the calling thread.
     """
 
     def __init__(self, schedstat: Path = SCHEDSTAT) -> None:

@@ -30,10 +30,6 @@ from dlprof.tracing.trace import Made, Row, Trace
 LEAST_RESTED = 3
 """Batches from resting workers that show what receiving one takes."""
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
-_NO_RUN_QUEUE = "the kernel reports no run-queue delay here, so it counts as blocked time"
-_WHOLE_BATCHES = "the dataset is asked for whole batches (__getitems__)"
-_NO_STAMPS = "batches came without their worker's stamps: its worker_init_fn was not called"
-_NO_WINDOW = "no batch was yielded in the window"
 
 
 def explain(
@@ -63,17 +59,19 @@ def explain(
     window_s = (ended - began) * 1e-9
     unavailable = dict(trace.unavailable)
     if not rows:
-        unavailable["stages"] = _NO_WINDOW
+        unavailable["stages"] = "no batch was yielded in the window"
     found = {name: spans(name, rows) for name in _ORDER}
     stages = tuple(_stage(name, found[name]) for name in _ORDER if found[name])
     made = [row for row in rows if row.made is not None]
     if made and any(span.run_queue_ns is None for span in found["fetch"]):
-        unavailable["run_queue_s"] = _NO_RUN_QUEUE
+        why = "the kernel reports no run-queue delay here, so it counts as blocked time"
+        unavailable["run_queue_s"] = why
     if rows and trace.hooked and not made:
-        unavailable["fetch"] = _NO_STAMPS
+        why = "batches came without their worker's stamps: its worker_init_fn was not called"
+        unavailable["fetch"] = why
     samples = _samples(made)
     if made and samples is None:
-        unavailable["samples"] = _WHOLE_BATCHES
+        unavailable["samples"] = "the dataset is asked for whole batches (__getitems__)"
     rate = len(rows) / window_s if window_s > 0 else 0.0
     ages = [row.yielded - row.made.picked for row in made if row.made is not None]
     own, ever = _by_worker(made), _by_worker(trace.rows)
@@ -130,19 +128,12 @@ def with_copies(explanation: Explanation, held_s: float, exposed_s: Sequence[flo
     stages: list[Stage] = []
     for stage in explanation.stages:
         if stage.name == "step":
-            stages.append(copied)
-        stages.append(_shortened(stage, held_s) if stage.name == "step" else stage)
+            figures = ("mean_s", "median_s", "p95_s", "max_s")
+            rest = {name: max(0.0, getattr(stage, name) - held_s) for name in figures}
+            stages += [copied, dataclasses.replace(stage, **rest)]
+        else:
+            stages.append(stage)
     return dataclasses.replace(explanation, stages=tuple(stages))
-
-
-def _shortened(stage: Stage, by_s: float) -> Stage:
-    return dataclasses.replace(
-        stage,
-        mean_s=max(0.0, stage.mean_s - by_s),
-        median_s=max(0.0, stage.median_s - by_s),
-        p95_s=max(0.0, stage.p95_s - by_s),
-        max_s=max(0.0, stage.max_s - by_s),
-    )
 
 
 def in_window(trace: Trace, window: tuple[int, int] | None) -> list[Row]:
@@ -235,7 +226,11 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
     if not batches:
         return None
     count = sum(each.samples for each in batches)
-    weighed = sorted(itertools.chain.from_iterable(map(_kept, batches)))
+    weighed: list[tuple[float, float]] = []  # seconds, and how many samples stand behind them
+    for each in batches:
+        kept = array("d", each.kept)
+        weighed += [(took_s, each.samples / len(kept)) for took_s in kept]
+    weighed.sort()
     ends = list(itertools.accumulate(weight for _, weight in weighed))
     slowest: dict[str, int] = {}
     for each in batches:
@@ -261,16 +256,8 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
     )
 
 
-def _kept(made: Made) -> list[tuple[float, float]]:
-    """Seconds and weights."""
-    kept = array("d", made.kept)
-    return [(each, made.samples / len(kept)) for each in kept]
-
-
 def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCost, ...]:
-    calls: dict[int, int] = defaultdict(int)
-    took: dict[int, int] = defaultdict(int)
-    fetch = 0
+    calls, took, fetch = [0] * len(names), [0] * len(names), 0
     for row in made:
         if row.made is None or len(row.made.chain) != 2 * len(names) or not names:
             continue
@@ -370,10 +357,10 @@ def _growth(made: Sequence[Made]) -> float | None:
     points = points[len(points) // 4 :]
     if len(points) < 4:
         return None
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else None
+    batches, sizes = zip(*points, strict=True)
+    if len(set(batches)) < 2:
+        return None
+    return statistics.linear_regression(batches, sizes).slope
 
 
 def _growing(made: Sequence[Made]) -> dict[str, float]:

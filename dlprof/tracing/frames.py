@@ -10,11 +10,7 @@ OWN = str(Path(__file__).parents[1]) + os.sep
 
 
 def without_own_lines(text: str) -> str:
-    """A traceback that was made a text, as a worker's is, without the frames of dlprof's.
-
-    Args:
-        text: Any text; what is no traceback comes back as it is.
-    """
+    """A text without the frames of dlprof's, where it is a traceback, as a worker sends it."""
     if f'  File "{OWN}' not in text:
         return text
     kept, inside = [], False

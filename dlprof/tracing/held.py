@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-_MOST_ENTRIES = 16
+from dlprof.tracing.chains import attributes_of
+
 _DEEPEST = 4
 _CONTAINERS = (list, dict, set, collections.deque, bytearray)
 _SIMPLE = (str, bytes, int, float, complex, bool, type(None))
@@ -50,31 +51,24 @@ def kept(dataset: object) -> tuple[Kept, ...]:
             found.append(Kept(f"{name} (lru_cache)", value.cache_info().currsize, 64))
             continue
         if depth < _DEEPEST:
-            waiting.extend((_joined(name, key), each, depth + 1) for key, each in _inside(value))
+            inside = _inside(value)
+            waiting.extend((_joined(name, value, key), each, depth + 1) for key, each in inside)
     return tuple(found)
 
 
-def _joined(name: str, key: str) -> str:
-    return f"{name}.{key}" if name and not key.startswith("[") else name + key
+def _joined(name: str, holder: object, key: Any) -> str:
+    if isinstance(holder, dict | list | tuple):
+        return name + f"[{key!r}]"[:40]
+    return f"{name}.{key}" if name else str(key)
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        if len(value) <= _MOST_ENTRIES:
-            yield from ((f"[{key!r}]"[:40], each) for key, each in list(dict.items(value)))
-    elif isinstance(value, list | tuple):
-        if len(value) <= _MOST_ENTRIES:
-            yield from ((f"[{place}]", each) for place, each in enumerate(value))
-    else:
-        yield from _attributes(value).items()
-
-
-def _attributes(value: Any) -> Mapping[str, Any]:
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except (AttributeError, TypeError):
-        return {}
-    return dict(own) if type(own) is dict else {}
+def _inside(value: Any) -> list[tuple[Any, Any]]:
+    """The entries of a short container by key or place, or an object's attributes by name."""
+    if not isinstance(value, dict | list | tuple):
+        return list(attributes_of(value).items())
+    if len(value) > 16:
+        return []
+    return list(dict.items(value) if isinstance(value, dict) else enumerate(value))
 
 
 def _around(dataset: object) -> Iterator[tuple[str, Any, int]]:
@@ -119,11 +113,5 @@ def _bytes_of(value: Any, depth: int = 2) -> int:
         size = sys.getsizeof(value)
     except Exception:  # noqa: BLE001 - whatever a class of the user's makes of its size
         return 64
-    inside: Any = ()
-    if depth and isinstance(value, dict) and len(value) <= _MOST_ENTRIES:
-        inside = dict.values(value)
-    elif depth and isinstance(value, list | tuple) and len(value) <= _MOST_ENTRIES:
-        inside = value
-    elif depth and not isinstance(value, _SIMPLE):
-        inside = _attributes(value).values()
-    return size + sum(_bytes_of(each, depth - 1) for each in inside)
+    inside = _inside(value) if depth and not isinstance(value, _SIMPLE) else ()
+    return size + sum(_bytes_of(each, depth - 1) for _, each in inside)

@@ -9,11 +9,12 @@ gets.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
 
@@ -23,24 +24,11 @@ from dlprof.tracing.frames import without_own_lines
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made
 
+if TYPE_CHECKING:
+    from dlprof.tracing.recorder import Recorder
+
 _WORDS = functools.cache(words_of_workers)
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
-
-
-class Listener(Protocol):
-    """Main's side: who is called with what passes the queues."""
-
-    def dispatching(self, batch: int) -> None:
-        """Indices are about to be sent."""
-
-    def dispatched(self, batch: int) -> None:
-        """They have been."""
-
-    def taking(self) -> Reading:
-        """A thread begins to wait for a batch."""
-
-    def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
-        """It has one; ``stamped`` is None for one that came without stamps."""
 
 
 class Hook:
@@ -54,7 +42,7 @@ class Hook:
         feeder: The clock of the worker's feeder thread, made by that thread.
     """
 
-    def __init__(self, listener: Listener | None) -> None:
+    def __init__(self, listener: Recorder | None) -> None:
         self.listener = listener
         self.stamper: Stamper | None = None
         self.feeder: ThreadClock | None = None
@@ -63,8 +51,13 @@ class Hook:
     def __reduce__(self) -> Any:
         return Hook, (None,)
 
-    def begin_in_worker(self, worker: int) -> None:
-        """Have the fetchers of this worker timed, which torch makes after this."""
+    def begin_in_worker(self, user_init: Callable[[int], Any] | None, worker: int) -> None:
+        """Have the fetchers of this worker timed, which torch makes after this; a worker_init_fn.
+
+        Args:
+            user_init: The loader's own, which is called then.
+            worker: The worker's number.
+        """
         info = get_worker_info()
         # Not as the user's code would: whether that asks is noticed by whoever watches the class.
         dataset = None if info is None else object.__getattribute__(info, "dataset")
@@ -78,6 +71,8 @@ class Hook:
 
         self._create_fetcher = original = set_create_fetcher(create_fetcher)
         self.listener, self.stamper = None, stamper
+        if user_init is not None:
+            user_init(worker)
 
     def end_in_worker(self) -> None:
         """Stop stamping, and make everything as torch and the user had it."""
@@ -85,25 +80,6 @@ class Hook:
         if stamper is not None:
             set_create_fetcher(self._create_fetcher)
             stamper.let_go()
-
-
-class StampedInit:
-    """A ``worker_init_fn`` that has the worker timed, and calls the user's own.
-
-    Args:
-        hook: Of the iterator.
-        user_init: The loader's ``worker_init_fn``.
-    """
-
-    def __init__(self, hook: Hook, user_init: Callable[[int], Any] | None) -> None:
-        self._hook = hook
-        self._user_init = user_init
-
-    def __call__(self, worker_id: int) -> None:
-        """Run in the worker, before its fetcher is made."""
-        self._hook.begin_in_worker(worker_id)
-        if self._user_init is not None:
-            self._user_init(worker_id)
 
 
 class StampedBatch:
@@ -149,25 +125,15 @@ def _unpack(made: tuple[Any, ...], began: tuple[int, ...], item: Any) -> Stamped
     return stamped
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Last:
     """Indices with which a worker is asked to stop stamping."""
 
-    __slots__ = ("item",)
-
-    def __init__(self, item: Any) -> None:
-        self.item = item
-
-    def __reduce__(self) -> Any:
-        return _Last, (self.item,)
+    item: Any
 
 
 class _Queue:
-    """A queue of torch's; all but ``put`` and ``get`` goes to it.
-
-    Args:
-        inner: The queue.
-        hook: Of the iterator.
-    """
+    """A queue of torch's; all but ``put`` and ``get`` goes to it."""
 
     def __init__(self, inner: Any, hook: Hook) -> None:
         self._inner = inner

@@ -20,7 +20,7 @@ from dlprof.tracing.trace import Made, Ring, Row
 
 
 class Recorder:
-    """Fills the rows of one iterator's batches.
+    """Fills the rows of one iterator's batches, and puts them into the ring.
 
     Args:
         ring: Where finished rows go.
@@ -123,19 +123,15 @@ class Recorder:
         row.receive_cpu = ended.cpu - began.cpu
         row.receive_run_queue = waited_between(began, ended)
         if stamped is not None:
-            self._unpack(row, stamped)
+            row.made, put, done = stamped.made, stamped.began, stamped.ended
+            self._seen(stamped.made)
+            if put is not None and done is not None:
+                row.serialising, row.serialised = put.wall, done.wall
+                row.serialise_cpu = done.cpu - put.cpu
+                row.serialise_run_queue = waited_between(put, done)
+                row.received = min(max(row.received, done.wall), row.rebuilt)
         if row.made is None or not row.made.ended:
             self._ready.append(batch)
-
-    def _unpack(self, row: Row, stamped: StampedBatch) -> None:
-        row.made, put, done = stamped.made, stamped.began, stamped.ended
-        self._seen(stamped.made)
-        if put is None or done is None:
-            return
-        row.serialising, row.serialised = put.wall, done.wall
-        row.serialise_cpu = done.cpu - put.cpu
-        row.serialise_run_queue = waited_between(put, done)
-        row.received = min(max(row.received, done.wall), row.rebuilt)
 
     def pinned(self, batch: int) -> None:
         """The pin thread has copied a batch."""

@@ -80,12 +80,7 @@ _OF_MADE: Mapping[str, Callable[[Row, Made], Span | None]] = {
 
 
 def spans(name: StageName, rows: Sequence[Row]) -> list[Span]:
-    """What a stage took, for each row that has it, in the order of the rows.
-
-    Args:
-        name: Of the stage.
-        rows: In the order of their yields, where the stage is ``step``.
-    """
+    """What a stage took, for each row that has it; ``step`` needs them in the order of yields."""
     if name == "step":
         return [
             Span(max(0, after.asked - row.left), after.asked_cpu - row.thread_cpu)

@@ -7,6 +7,7 @@ and for each iterator. The user's code sees its own dataset, as ``self`` and in
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from array import array
@@ -31,7 +32,6 @@ from dlprof.tracing.held import kept
 from dlprof.tracing.trace import Facts, Made
 
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
-_LONGEST_NAME = 60
 
 
 class Stamper:
@@ -76,9 +76,9 @@ class Stamper:
             fetcher.dataset = timed_samples(fetcher.dataset, self.ends)
 
         def timed(samples: Any) -> Any:
-            self.collating()
+            self._fetched = self._clock.read()
             batch = collate(samples)
-            self.collated()
+            self._collated = self._clock.read()
             return batch
 
         def undo() -> None:
@@ -94,14 +94,6 @@ class Stamper:
         self._fetched = self._collated = None
         self._picked = reading = self._clock.read()
         self.ends[:] = (reading.wall * 1e-9,)
-
-    def collating(self) -> None:
-        """All samples are there."""
-        self._fetched = self._clock.read()
-
-    def collated(self) -> None:
-        """The batch is there."""
-        self._collated = self._clock.read()
 
     def handed(self, *, ended: bool = False, failed: bool = False) -> Made | None:
         """What is known of the batch that is done; ``None`` if its beginning was not seen."""
@@ -181,7 +173,9 @@ class Stamper:
         if now_ns() < self._next_look_ns:
             return
         began_ns = cpu_ns()  # what it waits for a core meanwhile costs nobody anything
-        self._facts = look_up()._replace(kept=kept(self._dataset))
+        self._facts = look_up()
+        with contextlib.suppress(Exception):  # as of a key of the user's that has no repr
+            self._facts = self._facts._replace(kept=kept(self._dataset))
         took_ns = cpu_ns() - began_ns
         self._left_cpu += took_ns  # it belongs to no batch
         # Looking up memory takes at most one part in 200 of a worker's time: the kernel goes
@@ -202,10 +196,9 @@ class Stamper:
 
 def _name(key: Any) -> str:
     """A sample's key as text, if that is cheap and safe: a key may be any object of the user's."""
-    if type(key) is tuple and all(type(each) in (int, str) for each in key):
-        return str(key)[:_LONGEST_NAME]
-    if type(key) is str:
-        return key[:_LONGEST_NAME]
+    is_plain = type(key) is tuple and all(type(each) in (int, str) for each in key)
+    if type(key) is str or is_plain:
+        return str(key)[:60]
     try:
         return str(operator.index(key))
     except Exception:  # noqa: BLE001 - as said
@@ -213,27 +206,19 @@ def _name(key: Any) -> str:
 
 
 def look_up(proc: Path = Path("/proc/self")) -> Facts:
-    """Memory, threads and affinity of this process.
-
-    Args:
-        proc: The kernel's account of it.
-    """
+    """Memory, threads and affinity of this process."""
     try:
         threads = len(os.listdir(proc / "task"))  # noqa: PTH208 - several times faster than iterdir
     except OSError:
         threads = MISSING
     ask = getattr(os, "sched_getaffinity", None)
-    return Facts(_private_bytes(proc), threads, MISSING if ask is None else len(ask(0)))
-
-
-def _private_bytes(proc: Path) -> int:
-    """``Private_*`` of ``smaps_rollup``: it grows as shared pages are copied, where RSS doesn't."""
-    try:
+    try:  # what is private grows as shared pages are copied, where RSS doesn't
         with open(proc / "smaps_rollup", "rb") as file:  # noqa: PTH123 - faster than Path.open
             lines = [line.split() for line in file if line.startswith(b"Private_")]
-        return 1024 * sum(int(words[1]) for words in lines)
+        private_bytes = 1024 * sum(int(words[1]) for words in lines)
     except (OSError, IndexError, ValueError):
-        return MISSING
+        private_bytes = MISSING
+    return Facts(private_bytes, threads, MISSING if ask is None else len(ask(0)))
 
 
 # Closures and no attributes: this runs for every single sample.

@@ -18,11 +18,6 @@ from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.trace import Made, Ring, Row, Trace
 
 _WAIT_ONLY = "so only the wait in next() is timed"
-_FOREIGN = "{name} is not a torch.utils.data.DataLoader, " + _WAIT_ONLY
-_OWN_WAY = "{name} makes its iterator in a way of its own, " + _WAIT_ONLY
-_NO_GIL = "this Python runs without a GIL, so no thread waits for it"
-_RUNNING = "the loader's persistent workers were running before, " + _WAIT_ONLY
-_REFUSED = "{name} refused the hooks ({error}), " + _WAIT_ONLY
 
 
 def _weakly(method: Callable[[Any], object]) -> Callable[[Any], None]:
@@ -77,9 +72,9 @@ class Tracer:
         self._hooked = False
         self.stopped = False
         if loader is not None:
-            foreign = not isinstance(loader, DataLoader)
-            name = type(loader).__name__
-            self._reason = _FOREIGN.format(name=name) if foreign else untraceable(loader)
+            foreign = f"{type(loader).__name__} is not a torch.utils.data.DataLoader, {_WAIT_ONLY}"
+            is_known = isinstance(loader, DataLoader)
+            self._reason = untraceable(loader) if is_known else foreign
 
     def __enter__(self) -> Self:
         self.install()
@@ -109,7 +104,7 @@ class Tracer:
         if self._reason or make is None or self.stopped:
             return
         if kept_iterator(loader) is not None:
-            self._reason = _RUNNING
+            self._reason = f"the loader's persistent workers were running before, {_WAIT_ONLY}"
             return
         mine, its = weakref.ref(self), weakref.ref(loader)
 
@@ -175,7 +170,7 @@ class Tracer:
         self._attached = [*(each for each in self._attached if each.alive), attachment]
 
     def _refused(self, loader: Any, error: Exception) -> None:
-        self._reason = _REFUSED.format(name=type(loader).__name__, error=error)
+        self._reason = f"{type(loader).__name__} refused the hooks ({error}), {_WAIT_ONLY}"
 
     def _seen(self, made: Made) -> None:
         self._names = made.names or self._names
@@ -203,10 +198,12 @@ class Tracer:
         rows = tuple(self._ring.rows())
         reason = self._reason
         if not self._hooked and not reason and rows:
-            reason = _OWN_WAY.format(name=type(self._loader).__name__)
+            name = type(self._loader).__name__
+            reason = f"{name} makes its iterator in a way of its own, {_WAIT_ONLY}"
         unavailable = {"hooks": reason} if reason else {}
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
-            unavailable["fetch_threads_cpu_s"] = _NO_GIL
+            no_gil = "this Python runs without a GIL, so no thread waits for it"
+            unavailable["fetch_threads_cpu_s"] = no_gil
         return Trace(
             rows=rows,
             dropped=self._ring.added - len(rows),

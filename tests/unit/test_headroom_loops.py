@@ -115,7 +115,7 @@ class Training:
         self.world = world
         self.loops = Headrooms(clock=world.clock, sleep=world.sleep)
         config = Config(num_workers=world.workers, prefetch_factor=2 if world.workers else None)
-        self.loop = self.loops.of(config, ready)
+        self.loop = LoopHeadroom(self.loops, config, ready)
         self.ledger = WaitStatistics(
             clock=world.clock, began_ns=world.clock(), inside=self.loops.inside
         )
@@ -359,7 +359,7 @@ def test_loops_that_train_nothing() -> None:
 def test_two_loaders_in_step() -> None:
     one, two = Training(World()), Training(World())
     two.loops = one.loops
-    two.loop = one.loops.of(Config(num_workers=2, prefetch_factor=2), lambda: True)
+    two.loop = LoopHeadroom(one.loops, Config(num_workers=2, prefetch_factor=2), lambda: True)
     pairs = list(zip(one.batches(200), two.batches(200), strict=True))
     assert all(torch.equal(first["x"], second["x"]) for first, second in pairs)
     assert one.loop.why_not == two.loop.why_not
@@ -369,7 +369,9 @@ def test_two_loaders_in_step() -> None:
 def test_a_validation_in_the_middle_ends_its_round_only() -> None:
     training, other = Training(World()), Training(World())
     other.loops = training.loops
-    other.loop = training.loops.of(Config(num_workers=2, prefetch_factor=2), lambda: True)
+    other.loop = LoopHeadroom(
+        training.loops, Config(num_workers=2, prefetch_factor=2), lambda: True
+    )
     for number, _ in enumerate(training.batches(1500)):
         training.world.step()
         if number % 70 == 69:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from dlprof.integrations.pytest_plugin import Turns
+from dlprof.integrations.pytest_plugin import turn
 
 PATIENCE_S = 30.0
 
@@ -15,12 +15,12 @@ class Runner(threading.Thread):
 
     def __init__(self, folder: Path, *, alone: bool) -> None:
         super().__init__(daemon=True)
-        self._turn = Turns(folder).alone if alone else Turns(folder).together
+        self._turn = turn(folder, alone=alone)
         self.inside, self.may_go = threading.Event(), threading.Event()
         self.start()
 
     def run(self) -> None:
-        with self._turn():
+        with self._turn:
             self.inside.set()
             self.may_go.wait(PATIENCE_S)
 

@@ -10,7 +10,7 @@ import builders
 import pytest
 
 from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.integrations.running import Meanwhile
+from dlprof.integrations.running import usage_from_now
 from dlprof.machine import Snapshot
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import (
@@ -291,30 +291,20 @@ class Snapshots:
 
 
 def test_the_machine_is_looked_at_from_the_beginning_to_the_end() -> None:
-    meanwhile = Meanwhile(alone=True, begin=lambda: Snapshots().take)
-    assert meanwhile.usage() is None
-    meanwhile.begin()
-    meanwhile.begin()
-    usage = meanwhile.usage()
+    usage = usage_from_now(alone=True, begin=lambda: Snapshots().take)()
     assert usage is not None
     assert (usage.own_cpu_cores, usage.available_cpu_cores) == (0.5, 0.75)
     assert usage.other_cpu_cores == 1.25
 
 
 def test_what_cannot_be_read_of_the_machine_is_no_fault_of_the_script() -> None:
-    meanwhile = Meanwhile(alone=True, begin=lambda: Snapshots(broken=True).take)
-    meanwhile.begin()
-    assert meanwhile.usage() is None
+    assert usage_from_now(alone=True, begin=lambda: Snapshots(broken=True).take)() is None
 
     def refuse() -> Callable[[], Snapshot]:
         raise OSError("none here")
 
-    meanwhile = Meanwhile(alone=True, begin=refuse)
-    meanwhile.begin()
-    assert meanwhile.usage() is None
+    assert usage_from_now(alone=True, begin=refuse)() is None
 
 
 def test_ranks_do_not_take_each_other_for_neighbours() -> None:
-    meanwhile = Meanwhile(alone=False, begin=lambda: Snapshots().take)
-    meanwhile.begin()
-    assert meanwhile.usage() is None
+    assert usage_from_now(alone=False, begin=lambda: Snapshots().take)() is None

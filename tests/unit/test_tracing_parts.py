@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from torch.utils.data import Subset, get_worker_info
 
 from dlprof.tracing.chains import Chains, find_chains
 from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, waited_between
-from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, StampedBatch, StampedInit
+from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, StampedBatch
+from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.stamper import Stamper, asked_one_by_one, look_up
 from dlprof.tracing.trace import Facts
 
@@ -221,8 +223,6 @@ def stamped(count: int, index: Any, *, slow: int | None = None) -> Any:
     for number in range(count):
         at += 1.0 if number == slow else 1e-6
         stamper.ends.append(at)
-    stamper.collating()
-    stamper.collated()
     made = stamper.handed()
     stamper.let_go()
     return made
@@ -315,8 +315,8 @@ class Pipe:
         return unpickled(self.items.pop(0))
 
 
-class Seen:
-    """A listener that keeps what it is seen."""
+class Seen(Recorder):
+    """Keeps what it is called with."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -337,9 +337,10 @@ class Seen:
 def test_what_a_worker_gets_shares_one_hook() -> None:
     """Under spawn they are pickled together, and main's side stays at home."""
     hook = Hook(Seen())
-    sent = DataQueue(Pipe(), hook), IndexQueue(Pipe(), hook), StampedInit(hook, double)
+    set_up = functools.partial(hook.begin_in_worker, double)
+    sent = DataQueue(Pipe(), hook), IndexQueue(Pipe(), hook), set_up
     data, index, init = through_pickle(sent)
-    assert data._hook is index._hook is init._hook
+    assert data._hook is index._hook is init.func.__self__
     assert data._hook.listener is None
     assert data.depth == 3
 
@@ -408,6 +409,27 @@ def test_facts_travel_with_the_next_batch() -> None:
     made = stamper.handed()
     assert made is not None
     assert isinstance(made.facts, Facts)
+    stamper.let_go()
+
+
+class Unnamed:
+    def __repr__(self) -> str:
+        raise ValueError("no name")
+
+
+class Keyed:
+    def __init__(self) -> None:
+        self.cache = {Unnamed(): [1]}
+
+
+def test_keys_of_the_users_that_have_no_name_end_no_worker() -> None:
+    stamper = Stamper(0, Keyed())
+    stamper.look()
+    stamper.picked([1])
+    made = stamper.handed()
+    assert made is not None
+    assert made.facts is not None
+    assert made.facts.kept == ()
     stamper.let_go()
 
 

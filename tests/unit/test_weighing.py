@@ -154,17 +154,17 @@ class Whole:
 def test_bytes_stay_bounded_where_nothing_can_be_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weighing, "_SAMPLE_BYTES", 100_000)
     monkeypatch.setattr(weighing, "_SAMPLE_S", 60.0)
-    sinks: list[Any] = []
-    plain = weighing._Sink.emptied
+    limits: list[float] = []
 
-    def emptied(sink: Any) -> Any:
-        sinks.append(plain(sink))
-        return sinks[-1]
+    class Noted(weighing._Sink):
+        def __init__(self, *given: float) -> None:
+            super().__init__(*given)
+            limits.append(self.most)
 
-    monkeypatch.setattr(weighing._Sink, "emptied", emptied)
+    monkeypatch.setattr(weighing, "_Sink", Noted)
     _weighed(odd=[Unreadable(f"x{number}") for number in range(300)])
-    assert len(sinks) > 1
-    assert all(sink.most < 8 * 100_000 for sink in sinks[1:])
+    assert len(limits) > 2
+    assert all(limit < 8 * 100_000 for limit in limits[2:])
 
 
 def test_getstate_is_called_once() -> None:

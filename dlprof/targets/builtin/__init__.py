@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dlprof.targets.builtin.files import FILES, Progress, directory
 from dlprof.targets.builtin.options import DlioOptions, options_of
 from dlprof.targets.grammar import TargetSpec
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being made, how many are done, and of how many."""
 
 
 def prepare(
@@ -25,10 +23,12 @@ def prepare(
         UsageError: A parameter is unknown or out of range.
         FileError: The cache directory can't be written.
     """
-    if spec.kind != "builtin":
-        return
-    options = options_of(spec, arguments or {})
-    options.make_files(progress)
+    options = options_of(spec, arguments or {}) if spec.kind == "builtin" else None
+    if isinstance(options, DlioOptions):
+        options.workload().make(options.most, progress)
+    elif options is not None and spec.source in FILES:
+        numbers = [getattr(options, name) for name in FILES[spec.source]]
+        directory(spec.source, *numbers, progress=progress)
 
 
 def notes_of(spec: TargetSpec, arguments: Mapping[str, str]) -> tuple[str, ...]:

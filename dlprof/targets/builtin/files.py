@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import itertools
@@ -21,84 +22,95 @@ from dlprof.errors import FileError
 CLASSES = 16
 """Class directories of ``images``, ``class_00`` onwards."""
 
-_VERSION = 1
 _SEED = 20_240_229
 
 Progress = Callable[[str, int, int], None]
+"""Called with what is being made, how many are done, and of how many."""
+
+FILES: Mapping[str, tuple[str, ...]] = {
+    "images": ("count",),
+    "shards": ("count", "shards"),
+    "text": ("lines", "words"),
+    "voc": ("count",),
+}
+"""The parameters of built-ins that :func:`directory` makes files by."""
 
 
 def silent(what: str, done: int, total: int) -> None:
     """Report to nobody."""
 
 
-def images_directory(count: int, progress: Progress = silent) -> Path:
-    """``count`` JPEG files in class directories: ``class_03/00019.jpg``."""
+def directory(name: str, *numbers: int, progress: Progress = silent) -> Path:
+    """The files of a built-in, made unless they are there.
 
-    def make(directory: Path) -> None:
-        from dlprof.targets.builtin import pictures  # noqa: PLC0415 - Pillow, only to make files
+    ``images``, so many: JPEG files in class directories: ``class_03/00019.jpg``. ``shards``, the
+    same packed into so many tar files, with a label beside each. ``text``, so many lines of so many
+    words: ``corpus.txt``, ``vocabulary.txt``, and ``offsets.bin`` with each line's first byte.
+    ``voc``, so many: ``JPEGImages``, ``Annotations`` and ``ImageSets`` as in Pascal VOC.
 
-        rng = random.Random(_SEED)
-        progress("JPEG files", 0, count)
-        textures = pictures.make_textures(rng)
-        for number in range(CLASSES):
-            (directory / f"class_{number:02}").mkdir()
-        for number in range(count):
-            picture = pictures.cut_picture(rng, textures, pictures.picture_size(rng))
-            place = directory / f"class_{number % CLASSES:02}" / f"{number:05}.jpg"
-            pictures.save_jpeg(rng, picture, place)
-            progress("JPEG files", number + 1, count)
-
-    return make_once(f"images-v{_VERSION}-{count}", make)
-
-
-def shards_directory(count: int, shards: int, progress: Progress = silent) -> Path:
-    """The files of ``images`` packed into ``shards`` tar files, with a label beside each."""
-    images = images_directory(count, progress)
-
-    def make(directory: Path) -> None:
-        paths = sorted(images.glob("*/*.jpg"), key=lambda path: path.name)
-        for number in range(shards):
-            with tarfile.open(directory / f"shard_{number:04}.tar", "w") as tar:
-                for path in paths[number::shards]:
-                    tar.add(path, arcname=path.name)
-                    label = path.parent.name.rpartition("_")[2].encode("ascii")
-                    entry = tarfile.TarInfo(f"{path.stem}.cls")
-                    entry.size = len(label)
-                    tar.addfile(entry, io.BytesIO(label))
-            progress("shards", number + 1, shards)
-
-    return make_once(f"shards-v{_VERSION}-{count}-{shards}", make)
+    Raises:
+        FileError: The cache can't be written, or the disk is full.
+    """
+    makers: Mapping[str, Callable[..., None]] = {
+        "images": _make_images,
+        "shards": _make_shards,
+        "text": _make_text,
+        "voc": _make_voc,
+    }
+    return make_once(
+        "-".join([name, "v1", *map(str, numbers)]),
+        lambda folder: makers[name](folder, progress, *numbers),
+    )
 
 
-def text_directory(lines: int, words: int, progress: Progress = silent) -> Path:
-    """``corpus.txt``, ``vocabulary.txt``, and ``offsets.bin`` with each line's first byte."""
+def _make_images(folder: Path, progress: Progress, count: int) -> None:
+    from dlprof.targets.builtin import pictures  # noqa: PLC0415 - Pillow, only to make files
 
-    def make(directory: Path) -> None:
-        rng = random.Random(_SEED)
-        vocabulary = make_vocabulary(rng)
-        text = "\n".join(vocabulary)
-        (directory / "vocabulary.txt").write_text(text, encoding="ascii", newline="\n")
-        offsets = array("Q", [0])
-        with (directory / "corpus.txt").open("wb") as file:
-            for number, line in enumerate(make_lines(rng, vocabulary, lines, words)):
-                offsets.append(offsets[-1] + file.write(line.encode("ascii") + b"\n"))
-                if number % 500 == 0 or number + 1 == lines:
-                    progress("lines of text", number + 1, lines)
-        with (directory / "offsets.bin").open("wb") as file:
-            offsets.tofile(file)
-
-    return make_once(f"text-v{_VERSION}-{lines}-{words}", make)
+    rng = random.Random(_SEED)
+    progress("JPEG files", 0, count)
+    textures = pictures.make_textures(rng)
+    for number in range(CLASSES):
+        (folder / f"class_{number:02}").mkdir()
+    for number in range(count):
+        picture = pictures.cut_picture(rng, textures, pictures.picture_size(rng))
+        place = folder / f"class_{number % CLASSES:02}" / f"{number:05}.jpg"
+        pictures.save_jpeg(rng, picture, place)
+        progress("JPEG files", number + 1, count)
 
 
-def voc_directory(count: int, progress: Progress = silent) -> Path:
-    """``JPEGImages``, ``Annotations`` and ``ImageSets`` as in Pascal VOC."""
+def _make_shards(folder: Path, progress: Progress, count: int, shards: int) -> None:
+    images = directory("images", count, progress=progress)
+    paths = sorted(images.glob("*/*.jpg"), key=lambda path: path.name)
+    for number in range(shards):
+        with tarfile.open(folder / f"shard_{number:04}.tar", "w") as tar:
+            for path in paths[number::shards]:
+                tar.add(path, arcname=path.name)
+                label = path.parent.name.rpartition("_")[2].encode("ascii")
+                entry = tarfile.TarInfo(f"{path.stem}.cls")
+                entry.size = len(label)
+                tar.addfile(entry, io.BytesIO(label))
+        progress("shards", number + 1, shards)
 
-    def make(directory: Path) -> None:
-        from dlprof.targets.builtin import pictures  # noqa: PLC0415 - Pillow, only to make files
 
-        pictures.make_voc(random.Random(_SEED), directory, count, progress)
+def _make_text(folder: Path, progress: Progress, lines: int, words: int) -> None:
+    rng = random.Random(_SEED)
+    vocabulary = make_vocabulary(rng)
+    text = "\n".join(vocabulary)
+    (folder / "vocabulary.txt").write_text(text, encoding="ascii", newline="\n")
+    offsets = array("Q", [0])
+    with (folder / "corpus.txt").open("wb") as file:
+        for number, line in enumerate(make_lines(rng, vocabulary, lines, words)):
+            offsets.append(offsets[-1] + file.write(line.encode("ascii") + b"\n"))
+            if number % 500 == 0 or number + 1 == lines:
+                progress("lines of text", number + 1, lines)
+    with (folder / "offsets.bin").open("wb") as file:
+        offsets.tofile(file)
 
-    return make_once(f"voc-v{_VERSION}-{count}", make)
+
+def _make_voc(folder: Path, progress: Progress, count: int) -> None:
+    from dlprof.targets.builtin import pictures  # noqa: PLC0415 - Pillow, only to make files
+
+    pictures.make_voc(random.Random(_SEED), folder, count, progress)
 
 
 def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
@@ -123,9 +135,6 @@ def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.plat
 def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = None) -> Path:
     """The directory ``name`` of the cache, made by ``make`` unless it is there.
 
-    It is made under another name and renamed when complete: a run that is cut off leaves nothing
-    half-made, and of two runs at once one wins and both use its files.
-
     Args:
         name: Of the directory; holds a version, so that changed content gets a new name.
         make: Fills the empty directory that it is given.
@@ -139,39 +148,45 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
     if final.is_dir():
         return final
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        _remove_stale(root, before=time.time() - (24 * 3600.0))
-        temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
-        try:
-            make(temporary)
-            try:
-                temporary.rename(final)
-            except OSError:
-                if not final.is_dir():  # else another run was first: its files are the same
-                    raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        for left in root.glob(".*-v*.*"):  # by runs that were killed; none takes a day
+            with contextlib.suppress(OSError):  # another run is removing it too
+                if left.is_dir() and left.stat().st_mtime < time.time() - 24 * 3600:
+                    shutil.rmtree(left, ignore_errors=True)
+        make_whole(final, make, there=final.is_dir)
     except OSError as error:
-        raise _not_writable(root, name, error) from error
+        what = f"{name!r} can't be made in {str(root)!r}: {error.strerror or error}."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what = f"The disk is full: {name!r} could not be made in {str(root)!r}."
+        hint = "Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare."
+        raise FileError(what, hint=hint) from error
     return final
 
 
-def _remove_stale(root: Path, before: float) -> None:
-    """Remove what runs that were killed left behind; a running one touches its directory."""
-    for entry in root.glob(".*-v*.*"):
+def make_whole(final: Path, make: Callable[[Path], None], *, there: Callable[[], bool]) -> None:
+    """Fill a folder that appears under its name when it is complete.
+
+    What is cut off leaves nothing half-made, and of two at once, also on several nodes, one wins.
+
+    Args:
+        final: The folder; where it exists, it is empty.
+        make: Fills the one that it is given.
+        there: Whether what another has made is there.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{final.name}.", dir=final.parent, ignore_cleanup_errors=True
+    ) as temporary:
+        part = Path(temporary, final.name)
+        part.mkdir()
+        make(part)
         try:
-            if entry.is_dir() and entry.stat().st_mtime < before:
-                shutil.rmtree(entry, ignore_errors=True)
-        except OSError:  # another run is removing it too
-            continue
-
-
-def _not_writable(root: Path, name: str, error: OSError) -> FileError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = f"The disk is full: {name!r} could not be made in {str(root)!r}."
-    else:
-        what = f"{name!r} can't be made in {str(root)!r}: {error.strerror or error}."
-    return FileError(what, hint="Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare.")
+            part.replace(final)
+        except OSError:
+            if not there():
+                raise
 
 
 _ONSETS = ("b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v", "w")

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from dlprof.targets.builtin.files import images_directory
+from dlprof.targets.builtin.files import directory
 from dlprof.targets.builtin.options import ImagesOptions
 
 Sample = tuple[torch.Tensor, int]
@@ -44,7 +44,7 @@ class ImageFiles(Dataset[Sample]):
 
 def make_loader(options: ImagesOptions, *, seed: int) -> DataLoader[Sample]:
     """The loader of the workload, shuffled as for training."""
-    dataset = ImageFiles(images_directory(options.count), options.size, options.length)
+    dataset = ImageFiles(directory("images", options.count), options.size, options.length)
     generator = torch.Generator().manual_seed(seed)
     return DataLoader(dataset, batch_size=32, shuffle=True, generator=generator)
 

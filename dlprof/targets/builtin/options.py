@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dlprof.errors import UsageError
-from dlprof.targets.builtin import files
+from dlprof.targets.arguments import to_bool
 from dlprof.targets.builtin.workload import Workload, read_workload
 from dlprof.targets.grammar import TargetSpec
 from dlprof.units import parse_bytes
 
-_SWITCH = {"true": True, "yes": True, "on": True, "1": True}
-_SWITCH |= {"false": False, "no": False, "off": False, "0": False}
 DTYPES = ("float32", "float16", "float64", "uint8", "int32", "int64")
 
 
@@ -24,24 +22,16 @@ def _parameter(default: Any, read: Callable[[str], Any], says: str) -> Any:
     return dataclasses.field(default=default, metadata={"read": read, "says": says})
 
 
-def _count(default: int, low: int, high: int) -> Any:
-    def read(text: str) -> int:
-        value = int(text)
+def _number(default: float, low: int, high: int, says: str = "a whole number") -> Any:
+    """A whole number, or any where the default isn't one."""
+
+    def read(text: str) -> float:
+        value = type(default)(text)
         if not low <= value <= high:
             raise ValueError
         return value
 
-    return _parameter(default, read, f"a whole number from {low} to {high}")
-
-
-def _milliseconds() -> Any:
-    def read(text: str) -> float:
-        value = float(text)
-        if not 0 <= value <= 60_000:
-            raise ValueError
-        return value
-
-    return _parameter(0.0, read, "milliseconds from 0 to 60000")
+    return _parameter(default, read, f"{says} from {low} to {high}")
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -81,21 +71,18 @@ class SyntheticOptions:
         length: Samples per epoch.
     """
 
-    cpu_ms: float = _milliseconds()
-    wait_ms: float = _milliseconds()
+    cpu_ms: float = _number(0.0, 0, 60_000, "milliseconds")
+    wait_ms: float = _number(0.0, 0, 60_000, "milliseconds")
     shape: tuple[int, ...] = _parameter((3, 32, 32), _shape, "sizes such as 3x224x224")
     dtype: str = _parameter(
         "float32", {name: name for name in DTYPES}.__getitem__, "one of " + ", ".join(DTYPES)
     )
-    tensors: int = _count(1, 1, 1000)
+    tensors: int = _number(1, 1, 1000)
     tail: tuple[float, float] = _parameter(
         (0.0, 1.0), _tail, "SHARExFACTOR such as 0.01x50, share 0 to 1, factor 1 to 10000"
     )
-    iterable: bool = _parameter(False, lambda text: _SWITCH[text.lower()], "true or false")
-    length: int = _count(10_000, 1, 1_000_000_000)
-
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
-        """Nothing to make."""
+    iterable: bool = _parameter(False, to_bool, "true or false")
+    length: int = _number(10_000, 1, 1_000_000_000)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +96,9 @@ class ImagesOptions:
         size: Height and width of the crop in pixels.
     """
 
-    count: int = _count(384, 1, 20_000)
-    length: int = _count(20_000, 1, 10_000_000)
-    size: int = _count(224, 8, 2048)
-
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
-        """Make the JPEG files."""
-        files.images_directory(self.count, progress)
+    count: int = _number(384, 1, 20_000)
+    length: int = _number(20_000, 1, 10_000_000)
+    size: int = _number(224, 8, 2048)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +112,9 @@ class VocOptions:
         size: Longer side in pixels that an image is scaled to.
     """
 
-    count: int = _count(256, 1, 20_000)
-    length: int = _count(20_000, 1, 10_000_000)
-    size: int = _count(416, 32, 2048)
-
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
-        """Make the JPEG and XML files."""
-        files.voc_directory(self.count, progress)
+    count: int = _number(256, 1, 20_000)
+    length: int = _number(20_000, 1, 10_000_000)
+    size: int = _number(416, 32, 2048)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,14 +129,10 @@ class ShardsOptions:
         size: Height and width of the crop in pixels.
     """
 
-    count: int = _count(384, 1, 20_000)
-    shards: int = _count(16, 1, 1000)
-    length: int = _count(20_000, 1, 10_000_000)
-    size: int = _count(224, 8, 2048)
-
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
-        """Make the JPEG files and pack them."""
-        files.shards_directory(self.count, self.shards, progress)
+    count: int = _number(384, 1, 20_000)
+    shards: int = _number(16, 1, 1000)
+    length: int = _number(20_000, 1, 10_000_000)
+    size: int = _number(224, 8, 2048)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +145,9 @@ class TextOptions:
         words: Median words per line.
     """
 
-    lines: int = _count(20_000, 1, 1_000_000)
-    length: int = _count(200_000, 1, 10_000_000)
-    words: int = _count(120, 1, 10_000)
-
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
-        """Make the text file."""
-        files.text_directory(self.lines, self.words, progress)
+    lines: int = _number(20_000, 1, 1_000_000)
+    length: int = _number(200_000, 1, 10_000_000)
+    words: int = _number(120, 1, 10_000)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,10 +171,6 @@ class DlioOptions:
         if not self.file:
             raise UsageError("dlio names no workload", hint="Write dlio:FILE.yaml.")
         return read_workload(self.file, self.data)
-
-    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
-        """Make the data, unless it is there."""
-        self.workload().make(self.most, progress)
 
 
 Options = SyntheticOptions | ImagesOptions | VocOptions | ShardsOptions | TextOptions | DlioOptions

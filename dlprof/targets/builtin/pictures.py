@@ -8,11 +8,12 @@ than brightness. That is what makes a JPEG decoder work as hard as it does on re
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageOps
+
+from dlprof.targets.builtin.files import Progress
 
 TEXTURE_SIZE = (1280, 960)
 # Sizes of ImageNet's training images: half are 500x375, with portraits and a wide spread.
@@ -120,9 +121,7 @@ Box = tuple[int, int, int, int]
 Object = tuple[str, Box]
 
 
-def make_voc(
-    rng: random.Random, directory: Path, count: int, progress: Callable[[str, int, int], None]
-) -> None:
+def make_voc(rng: random.Random, directory: Path, count: int, progress: Progress) -> None:
     """Fill a directory with ``JPEGImages``, ``Annotations`` and ``ImageSets/Main/train.txt``."""
     for part in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (directory / part).mkdir(parents=True)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from dlprof.targets.builtin.files import shards_directory
+from dlprof.targets.builtin.files import directory
 from dlprof.targets.builtin.images import training_image
 from dlprof.targets.builtin.options import ShardsOptions
 
@@ -52,6 +52,6 @@ def read_shard(path: str) -> Iterator[tuple[bytes, int]]:
 def make_loader(options: ShardsOptions, *, seed: int) -> DataLoader[Sample]:
     """The loader of the workload; shards are read in order, so ``seed`` changes nothing."""
     del seed
-    directory = shards_directory(options.count, options.shards)
+    folder = directory("shards", options.count, options.shards)
     passes = max(1, round(options.length / options.count))
-    return DataLoader(TarShards(directory, options.size, passes), batch_size=32)
+    return DataLoader(TarShards(folder, options.size, passes), batch_size=32)

@@ -13,12 +13,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from dlprof.targets.builtin.files import text_directory
+from dlprof.targets.builtin.files import directory
 from dlprof.targets.builtin.options import TextOptions
 
 PADDING, UNKNOWN = 0, 1
-# Where training pipelines cut documents.
-MAX_TOKENS = 512
 
 _TOKEN = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
 _MARKS = tuple(".,;:?!0123456789")
@@ -55,8 +53,8 @@ class TextLines(Dataset[torch.Tensor]):
 
 
 def tokenise(line: str, vocabulary: dict[str, int]) -> list[int]:
-    """Words, digits and marks as ids, cut at ``MAX_TOKENS``."""
-    tokens = _TOKEN.findall(line.lower())[:MAX_TOKENS]
+    """Words, digits and marks as ids, cut where training pipelines cut documents."""
+    tokens = _TOKEN.findall(line.lower())[:512]
     return [vocabulary.get(token, UNKNOWN) for token in tokens]
 
 
@@ -70,6 +68,6 @@ def collate(lines: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def make_loader(options: TextOptions, *, seed: int) -> DataLoader[torch.Tensor]:
     """The loader of the workload, shuffled as for training."""
-    dataset = TextLines(text_directory(options.lines, options.words), options.length)
+    dataset = TextLines(directory("text", options.lines, options.words), options.length)
     generator = torch.Generator().manual_seed(seed)
     return DataLoader(dataset, batch_size=64, shuffle=True, generator=generator, collate_fn=collate)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
-from dlprof.targets.builtin.files import voc_directory
+from dlprof.targets.builtin.files import directory
 from dlprof.targets.builtin.images import to_tensor
 from dlprof.targets.builtin.options import VocOptions
 from dlprof.targets.builtin.pictures import VOC_CLASSES
@@ -84,7 +84,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 def make_loader(options: VocOptions, *, seed: int) -> DataLoader[Sample]:
     """The loader of the workload; its weights come from the annotations, no image is decoded."""
-    dataset = VocFiles(voc_directory(options.count), options.size)
+    dataset = VocFiles(directory("voc", options.count), options.size)
     annotations = [read_annotation(dataset.annotation(name))[0] for name in dataset.names]
     generator = torch.Generator().manual_seed(seed)
     sampler = WeightedRandomSampler(

@@ -11,12 +11,12 @@ import importlib
 import math
 import os
 import shutil
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dlprof.errors import FileError, UsageError
+from dlprof.targets.builtin.files import Progress, make_whole
 from dlprof.units import format_bytes, parse_step, quoted
 
 ZIPPED = "npz"
@@ -80,7 +80,7 @@ class Workload:
         found = self.folder.rglob("*")
         return sorted(each for each in found if each.suffix == f".{self.ending}" and each.is_file())
 
-    def make(self, most_bytes: int, progress: Callable[[str, int, int], None]) -> None:
+    def make(self, most_bytes: int, progress: Progress) -> None:
         """Make its first files, within so many bytes, unless there are some.
 
         How much is made, and where, is said before the first is. Half of what is free stays so.
@@ -98,39 +98,29 @@ class Workload:
                 hint="Give a larger --arg most=SIZE, or a folder that has the data.",
             )
         what = f"files of the workload in {self.folder} ({format_bytes(count * size)} in all)"
-        maker = f"{socket.gethostname()}.{os.getpid()}"  # nodes may share the storage
-        part = self.folder.with_name(f".{self.folder.name}.{maker}")
+        hint = "Name another folder with --arg data=FOLDER, or fewer bytes with --arg most=."
+
+        def make(part: Path) -> None:
+            for number in range(count):
+                name = f"img_{number:0{len(str(self.files))}}_of_{self.files}.{self.ending}"
+                self._write(part / name, size)
+                progress(what, number + 1, count)
+
         try:
-            self._refuse_full(count * size)
+            above = next(each for each in self.folder.absolute().parents if each.is_dir())
+            free = shutil.disk_usage(above).free
+            if 2 * count * size > free:
+                raise FileError(
+                    f"The data of the workload takes {format_bytes(count * size)}, more than half "
+                    f"of the {format_bytes(free)} that are free at {above}",
+                    hint=hint,
+                )
             progress(what, 0, count)
-            part.mkdir(parents=True)
-            try:
-                for number in range(count):
-                    name = f"img_{number:0{len(str(self.files))}}_of_{self.files}.{self.ending}"
-                    self._write(part / name, size)
-                    progress(what, number + 1, count)
-                try:
-                    part.replace(self.folder)  # whole, or not at all
-                except OSError:
-                    if not self.paths():  # else another node was first
-                        raise
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
+            make_whole(self.folder, make, there=lambda: bool(self.paths()))
         except OSError as error:
             raise FileError(
-                f"The data of the workload can't be made in {self.folder}: {error}",
-                hint="Name another folder with --arg data=FOLDER, or fewer bytes with --arg most=.",
+                f"The data of the workload can't be made in {self.folder}: {error}", hint=hint
             ) from None
-
-    def _refuse_full(self, size: int) -> None:
-        above = next(each for each in self.folder.absolute().parents if each.is_dir())
-        free = shutil.disk_usage(above).free
-        if 2 * size > free:
-            raise FileError(
-                f"The data of the workload takes {format_bytes(size)}, more than half of the "
-                f"{format_bytes(free)} that are free at {above}",
-                hint="Name another folder with --arg data=FOLDER, or fewer bytes with --arg most=.",
-            )
 
     def _write(self, path: Path, size: int) -> None:
         block = os.urandom(_BLOCK)
@@ -152,11 +142,7 @@ def _installed(name: str) -> Any:
 
 
 def read_workload(file: str, data: str) -> Workload:
-    """Read a workload's YAML file.
-
-    Args:
-        file: Its path.
-        data: The folder of its data; empty for the one that it names.
+    """Read a workload's YAML file; ``data`` is the folder of its data, where it isn't as named.
 
     Raises:
         UsageError: It asks for what no loader can be made of, or nothing reads YAML here.

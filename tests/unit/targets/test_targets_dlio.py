@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import errno
 import shutil
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +151,7 @@ def test_data_is_made_within_its_bound_and_read(tmp_path: Path, ending: str) -> 
 
 def test_samples_are_as_large_as_what_reaches_dlio_s_step(tmp_path: Path) -> None:
     options = DlioOptions(file=_written(tmp_path, reader={"read_threads": 0}), data=str(tmp_path))
-    options.make_files(_silent)
+    options.workload().make(options.most, _silent)
     batches = list(make_loader(options, seed=1))
     assert [tuple(batch.shape) for batch in batches] == [(2, 500)] * 6
 
@@ -173,14 +172,11 @@ def test_a_full_disk_leaves_no_part_of_the_data(
     assert not list((tmp_path / "x").iterdir())
 
 
-def test_nodes_that_share_the_storage_make_the_data_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_that_share_the_storage_make_the_data_once(tmp_path: Path) -> None:
     workload = _read(tmp_path)
 
     def other_node(_what: str, done: int, _count: int) -> None:
         if done == 2:  # of the same process id, as in containers
-            monkeypatch.setattr(socket, "gethostname", lambda: "two")
             workload.make(9_000, _silent)
 
     workload.make(9_000, other_node)

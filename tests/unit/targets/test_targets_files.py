@@ -71,12 +71,9 @@ def test_the_limit_holds(folder: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="Linux")
 def test_eviction_counts_what_it_could_open(folder: Path) -> None:
-    result = evict_from_page_cache([folder / "a.jpg", folder / "gone.jpg"])
-    assert (result.files, result.reason) == (1, "")
+    assert evict_from_page_cache([folder / "a.jpg", folder / "gone.jpg"]) == 1
 
 
 def test_eviction_without_the_call(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    result = evict_from_page_cache([folder / "a.jpg"])
-    assert result.files is None
-    assert "posix_fadvise" in result.reason
+    assert evict_from_page_cache([folder / "a.jpg"]) is None
