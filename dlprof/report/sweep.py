@@ -86,17 +86,23 @@ def sweep_report(run: Run) -> doc.Document:
 
 def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
     """A recommendation."""
+    present, call = present_of(run), run.header.target.call.checked()
+    code = None if is_alone(run, advice) else doc.Code(difference(advice.config, present, call))
     return doc.Document(
         title=title_of(run),
         answer=(
             *first(run),
             doc.FactList(tuple(_answer(run, advice))),
-            *doc.known(_chart(run, advice)),
-            doc.Code(difference(advice.config, present_of(run), run.header.target.call.checked())),
+            *doc.known(_chart(run, advice), code),
         ),
         hints=_last(run, advice),
         details=doc.Later(lambda: _details(run, advice, again)),
     )
+
+
+def is_alone(run: Run, advice: Recommendation) -> bool:
+    """Whether nothing but the recommended settings has a rate, and the user's are others."""
+    return len(advice.rates) <= 1 and advice.config != present_of(run)
 
 
 def title_of(run: Run) -> str:
@@ -119,6 +125,11 @@ def first(run: Run) -> Iterator[doc.Block]:
 def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
+    if is_alone(run, advice):
+        yield "Recommended", f"nothing yet: only {pick.text} has a rate (dlprof sweep has more)"
+        yield "Throughput", rate_text(advice.expected.samples_per_s)
+        yield from _shortfall(run)
+        return
     if present is not None:
         same = present == pick
         yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
@@ -221,7 +232,7 @@ def _is_elsewhere(asked: Constraints) -> bool:
 
 def about_file(run: Run) -> str:
     """Where the run is kept, and how more of it is shown."""
-    name = shortened(run.path, 40)  # the command beside it has all of it
+    name = shortened(run.path, 34)  # the command beside it has all of it
     return f"Run file {name} · details: -v" if run.path else "Details: -v"
 
 

@@ -31,10 +31,11 @@ from dlprof.records import (
     checked,
 )
 from dlprof.report.documents import recommend_document
+from dlprof.report.export.formats import render_as
 from dlprof.report.export.rows import render_csv
 from dlprof.report.predict import feed_document, feed_report, forecast_document, forecast_report
 from dlprof.report.profile import profile_report
-from dlprof.report.screen import render_html, render_markdown
+from dlprof.report.screen import render_html
 from dlprof.report.snippets import render_lightning, render_python, render_toml
 from dlprof.report.sweep import recommendation_report, sweep_report
 
@@ -105,7 +106,7 @@ def test_documents_hold_it_first() -> None:
     assert json.loads(recommend_document(found, recommend(found)))["findings"][0]["code"] == (
         "data.duplicated"
     )
-    page, text = render_html(found), render_markdown(found)
+    page, text = render_html(found), render_as(found, "markdown").decode()
     assert page.index("are wrong") < page.index(">Recommended<")
     assert text.index("are wrong") < text.index("**Recommended**")
     assert ",2000" not in render_csv(found)
@@ -283,7 +284,7 @@ def test_rates_by_the_size_of_one_batch_are_said_to_be_so_in_every_view(
     for view in (
         drawn(sweep_report(shown), 500),
         drawn(recommendation_report(old, advice), 500),
-        render_markdown(old),
+        render_as(old, "markdown").decode(),
         render_html(old),
         render_python(old, advice),
         render_toml(old, advice),
