@@ -41,7 +41,7 @@ from dlprof.errors import UsageError
 from dlprof.gate import Limits, judge
 from dlprof.gate.rule import run_queue_wait
 from dlprof.records.gate import Compared, Quad, Side
-from dlprof.report.gate.live import open_check_listener
+from dlprof.report.live import open_listener
 from dlprof.settings import SweepSettings
 from dlprof.trial.protocol import BuildRequest
 
@@ -100,7 +100,7 @@ def sessions_of(batch: Batch) -> Generator[Session, None, None]:
     )
     neighbours = NEIGHBOURS if batch.crowded else 0
     with (
-        open_check_listener(quiet=True) as listener,
+        open_listener(quiet=True) as listener,
         beside(neighbours, batch.seed),
         open_sides(plans, settings, listener) as sides,
     ):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlprof.cli import faults, options
-from dlprof.cli.measuring import resolve, signals_while_measuring
+from dlprof.cli.measuring import listening, resolve
 from dlprof.errors import ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
 
@@ -118,7 +118,6 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         options.refuse_two({"--self-test": self_test, flag: path})
     refuse_unwritable(files)
     from dlprof.engine.checking.settings import for_check
-    from dlprof.report.gate.live import open_check_listener
 
     settings = for_check(
         *resolve(swept, config),
@@ -127,7 +126,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         override=rule.get("allow_regression", ""),
         **{key: rule[key] for key in ("fail_above", "confidence", "pin") if key in rule},
     )
-    with signals_while_measuring(), open_check_listener(quiet=asked.quiet) as listener:
+    with listening(asked) as listener:
         if self_test:
             from dlprof.engine.checking.self_test import run_self_test
 

@@ -1,7 +1,7 @@
-"""What a running sweep shows on stderr: a live display, plain lines, or nothing.
+"""What a measurement shows on stderr while it runs: a live display, plain lines, or nothing.
 
 A terminal that goes away, or a pipe that nobody reads any more, silences it; it never ends the
-sweep.
+measurement.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import dataclasses
 import errno
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Self, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
@@ -24,6 +24,10 @@ from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, rate_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from dlprof.gate import NextLook
+    from dlprof.records.gate import Series
 
 _PURPOSES = {
     "explain": "traced",
@@ -40,7 +44,7 @@ class SweepState:
 
     Attributes:
         header: Set once the sweep is planned.
-        planned: What it sets out to measure, in words.
+        planned: What it sets out to measure, in words; of a check, how far it is.
         trials: Ended so far.
         current: The configuration that is being measured.
         repetition: Of the current trial.
@@ -156,10 +160,10 @@ class ProgressView:
             what, done, total = state.preparing
             yield _bar_line(done, total, preparing_text(what, done, total), options)
             return
-        if state.header is None:
-            yield Text("Getting ready")
-            return
         fraction = state.fraction_at(self._now)
+        if state.header is None:  # of a check, or not yet
+            yield _bar_line(fraction, 1.0, state.planned or "Getting ready", options)
+            return
         yield _bar_line(fraction, 1.0, self._times(), options)
         for name, text in self._rows(options.max_width - _LABEL_WIDTH):
             line = Text(f"{name:<{_LABEL_WIDTH}}", style="bold", no_wrap=True, overflow="crop")
@@ -223,6 +227,7 @@ class QuietListener:
         self._verbose = verbose
         self._clock = clock
         self._state = SweepState(heard_at=clock())
+        self._said_s = 0.0
         self._gone = False
 
     def __enter__(self) -> Self:
@@ -256,6 +261,23 @@ class QuietListener:
         """A trial has ended, with figures or without."""
         self._state.trials.append(trial)
         self._show(trial_line(trial), lasts=self._verbose or trial.failure is not None)
+
+    def quads(
+        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
+    ) -> None:
+        """A check has measured so many blocks; plain lines say so now and then."""
+        state = self._state
+        parts = [counted(done["load"], "ABBA block")]
+        if done["start"]:
+            parts.append(f"{counted(done['start'], 'start')} of each side")
+        if look is not None and look.verdict.quads.get("load"):
+            parts.append("still undecided")
+        parts.append(f"{format_duration(elapsed_s)} of at most {format_duration(budget_s)}")
+        state.planned, state.preparing = ", ".join(parts), None
+        state.expect(elapsed_s, budget_s, self._clock())
+        is_due = elapsed_s >= self._said_s + 10.0
+        self._said_s = elapsed_s if is_due else self._said_s
+        self._show(state.planned if is_due else "")
 
     def message(self, text: str) -> None:
         """Something that the user should know."""
@@ -361,7 +383,7 @@ class _TerminalConsole(Console):
         raise BrokenPipeError(errno.EPIPE, "nobody reads stderr any more")
 
 
-def open_listener(*, quiet: bool, verbose: bool) -> QuietListener:
+def open_listener(*, quiet: bool, verbose: bool = False) -> QuietListener:
     """The listener that suits stderr as it is.
 
     Returns:
