@@ -141,15 +141,14 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
                 from dlprof.engine.checking.history import check_baseline
 
                 report = check_baseline(settings, baseline, listener=listener)
-    if self_test:
-        from dlprof.report.gate.check import self_test_document, self_test_report
+    from dlprof.report.gate.check import check_document, check_report, self_test_report
 
-        asked.show(lambda: self_test_document(test), lambda: self_test_report(test))
+    if self_test:
+        asked.show(lambda: check_document(test), lambda: self_test_report(test))
         # A machine that can't be trusted is no fault of the code.
         untrusted = fails and not test.trusted
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE if untrusted else ExitCode.OK)
     from dlprof.gate import exit_code
-    from dlprof.report.gate.check import check_document, check_report
 
     code = exit_code(report, fail_inconclusive=fails)
     unwritten = write_files(report, files)

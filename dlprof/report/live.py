@@ -45,14 +45,9 @@ class SweepState:
     Attributes:
         header: Set once the sweep is planned.
         planned: What it sets out to measure, in words; of a check, how far it is.
-        trials: Ended so far.
-        current: The configuration that is being measured.
-        repetition: Of the current trial.
         elapsed_s: Time since the sweep's start, at ``heard_at``.
         expected_s: Length of the whole sweep, as far as it is known.
-        heard_at: The clock when ``elapsed_s`` was true.
         reached: How much of the sweep was over by then, 0 to 1, as it was shown.
-        usage: The last look at the machine.
         preparing: What is being made, how much of it is done, and of how much (0: not known).
     """
 
@@ -84,27 +79,6 @@ class SweepState:
         return max(self.reached, min(1.0, self.elapsed_at(now) / self.expected_s))
 
 
-def planned_text(header: RunHeader, configs: Sequence[Config], repeats: int | None) -> str:
-    """What a run sets out to measure."""
-    plan = header.plan
-    if plan is not None and plan.search == "model":
-        return f"up to {counted(len(plan.cells), 'configuration')} to predict"
-    times = f" x {repeats}" if repeats else ""
-    return f"{counted(len(configs), 'configuration')}{times}"
-
-
-def predicted_text(prediction: SweepPrediction, header: RunHeader | None) -> str:
-    """What a model has left to measure; what it left out has more workers than could gain."""
-    planned = 0 if header is None or header.plan is None else len(header.plan.cells)
-    predicted, measured = len(prediction.cells), len(prediction.race)
-    if predicted >= planned:
-        return f"{counted(predicted, 'configuration')} predicted, {measured} to measure"
-    return (
-        f"{predicted} of {counted(planned, 'configuration')} predicted (the others have more "
-        f"workers than can help), {measured} to measure"
-    )
-
-
 def trial_line(trial: Trial) -> str:
     """One ended trial in one line."""
     settings = clean(trial.config.text)
@@ -124,25 +98,18 @@ def usage_text(usage: Usage) -> str:
     cores = (("own", usage.own_cpu_cores), ("others", usage.other_cpu_cores), ("idle", idle))
     known = [f"{name} {cores_text(count)}" for name, count in cores if count is not None]
     parts = [f"cores: {', '.join(known)}"] if known else []
-    if usage.pss_peak_bytes is not None:
-        parts.append(f"memory {format_bytes(usage.pss_peak_bytes)}")
-    if usage.shm_peak_bytes is not None:
-        parts.append(f"shared memory {format_bytes(usage.shm_peak_bytes)}")
-    parts += _cards(usage)
+    sizes = {"memory": usage.pss_peak_bytes, "shared memory": usage.shm_peak_bytes}
+    parts += [f"{name} {format_bytes(size)}" for name, size in sizes.items() if size is not None]
+    shares = {gpu.index: gpu.kernel_active_fraction for gpu in usage.gpu}
+    cards = {n: percent_text(share) for n, share in shares.items() if share is not None}
+    if len(cards) > 2:  # a line has no room for each one's name
+        parts.append(f"GPUs {', '.join(text.removesuffix('%') for text in cards.values())}%")
+    else:
+        parts += [f"GPU {number} {text}" for number, text in cards.items()]
     return "; ".join(parts) or "nothing known"
 
 
-def _cards(usage: Usage) -> list[str]:
-    """Share of time in which each card ran kernels; many cards in one part, without their names."""
-    known = [gpu for gpu in usage.gpu if gpu.kernel_active_fraction is not None]
-    texts = [percent_text(gpu.kernel_active_fraction) for gpu in known]
-    # Cards beyond which a line has no room for each one's name.
-    if len(known) > 2:
-        return [f"GPUs {', '.join(text.removesuffix('%') for text in texts)}%"]
-    return [f"GPU {gpu.index} {text}" for gpu, text in zip(known, texts, strict=True)]
-
-
-def preparing_text(what: str, done: int, total: int) -> str:
+def _preparing(what: str, done: int, total: int) -> str:
     """How far something that is being made is; a ``total`` of 0 can't be counted."""
     return f"{clean(what)}: {done:,} of {total:,}" if total else clean(what)
 
@@ -158,7 +125,7 @@ class ProgressView:
         state = self._state
         if state.preparing is not None:
             what, done, total = state.preparing
-            yield _bar_line(done, total, preparing_text(what, done, total), options)
+            yield _bar_line(done, total, _preparing(what, done, total), options)
             return
         fraction = state.fraction_at(self._now)
         if state.header is None:  # of a check, or not yet
@@ -239,13 +206,21 @@ class QuietListener:
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """The sweep knows what it will measure."""
         state = self._state
-        state.header, state.preparing = header, None
-        state.planned = planned_text(header, configs, repeats)
+        state.header, state.preparing, plan = header, None, header.plan
+        state.planned = counted(len(configs), "configuration") + (f" x {repeats}" * bool(repeats))
+        if plan is not None and plan.search == "model":
+            state.planned = f"up to {counted(len(plan.cells), 'configuration')} to predict"
         self._show(f"{clean(header.target.spec)}: {state.planned}")
 
     def predicted(self, prediction: SweepPrediction) -> None:
-        """A model has predicted what all configurations would give."""
-        self._state.planned = predicted_text(prediction, self._state.header)
+        """A model has predicted configurations, but for those with more workers than could gain."""
+        plan = None if self._state.header is None else self._state.header.plan
+        planned, predicted = len(plan.cells) if plan else 0, len(prediction.cells)
+        text = f"{counted(predicted, 'configuration')} predicted"
+        if predicted < planned:
+            text = f"{predicted} of {counted(planned, 'configuration')} predicted (the others have "
+            text += "more workers than can help)"
+        self._state.planned = f"{text}, {len(prediction.race)} to measure"
         self._show(self._state.planned)
 
     def trial_started(
@@ -330,7 +305,7 @@ class PlainListener(QuietListener):
         made = (what, done * 4 // max(1, total))
         if self._made != made:
             self._made = made
-            self._show(preparing_text(what, done, total))
+            self._show(_preparing(what, done, total))
 
     def _show(self, line: str = "", *, lasts: bool = False) -> None:
         del lasts  # all do
