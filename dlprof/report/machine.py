@@ -259,11 +259,6 @@ def _in_brackets(notes: Sequence[str]) -> str:
 _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}
 
 
-def doctor_document(checks: Sequence[Check], system: str) -> str:
-    """What ``dlprof doctor --json`` prints."""
-    return json_document(system=system, checks=checks)
-
-
 def doctor_report(checks: Sequence[Check], system: str) -> doc.Document:
     """The checks, one below the other, with what to do about each."""
     rows: list[tuple[str, doc.Words]] = []

@@ -53,14 +53,11 @@ _LIMITS = {
 }
 
 
-def forecast_document(run: Run, forecast: Forecast) -> str:
+def predict_document(run: Run, found: Forecast | Feed) -> str:
     """What ``dlprof predict --json`` prints."""
-    return json_document(forecast, **_about(run))
-
-
-def _about(run: Run) -> dict[str, object]:
+    answer = {"answer": feed_text(found)} if isinstance(found, Feed) else {}
     target, findings = run.header.target.spec, data_findings(run)
-    return {"run_file": run.path, "target": target, "findings": findings}
+    return json_document(found, run_file=run.path, target=target, findings=findings, **answer)
 
 
 def forecast_report(
@@ -343,11 +340,6 @@ def _calibrated(found: Calibrated) -> str:
     if found.standard_error is not None:
         text += f"; their mean cost is known to ±{percent_text(found.standard_error)}"
     return text + "."
-
-
-def feed_document(run: Run, feed: Feed) -> str:
-    """What ``dlprof predict --feed --json`` prints."""
-    return json_document(feed, **_about(run), answer=feed_text(feed))
 
 
 def feed_text(feed: Feed) -> str:

@@ -33,7 +33,7 @@ from dlprof.records import (
 from dlprof.report.documents import recommend_document
 from dlprof.report.export.formats import render_as
 from dlprof.report.export.rows import render_csv
-from dlprof.report.predict import feed_document, feed_report, forecast_document, forecast_report
+from dlprof.report.predict import feed_report, forecast_report, predict_document
 from dlprof.report.profile import profile_report
 from dlprof.report.screen import render_html
 from dlprof.report.snippets import render_lightning, render_python, render_toml
@@ -196,7 +196,7 @@ def test_predictions_leave_wrong_data_out() -> None:
     answer = forecast(found, None, asked(found))
     assert {row.config.num_workers for row in answer.rows} == {0, 1}
     assert drawn(forecast_report(found, answer), 120).lstrip().startswith(YOURS)
-    assert json.loads(forecast_document(found, answer))["findings"][0]["code"] == "data.duplicated"
+    assert json.loads(predict_document(found, answer))["findings"][0]["code"] == "data.duplicated"
     with pytest.raises(NothingMeasuredError, match="data is wrong: Workers yield") as raised:
         forecast(found, [config(4)], asked(found))
     assert raised.value.hint == "Fix it."
@@ -209,7 +209,7 @@ def test_a_step_is_not_fed_by_wrong_data() -> None:
     assert answer.config.num_workers < 2
     assert not answer.reached
     assert drawn(feed_report(found, answer), 120).lstrip().startswith(SAME)
-    assert json.loads(feed_document(found, answer))["findings"][0]["code"] == "data.duplicated"
+    assert json.loads(predict_document(found, answer))["findings"][0]["code"] == "data.duplicated"
     whole = with_calibration([])
     assert feed(whole, asked(whole, step_s=0.01)).config.num_workers > 2
 
