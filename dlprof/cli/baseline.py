@@ -131,16 +131,10 @@ def _read(document: Path) -> CheckReport:
     try:
         check_plain(document, document.stat().st_mode, hint=_GIVE_DOCUMENT)
         text = document.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise FileError(
-            f"{document} is no document of a check: it isn't text",
-            hint=_GIVE_DOCUMENT,
-        ) from None
-    except OSError as error:
-        raise FileError(
-            f"{document} can't be read: {error.strerror}",
-            hint=_GIVE_DOCUMENT,
-        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"can't be read: {error.strerror}" if isinstance(error, OSError) else ""
+        why = why or "is no document of a check: it isn't text"
+        raise FileError(f"{document} {why}", hint=_GIVE_DOCUMENT) from None
     return read_check(text, str(document))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlprof.cli import faults, options
+from dlprof.cli import faults, options, streams
 from dlprof.cli.measuring import listening, resolve
 from dlprof.errors import ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
@@ -186,16 +186,13 @@ def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[Fi
     Returns:
         Why files could not be written; the others are there all the same.
     """
-    from dlprof.files import replace_file
     from dlprof.report.gate.files import RENDERERS
 
     faults = []
     for written_as, path in files.items():
-        if path is None:
-            continue
         try:
-            # Lone surrogates, which a file name may bring, have no bytes of their own.
-            replace_file(path, RENDERERS[written_as](check).encode("utf-8", errors="replace"))
+            if path is not None:
+                streams.write_file(path, RENDERERS[written_as](check), quiet=True)
         except FileError as fault:
             faults.append(fault)
     return faults

@@ -25,6 +25,7 @@ from dlprof.report.labels import (
     cores_text,
     count_text,
     default_named,
+    evenly,
     gain_text,
     interval_text,
     percent_text,
@@ -39,8 +40,6 @@ from dlprof.report.snippets import difference
 from dlprof.report.sweep import about_file, certainty, first, title_of
 from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
-
-_MOST_ROWS = 66
 
 _LIMITS = {
     "step": "step",
@@ -258,11 +257,8 @@ def _shown(forecast: Forecast, *, whole: bool) -> list[ForecastRow]:
         best[workers] = max(best.get(workers, 0.0), row.speed)
         if whole or faster or row.config == forecast.pick or row.measured is not None:
             rows.append(row)
-    if len(rows) <= _MOST_ROWS:
-        return rows
-    places = {round(i * (len(rows) - 1) / (_MOST_ROWS - 1)) for i in range(_MOST_ROWS)}
-    kept = {i for i, row in enumerate(rows) if row.config == forecast.pick or row.measured}
-    return [rows[i] for i in sorted(places | kept)]
+    kept = [i for i, row in enumerate(rows) if row.config == forecast.pick or row.measured]
+    return [rows[i] for i in sorted({*evenly(range(len(rows)), 66), *kept})]
 
 
 def _rate(row: ForecastRow) -> Estimate:

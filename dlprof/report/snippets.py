@@ -136,7 +136,6 @@ class DataModule(LightningDataModule):
 
 
 _SCRIPT = "train.py"
-_MIB = 1 << 20
 _SHM_MARGIN = 2
 """Batches that the step still holds, and those that NCCL or gloo exchange, are in /dev/shm, too."""
 
@@ -169,10 +168,10 @@ def render_kubernetes(run: Run, recommendation: Recommendation) -> str:
     limits, expected = recommendation.constraints, recommendation.expected
     size, memory = "", "# memory: not known of these settings"
     if recommendation.config.num_workers and expected.shm_bytes is not None:
-        needed = math.ceil(_SHM_MARGIN * limits.ranks * expected.shm_bytes / _MIB)
+        needed = math.ceil(_SHM_MARGIN * limits.ranks * expected.shm_bytes / 2**20)
         size = f", sizeLimit: {max(64, needed)}Mi"
     if expected.pss_bytes is not None:
-        needed = math.ceil(limits.ranks * expected.pss_bytes / _MIB)
+        needed = math.ceil(limits.ranks * expected.pss_bytes / 2**20)
         memory = f"memory: {needed}Mi  # of loading alone: add what the training takes"
     head = "\n".join(_job_lines(run, recommendation))
     head += "\n# This is one of its nodes." if limits.nodes > 1 else ""

@@ -39,6 +39,7 @@ from dlprof.report.gate.wording import (
     side_text,
     state_word,
 )
+from dlprof.report.labels import MOST_BARS
 from dlprof.units import MISSING, counted, format_duration
 
 _HINT = "Give a document that dlprof check --json printed."
@@ -227,9 +228,6 @@ def _finite(text: str) -> float:
     return value if math.isfinite(value) else _refuse(text)
 
 
-_MOST_BARS = 7
-
-
 def self_test_report(test: SelfTest) -> doc.Document:
     """Whether verdicts can be trusted here, and how small a slowdown a check detects."""
     slower = percent(test.injected, signed=False)
@@ -266,7 +264,7 @@ def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
 
 def _sights_chart(sights: Sequence[Sight]) -> doc.Chart | None:
     """The smallest slowdown of the service time that fails, by how long is measured."""
-    shown = (*sights[: _MOST_BARS - 1], *sights[_MOST_BARS - 1 :][-1:]) if len(sights) > 1 else ()
+    shown = (*sights[: MOST_BARS - 1], *sights[MOST_BARS - 1 :][-1:]) if len(sights) > 1 else ()
     bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
     return doc.chart(bars, "ABBA blocks", "detectable")
 
@@ -301,7 +299,7 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document
         key = history[-1].key
         runs = comparable(history, key)
         rows += [("Latest", _name(key)), *_kind(key, runs)]
-        chart = list(_runs_chart(runs, _MOST_BARS))
+        chart = list(_runs_chart(runs, MOST_BARS))
     return doc.Document(
         title=f"Baseline {short(name)}",
         answer=(doc.FactList(tuple(rows)), *chart),
