@@ -40,7 +40,7 @@ from dlprof.errors import UsageError
 from dlprof.gate import judge
 from dlprof.gate.rule import run_queue_wait
 from dlprof.records.gate import Compared, Quad, Side
-from dlprof.report.gate.live import open_check_listener
+from dlprof.report.live import open_listener
 from dlprof.settings import SweepSettings
 from dlprof.trial.protocol import BuildRequest
 
@@ -97,7 +97,7 @@ def measured(session: Planned) -> Session | None:
         pin=kind.placement == "rotating",
     )
     with (
-        open_check_listener(quiet=True) as listener,
+        open_listener(quiet=True) as listener,
         beside(NEIGHBOURS if session.crowded else 0, session.seed),
         open_sides(sides_planned, settings, listener) as sides,
     ):

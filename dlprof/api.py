@@ -191,7 +191,7 @@ def sweep(
     if output is None and resume:
         raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
     given = {by_key()[key].field for key in flags}
-    with open_listener(quiet=not progress, verbose=False) as listener:
+    with open_listener(quiet=not progress) as listener:
         return run_sweep(
             settings,
             output=_run_file(output, settings),
@@ -236,7 +236,7 @@ def profile(
     settings, origins, _, pickled = _resolved(target, options)
     settings = for_one(settings, origins)
     path = _run_file(output, settings)
-    with open_listener(quiet=not progress, verbose=False) as listener:
+    with open_listener(quiet=not progress) as listener:
         return run_profile(settings, output=path, listener=listener, force=force, pickled=pickled)
 
 
@@ -278,7 +278,7 @@ def check(
     from dlprof.engine.check import run_check
     from dlprof.engine.checking.history import check_baseline
     from dlprof.engine.checking.settings import for_check
-    from dlprof.report.gate.live import open_check_listener
+    from dlprof.report.live import open_listener
 
     if not isinstance(target, str | None):
         raise UsageError(
@@ -301,7 +301,7 @@ def check(
         confidence=sure,
         override=allow_regression,
     )
-    with open_check_listener(quiet=not progress) as listener:
+    with open_listener(quiet=not progress) as listener:
         if baseline is None:
             return run_check(settings_of_check, listener=listener, cwd=folder)
         advising = dataclasses.replace(settings_of_check, warn_only=True)
@@ -552,7 +552,7 @@ def transfer(
             hint="Name what makes it, as in 'file.py:make_loader'.",
         )
     asked = Asked.of({"target": target, **options})
-    with open_listener(quiet=not progress, verbose=False) as listener:
+    with open_listener(quiet=not progress) as listener:
         return run_transfer(asked, listener)
 
 

@@ -8,8 +8,6 @@ from dlprof.cli import options
 from dlprof.errors import UsageError
 from dlprof.units import quoted
 
-_SECONDS = 10.0
-
 
 @options.command(
     kind="Measure",
@@ -20,8 +18,8 @@ def attach(
     asked: options.Asked,
     *,
     pid: str = options.argument("PID", "The training's main process, or one of its workers."),
-    seconds: float | None = options.option(
-        "--seconds", metavar="S", text=f"How long to watch it. Default: {_SECONDS:g}."
+    seconds: float = options.option(
+        "--seconds", metavar="S", default=10.0, text="How long to watch it. Default: 10."
     ),
 ) -> None:
     """Say why a running training waits.
@@ -30,14 +28,15 @@ def attach(
     enough, `dlprof run` follows each batch from the start of a run.
     """
     number = _number(pid)
-    watched_s = check_seconds(_SECONDS if seconds is None else seconds)
+    watched_s = check_seconds(seconds)
     from dlprof.attach import attach as watch
-    from dlprof.report.attach import attach_document, attach_report
+    from dlprof.report.attach import attach_report, figures_of
+    from dlprof.report.documents import json_document
 
     if not asked.quiet and sys.stderr.isatty():
         sys.stderr.write(f"Watching process {number} for {watched_s:g} s …\n")
     found = watch(number, watched_s)
-    asked.show(lambda: attach_document(found), lambda: attach_report(found))
+    asked.show(lambda: json_document(**figures_of(found)), lambda: attach_report(found))
 
 
 def check_seconds(seconds: float) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dlprof.cli import options, streams
 from dlprof.cli.check import BUDGET
 from dlprof.cli.commands import Group
-from dlprof.cli.measuring import resolve, signals_while_measuring
+from dlprof.cli.measuring import listening, resolve
 from dlprof.errors import FileError, UsageError
 from dlprof.settings.options import SWEPT
 from dlprof.units import counted
@@ -63,10 +63,9 @@ def update(
     if document is None:
         from dlprof.engine.checking.history import measure_run
         from dlprof.engine.checking.settings import for_check
-        from dlprof.report.gate.live import open_check_listener
 
         settings = for_check(*resolve(asked.given, config))
-        with signals_while_measuring(), open_check_listener(quiet=asked.quiet) as listener:
+        with listening(asked) as listener:
             entries = [measure_run(settings, listener=listener).entry]
     else:
         entries = _taken(document)
@@ -132,16 +131,10 @@ def _read(document: Path) -> CheckReport:
     try:
         check_plain(document, document.stat().st_mode, hint=_GIVE_DOCUMENT)
         text = document.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise FileError(
-            f"{document} is no document of a check: it isn't text",
-            hint=_GIVE_DOCUMENT,
-        ) from None
-    except OSError as error:
-        raise FileError(
-            f"{document} can't be read: {error.strerror}",
-            hint=_GIVE_DOCUMENT,
-        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"can't be read: {error.strerror}" if isinstance(error, OSError) else ""
+        why = why or "is no document of a check: it isn't text"
+        raise FileError(f"{document} {why}", hint=_GIVE_DOCUMENT) from None
     return read_check(text, str(document))
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlprof.cli import faults, options
-from dlprof.cli.measuring import resolve, signals_while_measuring
+from dlprof.cli import faults, options, streams
+from dlprof.cli.measuring import listening, resolve
 from dlprof.errors import ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
 
@@ -118,7 +118,6 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         options.refuse_two({"--self-test": self_test, flag: path})
     refuse_unwritable(files)
     from dlprof.engine.checking.settings import for_check
-    from dlprof.report.gate.live import open_check_listener
 
     settings = for_check(
         *resolve(swept, config),
@@ -127,7 +126,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         override=rule.get("allow_regression", ""),
         **{key: rule[key] for key in ("fail_above", "confidence", "pin") if key in rule},
     )
-    with signals_while_measuring(), open_check_listener(quiet=asked.quiet) as listener:
+    with listening(asked) as listener:
         if self_test:
             from dlprof.engine.checking.self_test import run_self_test
 
@@ -142,15 +141,14 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
                 from dlprof.engine.checking.history import check_baseline
 
                 report = check_baseline(settings, baseline, listener=listener)
-    if self_test:
-        from dlprof.report.gate.check import self_test_document, self_test_report
+    from dlprof.report.gate.check import check_document, check_report, self_test_report
 
-        asked.show(lambda: self_test_document(test), lambda: self_test_report(test))
+    if self_test:
+        asked.show(lambda: check_document(test), lambda: self_test_report(test))
         # A machine that can't be trusted is no fault of the code.
         untrusted = fails and not test.trusted
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE if untrusted else ExitCode.OK)
     from dlprof.gate import exit_code
-    from dlprof.report.gate.check import check_document, check_report
 
     code = exit_code(report, fail_inconclusive=fails)
     unwritten = write_files(report, files)
@@ -188,16 +186,13 @@ def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[Fi
     Returns:
         Why files could not be written; the others are there all the same.
     """
-    from dlprof.files import replace_file
     from dlprof.report.gate.files import RENDERERS
 
     faults = []
     for written_as, path in files.items():
-        if path is None:
-            continue
         try:
-            # Lone surrogates, which a file name may bring, have no bytes of their own.
-            replace_file(path, RENDERERS[written_as](check).encode("utf-8", errors="replace"))
+            if path is not None:
+                streams.write_file(path, RENDERERS[written_as](check), quiet=True)
         except FileError as fault:
             faults.append(fault)
     return faults

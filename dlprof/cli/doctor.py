@@ -18,11 +18,14 @@ def doctor(asked: options.Asked) -> None:
     """
     import dlprof
     from dlprof.machine.doctor import examine, look
-    from dlprof.report.machine import doctor_document, doctor_report
+    from dlprof.report.documents import json_document
+    from dlprof.report.machine import doctor_report
 
     checks = examine(look())
     system = (
         f"dlprof {dlprof.__version__} on {platform.system()} {platform.release()}"
         f" {platform.machine()}"
     )
-    asked.show(lambda: doctor_document(checks, system), lambda: doctor_report(checks, system))
+    asked.show(
+        lambda: json_document(system=system, checks=checks), lambda: doctor_report(checks, system)
+    )

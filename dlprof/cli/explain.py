@@ -21,7 +21,7 @@ def explain(
     """
     from dlprof.report import explain as pages
 
-    if code is None:
-        asked.show(pages.codes_document, pages.codes_report)
+    if code is None or asked.as_json:
+        asked.show(lambda: pages.explain_document(code), pages.codes_report)
     else:
-        streams.write_result(pages.page_document(code) if asked.as_json else pages.page_of(code))
+        streams.write_result(pages.page_of(code))

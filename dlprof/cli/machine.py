@@ -7,8 +7,6 @@ from pathlib import Path
 from dlprof.cli import options
 from dlprof.errors import UsageError
 
-_DEFAULT_SECONDS = 1.0
-
 
 @options.command(
     kind="Machine",
@@ -21,7 +19,7 @@ def machine(
     seconds: float | None = options.option(
         "--seconds",
         metavar="S",
-        text=f"How long to watch who uses it. Default: {_DEFAULT_SECONDS:g}.",
+        text="How long to watch who uses it. Default: 1.",
     ),
     profile: Path | None = options.option(
         "--machine",
@@ -69,5 +67,5 @@ def machine(
             lambda: views.profile_report(known),
         )
     else:
-        overview = api.machine(seconds=_DEFAULT_SECONDS if seconds is None else seconds, save=save)
+        overview = api.machine(seconds=1.0 if seconds is None else seconds, save=save)
         asked.show(lambda: views.machine_document(overview), lambda: views.machine_report(overview))

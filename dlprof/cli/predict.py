@@ -57,14 +57,13 @@ def predict(
     measured = read_run(run)
     given = {"machine": machine, **asked.given}
     found = api.ask_prediction(measured, given, feed=feed, prefix="--")
-    if feed:
-        asked.show(
-            lambda: views.feed_document(measured, found), lambda: views.feed_report(measured, found)
-        )
-    else:
-        named = [key for key in PREDICTED if key in given]
-        whole = named not in ([], ["num_workers"])
-        asked.show(
-            lambda: views.forecast_document(measured, found),
-            lambda: views.forecast_report(measured, found, whole=whole, named=bool(named)),
-        )
+    named = [key for key in PREDICTED if key in given]
+    whole = named not in ([], ["num_workers"])
+    asked.show(
+        lambda: views.predict_document(measured, found),
+        lambda: (
+            views.feed_report(measured, found)
+            if feed
+            else views.forecast_report(measured, found, whole=whole, named=bool(named))
+        ),
+    )

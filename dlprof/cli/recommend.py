@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from dlprof.cli import options, streams
 from dlprof.errors import UsageError
+from dlprof.report.export.formats import format_for
 from dlprof.settings.options import ELSEWHERE_PANEL, LIMITED, PLACE
-from dlprof.units import quoted
 
 if TYPE_CHECKING:
     from dlprof.records import Recommendation, Run
@@ -61,11 +61,7 @@ def recommend(
     those that were measured, and below a limit on workers that excludes the best, it predicts,
     where the run holds a calibration.
     """
-    if written_as not in {None, *FORMATS}:
-        raise UsageError(
-            f"--format: {quoted(written_as)} is no format",
-            hint=f"Give one of {', '.join(FORMATS)}.",
-        )
+    format_for(written_as, None, prefix="--", formats=FORMATS)
     elsewhere = written_as not in {None, "json"}
     options.refuse_two({"--json": asked.as_json, f"--format {written_as}": elsewhere})
     given = {"machine": machine, **asked.given}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import time
@@ -126,10 +125,8 @@ def run(  # noqa: PLR0913 - one for each option
         name, folder = script[0], program.folder
     else:
         name, folder = module, str(Path.cwd())
-    last_words = _LastWords(
-        json_file=None if json_file is None else _ranked(json_file, rank),
-        on_screen=not asked.quiet and (rank is None or rank.rank == 0),
-    )
+    document = None if json_file is None else _ranked(json_file, rank)
+    on_screen = not asked.quiet and (rank is None or rank.rank == 0)
     header = new_header(name)
     path = _ranked(output or Path(run_file_name(name, job_moment(os.environ, os.getppid()))), rank)
     if output is not None:
@@ -141,7 +138,7 @@ def run(  # noqa: PLR0913 - one for each option
         if module is not None
         else (lambda: program),
         rank=rank,
-        show=last_words,
+        show=lambda run: _report(run, document, on_screen=on_screen),
         follow=follow and not tune,
         headroom=headroom,
         tune=tune,
@@ -149,10 +146,10 @@ def run(  # noqa: PLR0913 - one for each option
 
     def begin() -> RunWriter | None:
         writer = _open(path, header, force=force, named=output is not None)
-        earlier = last_words.json_file  # it could be taken for that of a script that dies
-        if earlier is not None and earlier.is_file() and not earlier.is_symlink():
+        # An earlier document could be taken for that of a script that dies.
+        if document is not None and document.is_file() and not document.is_symlink():
             with contextlib.suppress(OSError):  # it is said where the report can't be written
-                earlier.unlink()
+                document.unlink()
         return writer
 
     ending = run_program(plan, header, begin, clock=time.perf_counter_ns)
@@ -178,29 +175,17 @@ def _open(path: Path, header: RunHeader, *, force: bool, named: bool) -> RunWrit
         return None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _LastWords:
-    """Shows what was seen, when all is over.
+def _report(run: Run, json_file: Path | None, *, on_screen: bool) -> None:
+    """Show what was seen, when all is over."""
+    from dlprof.report.script import script_document, script_report
 
-    Attributes:
-        json_file: Where the report goes as JSON.
-        on_screen: Whether it goes to stderr as well.
-    """
-
-    json_file: Path | None
-    on_screen: bool
-
-    def __call__(self, run: Run) -> None:
-        from dlprof.report.script import script_document, script_report
-
-        if self.json_file is not None:
-            document = script_document(run) + "\n"
-            try:
-                self.json_file.write_text(document, encoding="utf-8")
-            except OSError as error:
-                with contextlib.suppress(OSError, ValueError):  # the script may have closed it
-                    warning = f"dlprof: {self.json_file} can't be written: {error.strerror}."
-                    click.echo(warning, file=sys.__stderr__)
-        if self.on_screen:
-            with contextlib.suppress(OSError, ValueError):
-                streams.print_report(script_report(run))
+    if json_file is not None:
+        try:
+            json_file.write_text(script_document(run) + "\n", encoding="utf-8")
+        except OSError as error:
+            with contextlib.suppress(OSError, ValueError):  # the script may have closed it
+                warning = f"dlprof: {json_file} can't be written: {error.strerror}."
+                click.echo(warning, file=sys.__stderr__)
+    if on_screen:
+        with contextlib.suppress(OSError, ValueError):
+            streams.print_report(script_report(run))

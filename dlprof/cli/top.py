@@ -12,8 +12,6 @@ from dlprof.cli.attach import check_seconds
 if TYPE_CHECKING:
     from dlprof.attach import Board
 
-_SECONDS = 3.0
-
 
 @options.command(
     kind="Measure",
@@ -23,10 +21,11 @@ _SECONDS = 3.0
 def top(
     asked: options.Asked,
     *,
-    seconds: float | None = options.option(
+    seconds: float = options.option(
         "--seconds",
         metavar="S",
-        text=f"How long to watch for a snapshot, or between updates. Default: {_SECONDS:g}.",
+        default=3.0,
+        text="How long to watch for a snapshot, or between updates. Default: 3.",
     ),
 ) -> None:
     """List the trainings that load data here.
@@ -34,9 +33,10 @@ def top(
     Says what each waits for. On a terminal the list is live until Ctrl-C; elsewhere, and with
     --json, it is one snapshot.
     """
-    watched_s = check_seconds(_SECONDS if seconds is None else seconds)
+    watched_s = check_seconds(seconds)
     from dlprof.attach import Board
-    from dlprof.report.attach import top_document, top_report
+    from dlprof.report.attach import figures_of, top_report
+    from dlprof.report.documents import json_document
 
     board = Board()
     try:
@@ -44,7 +44,10 @@ def top(
             _live(board, watched_s)
         else:
             found = board.watch(watched_s)
-            asked.show(lambda: top_document(found), lambda: top_report(found, unseen=board.unseen))
+            asked.show(
+                lambda: json_document(trainings=list(map(figures_of, found))),
+                lambda: top_report(found, unseen=board.unseen),
+            )
     finally:
         board.close()
 

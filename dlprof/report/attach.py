@@ -9,9 +9,9 @@ from dlprof.attach import Attached
 from dlprof.machine.waits import WAITS
 from dlprof.records.codec import to_json
 from dlprof.report import document as doc
-from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards
 from dlprof.report.labels import cores_text, percent_text, used_text
+from dlprof.report.text import shortened
 from dlprof.units import MISSING, counted, format_duration, format_rate
 
 _STATES = {
@@ -30,18 +30,8 @@ _STATES = {
 """What threads do, as people read it."""
 
 
-def attach_document(found: Attached) -> str:
-    """What ``dlprof attach --json`` prints."""
-    return json_document(**_figures(found))
-
-
-def top_document(found: Sequence[Attached]) -> str:
-    """What ``dlprof top --json`` prints."""
-    trainings = [_figures(each) for each in found]
-    return json_document(trainings=trainings)
-
-
-def _figures(found: Attached) -> dict[str, Any]:
+def figures_of(found: Attached) -> dict[str, Any]:
+    """What documents say of a training."""
     seen, missing = found.seen, {}
     if found.wait_fraction is None:
         missing = dict.fromkeys(
@@ -92,7 +82,7 @@ def attach_report(found: Attached) -> doc.Document:
 
 def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
     seen = found.seen
-    about = f"{seen.training.pid} {_short(seen.training.script)}"
+    about = f"{seen.training.pid} {shortened(seen.training.script, 40)}"
     yield "Training", f"{about}, {found.config.text}"
     if found.finding is None and found.diagnosis.notes:
         yield "Bottleneck", found.diagnosis.notes[0]
@@ -188,7 +178,7 @@ def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
 def _lines(found: Sequence[Attached]) -> doc.Table:
     waits = [None if each.wait_fraction is None else each.wait_fraction.value for each in found]
     codes = ["consumer" if each.finding is None else each.finding.code for each in found]
-    scripts = [_short(each.seen.training.script, 24) for each in found]
+    scripts = [shortened(each.seen.training.script, 24) for each in found]
     names = [MISSING if each.finding is None else each.finding.code for each in found]
     return doc.Table(
         (
@@ -210,7 +200,3 @@ def _verdict(found: Attached) -> str:
     if first is None and found.diagnosis.notes:
         return found.diagnosis.notes[0].partition(":")[0]
     return "none seen" if first is None else first.title
-
-
-def _short(script: str, most: int = 40) -> str:
-    return script if len(script) <= most else f"…{script[1 - most :]}"

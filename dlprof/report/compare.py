@@ -53,10 +53,14 @@ def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
         yield name, f"{about}{settings}: {rate_text(side.samples_per_s)}{noisy}"
     if alike:
         yield "Both", sides[0].config.text
-    low, high = comparison.ratio.low or 0.0, comparison.ratio.high or math.inf
-    fix = next((each.fix for each in comparison.findings if each.fix is not None), None)
-    if fix is not None and not low <= 1 <= high:
-        yield "Fix", fix.text
+    first = next((each for each in comparison.findings if each.fix is not None), None)
+    if first is None or first.fix is None or first.doubtful:
+        return
+    unclear = any(part.title == first.title and part.factor.is_wide for part in comparison.parts)
+    slow = "B" if comparison.ratio.value < 1 else "A"
+    gain = None if unclear else first.predicted_gain
+    worth = "" if gain is None else f" Predicted: {_factor_text(gain)} for {slow}."
+    yield "Fix", f"{first.fix.text}{worth}"
 
 
 def _details(comparison: Comparison) -> Iterator[doc.Section]:

@@ -64,12 +64,7 @@ class Items:
 
 @record(frozen=True, slots=True)
 class Code:
-    """Lines to copy, never wrapped.
-
-    Attributes:
-        text: The lines.
-        language: ``python``, ``sh`` or ``toml``.
-    """
+    """Lines to copy, never wrapped; the language is ``python``, ``sh`` or ``toml``."""
 
     text: str
     language: str = "python"
@@ -108,12 +103,7 @@ def notes_on(columns: Iterable[Column]) -> Items | None:
 
 @record(frozen=True, slots=True)
 class Table:
-    """Rows of short texts.
-
-    Attributes:
-        columns: In their order, all of the same number of cells.
-        tones: One a row; empty where none stands out.
-    """
+    """Rows of short texts, all columns of the same length; a tone for each row, or none at all."""
 
     columns: tuple[Column, ...]
     tones: tuple[Tone, ...] = ()
@@ -121,13 +111,7 @@ class Table:
 
 @record(frozen=True, slots=True)
 class Piece:
-    """A length of a bar.
-
-    Attributes:
-        length: In the chart's unit; below 0 it leads to the left.
-        name: What it is, where a bar has several.
-        figure: The length in words, where a bar has several.
-    """
+    """A length of a bar, below 0 to the left; its name and figure where a bar has several."""
 
     length: float
     name: str = ""
@@ -145,7 +129,6 @@ class Bar:
         low: Lower end of its 95 % interval.
         high: Upper end.
         note: What is behind it.
-        tone: Whether it stands out.
         spare: How soon a screen that has no room for all leaves it out: 0 never, the highest first.
     """
 
@@ -204,14 +187,7 @@ class Chart:
 
 @record(frozen=True, slots=True)
 class Point:
-    """A point of a plot.
-
-    Attributes:
-        x: On the axis to the right.
-        y: On the axis upwards, with its interval.
-        label: What it is, shown where it is pointed at.
-        tone: Whether it stands out.
-    """
+    """A point of a plot; its label is shown where it is pointed at."""
 
     x: float
     y: Estimate
@@ -221,13 +197,7 @@ class Point:
 
 @record(frozen=True, slots=True)
 class Series:
-    """Points of one kind.
-
-    Attributes:
-        name: In the legend.
-        points: In the order in which a line connects them.
-        line: Whether one does.
-    """
+    """Points of one kind, under their name in the legend; a line connects them in their order."""
 
     name: str
     points: tuple[Point, ...]
@@ -236,14 +206,9 @@ class Series:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Points over an axis, which only a page draws.
+    """Points over two axes with their units, which only a page draws.
 
-    Attributes:
-        title: What is seen.
-        x: What the axis to the right is, with its unit.
-        y: What the axis upwards is, with its unit.
-        series: Drawn one over the other.
-        diagonal: Whether a line shows where ``x`` and ``y`` are equal.
+    A diagonal shows where ``x`` and ``y`` are equal.
     """
 
     title: str
@@ -255,12 +220,10 @@ class Plot:
 
 @record(frozen=True, slots=True)
 class TimelineChart:
-    """What was done when, which only a page draws.
+    """What was done when, which only a page draws: lanes from top to bottom.
 
-    Attributes:
-        title: What is seen.
-        lanes: From top to bottom: who works there, and when what was done: begin and end in
-            seconds, its name, and what it belongs to.
+    Each has who works there and what was done: begin and end in seconds, its name, and what it
+    belongs to.
     """
 
     title: str
@@ -269,15 +232,7 @@ class TimelineChart:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One thing of several alike, such as a finding.
-
-    Attributes:
-        title: What it is.
-        code: Its name for machines.
-        level: How grave it is, in a word.
-        tone: The same as a tone.
-        blocks: What is to be said of it.
-    """
+    """One thing of several alike, such as a finding: how grave it is, in a word and as a tone."""
 
     title: str
     code: str = ""

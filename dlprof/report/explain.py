@@ -38,14 +38,11 @@ def page_of(code: str) -> str:
     return _read(pages[code])
 
 
-def page_document(code: str) -> str:
-    """What ``dlprof explain CODE --json`` prints."""
-    text = page_of(code)
-    return json_document(code=code, summary=_summary(text), text=text)
-
-
-def codes_document() -> str:
-    """What ``dlprof explain --json`` prints."""
+def explain_document(code: str | None) -> str:
+    """What ``dlprof explain --json`` prints of a code, or of all."""
+    if code is not None:
+        text = page_of(code)
+        return json_document(code=code, summary=_summary(text), text=text)
     codes = [{"code": code, "summary": text} for code, text in explained_codes().items()]
     return json_document(codes=codes)
 

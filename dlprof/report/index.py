@@ -12,6 +12,7 @@ from dlprof.records import Estimate, Run
 from dlprof.report.document import Column, Document, Table
 from dlprof.report.labels import interval_text, value_text
 from dlprof.report.script import verdict
+from dlprof.report.sweep import is_alone
 from dlprof.report.text import shortened
 from dlprof.units import MISSING
 
@@ -54,7 +55,8 @@ def _found(run: Run) -> tuple[str, Estimate | None]:
     """The answer in a few words, and the rate that goes with it."""
     if run.recommendation is not None:
         advice = run.recommendation
-        return advice.config.text, advice.expected.samples_per_s
+        only = "only " if is_alone(run, advice) else ""
+        return f"{only}{advice.config.text}", advice.expected.samples_per_s
     if run.diagnosis is not None and not run.watched:
         found = {each.config: each.rate for each in summarize(run)}
         titles = [finding.title for finding in run.findings]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dlprof.records import Config, Estimate, GpuUsage, Usage
 from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.report.text import clean
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
+
+_Item = TypeVar("_Item")
 
 END_TEXTS = {
     "decided": "the best is clear",
@@ -140,11 +142,9 @@ STAGES = {
 
 def gpu_text(usage: GpuUsage) -> str:
     """One card in one trial, as far as anything is known of it; else why not."""
-    parts = []
-    if usage.kernel_active_fraction is not None:
-        parts.append(f"kernels {percent_text(usage.kernel_active_fraction)} of the time")
-    if usage.memory_used_bytes is not None:
-        parts.append(f"{format_bytes(usage.memory_used_bytes)} in use")
+    active, used = percent_text(usage.kernel_active_fraction), format_bytes(usage.memory_used_bytes)
+    parts = [f"kernels {active} of the time"] if active != MISSING else []
+    parts += [f"{used} in use"] if used != MISSING else []
     if usage.pcie_rx_bytes_per_s is not None:
         parts.append(f"{format_bytes(usage.pcie_rx_bytes_per_s)}/s received")
     if usage.throttled_fraction and usage.throttle_reasons:
@@ -226,20 +226,21 @@ def rates_chart(
     kept = own | {0, best}
     first = {i for i, each in enumerate(found) if each.first}
     fits = len(first | kept) <= most
-    rest = sorted({*range(len(found))} - kept - first if fits else first - kept)
     sure = first | kept if fits else kept
-    if len(rest) > (room := most - len(sure)):  # evenly some of the others
-        rest = [rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room)]
-    bars = [
-        _bar(
-            found[place],
-            pick,
-            present,
-            spare=0 if place in own else 1 if not place else 2 if place in sure else 3,
-        )
-        for place in sorted({*sure, *rest})
-    ]
+    rest = sorted(({*range(len(found))} if fits else first) - sure)
+    bars = []
+    for place in sorted({*sure, *evenly(rest, most - len(sure))}):
+        spare = 0 if place in own else 1 if not place else 2 if place in sure else 3
+        bars.append(_bar(found[place], pick, present, spare=spare))
     return chart(bars, "workers", unit)
+
+
+def evenly(found: Sequence[_Item], most: int) -> list[_Item]:
+    """So many of them at most, from the first to the last."""
+    last = len(found) - 1
+    if last < most:
+        return list(found)
+    return [found[round(k * last / max(1, most - 1))] for k in range(most)]
 
 
 def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: int) -> Bar:

@@ -1,7 +1,7 @@
-"""What a running sweep shows on stderr: a live display, plain lines, or nothing.
+"""What a measurement shows on stderr while it runs: a live display, plain lines, or nothing.
 
 A terminal that goes away, or a pipe that nobody reads any more, silences it; it never ends the
-sweep.
+measurement.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import dataclasses
 import errno
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Self, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
@@ -24,6 +24,10 @@ from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, rate_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from dlprof.gate import NextLook
+    from dlprof.records.gate import Series
 
 _PURPOSES = {
     "explain": "traced",
@@ -40,15 +44,10 @@ class SweepState:
 
     Attributes:
         header: Set once the sweep is planned.
-        planned: What it sets out to measure, in words.
-        trials: Ended so far.
-        current: The configuration that is being measured.
-        repetition: Of the current trial.
+        planned: What it sets out to measure, in words; of a check, how far it is.
         elapsed_s: Time since the sweep's start, at ``heard_at``.
         expected_s: Length of the whole sweep, as far as it is known.
-        heard_at: The clock when ``elapsed_s`` was true.
         reached: How much of the sweep was over by then, 0 to 1, as it was shown.
-        usage: The last look at the machine.
         preparing: What is being made, how much of it is done, and of how much (0: not known).
     """
 
@@ -80,27 +79,6 @@ class SweepState:
         return max(self.reached, min(1.0, self.elapsed_at(now) / self.expected_s))
 
 
-def planned_text(header: RunHeader, configs: Sequence[Config], repeats: int | None) -> str:
-    """What a run sets out to measure."""
-    plan = header.plan
-    if plan is not None and plan.search == "model":
-        return f"up to {counted(len(plan.cells), 'configuration')} to predict"
-    times = f" x {repeats}" if repeats else ""
-    return f"{counted(len(configs), 'configuration')}{times}"
-
-
-def predicted_text(prediction: SweepPrediction, header: RunHeader | None) -> str:
-    """What a model has left to measure; what it left out has more workers than could gain."""
-    planned = 0 if header is None or header.plan is None else len(header.plan.cells)
-    predicted, measured = len(prediction.cells), len(prediction.race)
-    if predicted >= planned:
-        return f"{counted(predicted, 'configuration')} predicted, {measured} to measure"
-    return (
-        f"{predicted} of {counted(planned, 'configuration')} predicted (the others have more "
-        f"workers than can help), {measured} to measure"
-    )
-
-
 def trial_line(trial: Trial) -> str:
     """One ended trial in one line."""
     settings = clean(trial.config.text)
@@ -120,25 +98,18 @@ def usage_text(usage: Usage) -> str:
     cores = (("own", usage.own_cpu_cores), ("others", usage.other_cpu_cores), ("idle", idle))
     known = [f"{name} {cores_text(count)}" for name, count in cores if count is not None]
     parts = [f"cores: {', '.join(known)}"] if known else []
-    if usage.pss_peak_bytes is not None:
-        parts.append(f"memory {format_bytes(usage.pss_peak_bytes)}")
-    if usage.shm_peak_bytes is not None:
-        parts.append(f"shared memory {format_bytes(usage.shm_peak_bytes)}")
-    parts += _cards(usage)
+    sizes = {"memory": usage.pss_peak_bytes, "shared memory": usage.shm_peak_bytes}
+    parts += [f"{name} {format_bytes(size)}" for name, size in sizes.items() if size is not None]
+    shares = {gpu.index: gpu.kernel_active_fraction for gpu in usage.gpu}
+    cards = {n: percent_text(share) for n, share in shares.items() if share is not None}
+    if len(cards) > 2:  # a line has no room for each one's name
+        parts.append(f"GPUs {', '.join(text.removesuffix('%') for text in cards.values())}%")
+    else:
+        parts += [f"GPU {number} {text}" for number, text in cards.items()]
     return "; ".join(parts) or "nothing known"
 
 
-def _cards(usage: Usage) -> list[str]:
-    """Share of time in which each card ran kernels; many cards in one part, without their names."""
-    known = [gpu for gpu in usage.gpu if gpu.kernel_active_fraction is not None]
-    texts = [percent_text(gpu.kernel_active_fraction) for gpu in known]
-    # Cards beyond which a line has no room for each one's name.
-    if len(known) > 2:
-        return [f"GPUs {', '.join(text.removesuffix('%') for text in texts)}%"]
-    return [f"GPU {gpu.index} {text}" for gpu, text in zip(known, texts, strict=True)]
-
-
-def preparing_text(what: str, done: int, total: int) -> str:
+def _preparing(what: str, done: int, total: int) -> str:
     """How far something that is being made is; a ``total`` of 0 can't be counted."""
     return f"{clean(what)}: {done:,} of {total:,}" if total else clean(what)
 
@@ -154,12 +125,12 @@ class ProgressView:
         state = self._state
         if state.preparing is not None:
             what, done, total = state.preparing
-            yield _bar_line(done, total, preparing_text(what, done, total), options)
-            return
-        if state.header is None:
-            yield Text("Getting ready")
+            yield _bar_line(done, total, _preparing(what, done, total), options)
             return
         fraction = state.fraction_at(self._now)
+        if state.header is None:  # of a check, or not yet
+            yield _bar_line(fraction, 1.0, state.planned or "Getting ready", options)
+            return
         yield _bar_line(fraction, 1.0, self._times(), options)
         for name, text in self._rows(options.max_width - _LABEL_WIDTH):
             line = Text(f"{name:<{_LABEL_WIDTH}}", style="bold", no_wrap=True, overflow="crop")
@@ -223,6 +194,7 @@ class QuietListener:
         self._verbose = verbose
         self._clock = clock
         self._state = SweepState(heard_at=clock())
+        self._said_s = 0.0
         self._gone = False
 
     def __enter__(self) -> Self:
@@ -234,13 +206,21 @@ class QuietListener:
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """The sweep knows what it will measure."""
         state = self._state
-        state.header, state.preparing = header, None
-        state.planned = planned_text(header, configs, repeats)
+        state.header, state.preparing, plan = header, None, header.plan
+        state.planned = counted(len(configs), "configuration") + (f" x {repeats}" * bool(repeats))
+        if plan is not None and plan.search == "model":
+            state.planned = f"up to {counted(len(plan.cells), 'configuration')} to predict"
         self._show(f"{clean(header.target.spec)}: {state.planned}")
 
     def predicted(self, prediction: SweepPrediction) -> None:
-        """A model has predicted what all configurations would give."""
-        self._state.planned = predicted_text(prediction, self._state.header)
+        """A model has predicted configurations, but for those with more workers than could gain."""
+        plan = None if self._state.header is None else self._state.header.plan
+        planned, predicted = len(plan.cells) if plan else 0, len(prediction.cells)
+        text = f"{counted(predicted, 'configuration')} predicted"
+        if predicted < planned:
+            text = f"{predicted} of {counted(planned, 'configuration')} predicted (the others have "
+            text += "more workers than can help)"
+        self._state.planned = f"{text}, {len(prediction.race)} to measure"
         self._show(self._state.planned)
 
     def trial_started(
@@ -256,6 +236,23 @@ class QuietListener:
         """A trial has ended, with figures or without."""
         self._state.trials.append(trial)
         self._show(trial_line(trial), lasts=self._verbose or trial.failure is not None)
+
+    def quads(
+        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
+    ) -> None:
+        """A check has measured so many blocks; plain lines say so now and then."""
+        state = self._state
+        parts = [counted(done["load"], "ABBA block")]
+        if done["start"]:
+            parts.append(f"{counted(done['start'], 'start')} of each side")
+        if look is not None and look.verdict.quads.get("load"):
+            parts.append("still undecided")
+        parts.append(f"{format_duration(elapsed_s)} of at most {format_duration(budget_s)}")
+        state.planned, state.preparing = ", ".join(parts), None
+        state.expect(elapsed_s, budget_s, self._clock())
+        is_due = elapsed_s >= self._said_s + 10.0
+        self._said_s = elapsed_s if is_due else self._said_s
+        self._show(state.planned if is_due else "")
 
     def message(self, text: str) -> None:
         """Something that the user should know."""
@@ -308,7 +305,7 @@ class PlainListener(QuietListener):
         made = (what, done * 4 // max(1, total))
         if self._made != made:
             self._made = made
-            self._show(preparing_text(what, done, total))
+            self._show(_preparing(what, done, total))
 
     def _show(self, line: str = "", *, lasts: bool = False) -> None:
         del lasts  # all do
@@ -361,7 +358,7 @@ class _TerminalConsole(Console):
         raise BrokenPipeError(errno.EPIPE, "nobody reads stderr any more")
 
 
-def open_listener(*, quiet: bool, verbose: bool) -> QuietListener:
+def open_listener(*, quiet: bool, verbose: bool = False) -> QuietListener:
     """The listener that suits stderr as it is.
 
     Returns:

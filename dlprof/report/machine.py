@@ -20,14 +20,10 @@ _Row = tuple[str, doc.Words]
 _BUSY_SHARE = 0.1
 
 
-def machine_document(overview: Overview) -> str:
+def machine_document(found: Overview) -> str:
     """What ``dlprof machine --json`` prints."""
-    return json_document(
-        machine=overview.machine,
-        quota_cgroup=overview.quota_cgroup,
-        memory_limit_cgroup=overview.memory_limit_cgroup,
-        neighbours=overview.neighbours,
-    )
+    keys = ("machine", "quota_cgroup", "memory_limit_cgroup", "neighbours")
+    return json_document(**{key: getattr(found, key) for key in keys})
 
 
 def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
@@ -172,7 +168,8 @@ def _usable(machine: Machine, cgroup: str | None = None) -> str:
     if machine.affinity_cpus < machine.logical_cpus:
         limits.append(f"affinity {machine.affinity_cpus}")
     if machine.quota_cores is not None:
-        limits.append(f"CPU quota {machine.quota_cores:g}{_of(cgroup)}")
+        of = f" of cgroup {cgroup}" if cgroup else ""
+        limits.append(f"CPU quota {machine.quota_cores:g}{of}")
     cores = "1 core" if machine.usable_cores == 1 else f"{machine.usable_cores:g} cores"
     return f"{cores} of {counted(machine.logical_cpus, 'CPU')}{_in_brackets(limits)}"
 
@@ -183,15 +180,11 @@ def _memory(machine: Machine, cgroup: str | None = None) -> str:
         text += f", {format_bytes(machine.memory_available_bytes)} available"
     notes = []
     if machine.memory_limit_bytes is not None:
-        notes.append(f"limit {format_bytes(machine.memory_limit_bytes)}{_of(cgroup)}")
+        of = f" of cgroup {cgroup}" if cgroup else ""
+        notes.append(f"limit {format_bytes(machine.memory_limit_bytes)}{of}")
     if machine.swap_used_bytes:
         notes.append(f"{format_bytes(machine.swap_used_bytes)} swapped out")
     return text + _in_brackets(notes)
-
-
-def _of(cgroup: str | None) -> str:
-    """Which cgroup sets a limit, where that is to be said."""
-    return f" of cgroup {cgroup}" if cgroup else ""
 
 
 def _shared_memory(machine: Machine) -> str:
@@ -243,13 +236,13 @@ def _activity(neighbours: Neighbours) -> Iterator[_Row]:
 
 
 def _card_activity(card: GpuNeighbours) -> str:
-    parts = [f"{card.index} {card.name}:"]
+    parts = []
     if card.processes is not None:
-        parts.append(f"{processes_text(card.processes)},")
+        parts.append(processes_text(card.processes))
     if card.memory_used_bytes is not None:
-        parts.append(f"{format_bytes(card.memory_used_bytes)} in use,")
+        parts.append(f"{format_bytes(card.memory_used_bytes)} in use")
     parts.append(f"kernels active {percent_text(card.kernel_active_fraction)}")
-    return " ".join(parts)
+    return f"{card.index} {card.name}: {', '.join(parts)}"
 
 
 def _in_brackets(notes: Sequence[str]) -> str:
@@ -257,11 +250,6 @@ def _in_brackets(notes: Sequence[str]) -> str:
 
 
 _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}
-
-
-def doctor_document(checks: Sequence[Check], system: str) -> str:
-    """What ``dlprof doctor --json`` prints."""
-    return json_document(system=system, checks=checks)
 
 
 def doctor_report(checks: Sequence[Check], system: str) -> doc.Document:

@@ -20,7 +20,7 @@ from dlprof.records import (
     UsageSample,
 )
 from dlprof.report import document as doc
-from dlprof.report.export.batches import batches, since_first
+from dlprof.report.export.trace import batches, since_first
 from dlprof.report.labels import (
     END_TEXTS,
     STAGES,
@@ -145,19 +145,17 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
 def _timeline(run: Run) -> Iterator[doc.TimelineChart]:
     """The first batches of the last traced trial: workers, receiving, the consumer."""
     for recorded in [each for each in run.timelines if each.batch][-1:]:
-        tracks: dict[int, str] = {}
-        done: dict[int, list[tuple[float, float, str, str]]] = {}
+        done: dict[tuple[int, str], list[tuple[float, float, str, str]]] = {}
         shown = 0
         for batch in itertools.islice(batches(since_first(recorded)), 200):
             shown += 1
-            tracks |= batch.tracks
             for each in batch.slices:
                 if each.track is not None:
                     span = (each.begin_s, each.end_s, STAGES.get(each.name, each.name))
                     done.setdefault(each.track, []).append((*span, f"batch {batch.number}"))
         if done:
             title = f"{shown} of {len(recorded.batch)} batches"
-            yield doc.TimelineChart(title, {tracks[track]: done[track] for track in sorted(done)})
+            yield doc.TimelineChart(title, {track[1]: done[track] for track in sorted(done)})
 
 
 def _usage(run: Run) -> Iterator[doc.Plot]:

@@ -25,6 +25,7 @@ from dlprof.report.labels import (
     cores_text,
     count_text,
     default_named,
+    evenly,
     gain_text,
     interval_text,
     percent_text,
@@ -40,8 +41,6 @@ from dlprof.report.sweep import about_file, certainty, first, title_of
 from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
-_MOST_ROWS = 66
-
 _LIMITS = {
     "step": "step",
     "workers": "workers",
@@ -53,14 +52,11 @@ _LIMITS = {
 }
 
 
-def forecast_document(run: Run, forecast: Forecast) -> str:
+def predict_document(run: Run, found: Forecast | Feed) -> str:
     """What ``dlprof predict --json`` prints."""
-    return json_document(forecast, **_about(run))
-
-
-def _about(run: Run) -> dict[str, object]:
+    answer = {"answer": feed_text(found)} if isinstance(found, Feed) else {}
     target, findings = run.header.target.spec, data_findings(run)
-    return {"run_file": run.path, "target": target, "findings": findings}
+    return json_document(found, run_file=run.path, target=target, findings=findings, **answer)
 
 
 def forecast_report(
@@ -261,11 +257,8 @@ def _shown(forecast: Forecast, *, whole: bool) -> list[ForecastRow]:
         best[workers] = max(best.get(workers, 0.0), row.speed)
         if whole or faster or row.config == forecast.pick or row.measured is not None:
             rows.append(row)
-    if len(rows) <= _MOST_ROWS:
-        return rows
-    places = {round(i * (len(rows) - 1) / (_MOST_ROWS - 1)) for i in range(_MOST_ROWS)}
-    kept = {i for i, row in enumerate(rows) if row.config == forecast.pick or row.measured}
-    return [rows[i] for i in sorted(places | kept)]
+    kept = [i for i, row in enumerate(rows) if row.config == forecast.pick or row.measured]
+    return [rows[i] for i in sorted({*evenly(range(len(rows)), 66), *kept})]
 
 
 def _rate(row: ForecastRow) -> Estimate:
@@ -343,11 +336,6 @@ def _calibrated(found: Calibrated) -> str:
     if found.standard_error is not None:
         text += f"; their mean cost is known to ±{percent_text(found.standard_error)}"
     return text + "."
-
-
-def feed_document(run: Run, feed: Feed) -> str:
-    """What ``dlprof predict --feed --json`` prints."""
-    return json_document(feed, **_about(run), answer=feed_text(feed))
 
 
 def feed_text(feed: Feed) -> str:

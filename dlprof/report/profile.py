@@ -203,22 +203,18 @@ def _stages(stages: Sequence[Stage]) -> doc.Table:
     whole_s = sum(stage.mean_s for stage in stages if stage.name in {"wait", "step"})
 
     shares = [percent_text(s.mean_s / whole_s) if whole_s > 0 else MISSING for s in stages]
-    gil = [stage.gil_s for stage in stages]
-    for_gil = doc.Column("of it for the GIL", [format_duration(each) for each in gil], 7)
+    times = [("median", "median_s", 1), ("p95", "p95_s", 9), ("max", "max_s", 4)]
+    times += [("CPU", "cpu_s", 8), ("run-queue delay", "run_queue_s", 6), ("blocked", "io_s", 7)]
+    times += [("of it for the GIL", "gil_s", 7)] if any(stage.gil_s for stage in stages) else []
     return doc.Table(
         (
             doc.Column("stage", [STAGES[stage.name] for stage in stages], left=True),
             doc.Column("mean", [format_duration(stage.mean_s) for stage in stages]),
             doc.Column("of period", shares, 5),
-            doc.Column("median", [format_duration(stage.median_s) for stage in stages], 1),
-            doc.Column("p95", [format_duration(stage.p95_s) for stage in stages], 9),
-            doc.Column("max", [format_duration(stage.max_s) for stage in stages], 4),
-            doc.Column("CPU", [format_duration(stage.cpu_s) for stage in stages], 8),
-            doc.Column(
-                "run-queue delay", [format_duration(stage.run_queue_s) for stage in stages], 6
+            *(
+                doc.Column(title, [format_duration(getattr(stage, name)) for stage in stages], keep)
+                for title, name, keep in times
             ),
-            doc.Column("blocked", [format_duration(stage.io_s) for stage in stages], 7),
-            *([for_gil] if any(gil) else []),
         )
     )
 

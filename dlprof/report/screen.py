@@ -33,11 +33,6 @@ def render_html(run: Run) -> str:
     return written(with_pictures(run_report(run), run), "html")
 
 
-def render_markdown(run: Run) -> str:
-    """A run as Markdown."""
-    return written(run_report(run), "markdown")
-
-
 def written(document: Document, written_as: str) -> str:
     """A document as a file.
 

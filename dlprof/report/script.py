@@ -85,20 +85,18 @@ def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
 
 
 def headroom_text(found: Headroom) -> str:
-    """What a perfect loader would bring, and which two parts of the step that is made of."""
-    waiting, slower = found.waiting_fraction, found.slowed_fraction
-    parts = f"{percent_text(max(0.0, waiting.value))} of a batch's time is waiting for data"
-    most = slower.high or 0.0
+    """What a perfect loader would bring, and whether loading slows the step beside the wait."""
+    slower, most = found.slowed_fraction, found.slowed_fraction.high or 0.0
     if most < 0:
         # A thread that never waits gets its turns later, where others want the cores as well.
-        parts += f", but without waits the step itself takes {percent_text(-slower.value)} more"
+        step = f"without waits the step itself takes {percent_text(-slower.value)} more"
     elif slower.low is not None and slower.low <= 0:
         # A share below this is written as less than 1%.
         high = f" (at most {percent_text(most)})" if most >= 0.005 else ""
-        parts += f", loading doesn't measurably slow the step{high}"
+        step = f"loading doesn't measurably slow the step{high}"
     else:
-        parts += f", {percent_text(slower.value)} is the step slowed by loading"
-    return f"A perfect loader: {gain_text(found.speedup)}: {parts}"
+        step = f"loading slows the step, by {percent_text(slower.value)} of a batch's time"
+    return f"{gain_text(found.speedup)} with a perfect loader; {step}"
 
 
 def _is_of_data(finding: Finding) -> bool:
@@ -292,10 +290,12 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
     if loader.headroom is not None:
         found = loader.headroom
         yield headroom_text(found)
+        waits = percent_text(max(0.0, found.waiting_fraction.value))
+        live_s, given_again_s = map(format_duration, (found.period_s, found.step_s))
         yield (
-            f"{found.rounds} rounds of {found.live_batches} batches as they came and "
-            f"{found.replayed_batches} given again: {format_duration(found.period_s)} and "
-            f"{format_duration(found.step_s)} each; {found.extra_steps} steps more, "
+            f"{waits} of a batch's time there is waiting for data; {found.rounds} rounds of "
+            f"{found.live_batches} batches as they came and {found.replayed_batches} given again: "
+            f"{live_s} and {given_again_s} each; {found.extra_steps} steps more, "
             f"{format_duration(found.extra_s)}"
         )
     if loader.startup_s is not None:

@@ -113,37 +113,29 @@ def trainer_arguments(config: Config) -> str:
 
 def render_lightning(run: Run, recommendation: Recommendation) -> str:
     """A Lightning data module with the recommended loader, and how many ranks it is meant for."""
-    ranks = recommendation.constraints.ranks
-    config = recommendation.config
-    call = loader_call(
-        recommendation.dataloader_kwargs, dataset="self.dataset", extra=_worker_init(config)
-    )
-    lines = [
-        *_head(
-            run,
-            recommendation,
-            "from lightning.pytorch import LightningDataModule",
-            _TORCH_LOADER,
-        ),
-        *_set_up(config),
-        *([""] if config.worker_threads is None else []),
-        "class DataModule(LightningDataModule):",
-        f"{_INDENT}def __init__(self, dataset):",
-        f"{_INDENT * 2}super().__init__()",
-        f"{_INDENT * 2}self.dataset = dataset",
-        "",
-        f"{_INDENT}def train_dataloader(self):",
-        f"{_INDENT * 2}return {call[0]}",
-        *(_INDENT * 2 + line for line in call[1:]),
-        "",
-        "",
-        f"# Each rank builds a loader of its own; these settings are for Trainer(devices={ranks}).",
-    ]
-    return "\n".join(lines) + "\n"
+    config, ranks = recommendation.config, recommendation.constraints.ranks
+    settings, extra = recommendation.dataloader_kwargs, _worker_init(config)
+    imports = ("from lightning.pytorch import LightningDataModule", _TORCH_LOADER)
+    head = [*_head(run, recommendation, *imports), *_set_up(config)]
+    if config.worker_threads is None:
+        head.append("")
+    call = f"\n{_INDENT * 2}".join(loader_call(settings, "self.dataset", extra))
+    lines = "\n".join(head)
+    return f"""{lines}
+class DataModule(LightningDataModule):
+    def __init__(self, dataset):
+        super().__init__()
+        self.dataset = dataset
+
+    def train_dataloader(self):
+        return {call}
+
+
+# Each rank builds a loader of its own; these settings are for Trainer(devices={ranks}).
+"""
 
 
 _SCRIPT = "train.py"
-_MIB = 1 << 20
 _SHM_MARGIN = 2
 """Batches that the step still holds, and those that NCCL or gloo exchange, are in /dev/shm, too."""
 
@@ -176,37 +168,36 @@ def render_kubernetes(run: Run, recommendation: Recommendation) -> str:
     limits, expected = recommendation.constraints, recommendation.expected
     size, memory = "", "# memory: not known of these settings"
     if recommendation.config.num_workers and expected.shm_bytes is not None:
-        needed = math.ceil(_SHM_MARGIN * limits.ranks * expected.shm_bytes / _MIB)
+        needed = math.ceil(_SHM_MARGIN * limits.ranks * expected.shm_bytes / 2**20)
         size = f", sizeLimit: {max(64, needed)}Mi"
     if expected.pss_bytes is not None:
-        needed = math.ceil(limits.ranks * expected.pss_bytes / _MIB)
+        needed = math.ceil(limits.ranks * expected.pss_bytes / 2**20)
         memory = f"memory: {needed}Mi  # of loading alone: add what the training takes"
-    gpus = run.header.accelerator == "cuda"
-    lines = [
-        *_job_lines(run, recommendation),
-        *(["# This is one of its nodes."] if limits.nodes > 1 else []),
-        "apiVersion: v1",
-        "kind: Pod",
-        "metadata:",
-        "  name: training",
-        "spec:",
-        "  restartPolicy: Never",
-        "  containers:",
-        "    - name: training",
-        "      image: IMAGE",
-        f"      command: {json.dumps(_torchrun(recommendation).split())}",
-        "      resources:",
-        "        requests:",
-        f"          cpu: {_cpus(recommendation) * limits.ranks}",
-        f"          {memory}",
-        *(["        limits:", f"          nvidia.com/gpu: {limits.ranks}"] if gpus else []),
-        "      volumeMounts:",
-        "        - {name: shm, mountPath: /dev/shm}",
-        "  volumes:",
-        "    - name: shm",
-        f"      emptyDir: {{medium: Memory{size}}}",
-    ]
-    return "\n".join(lines) + "\n"
+    head = "\n".join(_job_lines(run, recommendation))
+    head += "\n# This is one of its nodes." if limits.nodes > 1 else ""
+    gpus = f"        limits:\n          nvidia.com/gpu: {limits.ranks}\n"
+    gpus = gpus if run.header.accelerator == "cuda" else ""
+    return f"""{head}
+apiVersion: v1
+kind: Pod
+metadata:
+  name: training
+spec:
+  restartPolicy: Never
+  containers:
+    - name: training
+      image: IMAGE
+      command: {json.dumps(_torchrun(recommendation).split())}
+      resources:
+        requests:
+          cpu: {_cpus(recommendation) * limits.ranks}
+          {memory}
+{gpus}      volumeMounts:
+        - {{name: shm, mountPath: /dev/shm}}
+  volumes:
+    - name: shm
+      emptyDir: {{medium: Memory{size}}}
+"""
 
 
 def _cpus(recommendation: Recommendation) -> int:

@@ -20,7 +20,6 @@ _WIDTHS = {"broad": 860.0, "narrow": 400.0}
 
 
 _ROW, _THICK, _TOP = 22.0, 14.0, 6.0
-_AXIS = 22.0
 _LETTER = 6.6
 """Mean width of a letter of 12 px."""
 
@@ -158,13 +157,13 @@ def _draw_bars(chart: Chart, width: float) -> Element:
     labels = [shortened(bar.label, round(width / 20)) for bar in chart.bars]
     left = 16 + _LETTER * max(map(len, labels), default=0)
     behind = ["  ".join(filter(None, (bar.figure, bar.note))) for bar in chart.bars]
-    right = _right_of_bars(behind, width)
+    right = width - 16 - _LETTER * max(map(len, behind), default=0)
     # Share of a picture that its bars keep: what is behind them gives way.
     if right - left < 0.3 * width:
         behind = [bar.figure for bar in chart.bars]
-        right = _right_of_bars(behind, width)
+        right = width - 16 - _LETTER * max(map(len, behind), default=0)
     legend, top = _legend(kinds, left, width)
-    svg = _picture(width, top + _TOP + rows + _AXIS)
+    svg = _picture(width, top + _TOP + rows + _ROW)
     svg.extend(legend)
     ends = [0.0, *(e for b in chart.bars for e in (b.length, b.low, b.high) if e is not None)]
     low, high = min(ends), max(ends)
@@ -190,11 +189,6 @@ def _as_shares(bar: Bar) -> Bar:
     whole = bar.length or 1.0
     pieces = (dataclasses.replace(each, length=each.length / whole) for each in bar.pieces)
     return dataclasses.replace(bar, pieces=tuple(pieces))
-
-
-def _right_of_bars(behind: Sequence[str], width: float) -> float:
-    """Where bars end so that what is behind them fits."""
-    return width - 16 - _LETTER * max(map(len, behind), default=0)
 
 
 def _bar(
@@ -223,7 +217,7 @@ def _bar(
 
 def _draw_plot(plot: Plot, width: float) -> Element:
     """Points and lines over two axes, whiskers whole."""
-    kinds = {each.name: f"series-{n % len(_OTHERS)}" for n, each in enumerate(plot.series)}
+    kinds = _kinds(each.name for each in plot.series)
     legend, top = _legend(kinds, _LEFT, width)
     top += 16
     svg = _picture(width, top + _HEIGHT + 44)
@@ -289,7 +283,7 @@ def _draw_timeline(timeline: TimelineChart, width: float) -> Element:
     left = 16 + _LETTER * max(map(len, timeline.lanes), default=0)
     rows = _ROW * len(timeline.lanes)
     legend, top = _legend(kinds, left, width)
-    svg = _picture(width, top + _TOP + rows + _AXIS)
+    svg = _picture(width, top + _TOP + rows + _ROW)
     svg.extend(legend)
     begin = min((span[0] for span in spans), default=0.0)
     end = max((span[1] for span in spans), default=1.0)

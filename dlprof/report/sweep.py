@@ -86,17 +86,23 @@ def sweep_report(run: Run) -> doc.Document:
 
 def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
     """A recommendation."""
+    present, call = present_of(run), run.header.target.call.checked()
+    code = None if is_alone(run, advice) else doc.Code(difference(advice.config, present, call))
     return doc.Document(
         title=title_of(run),
         answer=(
             *first(run),
             doc.FactList(tuple(_answer(run, advice))),
-            *doc.known(_chart(run, advice)),
-            doc.Code(difference(advice.config, present_of(run), run.header.target.call.checked())),
+            *doc.known(_chart(run, advice), code),
         ),
         hints=_last(run, advice),
         details=doc.Later(lambda: _details(run, advice, again)),
     )
+
+
+def is_alone(run: Run, advice: Recommendation) -> bool:
+    """Whether nothing but the recommended settings has a rate, and the user's are others."""
+    return len(advice.rates) <= 1 and advice.config != present_of(run)
 
 
 def title_of(run: Run) -> str:
@@ -119,6 +125,11 @@ def first(run: Run) -> Iterator[doc.Block]:
 def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
+    if is_alone(run, advice):
+        yield "Recommended", f"nothing yet: only {pick.text} has a rate (dlprof sweep has more)"
+        yield "Throughput", rate_text(advice.expected.samples_per_s)
+        yield from _shortfall(run)
+        return
     if present is not None:
         same = present == pick
         yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
@@ -221,7 +232,7 @@ def _is_elsewhere(asked: Constraints) -> bool:
 
 def about_file(run: Run) -> str:
     """Where the run is kept, and how more of it is shown."""
-    name = shortened(run.path, 40)  # the command beside it has all of it
+    name = shortened(run.path, 34)  # the command beside it has all of it
     return f"Run file {name} · details: -v" if run.path else "Details: -v"
 
 
@@ -253,18 +264,12 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
         yield from doc.section("With and without background load", doc.items(_cases(advice)))
         yield from doc.section("Alternatives", doc.items(_alternatives(advice)))
         yield from doc.section("Rules of thumb", doc.items(_rules(advice)))
-        yield from doc.section("Measure there to be sure", *_to_measure(advice))
+        there = ((doc.Text(m.what), doc.Code(m.command, "sh")) for m in advice.measure_there)
+        yield from doc.section("Measure there to be sure", *itertools.chain(*there))
     yield from doc.section("Not measured", doc.items(_missing(run)))
     yield from doc.section("Sweep", doc.items(_cost(run)))
     if advice is not None:
         yield from doc.section("Next", *_next_steps(run, advice.constraints, again))
-
-
-def _to_measure(advice: Recommendation) -> Iterator[doc.Block]:
-    """What to find out on the machine in question, each with its command below it."""
-    for each in advice.measure_there:
-        yield doc.Text(each.what)
-        yield doc.Code(each.command, "sh")
 
 
 def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
@@ -281,7 +286,8 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
     predicted = [value_text(row.predicted) for row in rows]
     startup = [format_duration(each.startup_s) for each in seen]
     restart = [format_duration(each.epoch_turnover_s) for each in seen]
-    cores = [_cores(each.own_cpu_cores, each.available_cpu_cores) for each in seen]
+    cores = [f"{cores_text(s.own_cpu_cores)}/{cores_text(s.available_cpu_cores)}" for s in seen]
+    cores = [each.replace(f"{MISSING}/{MISSING}", MISSING) for each in cores]
     marks = ["noisy" if each.noisy else "" for each in seen]
     disturbed = "noisy: other processes, a quota or drift disturbed a trial."
     before = "by the model, before the configuration was measured."
@@ -308,12 +314,6 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
         yield doc.Items(run.header.target.notes)
 
 
-def _cores(own: float | None, available: float | None) -> str:
-    if own is None and available is None:
-        return MISSING
-    return f"{cores_text(own)}/{cores_text(available)}"
-
-
 def expected_of(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     """What the recommended settings give and take."""
     expected = advice.expected
@@ -331,18 +331,17 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
     """The limits that the settings keep, and where and for what they are wanted."""
     if asked.max_workers is not None:
         yield f"at most {counted(asked.max_workers, 'worker')}"
-    if asked.max_ram_bytes is not None:
-        yield f"at most {format_bytes(asked.max_ram_bytes)} of memory"
-    if asked.max_shm_bytes is not None:
-        yield f"at most {format_bytes(asked.max_shm_bytes)} of shared memory"
-    if asked.machine is not None:
-        yield f"machine {asked.machine}"
-    if asked.cores is not None:
-        yield f"{asked.cores:g} cores"
-    if asked.neighbours is not None:
-        yield f"{asked.neighbours:g} cores busy with other processes"
-    if asked.speed is not None:
-        yield f"cores of {asked.speed:g}x the speed"
+    for size, what in ((asked.max_ram_bytes, "memory"), (asked.max_shm_bytes, "shared memory")):
+        if size is not None:
+            yield f"at most {format_bytes(size)} of {what}"
+    for value, said in (
+        (asked.machine, "machine {}"),
+        (asked.cores, "{:g} cores"),
+        (asked.neighbours, "{:g} cores busy with other processes"),
+        (asked.speed, "cores of {:g}x the speed"),
+    ):
+        if value is not None:
+            yield said.format(value)
     if asked.ranks * asked.nodes > 1:
         nodes = f" on each of {asked.nodes:,} nodes" if asked.nodes > 1 else ""
         yield f"{counted(asked.ranks, 'rank')}{nodes}"

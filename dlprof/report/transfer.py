@@ -16,10 +16,9 @@ from dlprof.records.transfer import (
     WayTime,
 )
 from dlprof.report import document as doc
-from dlprof.report.labels import gain_text, interval_text, percent_text, rate_text
+from dlprof.report.labels import evenly, gain_text, interval_text, percent_text, rate_text
 from dlprof.units import MISSING, counted, format_bytes
 
-_MOST_BARS = 4
 _MODES = {"blocking": "blocking", "non_blocking": "non_blocking", "side_stream": "side stream"}
 _WAYS = {
     "pageable": "pageable",
@@ -119,11 +118,7 @@ def _link(link: LinkState) -> str:
 
 def _chart(device: DeviceTransfer) -> doc.Chart | None:
     """Bandwidth of some sizes, the smallest and the largest among them."""
-    cells = device.best_way
-    if len(cells) > _MOST_BARS:
-        last = len(cells) - 1
-        cells = [cells[round(k * last / (_MOST_BARS - 1))] for k in range(_MOST_BARS)]
-    bars = []
+    cells, bars = evenly(device.best_way, 4), []
     for cell in cells:
         pageable = device.cell("pageable", cell.mode, cell.bytes)
         other = pageable if cell.memory == "pinned" else None

@@ -53,19 +53,18 @@ def _wrong(raw: object, what: str) -> UsageError:
 
 
 def _several(
-    parse: Callable[[str], Sequence[Any]], check: Callable[[Any, object], Any]
-) -> Callable[[object], tuple[Any, ...]]:
-    """Reads values to try: a text of them, one, or a list; without duplicates, in that order.
-
-    Args:
-        parse: Reads a text.
-        check: Given a value and all that was given; returns the value, or raises.
-    """
+    one: Kind,
+    parse: Callable[[str], Sequence[Any]],
+    allowed: str,
+    metavar: str,
+    metavar_once: str,
+) -> Kind:
+    """Values to try: a text of them, one, or a list; without duplicates, in that order."""
 
     def read(raw: object) -> tuple[Any, ...]:
         values = parse(raw) if isinstance(raw, str) else raw
         checked = [
-            check(value, raw) for value in (values if isinstance(values, Sequence) else [values])
+            one.read(each) for each in (values if isinstance(values, Sequence) else [values])
         ]
         if not checked:
             raise UsageError("an empty list leaves nothing to try")
@@ -73,51 +72,25 @@ def _several(
             raise UsageError(f"{quoted(raw)} names more than {MAX_VALUES} values")
         return tuple(dict.fromkeys(checked))
 
-    return read
+    return Kind(read, allowed, metavar, allowed_once=one.allowed, metavar_once=metavar_once)
 
 
 def integers(low: int, high: int) -> Kind:
     """Values to try: ``4``, ``0,2,4``, ``0:16:2``, or a list of numbers."""
-
-    def check(value: Any, raw: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise _wrong(raw, "a list of whole numbers")
-        if not low <= value <= high:
-            raise UsageError(f"{quoted(value)} is out of range")
-        return value
-
-    limits = f"from {low} to {high}"
-    return Kind(
-        _several(parse_ints, check),
-        f"whole numbers {limits}, such as 4, 2,4,8 or 2:16:2",
-        "VALUES",
-        allowed_once=f"a whole number {limits}",
-        metavar_once="N",
-    )
+    allowed = f"whole numbers from {low} to {high}, such as 4, 2,4,8 or 2:16:2"
+    return _several(whole(low, high), parse_ints, allowed, "VALUES", "N")
 
 
 def switches() -> Kind:
     """Values to try: ``on``, ``off``, ``both``, or a boolean, or a list of booleans."""
-
-    def check(value: object, raw: object) -> bool:
-        if not isinstance(value, bool):
-            raise _wrong(raw, "a switch")
-        return value
-
-    read = _several(parse_switches, check)
-    return Kind(read, "on, off or both", "SWITCH", allowed_once="on or off", metavar_once="on|off")
+    return _several(switch(), parse_switches, "on, off or both", "SWITCH", "on|off")
 
 
 def names(*choices: str) -> Kind:
     """Values to try, out of a few: one, several with commas, or a list."""
     one = name(*choices)
-    return Kind(
-        _several(lambda raw: raw.split(","), lambda value, _: one.read(value)),
-        f"{one.allowed}, or several of them with commas between",
-        "NAMES",
-        allowed_once=one.allowed,
-        metavar_once="NAME",
-    )
+    allowed = f"{one.allowed}, or several of them with commas between"
+    return _several(one, lambda raw: raw.split(","), allowed, "NAMES", "NAME")
 
 
 def name(*choices: str) -> Kind:
@@ -299,7 +272,7 @@ def switch() -> Kind:
     return Kind(read, "on or off", "")
 
 
-def _text(pattern: str, what: str, allowed: str, metavar: str) -> Kind:
+def text(pattern: str, what: str, allowed: str, metavar: str) -> Kind:
     """A text that follows a pattern, without blanks around it."""
 
     def read(raw: object) -> str:
@@ -308,32 +281,6 @@ def _text(pattern: str, what: str, allowed: str, metavar: str) -> Kind:
         return raw.strip()
 
     return Kind(read, allowed, metavar)
-
-
-def target() -> Kind:
-    """What to load; whether it is there is found out where it is loaded."""
-    allowed = "images, package.module:attr, path/to/file.py:attr or another built-in name"
-    return _text(".+", "a target", allowed, "TARGET")
-
-
-def reason() -> Kind:
-    """Why something is done, in the user's words."""
-    return _text(".+", "a reason", "a text that says why; it is kept", "REASON")
-
-
-def function() -> Kind:
-    """A function by name; that it exists is found out where it is imported."""
-    allowed = "module:function or path/to/file.py:function"
-    # With a letter for the drive, so that C:\data\steps.py:run is understood.
-    pattern = r"(?:[A-Za-z]:)?[^:]+:[A-Za-z_][\w.]*"
-    return _text(pattern, "the name of a function", allowed, "MODULE:FUNCTION")
-
-
-def device() -> Kind:
-    """A device by torch's name; that it is there is found out where it is used."""
-    allowed = "auto, cpu, or an accelerator such as cuda, cuda:0 or mps"
-    pattern = "auto|cpu|(?:cuda|xpu|mps|mtia|hpu|npu)(?::[0-9]{1,4})?"
-    return _text(pattern, "a device", allowed, "DEVICE")
 
 
 def arguments() -> Kind:

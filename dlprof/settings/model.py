@@ -134,16 +134,11 @@ def _between_ranks(settings: SweepSettings) -> Iterator[tuple[str, str]]:
 
 def settings_to_json(settings: SweepSettings) -> dict[str, Any]:
     """The settings under their field names, as JSON values for the header of a run file."""
-    plain = {option.field: _plain(getattr(settings, option.field)) for option in OPTIONS}
+    values = dataclasses.asdict(settings).items()
+    plain = {key: list(each) if isinstance(each, tuple) else each for key, each in values}
     if spread := spread_of(settings.step_s):
         plain |= {"step_s": float(settings.step_s or 0.0), "step_spread": spread}
     return plain
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def settings_from_json(data: Mapping[str, Any]) -> SweepSettings:

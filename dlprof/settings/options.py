@@ -95,7 +95,12 @@ _verdict = functools.partial(_data, panel=_VERDICT)
 OPTIONS = (
     _data(
         "target",
-        kinds.target(),
+        kinds.text(  # whether it is there is found out where it is loaded
+            ".+",
+            "a target",
+            "images, package.module:attr, path/to/file.py:attr or another built-in name",
+            "TARGET",
+        ),
         "package.module:attr, path/to/file.py:attr, or a built-in dataset: images (the "
         "default), voc, shards, text, synthetic, dlio:FILE.yaml.",
     ),
@@ -147,12 +152,27 @@ OPTIONS = (
     ),
     _data(
         "step",
-        kinds.function(),
+        kinds.text(  # with a letter for the drive, so that C:\\data\\steps.py:run is understood
+            r"(?:[A-Za-z]:)?[^:]+:[A-Za-z_][\w.]*",
+            "the name of a function",
+            "module:function or path/to/file.py:function",
+            "MODULE:FUNCTION",
+        ),
         "Call this function with each batch as the training step.",
         field="step_callable",
         unset="none",
     ),
-    _data("device", kinds.device(), "auto, cpu, or a device such as cuda:0.", "auto"),
+    _data(
+        "device",
+        kinds.text(
+            "auto|cpu|(?:cuda|xpu|mps|mtia|hpu|npu)(?::[0-9]{1,4})?",
+            "a device",
+            "auto, cpu, or an accelerator such as cuda, cuda:0 or mps",
+            "DEVICE",
+        ),
+        "auto, cpu, or a device such as cuda:0.",
+        "auto",
+    ),
     _data(
         "copy_ahead",
         kinds.switch(),
@@ -315,7 +335,11 @@ _ASKED = (
         "Hold both sides to the same cores, one after another.",
         "--pin",
     ),
-    _verdict("allow_regression", kinds.reason(), "Let a failure pass; the reason is recorded."),
+    _verdict(
+        "allow_regression",
+        kinds.text(".+", "a reason", "a text that says why; it is kept", "REASON"),
+        "Let a failure pass; the reason is recorded.",
+    ),
 )
 """Of questions about a saved run, and of checks; no file and no variable sets them."""
 

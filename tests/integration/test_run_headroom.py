@@ -101,7 +101,7 @@ def test_the_screen_says_what_a_perfect_loader_would_bring(
     measured: Measured, folder: Path
 ) -> None:
     done, _ = measured
-    assert "A perfect loader: " in " ".join(done.stderr.split())
+    assert "with a perfect loader" in " ".join(done.stderr.split())
     run_file_conforms(folder / "run.dlprof.jsonl")
     run = read_run(folder / "run.dlprof.jsonl")
     assert [each.headroom is not None for each in run.watched] == [True] * 4 + [False] * 6

@@ -11,7 +11,7 @@ from golden import drawn
 
 from dlprof.gate import checked_target, make_plan, make_self_test
 from dlprof.records.gate import SelfTest, TargetCheck
-from dlprof.report.gate.check import self_test_document, self_test_report
+from dlprof.report.gate.check import check_document, self_test_report
 
 
 def check(slower: float, *, noise: float = 0.01, quads: int = 36) -> TargetCheck:
@@ -103,7 +103,7 @@ def test_a_check_against_a_baseline_is_no_self_test() -> None:
 
 
 def test_the_document_holds_the_raw_blocks() -> None:
-    document = json.loads(self_test_document(examined(check(0.0, quads=11), check(0.10, quads=11))))
+    document = json.loads(check_document(examined(check(0.0, quads=11), check(0.10, quads=11))))
     assert document["schema_version"] == 1
     assert document["trusted"] is True
     assert len(document["same"]["quads"]) == 31

@@ -25,7 +25,7 @@ from dlprof.errors import UsageError
 from dlprof.machine.profiles import MachineProfile, save_profile
 from dlprof.records import Config, Constraints, Estimate, Failure, Run
 from dlprof.report.documents import recommend_document
-from dlprof.report.predict import feed_report, forecast_document, forecast_report
+from dlprof.report.predict import feed_report, forecast_report, predict_document
 from dlprof.report.screen import render_html
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
@@ -116,7 +116,7 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
     document = json.loads(recommend_document(run, advice))
     assert document["expected"]["samples_per_s"]["value"] == pytest.approx(known[advice.config])
     answer = forecast(run, None, asked(run))
-    rows = json.loads(forecast_document(run, answer))["rows"]
+    rows = json.loads(predict_document(run, answer))["rows"]
     measured = [row["measured"] for row in rows if row.get("measured")]
     assert {round(each["samples_per_s"]["value"], 6) for each in measured} <= {
         round(rate, 6) for rate in known.values()

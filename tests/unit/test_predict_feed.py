@@ -15,7 +15,7 @@ from predicted_runs import asked, calibrated, calibration, elsewhere
 from dlprof.advise.forecast import Feed, feed
 from dlprof.errors import UsageError
 from dlprof.records import Calibration
-from dlprof.report.predict import feed_document, feed_report, feed_text
+from dlprof.report.predict import feed_report, feed_text, predict_document
 
 
 def fed_by(costs: Calibration, max_wait: float = 0.02, **question: Any) -> Feed:
@@ -126,7 +126,7 @@ def test_the_answer_is_one_line() -> None:
 def test_the_document_holds_the_answer() -> None:
     costs = calibration(cpu=0.02, main_bytes=None, read_bytes_per_batch=None)
     found = fed_by(costs, step_s=0.01)
-    document = json.loads(feed_document(calibrated(costs), found))
+    document = json.loads(predict_document(calibrated(costs), found))
     assert document["answer"] == feed_text(found)
     assert document["storage_bytes_per_s"] is None
     missing = {name for name in ("storage_bytes_per_s", "pss_bytes") if document[name] is None}

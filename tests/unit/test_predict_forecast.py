@@ -19,7 +19,7 @@ from dlprof.advise.forecast import Forecast, ForecastRow, forecast
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Run, Usage
-from dlprof.report.predict import forecast_document, forecast_report
+from dlprof.report.predict import forecast_report, predict_document
 from dlprof.stats import NEAR
 
 
@@ -211,7 +211,7 @@ def test_the_document_holds_all_with_reasons_for_what_is_missing() -> None:
     bare = constant(cpu=0.01, io=0.01)
     run = calibrated(bare, [trial(config(2), 1400.0)])
     found = predicted(run)
-    document = json.loads(forecast_document(run, found))
+    document = json.loads(predict_document(run, found))
     assert document["schema_version"] == 1
     assert document["conditions"]["cores"] == 8.0
     assert document["method"] == document["rows"][0]["prediction"]["method"] == "maxplus"

@@ -17,7 +17,7 @@ from dlprof.advise.recommend import recommend
 from dlprof.cli.entry import run as dlprof
 from dlprof.model import maxplus
 from dlprof.records import Calibration, Constraints
-from dlprof.report.predict import forecast_document, forecast_report
+from dlprof.report.predict import forecast_report, predict_document
 from dlprof.settings import parse_option
 from dlprof.store import RunWriter
 
@@ -127,7 +127,7 @@ def test_the_screen_says_what_runs_out_and_json_has_all_of_it() -> None:
     assert "Ranks enough storage for " in text
     assert "128 asked for" in text
     assert "storage of 1.9 GiB/s" in text
-    document = json.loads(forecast_document(run, found))
+    document = json.loads(predict_document(run, found))
     assert document["ranks"] == 128
     assert document["resources"][0]["name"] == "storage"
     alone = drawn(forecast_report(run, _forecast(run=run)), 120, verbose=True)

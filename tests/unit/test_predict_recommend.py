@@ -18,7 +18,7 @@ from dlprof.advise.forecast import forecast
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Constraints, Recommendation, Run, Usage
-from dlprof.report.predict import forecast_document, forecast_report
+from dlprof.report.predict import forecast_report, predict_document
 from dlprof.report.snippets import render_python
 from dlprof.report.sweep import recommendation_report
 
@@ -353,5 +353,5 @@ def test_poor_runs_get_an_honest_answer(
         rates_there = {row.config: row.samples_per_s for row in view.rows}
         assert (view.pick, view.confidence) == (answer.config, answer.confidence)
         assert rates_there[answer.config] == rate
-        assert json.loads(forecast_document(found, view))["rows"]
+        assert json.loads(predict_document(found, view))["rows"]
         assert drawn(forecast_report(found, view), 80, verbose=True)

@@ -36,7 +36,7 @@ from dlprof.records import (
     WatchedLoader,
     WatchedScript,
 )
-from dlprof.report.screen import render_markdown
+from dlprof.report.export.formats import render_as
 from dlprof.report.script import script_document, script_report, verdict
 from dlprof.store import RunWriter, read_run
 from dlprof.store.format import run_file_name
@@ -383,7 +383,7 @@ def test_the_document_holds_script_and_loaders() -> None:
     told = Diagnosis(config=Config(), notes=("Why it is waited for can't be told: it refused.",))
     told_run = dataclasses.replace(watched_run(loader("train.py:31", 0.38)), diagnosis=told)
     assert json.loads(script_document(told_run))["notes"] == list(told.notes)
-    page = render_markdown(told_run)
+    page = render_as(told_run, "markdown").decode()
     assert "can't be told: it refused." in page
     assert "Nothing was found" not in page
 

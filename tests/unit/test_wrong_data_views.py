@@ -30,10 +30,11 @@ from dlprof.records import (
     checked,
 )
 from dlprof.report.documents import recommend_document
+from dlprof.report.export.formats import render_as
 from dlprof.report.export.rows import render_csv
-from dlprof.report.predict import feed_document, feed_report, forecast_document, forecast_report
+from dlprof.report.predict import feed_report, forecast_report, predict_document
 from dlprof.report.profile import profile_report
-from dlprof.report.screen import render_html, render_markdown
+from dlprof.report.screen import render_html
 from dlprof.report.snippets import render_lightning, render_python, render_toml
 from dlprof.report.sweep import recommendation_report, sweep_report
 
@@ -104,7 +105,7 @@ def test_documents_hold_it_first() -> None:
     assert json.loads(recommend_document(found, recommend(found)))["findings"][0]["code"] == (
         "data.duplicated"
     )
-    page, text = render_html(found), render_markdown(found)
+    page, text = render_html(found), render_as(found, "markdown").decode()
     assert page.index("are wrong") < page.index(">Recommended<")
     assert text.index("are wrong") < text.index("**Recommended**")
     assert ",2000" not in render_csv(found)
@@ -194,7 +195,7 @@ def test_predictions_leave_wrong_data_out() -> None:
     answer = forecast(found, None, asked(found))
     assert {row.config.num_workers for row in answer.rows} == {0, 1}
     assert drawn(forecast_report(found, answer), 120).lstrip().startswith(YOURS)
-    assert json.loads(forecast_document(found, answer))["findings"][0]["code"] == "data.duplicated"
+    assert json.loads(predict_document(found, answer))["findings"][0]["code"] == "data.duplicated"
     with pytest.raises(NothingMeasuredError, match="data is wrong: Workers yield") as raised:
         forecast(found, [config(4)], asked(found))
     assert raised.value.hint == "Fix it."
@@ -207,7 +208,7 @@ def test_a_step_is_not_fed_by_wrong_data() -> None:
     assert answer.config.num_workers < 2
     assert not answer.reached
     assert drawn(feed_report(found, answer), 120).lstrip().startswith(SAME)
-    assert json.loads(feed_document(found, answer))["findings"][0]["code"] == "data.duplicated"
+    assert json.loads(predict_document(found, answer))["findings"][0]["code"] == "data.duplicated"
     whole = with_calibration([])
     assert feed(whole, asked(whole, step_s=0.01)).config.num_workers > 2
 
@@ -282,7 +283,7 @@ def test_rates_by_the_size_of_one_batch_are_said_to_be_so_in_every_view(
     for view in (
         drawn(sweep_report(shown), 500),
         drawn(recommendation_report(old, advice), 500),
-        render_markdown(old),
+        render_as(old, "markdown").decode(),
         render_html(old),
         render_python(old, advice),
         render_toml(old, advice),

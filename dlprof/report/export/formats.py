@@ -58,28 +58,23 @@ def format_for(
             f"{prefix}format: {quoted(asked)} is no format",
             hint=f"Give one of {', '.join(formats)}.",
         )
-    found = asked or _by_suffix(output, prefix, formats)
+    found = asked or FORMATS[0]
+    if asked is None and output is not None:
+        known = {suffix: each for suffix, each in _SUFFIXES.items() if each in formats}
+        fitting = [each for suffix, each in known.items() if output.name.lower().endswith(suffix)]
+        if not fitting:
+            either = f"{prefix}format, or " if formats == FORMATS else ""
+            raise UsageError(
+                f"The suffix of {quoted(output.name)} names no format",
+                hint=f"Give {either}one of {', '.join(known)}.",
+            )
+        found = fitting[0]
     if found == "parquet" and output is None:
         raise UsageError(
             "Parquet goes into a file: it is not text",
             hint=f"Give {prefix}output, such as trials.parquet.",
         )
     return found
-
-
-def _by_suffix(output: Path | None, prefix: str, formats: Collection[str]) -> str:
-    if output is None:
-        return FORMATS[0]
-    name = output.name.lower()
-    known = {suffix: each for suffix, each in _SUFFIXES.items() if each in formats}
-    found = [written_as for suffix, written_as in known.items() if name.endswith(suffix)]
-    if not found:
-        either = f"{prefix}format, or " if formats == FORMATS else ""
-        raise UsageError(
-            f"The suffix of {quoted(output.name)} names no format",
-            hint=f"Give {either}one of {', '.join(known)}.",
-        )
-    return found[0]
 
 
 def check_output(output: Path, run: Path, *, force: bool, prefix: str = "") -> None:

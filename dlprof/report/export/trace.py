@@ -8,14 +8,14 @@ counters of how many batches are where.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from typing import Any
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dlprof.errors import UsageError
 from dlprof.records import Run, Timeline
-from dlprof.report.export.batches import Batch, batches, since_first
 from dlprof.report.text import clean
 
 MOST_BYTES = 48_000_000
@@ -24,6 +24,138 @@ MOST_BYTES = 48_000_000
 
 _LONGEST_NAME = 200
 _US = 1e6
+
+
+_Track = tuple[int, str]
+"""Where something is drawn: its place from top to bottom, and its name."""
+
+_MAIN, _RECEIVE, _PIN = (1, "main"), (2, "main: receiving"), (3, "pin thread")
+_LATEST_S = 1e9
+"""No time is further from a timeline's start, whatever a file says."""
+
+_COLUMNS = (
+    "dispatched_s",
+    "picked_s",
+    "fetched_s",
+    "collated_s",
+    "serialising_s",
+    "serialised_s",
+    "received_s",
+    "rebuilt_s",
+    "pinned_s",
+    "yielded_s",
+    "asked_s",
+)
+
+
+class Slice(NamedTuple):
+    """A stage that a batch went through, in the timeline's time; in a queue it has no track."""
+
+    name: str
+    track: _Track | None
+    begin_s: float
+    end_s: float
+
+
+class Batch(NamedTuple):
+    """One batch of a timeline.
+
+    Attributes:
+        number: Within its epoch.
+        epoch: From 0.
+        slices: In the order of its way.
+        stops: The slices that an arrow follows it over: the worker's, the receiving one, the
+            consumer's step.
+        yielded_s: When the consumer got it.
+    """
+
+    number: int
+    epoch: int
+    slices: tuple[Slice, ...]
+    stops: tuple[Slice, ...]
+    yielded_s: float | None
+
+
+def since_first(timeline: Timeline) -> Timeline:
+    """A timeline with times since the first thing that happened, if that was before its start.
+
+    Batches that were sent out before it began are seen in it, and viewers drop what comes before 0.
+    """
+    columns = {name: getattr(timeline, name) for name in _COLUMNS}
+    times = (at for column in columns.values() for at in column if at is not None)
+    first_s = max(-_LATEST_S, min(times, default=0.0))
+    if first_s >= 0.0:
+        return timeline
+    shifted: dict[str, Any] = {
+        name: tuple(None if at is None else max(0.0, at - first_s) for at in each)
+        for name, each in columns.items()
+    }
+    return dataclasses.replace(timeline, **shifted)
+
+
+def batches(timeline: Timeline) -> Iterator[Batch]:
+    """The batches of a timeline, in its order."""
+    pinned = any(at is not None for at in timeline.pinned_s)
+    columns = {name: getattr(timeline, name) for name in _COLUMNS}
+    asked = sorted(at for at in map(_time, timeline.asked_s) if at is not None)
+    for place, number in enumerate(timeline.batch):
+        at = {name: _time(column[place]) for name, column in columns.items() if column}
+        worker = timeline.worker[place] if timeline.worker else -1
+        step_ends = _next_after(asked, at.get("yielded_s"))
+        slices = tuple(_slices(at, worker, step_ends, pinned=pinned))
+        found = {each.name: each for each in slices}
+        stops = [found[name] for name in ("fetch", "rebuild", "step") if name in found]
+        yield Batch(
+            number=number,
+            epoch=timeline.epoch[place] if timeline.epoch else 0,
+            slices=slices,
+            stops=tuple(stops) if worker >= 0 else (),
+            yielded_s=at.get("yielded_s"),
+        )
+
+
+def _time(value: float | None) -> float | None:
+    return None if value is None else max(-_LATEST_S, min(_LATEST_S, value))
+
+
+def _slices(
+    at: dict[str, float | None], worker: int, step_ends: float | None, *, pinned: bool
+) -> Iterator[Slice]:
+    """All stages whose both ends are known, the consumer's own among them."""
+    place, name = 10 + 2 * min(worker, 100_000), f"worker {min(worker, 100_000)}"
+    own = (place, name) if worker >= 0 else _MAIN
+    feeder = (place + 1, f"{name} feeder")  # pickles while the next batch is fetched
+    ready = at.get("pinned_s") if at.get("pinned_s") is not None else at.get("rebuilt_s")
+    receiver = _PIN if pinned else _RECEIVE
+    yielded = at.get("yielded_s")
+    spans = (
+        ("wait", _MAIN, at.get("asked_s"), yielded),
+        ("pick_up", None, at.get("dispatched_s"), at.get("picked_s")),
+        ("fetch", own, at.get("picked_s"), at.get("fetched_s")),
+        ("collate", own, at.get("fetched_s"), at.get("collated_s")),
+        ("serialise", feeder, at.get("serialising_s"), at.get("serialised_s")),
+        ("queue", None, at.get("serialised_s"), at.get("received_s")),
+        ("rebuild", receiver, at.get("received_s"), at.get("rebuilt_s")),
+        ("pin", _PIN, at.get("rebuilt_s"), at.get("pinned_s")),
+        ("hold_up", None, ready, yielded),
+        ("step", _MAIN, yielded, step_ends),
+    )
+    for stage, track, begin, end in spans:
+        in_main = worker < 0 and stage in {"pick_up", "serialise", "queue", "rebuild", "hold_up"}
+        if begin is None or end is None or end < begin or in_main:
+            continue
+        yield Slice(stage, track, begin, end)
+
+
+def _next_after(asked: Sequence[float], yielded: float | None) -> float | None:
+    """When the consumer asks again, which ends its step; of the last batch, at once.
+
+    The next in time, which is not the next batch where batches come out of order.
+    """
+    if yielded is None:
+        return None
+    place = bisect_left(asked, yielded)
+    return asked[place] if place < len(asked) else yielded
 
 
 # From the column of the beginning to that of the end. What never came to an end is not counted.
@@ -100,25 +232,26 @@ def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list
     """The events of one timeline as JSON, batch by batch until the room is used up."""
     timeline = since_first(timeline)
     counts = Counts(timeline)
-    tracks: dict[int, str] = {}
+    tracks: set[_Track] = set()
     events: list[str] = []
     room = most_bytes
     left_out = timeline.dropped
-    for batch in batches(timeline):
+    for place, batch in enumerate(batches(timeline)):
         if room <= 0:
-            left_out += len(timeline.batch) - batch.place
+            left_out += len(timeline.batch) - place
             break
+        found = {each.track for each in batch.slices if each.track is not None}
         # More than a track's name and place take.
-        room -= 300 * len(batch.tracks.keys() - tracks.keys())
-        tracks |= batch.tracks
-        lines = list(_of_batch(batch, counts, process))
+        room -= 300 * len(found - tracks)
+        tracks |= found
+        lines = list(_of_batch(batch, counts, f"{process}.{place}", process))
         room -= sum(len(line) + 2 for line in lines)
         events += lines
     return [*_names(run, timeline, process, tracks, left_out), *events]
 
 
 def _names(
-    run: Run, timeline: Timeline, process: int, tracks: Mapping[int, str], left_out: int
+    run: Run, timeline: Timeline, process: int, tracks: set[_Track], left_out: int
 ) -> list[str]:
     """What the process and its tracks are called, in their order from top to bottom."""
     trial = next((each for each in run.trials if each.id == timeline.trial_id), None)
@@ -129,7 +262,7 @@ def _names(
     if left_out:
         name += f" ({left_out:,} batches left out)"
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "args": {"name": name}}]
-    for track, title in sorted(tracks.items()):
+    for track, title in sorted(tracks):
         events += [
             {"ph": "M", "name": "thread_name", "tid": track, "args": {"name": title}},
             {"ph": "M", "name": "thread_sort_index", "tid": track, "args": {"sort_index": track}},
@@ -137,26 +270,29 @@ def _names(
     return [json.dumps({"pid": process, **each}, separators=(",", ":")) for each in events]
 
 
-def _of_batch(batch: Batch, counts: Counts, process: int) -> Iterator[str]:
+def _of_batch(batch: Batch, counts: Counts, name: str, process: int) -> Iterator[str]:
     # Written by hand rather than by ``json``, of numbers and names of our own alone: a trace has
     # hundreds of thousands of events.
     args = f'"args":{{"batch":{batch.number},"epoch":{batch.epoch}}}'
-    key = f'"pid":{process},"id":"{process}.{batch.place}"'
+    key = f'"pid":{process},"id":"{name}"'
     for each in batch.slices:
         # Both ends are rounded alike: a slice that overlaps with the next is dropped by the viewer.
-        name, begin, end = each.name, round(each.begin_s * _US, 1), round(each.end_s * _US, 1)
+        stage, begin, end = each.name, round(each.begin_s * _US, 1), round(each.end_s * _US, 1)
         if each.track is not None:
-            place = f'"pid":{process},"tid":{each.track},"ts":{begin:.1f},"dur":{end - begin:.1f}'
-            yield f'{{"ph":"X","name":"{name}",{place},{args}}}'
+            place = (
+                f'"pid":{process},"tid":{each.track[0]},"ts":{begin:.1f},"dur":{end - begin:.1f}'
+            )
+            yield f'{{"ph":"X","name":"{stage}",{place},{args}}}'
         else:
             # Several batches lie in a queue at once, each a slice with an id of its own.
-            lane = f'"cat":"{name}","name":"{name}",{key}'
+            lane = f'"cat":"{stage}","name":"{stage}",{key}'
             yield f'{{"ph":"b",{lane},"ts":{begin:.1f},{args}}}'
             yield f'{{"ph":"e",{lane},"ts":{end:.1f}}}'
     last = len(batch.stops) - 1
     for number, stop in enumerate(batch.stops):
         kind = '"s"' if number == 0 else '"f","bp":"e"' if number == last else '"t"'
-        at = f'"tid":{stop.track},"ts":{stop.begin_s * _US:.1f}'
+        track = 0 if stop.track is None else stop.track[0]
+        at = f'"tid":{track},"ts":{stop.begin_s * _US:.1f}'
         yield f'{{"ph":{kind},"cat":"batch","name":"batch",{key},{at}}}'
     if batch.yielded_s is not None:
         shown = ",".join(f'"{name}":{n}' for name, n in counts.at(batch.yielded_s).items())

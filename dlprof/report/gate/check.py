@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import statistics
@@ -40,6 +39,7 @@ from dlprof.report.gate.wording import (
     side_text,
     state_word,
 )
+from dlprof.report.labels import MOST_BARS
 from dlprof.units import MISSING, counted, format_duration
 
 _HINT = "Give a document that dlprof check --json printed."
@@ -51,24 +51,21 @@ _MOST_TEXT = 1000
 
 
 def check_report(check: CheckReport) -> doc.Document:
-    """The verdict, what to do, and what it rests on."""
-    return dataclasses.replace(check_answer(check), details=tuple(check_details(check)))
-
-
-def check_answer(check: CheckReport) -> doc.Document:
-    """The same without its details."""
+    """The verdict, what to do, and what it rests on, the worst target first."""
     targets = named_targets(check)
     return doc.Document(
         title=f"{state_word(check)}: {headline(check)}",
         answer=doc.known(doc.facts(_answer(check, targets)), _pictured(targets[0][1])),
         hints=doc.hint("Details: -v"),
+        details=doc.Later(lambda: _details(check, targets)),
     )
 
 
-def check_details(check: CheckReport) -> Iterator[doc.Section]:
-    """Where it was measured, then one section a target, the worst first; made when asked for."""
+def _details(
+    check: CheckReport, targets: Sequence[tuple[str, TargetCheck]]
+) -> Iterator[doc.Section]:
+    """Where it was measured, then one section a target."""
     yield from doc.section("Measured on", doc.facts(_place(check)))
-    targets = named_targets(check)
     pictured = _pictured(targets[0][1])
     for name, target in targets:
         yield from _target(name, target, pictured)
@@ -187,7 +184,7 @@ def _place(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     yield "Versions", ", ".join(known) or "not known"
 
 
-def check_document(check: CheckReport) -> str:
+def check_document(check: CheckReport | SelfTest) -> str:
     """What ``dlprof check --json`` prints: one key a line, so that blocks don't fill the screen.
 
     Raises:
@@ -231,18 +228,13 @@ def _finite(text: str) -> float:
     return value if math.isfinite(value) else _refuse(text)
 
 
-_MOST_BARS = 7
-
-
-def self_test_document(test: SelfTest) -> str:
-    """What ``dlprof check --self-test --json`` prints: one key a line, raw blocks included."""
-    return line_by_line(to_json(test))
-
-
 def self_test_report(test: SelfTest) -> doc.Document:
     """Whether verdicts can be trusted here, and how small a slowdown a check detects."""
     slower = percent(test.injected, signed=False)
-    runs = {"the same code": test.same, f"{slower} slower": test.slowed}
+    verdicts = {
+        name: f"{STATE_WORDS[run.verdict.state]} after {format_duration(run.measured_s)}"
+        for name, run in (("the same code", test.same), (f"{slower} slower", test.slowed))
+    }
     reach = {
         each.label: f"nothing: {short(each.reason)}"
         if each.worse is None
@@ -256,16 +248,7 @@ def self_test_report(test: SelfTest) -> doc.Document:
         answer=doc.known(doc.facts(_test_answer(test)), _sights_chart(test.sights)),
         hints=doc.hint("Details: -v"),
         details=(
-            *doc.section(
-                "Verdicts",
-                doc.facts(
-                    (
-                        name,
-                        f"{STATE_WORDS[run.verdict.state]} after {format_duration(run.measured_s)}",
-                    )
-                    for name, run in runs.items()
-                ),
-            ),
+            *doc.section("Verdicts", doc.facts(verdicts.items())),
             *doc.section("What fails a check here", doc.facts(reach.items())),
         ),
     )
@@ -276,14 +259,12 @@ def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
     yield "Verdict", (word, ": checks on this machine")
     yield "Why", short(test.explanation, _MOST_TEXT)
     if test.sights:
-        last = test.sights[-1]
-        worse = _slowdown(last)
-        yield "Detects", f"slowdowns of {worse} or more"
+        yield "Detects", f"slowdowns of {_slowdown(test.sights[-1])} or more"
 
 
 def _sights_chart(sights: Sequence[Sight]) -> doc.Chart | None:
     """The smallest slowdown of the service time that fails, by how long is measured."""
-    shown = (*sights[: _MOST_BARS - 1], *sights[_MOST_BARS - 1 :][-1:]) if len(sights) > 1 else ()
+    shown = (*sights[: MOST_BARS - 1], *sights[MOST_BARS - 1 :][-1:]) if len(sights) > 1 else ()
     bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
     return doc.chart(bars, "ABBA blocks", "detectable")
 
@@ -318,7 +299,7 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document
         key = history[-1].key
         runs = comparable(history, key)
         rows += [("Latest", _name(key)), *_kind(key, runs)]
-        chart = list(_runs_chart(runs, _MOST_BARS))
+        chart = list(_runs_chart(runs, MOST_BARS))
     return doc.Document(
         title=f"Baseline {short(name)}",
         answer=(doc.FactList(tuple(rows)), *chart),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import secrets
@@ -12,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from dlprof.records.gate import CheckReport, GateName, GateResult, TargetCheck, ViewFigures
 from dlprof.report.document import Document, FactList
-from dlprof.report.gate.check import check_answer, check_details, check_document, check_report
+from dlprof.report.gate.check import check_document, check_report
 from dlprof.report.gate.wording import (
     headline,
     named_targets,
@@ -220,13 +221,14 @@ MARKER = "<!-- dlprof check -->"
 
 def render_summary(check: CheckReport) -> str:
     """What goes to ``$GITHUB_STEP_SUMMARY``."""
-    head = to_markdown(check_answer(check), level=2)
-    return head + _details(check, MOST_SUMMARY_BYTES - len(head.encode()))
+    whole = check_report(check)
+    head = to_markdown(dataclasses.replace(whole, details=()), level=2)
+    return head + _details(whole, len(check.targets), MOST_SUMMARY_BYTES - len(head.encode()))
 
 
 def render_comment(check: CheckReport) -> str:
     """A comment on a pull or merge request: five lines of one target, all else folded away."""
-    whole = check_answer(check)
+    whole = check_report(check)
     facts, *folded = whole.answer
     if isinstance(facts, FactList):  # the title says the verdict, the table the other metrics
         left_out = FactList(tuple(row for row in facts.rows if row[0] == "Left out"))
@@ -237,27 +239,25 @@ def render_comment(check: CheckReport) -> str:
     drawn = f"\n{to_markdown(Document(title='', answer=tuple(folded)))}" if folded else ""
     head = f"{MARKER}\n{answer}\n<details><summary>Details</summary>\n{drawn}"
     end = "\n</details>\n"
-    return head + _details(check, MOST_COMMENT_BYTES - len((head + end).encode())) + end
+    return (
+        head
+        + _details(whole, len(check.targets), MOST_COMMENT_BYTES - len((head + end).encode()))
+        + end
+    )
 
 
-def _details(check: CheckReport, most_bytes: int) -> str:
-    """Where it was measured and as many targets, worst first, as the place takes."""
+def _details(whole: Document, count: int, most_bytes: int) -> str:
+    """Where it was measured and as many of the targets, worst first, as the place takes."""
+    more = "\n{} more targets are in the JSON document.\n"
+    room = most_bytes - len(more.format(count))
     parts: list[str] = []
-    count = len(check.targets)
-    room = most_bytes - len(_more(count).encode())
-    for number, section in enumerate(check_details(check)):  # the first says where, not what
-        title, blocks = section.title, section.blocks
-        text = "\n" + to_markdown(Document(title=title, answer=blocks), level=3)
+    for number, section in enumerate(whole.details):  # the first says where, not what
+        text = "\n" + to_markdown(Document(title=section.title, answer=section.blocks), level=3)
         room -= len(text.encode())
         if room < 0:
-            parts.append(_more(count + 1 - number))
-            break
+            return "".join([*parts, more.format(count + 1 - number)])
         parts.append(text)
     return "".join(parts)
-
-
-def _more(count: int) -> str:
-    return f"\n{count} more targets are in the JSON document.\n"
 
 
 def render_annotation(check: CheckReport, *, fails: bool) -> str:
@@ -287,13 +287,18 @@ def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _random_delimiter() -> str:
-    return f"ghadelimiter_{secrets.token_hex(16)}"
-
-
-def render_outputs(check: CheckReport, delimiter: Callable[[], str] = _random_delimiter) -> str:
+def render_outputs(
+    check: CheckReport,
+    delimiter: Callable[[], str] = lambda: f"ghadelimiter_{secrets.token_hex(16)}",
+) -> str:
     """Lines for ``$GITHUB_OUTPUT``, from which later steps read the verdict."""
-    return "".join(_output(name, value, delimiter) for name, value in _outputs(check).items())
+    lines = []
+    for name, value in _outputs(check).items():
+        text = clean_lines(value)[:10_000]
+        while (end := delimiter()) in text:
+            continue
+        lines.append(f"{name}<<{end}\n{text}\n{end}\n")
+    return "".join(lines)
 
 
 def _outputs(check: CheckReport) -> Mapping[str, str]:
@@ -316,13 +321,6 @@ def _outputs(check: CheckReport) -> Mapping[str, str]:
         "slower_low": low,
         "slower_high": high,
     }
-
-
-def _output(name: str, value: str, delimiter: Callable[[], str]) -> str:
-    text = clean_lines(value)[:10_000]
-    while (end := delimiter()) in text:
-        continue
-    return f"{name}<<{end}\n{text}\n{end}\n"
 
 
 RENDERERS: Mapping[str, Callable[[CheckReport], str]] = MappingProxyType(

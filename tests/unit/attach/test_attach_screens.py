@@ -11,8 +11,9 @@ from test_attach_diagnosis import HERE, QUIET, _consumer, _cpu, _io, _order, _se
 
 from dlprof.attach import Attached, diagnose_training
 from dlprof.attach.watching import Look, Seen
-from dlprof.report.attach import attach_document, attach_report, top_document, top_report
+from dlprof.report.attach import attach_report, figures_of, top_report
 from dlprof.report.document import Document
+from dlprof.report.documents import json_document
 from dlprof.report.terminal import Screen
 
 MOST_LINES = 16
@@ -61,13 +62,13 @@ def test_the_answer_is_short_and_complete(name: str) -> None:
 
 def test_json_says_what_the_screen_says() -> None:
     found = _found("io")
-    document = json.loads(attach_document(found))
+    document = json.loads(json_document(**figures_of(found)))
     assert document["findings"][0]["code"] == "fetch.io"
     assert document["wait_fraction"]["value"] == pytest.approx(0.953, abs=0.02)
     assert document["main_waits"] == {"running": 0.05, "queue": 0.95}
     assert [each["pid"] for each in document["workers"]] == [2, 3]
     assert document["overhead_cpu_cores"] == 0.0
-    assert json.loads(attach_document(_found("alone")))["unavailable"]["wait_fraction"]
+    assert figures_of(_found("alone"))["unavailable"]["wait_fraction"]
 
 
 def test_a_line_for_each_training_and_one_sentence_for_none() -> None:
@@ -76,5 +77,6 @@ def test_a_line_for_each_training_and_one_sentence_for_none() -> None:
     assert sum("train.py" in line for line in lines) == 3
     assert any("fetch.io" in line for line in lines)
     assert any("2 trainings of other users" in line for line in lines)
-    assert len(json.loads(top_document(found))["trainings"]) == 3
+    document = json.loads(json_document(trainings=list(map(figures_of, found))))
+    assert document["trainings"][0]["findings"][0]["code"] == "fetch.io"
     assert "No training" in "\n".join(_lines(top_report([])))

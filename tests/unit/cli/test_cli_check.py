@@ -15,7 +15,7 @@ from dlprof.cli.entry import run
 from dlprof.errors import FileError, UsageError
 from dlprof.records.gate import CheckReport
 from dlprof.report.gate.files import RENDERERS
-from dlprof.report.gate.live import CheckProgress, open_check_listener
+from dlprof.report.live import PlainListener, open_listener
 from dlprof.settings import parse_option
 
 
@@ -123,7 +123,7 @@ def test_github_reads_its_files_and_one_annotation(
 
 def test_a_line_comes_now_and_then_where_lines_stay() -> None:
     stream = io.StringIO()
-    with CheckProgress(stream) as progress:
+    with PlainListener(stream) as progress:
         progress.message("building data.py:make")
         for second in range(25):
             progress.quads({"load": second, "start": 1}, None, float(second), 60.0)
@@ -135,23 +135,8 @@ def test_a_line_comes_now_and_then_where_lines_stay() -> None:
     ]
 
 
-def test_a_terminal_has_one_line_that_goes() -> None:
-    stream = io.StringIO()
-    with CheckProgress(stream, rewrites=True) as progress:
-        progress.quads({"load": 1, "start": 0}, None, 1.0, 60.0)
-    assert stream.getvalue() == "\r\x1b[K1 ABBA block, 1.0 s of at most 1 min\r\x1b[K"
-
-
-def test_a_stream_that_is_gone_ends_nothing() -> None:
-    stream = io.StringIO()
-    stream.close()
-    progress = CheckProgress(stream)
-    progress.message("one")
-    progress.preparing("images", 0, 0)
-
-
 def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    open_check_listener(quiet=True).message("one")
+    open_listener(quiet=True).message("one")
     assert capsys.readouterr().err == ""
-    open_check_listener(quiet=False).message("one")
+    open_listener(quiet=False).message("one")
     assert capsys.readouterr().err == f"one{os.linesep if os.name == 'nt' else chr(10)}"

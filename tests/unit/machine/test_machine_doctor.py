@@ -18,7 +18,8 @@ from dlprof.machine import doctor
 from dlprof.machine.doctor import Check, SystemFacts, examine, look
 from dlprof.machine.nvidia import GpuReader
 from dlprof.records import GpuInfo, Machine
-from dlprof.report.machine import doctor_document, doctor_report
+from dlprof.report.documents import json_document
+from dlprof.report.machine import doctor_report
 
 DATA = Path(__file__).parents[2] / "data" / "machine"
 GIB = 1 << 30
@@ -176,7 +177,7 @@ def test_the_screen_and_the_document_hold_every_check() -> None:
     assert "\x1b" not in screen
     assert all(check.name in screen for check in checks)
     assert "No problem found." in drawn(doctor_report(examine(FACTS), ""), 80)
-    document = json.loads(doctor_document(checks, "dlprof 1 on Linux"))
+    document = json.loads(json_document(system="dlprof 1 on Linux", checks=checks))
     assert [each["state"] for each in document["checks"]] == [check.state for check in checks]
 
 

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 
 from dlprof.records import Run, Usage, UsageSample, WatchedLoader, WatchedScript
-from dlprof.report.export.formats import render_json
+from dlprof.report.export.formats import render_as, render_json
 from dlprof.report.export.rows import render_csv
 from dlprof.report.markdown import escaped
-from dlprof.report.screen import render_html, render_markdown
+from dlprof.report.screen import render_html
 from dlprof.store import from_json
 
 _MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp; ![a](http://b) |`x`"
@@ -105,7 +105,7 @@ def _in_json(text: str) -> str:
 
 
 def test_markdown_as_recorded() -> None:
-    check_golden("report.md", render_markdown(profiled_run()))
+    check_golden("report.md", render_as(profiled_run(), "markdown").decode())
 
 
 def test_the_page_as_recorded() -> None:
@@ -114,7 +114,7 @@ def test_the_page_as_recorded() -> None:
 
 @pytest.mark.parametrize("text", [HOSTILE, _MARKUP])
 def test_no_text_of_a_run_becomes_markdown(text: str) -> None:
-    written = render_markdown(_with(text))
+    written = render_as(_with(text), "markdown").decode()
     assert not _ACTING.search(written)
     written = re.sub(r"^(`{3,}).*?^\1$", "", written, flags=re.DOTALL | re.MULTILINE)  # nor code
     assert not re.search(r"(?<!\\)<", written)
@@ -167,7 +167,7 @@ def test_json_holds_the_whole_run() -> None:
 
 def test_a_run_without_anything_has_a_report() -> None:
     assert "Machine and run" in render_html(_EMPTY)
-    assert "nothing: no configuration was measured" in render_markdown(_EMPTY)
+    assert "nothing: no configuration was measured" in render_as(_EMPTY, "markdown").decode()
 
 
 def test_usage_over_time_is_drawn_and_for_older_files_the_mean_of_each_trial() -> None:
@@ -198,7 +198,7 @@ def test_the_loaders_of_a_script_are_told() -> None:
     assert "Loaders" in page
     assert "10 are not shown." in page
     assert not _ACTING.search(page)
-    assert "train.py:12" in render_markdown(run)
+    assert "train.py:12" in render_as(run, "markdown").decode()
 
 
 def test_rates_of_tracing_passes_are_marked_in_the_table_of_trials() -> None:

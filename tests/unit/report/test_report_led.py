@@ -12,7 +12,8 @@ from golden import drawn
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Cost, PredictedCell, Run, RunEnd, SweepPrediction, Trial
-from dlprof.report.screen import render_html, render_markdown
+from dlprof.report.export.formats import render_as
+from dlprof.report.screen import render_html
 from dlprof.report.sweep import sweep_report
 
 NONE, TWO, EIGHT = config(0), config(2), config(8)
@@ -82,6 +83,6 @@ def test_what_was_predicted_is_told_as_what_was_measured_lets_expect() -> None:
 @pytest.mark.parametrize("reason", typing.get_args(typing.get_type_hints(RunEnd)["reason"]))
 def test_reports_tell_every_way_in_which_a_sweep_can_end(reason: str) -> None:
     found = led(blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]}), reason=reason)
-    assert "; ended: " in render_markdown(found)
+    assert "; ended: " in render_as(found, "markdown").decode()
     assert ">ended<" in render_html(found)
     assert screen(found)

@@ -99,6 +99,13 @@ def test_making_data_and_getting_ready_are_shown() -> None:
     assert drawn(ProgressView(counted, now=0.0), 60) == "Counting\n"
 
 
+def test_a_check_shows_how_far_it_is() -> None:
+    stream = io.StringIO()
+    with LiveListener(terminal(stream), clock=lambda: 0.0) as listener:
+        listener.quads({"load": 1, "start": 0}, None, 1.0, 60.0)
+    assert "1 ABBA block, 1.0 s of at most 1 min" in stream.getvalue()
+
+
 def test_the_best_so_far_is_the_best_mean() -> None:
     run = example_run()
     assert best_so_far([]) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -17,12 +18,18 @@ from example_runs import (
     present_run,
 )
 from golden import check_golden, drawn
+from sample_run import GOLDEN
 
-from dlprof.records import Failure, Run
+from dlprof.advise.candidates import stored_limits
+from dlprof.advise.recommend import recommend
+from dlprof.records import Diagnosis, Failure, Run
 from dlprof.report.document import Chart, Document, Table
 from dlprof.report.labels import MOST_BARS
 from dlprof.report.screen import run_report
-from dlprof.report.sweep import sweep_report
+from dlprof.report.sweep import recommendation_report, sweep_report
+from dlprof.store import read_run
+
+LOADER = Path(__file__).parents[3] / "examples" / "loader.dlprof.jsonl"
 
 _WIDTHS = (60, 80, 200)
 _TO_COPY = ("  dlprof report ", "  dlprof recommend ", "  loader = ")
@@ -62,6 +69,26 @@ def test_the_answer_fits_into_16_lines() -> None:
     found = example_run()
     assert len(drawn(sweep_report(found), 80).splitlines()) <= _MOST_LINES
     assert len(drawn(sweep_report(present_run(TWO)), 80).splitlines()) <= _MOST_LINES
+
+
+def test_a_recommendation_for_more_ranks_fits_whatever_the_run_file_is_called() -> None:
+    run = read_run(LOADER)
+    limits = stored_limits(run.header.settings)
+    limits = dataclasses.replace(limits, ranks=8, cores=32.0, max_ram_bytes=8 * 2**30)
+    run = dataclasses.replace(run, path="a/folder/of/a/long/name/for/loader.dlprof.jsonl")
+    text = drawn(recommendation_report(run, recommend(run, limits)), 80)
+    assert "8.0 GiB of memory, 32 cores, 8 ranks" in " ".join(text.split())
+    assert len(text.splitlines()) <= 16
+
+
+def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> None:
+    run = read_run(GOLDEN)
+    text = drawn(run_report(run), 80)
+    assert "nothing yet: only num_workers=0 has a rate" in text
+    assert "DataLoader(" not in text
+    only = {trial.config for trial in run.completed}.pop()
+    own = dataclasses.replace(run, diagnosis=Diagnosis(config=only))
+    assert "num_workers=0  (yours)" in drawn(sweep_report(own), 80)
 
 
 def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn() -> None:
