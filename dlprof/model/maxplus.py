@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import heapq
 import itertools
 import math
@@ -121,6 +122,7 @@ def drawn(work: Work) -> Work:
     return dataclasses.replace(work, rows=tuple(scaled))
 
 
+@functools.lru_cache(maxsize=256)  # one question asks for most cells several times
 def steady_rate(cell: Cell) -> Steady:
     """The rate by the recursion, the bounds of cores, pin thread and storage kept.
 

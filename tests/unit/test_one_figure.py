@@ -42,7 +42,7 @@ RATES = {
 KEPT = config(4, persistent_workers=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run() -> Run:
     cells = [config(w, p) for w in (1, 2, 4, 8) for p in (2, 4)]
     made = calibrated(trials=blocks(RATES), plan=plan(RATES, cells=(config(0), *cells, *RATES)))

@@ -113,8 +113,11 @@ def test_a_thousand_ranks_cost_no_more_than_the_ranks_of_a_node(
         return real(*given)
 
     monkeypatch.setattr(maxplus, "_recursion", recursion)
+    maxplus.steady_rate.cache_clear()
     _forecast(ranks=8, storage_bytes_per_s=1e9)
     one, counted[:] = len(counted), []
+    assert one
+    maxplus.steady_rate.cache_clear()
     _forecast(ranks=8, nodes=125, storage_bytes_per_s=125e9)
     assert len(counted) == one
 

@@ -318,13 +318,20 @@ POOR: dict[str, tuple[dict[Config, list[float]], dict[str, Any], dict[str, Any]]
     "one trial each": ({config(w): [100.0 * (w + 1)] for w in (0, 1, 2, 4)}, {}, {}),
     "all noisy": ({config(w): [100.0, 300.0, 40.0] for w in (0, 2, 4)}, {"noisy": True}, {}),
     "two": ({config(0): [100.0], config(2): [180.0]}, {}, {}),
+    "a hundred": ({config(w, p): [50.0 + w] for w in range(1, 21) for p in range(1, 6)}, {}, {}),
     "a thousand": ({config(w, p): [50.0 + w] for w in range(1, 41) for p in range(1, 26)}, {}, {}),
     "endless": ({config(0): [100.0, 110.0], config(2): [180.0, 170.0]}, {}, ENDLESS),
     "absurd": ({config(0): [1e-300], config(2): [1e300, 1.0]}, {"spread": 1e9}, {}),
 }
 
 
-@pytest.mark.parametrize("poor", POOR.values(), ids=POOR)
+@pytest.mark.parametrize(
+    "poor",
+    [
+        pytest.param(each, id=name, marks=pytest.mark.slow if name == "a thousand" else ())
+        for name, each in POOR.items()
+    ],
+)
 @pytest.mark.parametrize(
     "question",
     [{}, {"ranks": 2}, {"step_s": 0.02}, {"machine": elsewhere(16)}],

@@ -31,6 +31,10 @@ from dlprof.report.sweep import sweep_report
 from dlprof.store import RunWriter, read_run
 
 FOUR, KEPT = config(4), config(4, persistent_workers=True)
+THIRDS = pytest.mark.parametrize(
+    "third", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2))]
+)
+"""Of the records after which a sweep is cut off."""
 
 
 def measured(run: Run) -> set[Config]:
@@ -60,10 +64,13 @@ def test_it_calibrates_predicts_and_measures_few(tmp_path: Path) -> None:
     assert run.recommendation.config == run.prediction.pick == FOUR
 
 
-def test_a_sweep_cut_off_after_any_record_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+@THIRDS
+def test_a_sweep_cut_off_after_any_record_ends_as_if_it_had_not_been(
+    tmp_path: Path, third: int
+) -> None:
     whole = swept(tmp_path / "whole", PretendedBench())
     lines = (tmp_path / "whole").read_bytes().splitlines(keepends=True)
-    for kept in (*range(1, 11), len(lines) - 2):  # to the race, and before the end
+    for kept in (len(lines) - 2, *range(1, 11))[third::3]:  # before the end, and to the race
         path = tmp_path / f"cut{kept}"
         path.write_bytes(b"".join(lines[:kept]))
         run = swept(path, PretendedBench())
@@ -216,7 +223,10 @@ def test_what_makes_no_sense_is_explained_once_each_and_measured_as_a_grid(tmp_p
     assert measured(run) == set(GRID)
 
 
-def test_where_the_most_workers_outrun_their_forecast_more_are_tried(tmp_path: Path) -> None:
+@THIRDS
+def test_where_the_most_workers_outrun_their_forecast_more_are_tried(
+    tmp_path: Path, third: int
+) -> None:
     """As where what a worker waits for was taken for computing: cores are no limit then."""
 
     def rates(chosen: Config) -> float:
@@ -231,7 +241,7 @@ def test_where_the_most_workers_outrun_their_forecast_more_are_tried(tmp_path: P
     assert rates(run.recommendation.config) >= promised
     whole = measured(run)
     lines = path.read_bytes().splitlines(keepends=True)
-    for kept in range(5, len(lines) - 1):
+    for kept in range(5 + third, len(lines) - 1, 3):
         cut = tmp_path / f"cut{kept}"
         cut.write_bytes(b"".join(lines[:kept]))
         assert measured(swept(cut, PretendedBench(rates=rates))) == whole

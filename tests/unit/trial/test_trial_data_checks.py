@@ -287,9 +287,10 @@ def test_whether_a_worker_asks_which_one_it_is(
     monkeypatch: pytest.MonkeyPatch, *, asks: bool, settings: dict[str, Any], told: bool
 ) -> None:
     monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)  # given back afterwards
-    loader = DataLoader(Numbers(asks=asks), batch_size=4, num_workers=2, **settings)
+    workers = 1 if "multiprocessing_context" in settings else 2  # one that imports torch is enough
+    loader = DataLoader(Numbers(asks=asks), batch_size=4, num_workers=workers, **settings)
     asked = watch_worker_info(loader)
-    assert len(list(loader)) == (16 if asks else 32)
+    assert len(list(loader)) == 16 * (1 if asks else workers)
     assert asked() is told
 
 
