@@ -333,6 +333,16 @@ def test_code_that_an_editable_install_finds_in_the_checkout_is_refused(
         check(repository)
 
 
+@pytest.mark.parametrize("named", ["installed:make", "{}/installed.py:make"])
+def test_a_target_that_both_sides_take_from_the_same_file_is_noted(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    (tmp_path / "installed.py").write_text(data())
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    base = check(repository, target=named.format(tmp_path)).base
+    assert base.note == "the same commit, with the same file of the target, which is outside of it"
+
+
 BAD: dict[str, tuple[str, str, type[DlprofError], str]] = {
     "the base lacks the target": (
         data().replace("def make", "def other"),
