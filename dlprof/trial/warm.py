@@ -16,6 +16,7 @@ import itertools
 import math
 import os
 import random
+import site
 import sys
 import sysconfig
 import tempfile
@@ -59,12 +60,14 @@ class _BlockBatches:
         times_s: When each came.
         samples: Samples in each.
         undisturbed: Batches that came before the queues were left to fill.
+        beyond: Batches that came after the block's.
         memory: What was held then, as fields of a ``Block``.
     """
 
     times_s: list[float] = dataclasses.field(default_factory=list)
     samples: list[int] = dataclasses.field(default_factory=list)
     undisturbed: int = 0
+    beyond: int = 0
     memory: Message = dataclasses.field(default_factory=dict)
 
 
@@ -123,7 +126,7 @@ class Warm:
             self._placement.learn(self._workers(), took_s)
         elif not self._placement.is_held():
             unpinned = "its cores were changed during a block"
-        rows, names = self._rows(len(seen.samples))
+        rows, names = self._rows(len(seen.samples), seen.beyond)
         figures = block_figures(
             rows, samples=seen.samples, times_s=seen.times_s[: seen.undisturbed], transforms=names
         )
@@ -139,10 +142,10 @@ class Warm:
 
         return [each.pid for each in workers_of(kept_iterator(core_of(self._loader)))]
 
-    def _rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
+    def _rows(self, batches: int, beyond: int) -> tuple[Sequence[Row], Sequence[str]]:
         """The rows of the last block and the transforms' names: one row a batch, if any has it."""
         traces = [tracer.trace() for tracer in self._tracers]
-        found = [(trace.rows[:batches], trace.names) for trace in traces]
+        found = [(trace.rows[: len(trace.rows) - beyond], trace.names) for trace in traces]
         return next((each for each in found if len(each[0]) == batches), found[-1])
 
     def _take(self, batches: int, held: int | None) -> _BlockBatches:
@@ -157,6 +160,7 @@ class Warm:
             self._gate.reopen(limit=max(least, batches - came))
             for batch in iter(self._tracer):
                 if len(seen.times_s) == batches:
+                    seen.beyond += 1
                     continue
                 seen.times_s.append(_clock())
                 if self._gate.sizes is None:
@@ -348,8 +352,8 @@ def relocated(paths: Sequence[str], moved: Sequence[Sequence[str]]) -> list[str]
 
     The interpreter's environment may lie inside of the checkout, and is the same for both sides.
     """
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    kept = [*map(sysconfig.get_path, names), *(new for _, new in moved)]
+    kept = [*map(sysconfig.get_path, ("stdlib", "platstdlib")), *(new for _, new in moved)]
+    kept += [*site.getsitepackages(), site.getusersitepackages()]
     kept = list(map(os.path.realpath, kept))
 
     def place(path: str) -> str:
