@@ -490,6 +490,7 @@ class Placement:
         self._own = _affinity(os.getpid())
         self._spent_ns: dict[int, int] = {}
         self._is_threaded = False
+        self._follows = False  # where it was let go, its code had not chosen cores
         self._held: dict[int, frozenset[int]] = {}
 
     def hold(self, workers: Sequence[int], config: Config, cores: Sequence[int]) -> str:
@@ -527,7 +528,8 @@ class Placement:
         if len(pids) - 1 != config.num_workers:
             return "its workers don't outlive an epoch"
         places = {_affinity(pid) for pid in pids}
-        follows = places == {cores} or (places == {self._own} and cores <= (self._own or cores))
+        is_let_go = places == {self._own} and (self._follows or cores <= (self._own or cores))
+        follows = places == {cores} or is_let_go
         return "" if self._held or follows else "its code chooses cores itself"
 
     def _place(self, pids: Sequence[int], cores: Sequence[int]) -> None:
@@ -536,6 +538,7 @@ class Placement:
         for pid, core in self._held.items():
             _hold(pid, core)
         self._own = (self._own or frozenset()) | set(cores)
+        self._follows = True
 
     def is_held(self) -> bool:
         """Whether processes are still held where they were put."""

@@ -249,6 +249,18 @@ def test_a_cpuset_that_changes_is_followed(own: set[int]) -> None:
     assert placement.hold([], Config(), wide) == ""
 
 
+def test_a_cpuset_that_grows_while_sides_are_let_go_is_followed(own: set[int]) -> None:
+    """Where the kernel keeps processes to the cores that they were given before."""
+    if len(own) < 2:
+        pytest.skip("there is one core, so nothing to widen")
+    os.sched_setaffinity(0, {min(own)})
+    placement = Placement()
+    assert placement.hold([], Config(), [min(own)]) == ""
+    placement.release([])
+    assert placement.hold([], Config(), sorted(own, reverse=True)) == ""
+    assert os.sched_getaffinity(0) == {max(own)}
+
+
 def test_cores_that_the_target_has_chosen_for_all_are_kept(own: set[int]) -> None:
     if len(own) < 2:
         pytest.skip("there is one core, so nothing to choose")
