@@ -43,7 +43,6 @@ from dlprof.trial.temporary import keep_sockets_in
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
     from dlprof.targets.loader import EpochGate
-    from dlprof.tracing.trace import Row
 
 MOST_BATCHES = 4096
 """A block has no more, so that all its rows are kept."""

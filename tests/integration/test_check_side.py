@@ -113,7 +113,7 @@ def test_what_is_loaded_ahead_is_loaded_in_the_sides_own_turn(tmp_path: Path) ->
         block(side, 80)  # which empties the queue
         time.sleep(0.5)  # the other side's turn
         made = block(side, 20)
-        assert sum(made.service_s) > 0.05  # of 0.1
+        assert sum(made.service_s) > 0.03  # of 0.1
         (process,) = set(psutil.Process().children()) - before
         began_s = time.monotonic()
     assert not process.is_running()
