@@ -371,8 +371,11 @@ def _stray(moved: Sequence[Sequence[str]]) -> str:
 
     An editable install may find modules by code of its own and not by ``sys.path``.
     """
-    modules = [each for name, each in [*sys.modules.items()] if name.partition(".")[0] != "dlprof"]
-    found = [getattr(each, "__file__", None) for each in modules] if moved else []
+    found = []
+    for name, module in [*sys.modules.items()]:  # alike on both sides, whatever has moved
+        if name.partition(".")[0] != "dlprof":
+            with contextlib.suppress(AttributeError):  # past what a lazy module would do
+                found.append(object.__getattribute__(module, "__dict__").get("__file__"))
     files = [each for each in found if isinstance(each, str)]
     pairs = zip(files, relocated(files, moved), strict=True)
     return next((file for file, place in pairs if file != place), "")
