@@ -349,10 +349,11 @@ class Server:
 def relocated(paths: Sequence[str], moved: Sequence[Sequence[str]]) -> list[str]:
     """Paths with the beginnings replaced that lie elsewhere for this side.
 
-    The interpreter's environment may lie inside of the checkout, and is the same for both sides.
+    The interpreter's environment may lie inside of the checkout, and this dlprof, too: both are the
+    same for both sides.
     """
     kept = [*map(sysconfig.get_path, ("stdlib", "platstdlib")), *(new for _, new in moved)]
-    kept += [*site.getsitepackages(), site.getusersitepackages()]
+    kept += [*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])]
     kept = list(map(os.path.realpath, kept))
 
     def place(path: str) -> str:
@@ -372,10 +373,9 @@ def _stray(moved: Sequence[Sequence[str]]) -> str:
     An editable install may find modules by code of its own and not by ``sys.path``.
     """
     found = []
-    for name, module in [*sys.modules.items()]:  # alike on both sides, whatever has moved
-        if name.partition(".")[0] != "dlprof":
-            with contextlib.suppress(AttributeError):  # past what a lazy module would do
-                found.append(object.__getattribute__(module, "__dict__").get("__file__"))
+    for module in [*sys.modules.values()]:  # alike on both sides, whatever has moved
+        with contextlib.suppress(AttributeError):  # past what a lazy module would do
+            found.append(object.__getattribute__(module, "__dict__").get("__file__"))
     files = [each for each in found if isinstance(each, str)]
     pairs = zip(files, relocated(files, moved), strict=True)
     return next((file for file, place in pairs if file != place), "")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dlprof import trial
 from dlprof.records import Config
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row
@@ -109,6 +110,8 @@ def test_paths_of_the_other_side_are_this_sides_and_the_environment_stays(tmp_pa
     assert relocated(entries, [(str(change), str(base))]) == expected
     assert relocated([library], [(sys.prefix, str(base))]) == [library]
     assert relocated([inside], [(str(change), str(change / "base"))]) == [inside]
+    ours = trial.__file__
+    assert relocated([ours], [(str(Path(ours).parents[2]), str(base))]) == [ours]
 
 
 pytestmark = pytest.mark.skipif(
