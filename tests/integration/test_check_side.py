@@ -45,6 +45,20 @@ class LoadsAhead:
         while True:
             yield self.queue.get()
 
+class AsksAhead:
+    """Made around a DataLoader, and asks for one batch more, as accelerate's loaders do."""
+
+    def __init__(self):
+        self.loader = DataLoader(torch.arange(64), batch_size=2)
+
+    def __iter__(self):
+        batches = iter(self.loader)
+        ready = next(batches)
+        for batch in batches:
+            yield ready
+            ready = batch
+        yield ready
+
 class Asks(Dataset):
     def __len__(self):
         return 8
@@ -118,6 +132,12 @@ def test_what_is_loaded_ahead_is_loaded_in_the_sides_own_turn(tmp_path: Path) ->
         began_s = time.monotonic()
     assert not process.is_running()
     assert time.monotonic() - began_s < 5
+
+
+def test_stages_are_known_through_what_asks_for_one_batch_ahead(tmp_path: Path) -> None:
+    with opened(tmp_path, "AsksAhead") as side:
+        assert set(block(side, 8).stages_s) == {"fetch", "collate"}
+        assert len(block(side, 40).service_s) == 40  # an epoch's end in the middle
 
 
 def test_code_that_asks_for_input_gets_none(tmp_path: Path) -> None:
