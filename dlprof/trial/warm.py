@@ -356,7 +356,8 @@ def relocated(paths: Sequence[str], moved: Sequence[Sequence[str]]) -> list[str]
     same for both sides.
     """
     kept = [*map(sysconfig.get_path, ("stdlib", "platstdlib")), *(new for _, new in moved)]
-    kept += [*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])]
+    kept += [*site.getsitepackages(), site.getusersitepackages()]
+    kept += map(str, Path(__file__).parents[1:3])  # where it is, and where it is found
     kept = list(map(os.path.realpath, kept))
 
     def place(path: str) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import sysconfig
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 from dlprof import trial
 from dlprof.records import Config
@@ -69,6 +74,9 @@ class Asks(Dataset):
 def asks():
     return DataLoader(Asks())
 
+def spawned():
+    return DataLoader(torch.arange(64), num_workers=1, multiprocessing_context="spawn")
+
 class AsItIs(DataLoader):
     """Takes no settings, so that it can't be made again."""
 
@@ -96,12 +104,12 @@ def leaves():
 
 
 @contextlib.contextmanager
-def opened(folder: Path, name: str) -> Iterator[SideProcess]:
+def opened(folder: Path, name: str, **place: Any) -> Iterator[SideProcess]:
     """A side with its loader made."""
     (folder / "targets.py").write_text(TARGETS)
-    place = SidePlace(directory=folder, library=Path(trial.__file__).parents[2])
+    place = {"library": Path(trial.__file__).parents[2], **place}
     request = BuildRequest(target=f"targets.py:{name}")
-    side = SideProcess("change", request, place, logs=folder)
+    side = SideProcess("change", request, SidePlace(directory=folder, **place), logs=folder)
     with contextlib.closing(side):
         built = side.build(60.0)
         side.open(built.target.own_config or Config(), 60.0)
@@ -111,6 +119,27 @@ def opened(folder: Path, name: str) -> Iterator[SideProcess]:
 def block(side: SideProcess, batches: int, series: Series = "load") -> Block:
     side.order(BlockRequest(batches=batches, series=series))
     return side.collect(20.0)[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="as environments are on Unix")
+def test_an_environment_inside_of_the_checkout_serves_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a directory for temporary files, where dlprof is found, also by spawned workers."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    checkout, base = tmp_path / "checkout", tmp_path / "base"
+    venv.create(checkout / ".venv", with_pip=False, symlinks=True)
+    packages = next((checkout / ".venv").glob("lib/*/site-packages"))
+    for each in Path(sysconfig.get_path("purelib")).iterdir():
+        if "dlprof" not in each.name:
+            (packages / each.name).symlink_to(each)
+    library = checkout / "tmp"
+    for folder in (base, library):
+        folder.mkdir()
+    (library / "dlprof").symlink_to(Path(trial.__file__).parents[1])
+    python, moved = str(checkout / ".venv" / "bin" / "python"), ((str(checkout), str(base)),)
+    with opened(base, "spawned", python=python, moved=moved, library=library) as side:
+        assert block(side, 4).failure == ""
 
 
 def test_a_block_may_end_where_the_next_worker_has_no_data(tmp_path: Path) -> None:
