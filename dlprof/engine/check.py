@@ -58,7 +58,12 @@ def _report(
     took_s: float,
 ) -> CheckReport:
     base, change = plans
-    built = sides.built["change"]
+    built, compared = sides.built["change"], base.compared
+    if base.root != change.root and built.file and built.file == sides.built["base"].file:
+        outside = "with the same file of the target, which is outside of it"
+        compared = dataclasses.replace(
+            compared, note=", ".join(filter(None, (compared.note, outside)))
+        )
     blocks = [block for quad in measured.quads for block in quad.blocks if block.side == "change"]
     figures = figures_of(measured.plan, blocks)
     kept = recordable(change, sides, settings, started_at=started_at, figures=figures)
@@ -70,9 +75,7 @@ def _report(
         measured_s=took_s,
         length=built.target.length,
     )
-    check = make_check(
-        [target], base=base.compared, change=change.compared, override=settings.override
-    )
+    check = make_check([target], base=compared, change=change.compared, override=settings.override)
     return dataclasses.replace(
         check,
         warn_only=settings.warn_only,

@@ -176,7 +176,8 @@ def _without_figures(rule: GateRule, walked: _Walk) -> GateResult:
     failure = next((block.failure for block in blocks if block.failure), "")
     detail = {
         "too_few_batches": str(LEAST_BATCHES),
-        "unusable_blocks": failure or "both sides must be measured alike",
+        "unusable_blocks": failure
+        or "both sides must be measured alike, by stages or by the wait in next()",
     }.get(reason, "")
     return _no_verdict(rule, reason, detail)
 

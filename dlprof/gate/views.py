@@ -152,7 +152,10 @@ def readings_of(rule: GateRule, quads: Sequence[Quad]) -> list[QuadReading]:
 
 def read_quad(quad: Quad, rule: GateRule) -> QuadReading | ReasonCode:
     """The figures of a metric in a quad, or why there are none."""
-    if not is_balanced(quad) or any(map(_fault, quad.blocks)):
+    # Where a loader could not be hooked, what is known is the wait in ``next()``.
+    hooked = {"fetch" in block.stages_s for block in quad.blocks}
+    is_alike = is_balanced(quad) and (rule.name != "service" or len(hooked) == 1)
+    if not is_alike or any(map(_fault, quad.blocks)):
         return "unusable_blocks"
     if rule.name in _BY_SAMPLE:
         if any(len(block.service_s) < LEAST_BATCHES for block in quad.blocks):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.trial.processes import die_with_parent
 from dlprof.trial.stacks import answer_with_stacks
@@ -49,9 +50,19 @@ class DelayedCollate:
 
 
 def add_delay(loader: Any, delay_s: float) -> None:
-    """Make a loader slower by so much CPU time a batch, in whichever process makes its batches."""
+    """Make a loader slower by so much CPU time a batch, in whichever process makes its batches.
+
+    Raises:
+        TargetError: There is nothing of it that can be made slower.
+    """
     if delay_s > 0:
         from dlprof.targets.parts import core_of  # noqa: PLC0415 - torch.utils.data with it
 
         made = core_of(loader)
+        if not hasattr(made, "collate_fn"):
+            raise TargetError(
+                f"{type(made).__name__} is not a torch.utils.data.DataLoader, so a self-test can't "
+                "make it slower.",
+                hint="Name a target that loads by a DataLoader, or check without a self-test.",
+            )
         made.collate_fn = DelayedCollate(made.collate_fn, delay_s)

@@ -16,6 +16,7 @@ import itertools
 import math
 import os
 import random
+import site
 import sys
 import sysconfig
 import tempfile
@@ -42,7 +43,6 @@ from dlprof.trial.temporary import keep_sockets_in
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
     from dlprof.targets.loader import EpochGate
-    from dlprof.tracing.trace import Row
 
 MOST_BATCHES = 4096
 """A block has no more, so that all its rows are kept."""
@@ -59,12 +59,14 @@ class _BlockBatches:
         times_s: When each came.
         samples: Samples in each.
         undisturbed: Batches that came before the queues were left to fill.
+        beyond: Batches that came after the block's.
         memory: What was held then, as fields of a ``Block``.
     """
 
     times_s: list[float] = dataclasses.field(default_factory=list)
     samples: list[int] = dataclasses.field(default_factory=list)
     undisturbed: int = 0
+    beyond: int = 0
     memory: Message = dataclasses.field(default_factory=dict)
 
 
@@ -123,7 +125,7 @@ class Warm:
             self._placement.learn(self._workers(), took_s)
         elif not self._placement.is_held():
             unpinned = "its cores were changed during a block"
-        rows, names = self._rows(len(seen.samples))
+        rows, names = self._rows(len(seen.samples), seen.beyond)
         figures = block_figures(
             rows, samples=seen.samples, times_s=seen.times_s[: seen.undisturbed], transforms=names
         )
@@ -139,11 +141,14 @@ class Warm:
 
         return [each.pid for each in workers_of(kept_iterator(core_of(self._loader)))]
 
-    def _rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
+    def _rows(self, batches: int, beyond: int) -> tuple[Sequence[Row], Sequence[str]]:
         """The rows of the last block and the transforms' names: one row a batch, if any has it."""
-        traces = [tracer.trace() for tracer in self._tracers]
-        found = [(trace.rows[:batches], trace.names) for trace in traces]
-        return next((each for each in found if len(each[0]) == batches), found[-1])
+        rows: Sequence[Row] = ()
+        for trace in [tracer.trace() for tracer in self._tracers]:
+            rows, names = trace.rows[: len(trace.rows) - beyond], trace.names
+            if len(rows) - batches in {0, 1}:  # what is made around a loader may ask one ahead
+                return rows[:batches], names
+        return rows, ()
 
     def _take(self, batches: int, held: int | None) -> _BlockBatches:
         """Take the batches of a block, through as many epochs as that needs."""
@@ -157,6 +162,7 @@ class Warm:
             self._gate.reopen(limit=max(least, batches - came))
             for batch in iter(self._tracer):
                 if len(seen.times_s) == batches:
+                    seen.beyond += 1
                     continue
                 seen.times_s.append(_clock())
                 if self._gate.sizes is None:
@@ -346,10 +352,12 @@ class Server:
 def relocated(paths: Sequence[str], moved: Sequence[Sequence[str]]) -> list[str]:
     """Paths with the beginnings replaced that lie elsewhere for this side.
 
-    The interpreter's environment may lie inside of the checkout, and is the same for both sides.
+    The interpreter's environment may lie inside of the checkout, and this dlprof, too: both are the
+    same for both sides.
     """
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    kept = [*map(sysconfig.get_path, names), *(new for _, new in moved)]
+    kept = [*map(sysconfig.get_path, ("stdlib", "platstdlib")), *(new for _, new in moved)]
+    kept += [*site.getsitepackages(), site.getusersitepackages()]
+    kept += map(str, Path(__file__).parents[1:3])  # where it is, and where it is found
     kept = list(map(os.path.realpath, kept))
 
     def place(path: str) -> str:
@@ -368,8 +376,10 @@ def _stray(moved: Sequence[Sequence[str]]) -> str:
 
     An editable install may find modules by code of its own and not by ``sys.path``.
     """
-    modules = [each for name, each in [*sys.modules.items()] if name.partition(".")[0] != "dlprof"]
-    found = [getattr(each, "__file__", None) for each in modules] if moved else []
+    found = []
+    for module in [*sys.modules.values()]:  # alike on both sides, whatever has moved
+        with contextlib.suppress(AttributeError):  # past what a lazy module would do
+            found.append(object.__getattribute__(module, "__dict__").get("__file__"))
     files = [each for each in found if isinstance(each, str)]
     pairs = zip(files, relocated(files, moved), strict=True)
     return next((file for file, place in pairs if file != place), "")
@@ -486,6 +496,7 @@ class Placement:
         self._own = _affinity(os.getpid())
         self._spent_ns: dict[int, int] = {}
         self._is_threaded = False
+        self._follows = False  # where it was let go, its code had not chosen cores
         self._held: dict[int, frozenset[int]] = {}
 
     def hold(self, workers: Sequence[int], config: Config, cores: Sequence[int]) -> str:
@@ -523,7 +534,8 @@ class Placement:
         if len(pids) - 1 != config.num_workers:
             return "its workers don't outlive an epoch"
         places = {_affinity(pid) for pid in pids}
-        follows = places == {cores} or (places == {self._own} and cores <= (self._own or cores))
+        is_let_go = places == {self._own} and (self._follows or cores <= (self._own or cores))
+        follows = places == {cores} or is_let_go
         return "" if self._held or follows else "its code chooses cores itself"
 
     def _place(self, pids: Sequence[int], cores: Sequence[int]) -> None:
@@ -532,6 +544,7 @@ class Placement:
         for pid, core in self._held.items():
             _hold(pid, core)
         self._own = (self._own or frozenset()) | set(cores)
+        self._follows = True
 
     def is_held(self) -> bool:
         """Whether processes are still held where they were put."""

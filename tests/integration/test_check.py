@@ -9,10 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
-import venv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -301,22 +299,6 @@ def test_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> N
     assert shift < -0.5
 
 
-def environment_in(folder: Path) -> Path:
-    """An environment of Python's own inside of a folder, with this one's packages."""
-    venv.create(folder / ".venv", with_pip=False, symlinks=True)
-    site = next((folder / ".venv").glob("lib/*/site-packages"))
-    for each in Path(sysconfig.get_path("purelib")).iterdir():
-        (site / each.name).symlink_to(each)
-    return folder / ".venv" / "bin" / "python"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="as environments are on Unix")
-def test_an_environment_inside_of_the_checkout_serves_both_sides(repository: Path) -> None:
-    (repository / "data.py").write_text(data(0.004))
-    report = check(repository, against_python=str(environment_in(repository)))
-    assert report.state == "fail"
-
-
 def test_code_that_an_editable_install_finds_in_the_checkout_is_refused(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +317,16 @@ def test_code_that_an_editable_install_finds_in_the_checkout_is_refused(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UsageError, match=r"the base takes .*made\.py from the working tree"):
         check(repository)
+
+
+@pytest.mark.parametrize("named", ["installed:make", "{}/installed.py:make"])
+def test_a_target_that_both_sides_take_from_the_same_file_is_noted(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    (tmp_path / "installed.py").write_text(data())
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    base = check(repository, target=named.format(tmp_path)).base
+    assert base.note == "the same commit, with the same file of the target, which is outside of it"
 
 
 BAD: dict[str, tuple[str, str, type[DlprofError], str]] = {

@@ -337,6 +337,7 @@ UNUSABLE: list[tuple[dict[str, Any], ReasonCode]] = [
     ({"samples": (5,) * BATCHES}, "different_data"),
     ({"side": "base"}, "unusable_blocks"),
     ({"stages_s": {"fetch": math.nan}}, "unusable_blocks"),
+    ({"stages_s": {}}, "unusable_blocks"),  # the wait in next(), beside what workers took
 ]
 
 

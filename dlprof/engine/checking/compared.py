@@ -177,8 +177,6 @@ def _base(change: SidePlan, root: Path, python: str | None, compared: Compared) 
         source = Path(os.path.normpath(change.directory / spec.source))
         source = source.resolve() if is_absolute else source
         is_inside = source.is_relative_to(change.root)
-        if not is_inside:
-            notes.append("with the same file of the target, which is outside of it")
         if is_absolute or not is_inside:
             moved = root / source.relative_to(change.root) if is_inside else source
             request = dataclasses.replace(request, target=f"{moved}:{spec.attr}")

@@ -19,7 +19,7 @@ from dlprof.engine.checking.history import (
     record_entry,
 )
 from dlprof.engine.checking.self_test import run_self_test
-from dlprof.errors import NothingMeasuredError
+from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.records import Target
 from dlprof.records.gate import BaselineEntry
 from dlprof.trial.in_worker import DelayedCollate, add_delay
@@ -155,6 +155,11 @@ def test_no_delay_leaves_the_loader_as_it_is() -> None:
     loader = types.SimpleNamespace(collate_fn=sum)
     add_delay(loader, 0.0)
     assert loader.collate_fn is sum
+
+
+def test_what_has_no_collate_function_can_not_be_delayed() -> None:
+    with pytest.raises(TargetError, match=r"^list is not a torch\.utils\.data\.DataLoader, so"):
+        add_delay([1, 2], 0.02)
 
 
 def test_a_delayed_collate_goes_to_other_processes() -> None:

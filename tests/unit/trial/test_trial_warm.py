@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dlprof import trial
 from dlprof.records import Config
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row
@@ -109,6 +110,8 @@ def test_paths_of_the_other_side_are_this_sides_and_the_environment_stays(tmp_pa
     assert relocated(entries, [(str(change), str(base))]) == expected
     assert relocated([library], [(sys.prefix, str(base))]) == [library]
     assert relocated([inside], [(str(change), str(change / "base"))]) == [inside]
+    ours = trial.__file__
+    assert relocated([ours], [(str(Path(ours).parents[2]), str(base))]) == [ours]
 
 
 pytestmark = pytest.mark.skipif(
@@ -247,6 +250,18 @@ def test_a_cpuset_that_changes_is_followed(own: set[int]) -> None:
     placement.release([])
     os.sched_setaffinity(0, own)
     assert placement.hold([], Config(), wide) == ""
+
+
+def test_a_cpuset_that_grows_while_sides_are_let_go_is_followed(own: set[int]) -> None:
+    """Where the kernel keeps processes to the cores that they were given before."""
+    if len(own) < 2:
+        pytest.skip("there is one core, so nothing to widen")
+    os.sched_setaffinity(0, {min(own)})
+    placement = Placement()
+    assert placement.hold([], Config(), [min(own)]) == ""
+    placement.release([])
+    assert placement.hold([], Config(), sorted(own, reverse=True)) == ""
+    assert os.sched_getaffinity(0) == {max(own)}
 
 
 def test_cores_that_the_target_has_chosen_for_all_are_kept(own: set[int]) -> None:
