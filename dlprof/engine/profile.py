@@ -108,15 +108,8 @@ def run_profile(
 ) -> Run:
     """Explain the one configuration that the settings name.
 
-    Args:
-        settings: What to load, for whom, at which settings; each swept one at one value.
-        output: The run file.
-        listener: Hears of the progress.
-        force: Replace ``output`` if it exists.
-        pickled: A live object to load instead of ``settings.target`` (Python API).
-        began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
-            now.
-        ranks: Those that a launcher has started; the slowest is explained.
+    The arguments are those of ``run_sweep``; each swept setting has one value. Of several ranks the
+    slowest is explained.
 
     Returns:
         The run as it stands in the file; ``diagnosis`` holds what was found.

@@ -94,12 +94,7 @@ class TransferSettings:
         return cls(**read, batch_size=None if sizes is None else sizes[0], all_devices=every)
 
 
-def run_transfer(
-    options: TransferSettings,
-    listener: Listener,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-) -> Transfers:
+def run_transfer(options: TransferSettings, listener: Listener) -> Transfers:
     """Measure how fast data reaches the device.
 
     Raises:
@@ -119,7 +114,7 @@ def run_transfer(
         seed=options.seed,
         parent=os.getpid(),
     )
-    deadline_s = clock() + options.timeout_s + options.budget_s
+    deadline_s = time.monotonic() + options.timeout_s + options.budget_s
     cut = ""
     done: Message = {}
     heard: list[Message] = []
@@ -135,7 +130,7 @@ def run_transfer(
             ending.callback(process.end)
             process.order("copy", request=dataclasses.asdict(request))
             while not (cut or done):
-                answer = process.answer(deadline_s - clock())
+                answer = process.answer(deadline_s - time.monotonic())
                 if answer is None:
                     cut = f"it took longer than {options.timeout_s:g} s"
                 elif (message := answer.message) is None:

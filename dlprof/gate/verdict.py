@@ -58,13 +58,10 @@ def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
     return NextLook(needed=needed, verdict=verdict)
 
 
-def judge(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool = True) -> Verdict:
-    """The verdict that follows from the blocks, now or from a saved document.
-
-    ``ended`` says that no more will be measured, so that what is undecided stays so.
-    """
+def judge(plan: CheckPlan, quads: Sequence[Quad]) -> Verdict:
+    """The verdict that follows from the blocks when measuring has ended, now or in a document."""
     sound = list(map(cleaned, quads))
-    return _verdict(plan, sound, _progress(plan, sound, ended=ended))
+    return _verdict(plan, sound, _progress(plan, sound, ended=True))
 
 
 def _progress(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool) -> list[GateProgress]:

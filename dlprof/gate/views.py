@@ -18,13 +18,13 @@ MOST_BATCHES = 256
 
 
 def grouped(
-    service_s: Sequence[float], samples: Sequence[int], most: int = MOST_BATCHES
+    service_s: Sequence[float], samples: Sequence[int]
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """The columns of a block with neighbouring batches added up, so that few entries are left.
 
     Both sides load the same batches and so are grouped alike.
     """
-    size = max(1, math.ceil(len(service_s) / most))
+    size = max(1, math.ceil(len(service_s) / MOST_BATCHES))
     starts = range(0, len(service_s), size)
     # Nanoseconds: what the clock gives
     return (
