@@ -151,7 +151,7 @@ def _memory(config: Config, known: Preflight) -> Failure | None:
 def _descriptors(config: Config, known: Preflight) -> Failure | None:
     """By ``file_descriptor``, the main process has two of each tensor open while it takes a batch.
 
-    One belongs to the batch that it still holds, one to the next, which it receives meanwhile; a
+    One belongs to the batch that it still holds, one to the next, which it receives then; a
     worker needs as many to send one.
     """
     strategy = config.sharing_strategy or known.sharing_strategy

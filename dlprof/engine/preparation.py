@@ -348,7 +348,7 @@ def explanation_of(message: Mapping[str, object], trial: Trial) -> Explanation |
 
 
 def sensible(found: Calibration) -> Calibration | None:
-    """A calibration that can be read again; ``None`` for one by a clock that tells no sense."""
+    """A calibration that can be read again; ``None`` for one by a clock that makes no sense."""
     return None if fault_of(found) else found
 
 

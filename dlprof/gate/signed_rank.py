@@ -49,7 +49,7 @@ def critical_value(n: int, alpha: float) -> int:
 
 
 def least_differences(alpha: float) -> int:
-    """The fewest differences that can tell anything at ``alpha``: ``2**-n <= alpha``."""
+    """The fewest differences that can decide anything at ``alpha``: ``2**-n <= alpha``."""
     n = max(1, math.ceil(-math.log2(alpha)))
     return n if critical_value(n, alpha) >= 0 else n + 1
 

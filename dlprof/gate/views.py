@@ -34,7 +34,7 @@ def grouped(
 
 
 def cleaned(quad: Quad) -> Quad:
-    """The quad with every block that can't be used as a failed one, which tells why.
+    """The quad with every block that can't be used as a failed one, which says why.
 
     A quad is judged alike before and after; after, it holds finite numbers only.
     """
@@ -103,7 +103,7 @@ _BY_SAMPLE = frozenset({"service", "receive", "wall"})
 
 
 def block_value(block: Block, rule: GateRule, view: str) -> float | None:
-    """One figure of a block by itself; ``None`` where it tells none that can be used."""
+    """One figure of a block by itself; ``None`` where it has none that can be used."""
     few = rule.name in _BY_SAMPLE and len(block.service_s) < LEAST_BATCHES
     value = None if few or _fault(block) else _VALUES[rule.name, view](block)
     return None if value is None or (rule.scale == "ratio" and value <= 0) else value
@@ -125,7 +125,7 @@ class QuadReading:
         """How much worse the change is than the base: ``mean f(B) - mean f(A)``.
 
         On the scale ``ratio`` the values' logarithms are taken, so that quads of a busy moment
-        and of a quiet one tell the same.
+        and of a quiet one show the same.
         """
         base, change = self.values[view, "base"], self.values[view, "change"]
         if scale == "ratio":
@@ -134,7 +134,7 @@ class QuadReading:
 
     @property
     def change_within(self) -> float:
-        """How much the machine changed during the quad, as it seems: 0 where no side tells."""
+        """How much the machine changed during the quad, as it seems: 0 where no side shows it."""
         return max(_change_of(self.quad, "base"), _change_of(self.quad, "change"))
 
     @property

@@ -351,7 +351,7 @@ class Control:
         old = yield from self._turn(self.kept, 2, step_s=step_s)
         old_s = [self._cost_s(old, step_s)]
         while len(gains) < _ENOUGH:
-            count = 2 + len(gains)  # what is hard to tell takes longer turns
+            count = 2 + len(gains)  # what is hard to distinguish takes longer turns
             against_s = math.fsum(old_s) / len(old_s)
             tried = yield from self._turn(candidate, count, step_s=step_s, against_s=against_s)
             old = yield from self._turn(self.kept, count, step_s=step_s)
