@@ -20,13 +20,12 @@ from dlprof.engine.preparation import (
 )
 from dlprof.engine.ranks import resolve_ranks
 from dlprof.engine.resume import plan_of, resumed_settings, same_run
-from dlprof.engine.trials import Deadline, Measuring, skipped
+from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.records import (
     Config,
-    Explanation,
     Failure,
     Integrity,
     Plan,
@@ -35,7 +34,6 @@ from dlprof.records import (
     Run,
     SweepPrediction,
     Trial,
-    checked,
 )
 from dlprof.records.run import EndReason
 from dlprof.search.grid import GridSearch, Proposal
@@ -66,30 +64,10 @@ class Sweep(Measuring):
     """The measuring part of a sweep."""
 
     plan: Plan
-    before: dataclasses.InitVar[Run | None]
     earlier_s: float
     faults: Mapping[Config, Failure]
-    earlier_trials: int = dataclasses.field(init=False)
-    raw: Run = dataclasses.field(init=False)
-    """What was measured as it was: later trials may show that the data was right after all."""
-    so_far: Run = dataclasses.field(init=False)
-    """The same with trials of wrong data as failed ones."""
     mute: set[str] = dataclasses.field(default_factory=set)
     """Traced trials of this session that showed nothing, and would not if they were run again."""
-
-    def __post_init__(self, before: Run | None) -> None:
-        """Go on from what an earlier session has measured."""
-        run = Run(path=str(self.writer.path), header=self.header)
-        if before is not None:
-            run = dataclasses.replace(
-                run,
-                trials=before.trials,
-                explanations=before.explanations,
-                calibration=before.calibration,
-                prediction=before.prediction,
-            )
-        self.raw = self.so_far = run
-        self.earlier_trials = len(run.trials)
 
     def run(self) -> Run:
         """Measure, recommend, and write down both.
@@ -109,7 +87,7 @@ class Sweep(Measuring):
                 raise
             self.listener.message(with_hint(error.message, error.hint))
             reason = "failed"
-        end = self.end(reason, self.so_far.trials, self.earlier_s)
+        end = self.end(reason, self.earlier_s)
         run = dataclasses.replace(self.so_far, end=end)
         found: Recommendation | None = None
         try:
@@ -130,28 +108,10 @@ class Sweep(Measuring):
         for config, failure in self.faults.items():
             if config in known:
                 continue
-            self._keep(skipped(config, failure, self.so_far.trials))
+            self.keep(self.skip(config, failure))
             counts[failure.message] = counts.get(failure.message, 0) + 1
         for message, count in counts.items():
             self.listener.message(f"skipped ({counted(count, 'configuration')}): {message}")
-
-    def _keep(self, trial: Trial, explanation: Explanation | None = None) -> None:
-        """Append a trial to the file, and remember it, even if that is full.
-
-        What it shows of all others' data is known from then on.
-        """
-        fault = self.writer.try_append(trial, explanation)
-        fresh = () if explanation is None else (explanation,)
-        self.raw = dataclasses.replace(
-            self.raw,
-            trials=(*self.raw.trials, trial),
-            explanations=(*self.raw.explanations, *fresh),
-            calibration=self.so_far.calibration,
-            prediction=self.so_far.prediction,
-        )
-        self.so_far = checked(self.raw)
-        if fault is not None:
-            raise fault
 
     def _measure(self) -> EndReason:
         self._skip()
@@ -315,7 +275,6 @@ class Sweep(Measuring):
         )
         found = self.measured(
             request,
-            self.so_far.trials,
             repetition=proposal.repetition,
             wall_s=self.deadline.cut_s,
             total_s=self.deadline.elapsed_s + proposal.expected_rest_s,
@@ -325,7 +284,7 @@ class Sweep(Measuring):
             return False
         trial, message = dataclasses.replace(found[0], purpose=purpose), found[1]
         explanation = explanation_of(message, trial)
-        self._keep(trial, explanation)
+        self.keep(trial, explanation)
         if explanation is None and purpose == "explain":
             self.mute.add(trial.id)
         self.listener.trial_ended(self.so_far.trials[-1])
