@@ -91,7 +91,10 @@ class Sweep(Measuring):
         run = dataclasses.replace(self.so_far, end=end)
         found: Recommendation | None = None
         try:
-            found = self._recommend(run, reason)
+            found = recommend(run, stored_limits(run.header.settings))
+        except NothingMeasuredError:
+            if reason != "interrupted":
+                raise
         finally:  # what was measured is kept, whether or not there is something to recommend
             fault = self.writer.try_append(found, end)
             if fault is not None and reason != "failed":
@@ -121,7 +124,11 @@ class Sweep(Measuring):
             if self.so_far.prediction is None:
                 if not self._calibrate():
                     return "budget"
-                self._predict()
+                found = sweep_prediction(self.so_far)
+                self.so_far = dataclasses.replace(self.so_far, prediction=found)
+                if found is not None:
+                    self.writer.append(found)
+                    self.listener.predicted(found)
             prediction = self.so_far.prediction
             if prediction is None:
                 if not self._is_hopeless:
@@ -220,14 +227,6 @@ class Sweep(Measuring):
         explained = (trial for trial in self.so_far.trials if trial.purpose == "explain")
         return [trial for trial in explained if trial.failure is not None or trial.id in known]
 
-    def _predict(self) -> None:
-        """Predict all configurations, if the calibration shows enough."""
-        found = sweep_prediction(self.so_far)
-        self.so_far = dataclasses.replace(self.so_far, prediction=found)
-        if found is not None:
-            self.writer.append(found)
-            self.listener.predicted(found)
-
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
         expected = None if led is None else ExpectedRates.of(led)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
@@ -289,15 +288,6 @@ class Sweep(Measuring):
             self.mute.add(trial.id)
         self.listener.trial_ended(self.so_far.trials[-1])
         return True
-
-    def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
-        """What the trials so far recommend; an interrupted sweep may have too few of them."""
-        try:
-            return recommend(run, stored_limits(run.header.settings))
-        except NothingMeasuredError:
-            if reason == "interrupted":
-                return None
-            raise
 
 
 _NO_ROOM = "The budget is too short for the model, so configurations are measured directly"

@@ -101,7 +101,15 @@ def run_transfer(options: TransferSettings, listener: Listener) -> Transfers:
         DlprofError: The device is not there, the target can't be loaded, or nothing was measured.
     """
     machine = inspect_machine()
-    build = _build_request(options, listener)
+    build = None
+    if options.target is not None:
+        prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
+        build = BuildRequest(
+            target=options.target,
+            arguments=dict(options.arguments),
+            shuffle=options.shuffle,
+            seed=options.seed,
+        )
     request = TransferRequest(
         device=options.device,
         all_devices=options.all_devices,
@@ -155,18 +163,6 @@ def largest_buffer(machine: Machine) -> int:
     while free is not None and size > 1 << 22 and size > free // 8:
         size //= 4
     return size
-
-
-def _build_request(options: TransferSettings, listener: Listener) -> BuildRequest | None:
-    if options.target is None:
-        return None
-    prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
-    return BuildRequest(
-        target=options.target,
-        arguments=dict(options.arguments),
-        shuffle=options.shuffle,
-        seed=options.seed,
-    )
 
 
 def _transfers(

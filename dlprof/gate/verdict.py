@@ -82,24 +82,22 @@ def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProg
     sound = [quad for quad in quads if not any(block.failure for block in quad.blocks)]
     stages = stage_shifts(sound)
     why, unheld = _explanation(state, gates, stages), _unheld(quads)
+    # Of the metric that has most: one that is decided counts no further.
+    usable: dict[str, int] = dict.fromkeys(_SERIES, 0)
+    for rule, each in zip(plan.rules, progress, strict=True):
+        usable[rule.series] = max(usable[rule.series], each.usable)
     return Verdict(
         state=state,
         explanation=" ".join(filter(None, (why, unheld if state == "inconclusive" else ""))),
         gates=tuple(gates),
         stages=stages,
-        quads={series: _most_usable(plan, progress, series) for series in _SERIES},
+        quads=usable,
         error_bound=plan.error_bound,
         notes=(
             *filter(None, [unheld]),
             *_notes(plan, quads, max((each.left_out for each in progress), default=0)),
         ),
     )
-
-
-def _most_usable(plan: CheckPlan, progress: Sequence[GateProgress], series: Series) -> int:
-    """Usable quads of the metric that has most: one that is decided counts no further."""
-    pairs = zip(plan.rules, progress, strict=True)
-    return max((each.usable for rule, each in pairs if rule.series == series), default=0)
 
 
 def _state(gates: Sequence[GateResult]) -> GateState:

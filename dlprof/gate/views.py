@@ -49,7 +49,12 @@ def _fault(block: Block) -> str:
     """Why no figure of a block can be used; empty where they can."""
     if block.failure:
         return block.failure
-    figures = [*block.service_s, *block.stages_s.values(), *_scalars(block)]
+    alone = (
+        *(block.wall_s, block.run_queue_wait_fraction, block.startup_s, block.epoch_turnover_s),
+        *(block.pss_peak_bytes, block.shm_peak_bytes),
+    )
+    known = (figure for figure in alone if figure is not None)
+    figures = [*block.service_s, *block.stages_s.values(), *known]
     # No second and no byte count of a block is larger; sums of such figures stay finite.
     if not all(figure == 0 or 1e-60 <= abs(figure) <= 1e18 for figure in figures):
         return "a figure was not a usable number"
@@ -58,19 +63,6 @@ def _fault(block: Block) -> str:
     if block.samples and not 0 < min(block.samples) <= max(block.samples) < (10**12):
         return "a batch held no usable number of samples"
     return ""
-
-
-def _scalars(block: Block) -> list[float]:
-    """The figures of a block that stand alone, as far as they were measured."""
-    figures = (
-        block.wall_s,
-        block.run_queue_wait_fraction,
-        block.startup_s,
-        block.epoch_turnover_s,
-        block.pss_peak_bytes,
-        block.shm_peak_bytes,
-    )
-    return [figure for figure in figures if figure is not None]
 
 
 def _per_sample(seconds: float | None, block: Block) -> float | None:

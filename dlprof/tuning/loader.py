@@ -62,7 +62,9 @@ def tune_loader(
     if isinstance(getattr(core, "tuning", None), Tuning):
         return loader
     budget = Budget(max_workers, ram, Node.of(os.environ))
-    why, unwanted = _untunable(core), _switched_off(enabled=enabled)
+    running = internals.kept_iterator(core) is not None
+    why = internals.untunable(core) or ("its workers run already" if running else "")
+    unwanted = _switched_off(enabled=enabled)
     off = why or unwanted or _too_tight(core.num_workers, max_workers)
     place = None
     if state is not None and not off:
@@ -87,12 +89,6 @@ def _check(max_workers: object, reseed: object) -> None:
         )
     if reseed not in {None, "batch"}:
         raise UsageError(f"tune: reseed={reseed!r} is not known", hint='Pass "batch", or None.')
-
-
-def _untunable(loader: Any) -> str:
-    """Why a loader can't be tuned at all; empty if it can."""
-    running = internals.kept_iterator(loader) is not None
-    return internals.untunable(loader) or ("its workers run already" if running else "")
 
 
 def _too_tight(workers: int, max_workers: int | None) -> str:
