@@ -27,11 +27,7 @@ def run_check(
 ) -> CheckReport:
     """Check the working directory against what the settings name.
 
-    Args:
-        settings: What is loaded, what it is compared with, and the limits.
-        listener: Hears of the progress.
-        environ: Where CI systems say what a change is to be merged into.
-        cwd: The working directory.
+    ``environ`` is where CI systems say what a change is to be merged into.
 
     Returns:
         The verdict, and all that it follows from.

@@ -141,12 +141,8 @@ def look_at(
 ) -> Outlook:
     """Build the target, probe it, and see what can work.
 
-    Args:
-        runner: Where it is built.
-        settings: What is asked for.
-        machine: Where it is to work.
-        left_s: What is left of the budget, which a target that hangs keeps, too.
-        one: Whether the settings name one configuration; it may be one that can't work.
+    A target that hangs keeps to ``left_s``, too. ``one`` says that the settings name a single
+    configuration, which may be one that can't work.
 
     Raises:
         DlprofError: The target can't be built or loaded from, several are named where there is to

@@ -563,9 +563,7 @@ class Control:
 class _Stays:
     """What was seen of settings lately, where each stays for an epoch or more.
 
-    Args:
-        kept: In force at first.
-        gain: The log ratio of the costs of windows, and its standard error.
+    ``gain`` gives the log ratio of the costs of windows, and its standard error.
     """
 
     def __init__(

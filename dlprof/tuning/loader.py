@@ -23,7 +23,7 @@ from dlprof import internals
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.records import Machine
-from dlprof.saved.access import save_kwargs, saved_kwargs
+from dlprof.saved.document import save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
@@ -508,10 +508,7 @@ class _Tuner:
 class _Tap:
     """Counts the batches of one iterator. The iterator keeps it, and it keeps no iterator.
 
-    Args:
-        tuner: Whom it reports to.
-        setting: In force.
-        watching: Whether to see if the first batches draw random numbers.
+    ``watching`` says whether to see if the first batches draw random numbers.
     """
 
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
