@@ -131,32 +131,6 @@ def _check(
     check_table(table, rules, place=str(path), within=where, needed=needed, hint=hint)
 
 
-def revised_document(
-    path: Path, machines: Mapping[str, Any], notes: Mapping[tuple[str, ...], Sequence[str]]
-) -> str:
-    """The settings file for these machines, with the comments and the order that it has now.
-
-    Raises:
-        FileError: If the file can't be changed without losing some of it.
-    """
-    # It takes longer to load than all that training scripts need of this module.
-    from dlprof.tomledit import revised_toml  # noqa: PLC0415
-
-    text = read_text(path) if path.exists() else _NEW
-    values = {"version": VERSION, "machine": machines}
-    places: dict[tuple[str, ...], Sequence[str]] = {
-        ("machine", fingerprint, "target", spec): lines
-        for (fingerprint, spec), lines in notes.items()
-    }
-    try:
-        return revised_toml(text, values, places)
-    except ValueError:
-        raise FileError(
-            f"{path} is laid out in a way that dlprof can't add to without losing some of it",
-            hint="Give each table its own [header] once, or save to another file.",
-        ) from None
-
-
 def save_settings(
     path: Path,
     machine: Machine,
@@ -207,6 +181,9 @@ def saved_kwargs(path: Path, machine: Machine, target_spec: str) -> dict[str, An
 def _write(
     path: Path, machine: Machine, spec: str, entry: Mapping[str, Any], notes: Sequence[str]
 ) -> None:
+    # It takes longer to load than all that training scripts need of this module.
+    from dlprof.tomledit import revised_toml  # noqa: PLC0415
+
     # Through a symbolic link to the file that it names.
     path = Path(os.path.realpath(path))
     try:
@@ -219,7 +196,19 @@ def _write(
                 "usable_cores": float(machine.usable_cores),
                 "target": {**known.get("target", {}), spec: entry},
             }
-            revised = revised_document(path, machines, {(machine.fingerprint, spec): notes})
+            place = ("machine", machine.fingerprint, "target", spec)
+            try:
+                revised = revised_toml(
+                    read_text(path) if path.exists() else _NEW,
+                    {"version": VERSION, "machine": machines},
+                    {place: notes},
+                )
+            except ValueError:
+                raise FileError(
+                    f"{path} is laid out in a way that dlprof can't add to without losing some of "
+                    "it",
+                    hint="Give each table its own [header] once, or save to another file.",
+                ) from None
             replace_file(path, revised.encode())
     except OSError as error:
         raise write_fault(path, error) from None
