@@ -64,11 +64,11 @@ def _report(
         measured_s=took_s,
         length=built.target.length,
     )
-    check = make_check(
-        [target], base=base.compared, change=change.compared, override=settings.override
-    )
-    return dataclasses.replace(
-        check,
+    return make_check(
+        [target],
+        base=base.compared,
+        change=change.compared,
+        override=settings.override,
         warn_only=settings.warn_only,
         unavailable=measured.unavailable,
         **sides.provenance(started_at),
