@@ -382,8 +382,8 @@ def _figures(
         base=base,
         change=_median(readings, view, "change"),
         shift=shift,
-        low=low if bounds.k >= 0 else None,
-        high=high if bounds.k_high >= 0 else None,
+        low=low if math.isfinite(bounds.low) else None,
+        high=high if math.isfinite(bounds.high) else None,
         limit=limit,
         text=figures_text(
             shift, low, high, unit=None if rule.scale == "ratio" else unit, base=base

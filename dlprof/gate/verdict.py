@@ -218,14 +218,13 @@ def _shift(name: str, quads: Sequence[Quad], value: _Value) -> StageShift | None
         return None
     # The intervals of stages are 95 % each.
     shift = shift_interval([change - base for base, change in rows], 0.025)
-    known = shift.k >= 0
     return StageShift(
         stage=name,
         base_s=statistics.median(base for base, _ in rows),
         change_s=statistics.median(change for _, change in rows),
         shift_s=shift.estimate,
-        low_s=shift.low if known else None,
-        high_s=shift.high if known else None,
+        low_s=shift.low if math.isfinite(shift.low) else None,
+        high_s=shift.high if math.isfinite(shift.high) else None,
     )
 
 
