@@ -188,7 +188,8 @@ class _Profile(Measuring):
         fault = outlook.faults.get(self.config)
         if fault is not None:
             present = Experiment(name="as it is", role="present", config=self.config)
-            self._keep(present, self.skip(self.config, fault), {})
+            self.experiments.append(present)
+            self.skip(self.config, fault)
             return "complete"
         self._weigh(limit_s=self.deadline.left_s / 10)
         while block := propose(self._evidence(), self._allowance()):

@@ -101,7 +101,7 @@ class Sweep(Measuring):
                 self.listener.message(with_hint(fault.message, fault.hint))
         return dataclasses.replace(run, recommendation=found)
 
-    def _skip(self) -> None:
+    def _skip_faulty(self) -> None:
         """Keep what can't work as skipped trials, so that nobody has to ask where it is.
 
         A run that goes on keeps to its plan, whatever can't work by now.
@@ -111,13 +111,13 @@ class Sweep(Measuring):
         for config, failure in self.faults.items():
             if config in known:
                 continue
-            self.keep(self.skip(config, failure))
+            self.skip(config, failure)
             counts[failure.message] = counts.get(failure.message, 0) + 1
         for message, count in counts.items():
             self.listener.message(f"skipped ({counted(count, 'configuration')}): {message}")
 
     def _measure(self) -> EndReason:
-        self._skip()
+        self._skip_faulty()
         if self.plan.search != "model":
             return self._search(self.plan)
         while True:

@@ -182,9 +182,9 @@ class Measuring:
         if fault is not None:
             raise fault
 
-    def skip(self, config: Config, failure: Failure) -> Trial:
-        """A trial that is not run, since it can't work."""
-        return Trial(
+    def skip(self, config: Config, failure: Failure) -> None:
+        """Keep a trial that is not run, since it can't work."""
+        trial = Trial(
             id=self._next_id,
             config=config,
             repetition=0,
@@ -192,6 +192,7 @@ class Measuring:
             failure=failure,
             started_at=now(),
         )
+        self.keep(trial)
 
     @property
     def _next_id(self) -> str:
