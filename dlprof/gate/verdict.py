@@ -50,11 +50,11 @@ def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
     verdict = _verdict(plan, quads, progress)
     if verdict.state == "fail":
         return NextLook(needed={}, verdict=verdict)
-    needed = {
-        series: min(counts)
-        for series in _SERIES
-        if (counts := [each.needed for each in progress if _waits(plan, each, series)])
-    }
+    counts: dict[Series, list[int]] = {series: [] for series in _SERIES}
+    for rule, each in zip(plan.rules, progress, strict=True):
+        if each.needed and (each.result.blocking or not each.usable):
+            counts[rule.series].append(each.needed)
+    needed = {series: min(some) for series, some in counts.items() if some}
     return NextLook(needed=needed, verdict=verdict)
 
 
@@ -66,13 +66,6 @@ def judge(plan: CheckPlan, quads: Sequence[Quad]) -> Verdict:
 
 def _progress(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool) -> list[GateProgress]:
     return [judge_gate(plan, rule, quads, ended=ended) for rule in plan.rules]
-
-
-def _waits(plan: CheckPlan, progress: GateProgress, series: Series) -> bool:
-    """Whether a gate of the series keeps the check waiting for more quads."""
-    rule = next(rule for rule in plan.rules if rule.name == progress.result.name)
-    holds_up = progress.result.blocking or not progress.usable
-    return rule.series == series and progress.needed > 0 and holds_up
 
 
 def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProgress]) -> Verdict:
