@@ -58,7 +58,7 @@ from dlprof.units import counted, parse_step
 from dlprof.version import __version__
 
 
-class Listener(Protocol):
+class ProgressListener(Protocol):
     """Hears what is done."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
@@ -68,7 +68,7 @@ class Listener(Protocol):
         """Something that the user should know."""
 
 
-class RunnerListener(Listener, Protocol):
+class RunnerListener(ProgressListener, Protocol):
     """Hears also what the machine does in trials."""
 
     def pulse(self, usage: Usage) -> None:

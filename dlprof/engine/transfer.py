@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from dlprof.engine.preparation import Listener
+from dlprof.engine.preparation import ProgressListener
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
@@ -94,7 +94,7 @@ class TransferSettings:
         return cls(**read, batch_size=None if sizes is None else sizes[0], all_devices=every)
 
 
-def run_transfer(options: TransferSettings, listener: Listener) -> Transfers:
+def run_transfer(options: TransferSettings, listener: ProgressListener) -> Transfers:
     """Measure how fast data reaches the device.
 
     Raises:

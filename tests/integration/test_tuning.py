@@ -630,7 +630,7 @@ def test_the_answer_serves_the_next_job(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("options", "workers"), [({"max_workers": 4}, 0), ({}, 2)])
 def test_an_answer_without_workers_serves_the_next_job_that_allows_it(
-    options: dict[str, int], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Spared(Sparing):
         def look(self, window: Window) -> Ask:
