@@ -43,16 +43,18 @@ class NextLook:
     verdict: Verdict
 
 
-def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
-    """Whether a check is decided, and if not, how many quads of which series it needs next."""
+def next_look(plan: CheckPlan, history: Sequence[Quad], *, ended: bool = False) -> NextLook:
+    """Whether a check is decided, and if not, how many quads of which series it needs next.
+
+    Where measuring has ended it needs none, and what is undecided stays so.
+    """
     quads = list(map(cleaned, history))
-    progress = _progress(plan, quads, ended=False)
+    progress = [judge_gate(plan, rule, quads, ended=ended) for rule in plan.rules]
     verdict = _verdict(plan, quads, progress)
-    if verdict.state == "fail":
-        return NextLook(needed={}, verdict=verdict)
     counts: dict[Series, list[int]] = {series: [] for series in _SERIES}
     for rule, each in zip(plan.rules, progress, strict=True):
-        if each.needed and (each.result.blocking or not each.usable):
+        waits = each.needed and (each.result.blocking or not each.usable)
+        if waits and verdict.state != "fail":
             counts[rule.series].append(each.needed)
     needed = {series: min(some) for series, some in counts.items() if some}
     return NextLook(needed=needed, verdict=verdict)
@@ -60,12 +62,7 @@ def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
 
 def judge(plan: CheckPlan, quads: Sequence[Quad]) -> Verdict:
     """The verdict that follows from the blocks when measuring has ended, now or in a document."""
-    sound = list(map(cleaned, quads))
-    return _verdict(plan, sound, _progress(plan, sound, ended=True))
-
-
-def _progress(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool) -> list[GateProgress]:
-    return [judge_gate(plan, rule, quads, ended=ended) for rule in plan.rules]
+    return next_look(plan, quads, ended=True).verdict
 
 
 def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProgress]) -> Verdict:
