@@ -72,7 +72,7 @@ class Preflight:
         machine: Machine,
         probe: Mapping[str, Any],
     ) -> Preflight:
-        """From the settings' limits, which all ranks share, and what is there."""
+        """From limits that all ranks share, what is free, and what ``probing.probe`` saw."""
         unsendable = probe["batch_failure"]
         own = target.own_config or Config()
         return cls(
