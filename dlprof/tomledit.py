@@ -124,12 +124,9 @@ def _annotate(document: Any, keys: Sequence[str], lines: Sequence[str]) -> None:
         printable = "".join(each if each.isprintable() else " " for each in _encodable(line))
         new.add(tomlkit.comment(_NOTE + printable))
     for name, item in old.value.body:
+        is_note = item.as_string().strip().startswith(f"# {_NOTE}")
         if name is not None:
             new.append(name, item)
-        elif isinstance(item, Comment | Whitespace) and not _is_note(item.as_string()):
+        elif isinstance(item, Comment | Whitespace) and not is_note:
             new.add(item)
     parent[last] = new
-
-
-def _is_note(written: str) -> bool:
-    return written.strip().startswith(f"# {_NOTE}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from dlprof.engine.checking.compared import SidePlan, both_sides
@@ -24,16 +24,10 @@ def run_check(
     listener: CheckListener,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> CheckReport:
     """Check the working directory against what the settings name.
 
-    Args:
-        settings: What is loaded, what it is compared with, and the limits.
-        listener: Hears of the progress.
-        environ: Where CI systems say what a change is to be merged into.
-        cwd: The working directory.
-        clock: Monotonic seconds.
+    ``environ`` is where CI systems say what a change is to be merged into.
 
     Returns:
         The verdict, and all that it follows from.
@@ -41,12 +35,12 @@ def run_check(
     Raises:
         DlprofError: An input can't be used, or a side can't be built or loaded from.
     """
-    began_s = clock()
+    began_s = time.monotonic()
     with both_sides(settings, environ, cwd or Path.cwd()) as plans:
         started_at = now()
         with open_sides(plans, settings, listener) as sides:
-            measured = measure(sides, settings, listener, clock=clock, began_s=began_s)
-            return _report(plans, settings, sides, measured, started_at, clock() - began_s)
+            measured = measure(sides, settings, listener, clock=time.monotonic, began_s=began_s)
+            return _report(plans, settings, sides, measured, started_at, time.monotonic() - began_s)
 
 
 def _report(
@@ -75,9 +69,11 @@ def _report(
         measured_s=took_s,
         length=built.target.length,
     )
-    check = make_check([target], base=compared, change=change.compared, override=settings.override)
-    return dataclasses.replace(
-        check,
+    return make_check(
+        [target],
+        base=compared,
+        change=change.compared,
+        override=settings.override,
         warn_only=settings.warn_only,
         unavailable=measured.unavailable,
         **sides.provenance(started_at),

@@ -23,7 +23,7 @@ whichever core is fast has something to do then."""
 
 
 def calibrated(run: Run) -> Calibration | None:
-    """What a run's traced trials tell of its batches; ``None`` where they tell nothing."""
+    """What a run's traced trials show of its batches; ``None`` where they show nothing."""
     found = fit(run.explanations, run.trials, batch_tensors=run.header.target.batch_tensors)
     return sensible(found) if found.is_usable else None
 

@@ -72,7 +72,7 @@ class Preflight:
         machine: Machine,
         probe: Mapping[str, Any],
     ) -> Preflight:
-        """From the settings' limits, which all ranks share, and what is there."""
+        """From limits that all ranks share, what is free, and what ``probing.probe`` saw."""
         unsendable = probe["batch_failure"]
         own = target.own_config or Config()
         return cls(
@@ -124,7 +124,7 @@ def _shared_memory(config: Config, known: Preflight) -> Failure | None:
         return None
     return Failure(
         kind="shared_memory",
-        message=f"{_batches(config, batch)} need {_bytes(need)} of shared memory, and "
+        message=f"{_batches(config, batch)} need {format_bytes(need)} of shared memory, and "
         f"{known.shared_memory.text}.",
         hint=failures.MORE_SHM,
     )
@@ -142,8 +142,8 @@ def _memory(config: Config, known: Preflight) -> Failure | None:
         return None
     return Failure(
         kind="out_of_memory",
-        message=f"{config.num_workers} workers of at least {_bytes(each)} and "
-        f"{_batches(config, batch)} need {_bytes(need)} of memory, and {known.memory.text}.",
+        message=f"{config.num_workers} workers of at least {format_bytes(each)} and "
+        f"{_batches(config, batch)} need {format_bytes(need)} of memory, and {known.memory.text}.",
         hint=failures.LESS_MEMORY,
     )
 
@@ -151,7 +151,7 @@ def _memory(config: Config, known: Preflight) -> Failure | None:
 def _descriptors(config: Config, known: Preflight) -> Failure | None:
     """By ``file_descriptor``, the main process has two of each tensor open while it takes a batch.
 
-    One belongs to the batch that it still holds, one to the next, which it receives meanwhile; a
+    One belongs to the batch that it still holds, one to the next, which it receives then; a
     worker needs as many to send one.
     """
     strategy = config.sharing_strategy or known.sharing_strategy
@@ -179,11 +179,7 @@ def _at_batch_size(size: int | None, config: Config, known: Preflight) -> float 
 
 
 def _batches(config: Config, batch: float) -> str:
-    return f"{config.num_workers} x {config.prefetch_factor} + 1 batches of {_bytes(batch)}"
-
-
-def _bytes(size: float) -> str:
-    return format_bytes(round(size))
+    return f"{config.num_workers} x {config.prefetch_factor} + 1 batches of {format_bytes(batch)}"
 
 
 def _limit(
@@ -195,9 +191,9 @@ def _limit(
     if available is not None:
         share = "" if launched == 1 else f" for each of {launched} ranks"
         size = available / launched
-        found.append(ResourceLimit(size, f"{_bytes(size)} is free{share}"))
+        found.append(ResourceLimit(size, f"{format_bytes(size)} is free{share}"))
     if allowed is not None:
         share = "" if ranks == 1 else f" to each of {ranks} ranks"
         size = allowed / ranks
-        found.append(ResourceLimit(size, f"{option} leaves {_bytes(size)}{share}"))
+        found.append(ResourceLimit(size, f"{option} leaves {format_bytes(size)}{share}"))
     return min(found, key=lambda limit: limit.size, default=None)

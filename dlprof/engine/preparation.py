@@ -58,7 +58,7 @@ from dlprof.units import counted, parse_step
 from dlprof.version import __version__
 
 
-class Listener(Protocol):
+class ProgressListener(Protocol):
     """Hears what is done."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
@@ -68,7 +68,7 @@ class Listener(Protocol):
         """Something that the user should know."""
 
 
-class RunnerListener(Listener, Protocol):
+class RunnerListener(ProgressListener, Protocol):
     """Hears also what the machine does in trials."""
 
     def pulse(self, usage: Usage) -> None:
@@ -141,12 +141,8 @@ def look_at(
 ) -> Outlook:
     """Build the target, probe it, and see what can work.
 
-    Args:
-        runner: Where it is built.
-        settings: What is asked for.
-        machine: Where it is to work.
-        left_s: What is left of the budget, which a target that hangs keeps, too.
-        one: Whether the settings name one configuration; it may be one that can't work.
+    A target that hangs keeps to ``left_s``, too. ``one`` says that the settings name a single
+    configuration, which may be one that can't work.
 
     Raises:
         DlprofError: The target can't be built or loaded from, several are named where there is to
@@ -347,7 +343,7 @@ def explanation_of(message: Mapping[str, object], trial: Trial) -> Explanation |
 
 
 def sensible(found: Calibration) -> Calibration | None:
-    """A calibration that can be read again; ``None`` for one by a clock that tells no sense."""
+    """A calibration that can be read again; ``None`` for one by a clock that makes no sense."""
     return None if fault_of(found) else found
 
 

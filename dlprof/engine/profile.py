@@ -24,7 +24,7 @@ from dlprof.engine.preparation import (
     trial_cost,
 )
 from dlprof.engine.ranks import resolve_ranks
-from dlprof.engine.trials import Deadline, Measuring, skipped
+from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
@@ -38,7 +38,6 @@ from dlprof.records import (
     Timeline,
     Trial,
     TrialCost,
-    checked,
 )
 from dlprof.records.run import EndReason
 from dlprof.settings import OPTIONS, SweepSettings, by_key
@@ -108,15 +107,8 @@ def run_profile(
 ) -> Run:
     """Explain the one configuration that the settings name.
 
-    Args:
-        settings: What to load, for whom, at which settings; each swept one at one value.
-        output: The run file.
-        listener: Hears of the progress.
-        force: Replace ``output`` if it exists.
-        pickled: A live object to load instead of ``settings.target`` (Python API).
-        began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
-            now.
-        ranks: Those that a launcher has started; the slowest is explained.
+    The arguments are those of ``run_sweep``; each swept setting has one value. Of several ranks the
+    slowest is explained.
 
     Returns:
         The run as it stands in the file; ``diagnosis`` holds what was found.
@@ -159,8 +151,8 @@ class _Profile(Measuring):
 
     config: Config
     cost: TrialCost
-    observations: list[Observation] = dataclasses.field(default_factory=list)
-    timelines: list[Timeline] = dataclasses.field(default_factory=list)
+    experiments: list[Experiment] = dataclasses.field(default_factory=list)
+    """What each trial was for."""
     weight: DatasetWeight | None = None
 
     def run(self, outlook: Outlook) -> Run:
@@ -171,7 +163,7 @@ class _Profile(Measuring):
         except KeyboardInterrupt:
             reason = "interrupted"
         except DlprofError as error:
-            if not self._evidence().trials():  # nothing that could be diagnosed
+            if not self.raw.trials:  # nothing that could be diagnosed
                 raise
             reason = "failed"
             notes.append(with_hint(f"Nothing more was measured: {error.message}", error.hint))
@@ -183,17 +175,10 @@ class _Profile(Measuring):
         ended = reason in {"complete", "budget"}
         if ended and (untried := left_out(evidence, self._allowance())):
             notes.append(f"Not tried within the budget: {'; '.join(untried)}.")
-        run = Run(
-            path=str(self.writer.path),
-            header=self.header,
-            trials=evidence.trials(),
-            explanations=tuple(o.explanation for o in evidence.observations if o.explanation),
-            timelines=tuple(self.timelines),
-            calibration=evidence.calibration,
-        )
+        run = dataclasses.replace(self.so_far, calibration=evidence.calibration)
         gain = gains_over(run, self.config) if evidence.plain("present") else None
         diagnosis = diagnose(dataclasses.replace(evidence, gain=gain), notes)
-        end = self.end(reason, evidence.trials())
+        end = self.end(reason)
         fault = self.writer.try_append(evidence.calibration, diagnosis, end)
         if fault is not None and reason != "failed":
             self.listener.message(with_hint(fault.message, fault.hint))
@@ -203,20 +188,21 @@ class _Profile(Measuring):
         fault = outlook.faults.get(self.config)
         if fault is not None:
             present = Experiment(name="as it is", role="present", config=self.config)
-            self._keep(present, skipped(self.config, fault, ()), {})
+            self.experiments.append(present)
+            self.skip(self.config, fault)
             return "complete"
         self._weigh(limit_s=self.deadline.left_s / 10)
         while block := propose(self._evidence(), self._allowance()):
             for experiment in block:
                 if not self._try(experiment):
                     return "budget"
-                if self._evidence().observations[0].trial.failure is not None:
+                if self.so_far.trials[0].failure is not None:
                     return "complete"  # how it failed is all that there is to say
         return "complete"
 
     def _allowance(self) -> Allowance:
         """What is left, as the experiments count it: without what came before the trials."""
-        tried_s = sum(o.trial.wall_s for o in self.observations)
+        tried_s = sum(trial.wall_s for trial in self.raw.trials)
         return Allowance(
             budget_s=self.deadline.left_s + tried_s,
             trial_s=self.settings.trial_s or _TRIAL_S,
@@ -227,7 +213,7 @@ class _Profile(Measuring):
     def _try(self, experiment: Experiment) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         cut_s, least_s = self.deadline.cut_s, self.cost.overhead_s
-        if self.observations and cut_s < least_s:
+        if self.raw.trials and cut_s < least_s:
             return False
         request = self.request(
             experiment.config,
@@ -238,7 +224,6 @@ class _Profile(Measuring):
         )
         found = self.measured(
             request,
-            [each.trial for each in self.observations],
             repetition=experiment.repetition,
             wall_s=max(cut_s, least_s),
             total_s=max(self.settings.budget_s, self.deadline.elapsed_s),
@@ -246,7 +231,7 @@ class _Profile(Measuring):
         if found is None:
             return False
         self._keep(experiment, *found)
-        self.listener.trial_ended(self.observations[-1].trial)
+        self.listener.trial_ended(self.raw.trials[-1])
         return True
 
     def _weigh(self, *, limit_s: float, starts: tuple[str, ...] = ()) -> None:
@@ -268,7 +253,7 @@ class _Profile(Measuring):
     def _weigh_starts(self) -> None:
         """Start one worker by each method, where the dataset's weight or the method matters."""
         weight, target = self.weight, self.header.target
-        if weight is None or not self.observations or self.observations[0].trial.failure:
+        if weight is None or not self.raw.trials or self.raw.trials[0].failure:
             return
         by_copy = weight.start_method not in (None, "fork")
         heavy = weight.pickle_s + weight.unpickle_s >= 0.05
@@ -279,31 +264,31 @@ class _Profile(Measuring):
             self._weigh(limit_s=self.deadline.left_s, starts=("own", "fork", "forkserver", "spawn"))
 
     def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:
-        """Append a trial and what it sent to the file, and remember them even if it is full."""
+        """Keep a trial, and what it sent."""
         purpose: Purpose = "cold" if experiment.cold_cache else "measure"
         trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
         explanation = explanation_of(message, trial)
         timeline = None
         if experiment.role == "present":
             timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
-        fault = self.writer.try_append(trial, explanation, timeline)
-        if timeline is not None:
-            self.timelines.append(timeline)
-        observation = Observation(experiment=experiment, trial=trial, explanation=explanation)
-        self.observations.append(observation)
-        if fault is not None:
-            raise fault
+        self.experiments.append(experiment)
+        self.keep(trial, explanation, timeline)
 
     def _evidence(self) -> Evidence:
         """All that is known so far, and the model that it makes."""
         settings, target, machine = self.settings, self.header.target, self.header.machine
         share = machine.usable_cores / self.header.launched  # of one rank, as the trials' figures
+        explained = {each.trial_id: each for each in self.so_far.explanations}
+        observations = tuple(
+            Observation(experiment=experiment, trial=trial, explanation=explained.get(trial.id))
+            for experiment, trial in zip(self.experiments, self.so_far.trials, strict=False)
+        )
         evidence = Evidence(
             machine=dataclasses.replace(machine, usable_cores=share),
             target=target,
             config=self.config,
             accelerator=self.header.accelerator,
-            observations=self._checked(),
+            observations=observations,
             step_s=settings.step_s or 0.0,
             has_step=settings.step_s is not None or settings.step_callable is not None,
             reads_files=target.reads_files and not settings.cold_cache,
@@ -312,23 +297,6 @@ class _Profile(Measuring):
         calibration = self._calibration(evidence)
         predict = None if calibration is None else self._model_at_step(calibration, evidence)
         return dataclasses.replace(evidence, predict=predict)
-
-    def _checked(self) -> tuple[Observation, ...]:
-        """The observations, those of wrong data as failed ones."""
-        explained = (each.explanation for each in self.observations)
-        run = checked(
-            Run(
-                path="",
-                header=self.header,
-                trials=tuple(each.trial for each in self.observations),
-                explanations=tuple(each for each in explained if each is not None),
-            )
-        )
-        right = {each.trial_id: each for each in run.explanations}
-        return tuple(
-            dataclasses.replace(each, trial=trial, explanation=right.get(trial.id))
-            for each, trial in zip(self.observations, run.trials, strict=True)
-        )
 
     def _model_at_step(self, calibration: Calibration, evidence: Evidence) -> ModelAtStep:
         """The model at the step that was stated; one that is a function as it was timed."""

@@ -86,10 +86,10 @@ class LaunchedRank:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> LaunchedRank | None:
-        """As the launcher tells it; ``None`` for a process by itself.
+        """As the launcher says; ``None`` for a process by itself.
 
         Raises:
-            UsageError: What it tells is not all that is needed.
+            UsageError: What it says is not all that is needed.
         """
         said = {name: _number(environ, name) for name in _NAMES}
         world = said["WORLD_SIZE"]

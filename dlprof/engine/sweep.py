@@ -20,14 +20,12 @@ from dlprof.engine.preparation import (
 )
 from dlprof.engine.ranks import resolve_ranks
 from dlprof.engine.resume import plan_of, resumed_settings, same_run
-from dlprof.engine.trials import Deadline, Measuring, skipped
+from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.records import (
-    Calibration,
     Config,
-    Explanation,
     Failure,
     Integrity,
     Plan,
@@ -36,7 +34,6 @@ from dlprof.records import (
     Run,
     SweepPrediction,
     Trial,
-    checked,
 )
 from dlprof.records.run import EndReason
 from dlprof.search.grid import GridSearch, Proposal
@@ -67,27 +64,10 @@ class Sweep(Measuring):
     """The measuring part of a sweep."""
 
     plan: Plan
-    before: dataclasses.InitVar[Run | None]
     earlier_s: float
     faults: Mapping[Config, Failure]
-    trials: list[Trial] = dataclasses.field(default_factory=list)
-    explanations: list[Explanation] = dataclasses.field(default_factory=list)
-    calibration: Calibration | None = None
-    prediction: SweepPrediction | None = None
-    earlier_trials: int = dataclasses.field(init=False)
-    raw: Run = dataclasses.field(init=False)
-    """What was measured as it was: later trials may show that the data was right after all."""
     mute: set[str] = dataclasses.field(default_factory=set)
     """Traced trials of this session that showed nothing, and would not if they were run again."""
-
-    def __post_init__(self, before: Run | None) -> None:
-        """Go on from what an earlier session has measured."""
-        if before is not None:
-            self.trials += before.trials
-            self.explanations += before.explanations
-            self.calibration, self.prediction = before.calibration, before.prediction
-        self.earlier_trials = len(self.trials)
-        self.raw = self._so_far()
 
     def run(self) -> Run:
         """Measure, recommend, and write down both.
@@ -103,83 +83,61 @@ class Sweep(Measuring):
         except KeyboardInterrupt:
             reason = "interrupted"
         except DlprofError as error:
-            if not self._so_far().completed:  # nothing that could be recommended from
+            if not self.so_far.completed:  # nothing that could be recommended from
                 raise
             self.listener.message(with_hint(error.message, error.hint))
             reason = "failed"
-        end = self.end(reason, self.trials, self.earlier_s)
-        run = dataclasses.replace(self._so_far(), end=end)
+        end = self.end(reason, self.earlier_s)
+        run = dataclasses.replace(self.so_far, end=end)
         found: Recommendation | None = None
         try:
-            found = self._recommend(run, reason)
+            found = recommend(run, stored_limits(run.header.settings))
+        except NothingMeasuredError:
+            if reason != "interrupted":
+                raise
         finally:  # what was measured is kept, whether or not there is something to recommend
             fault = self.writer.try_append(found, end)
             if fault is not None and reason != "failed":
                 self.listener.message(with_hint(fault.message, fault.hint))
         return dataclasses.replace(run, recommendation=found)
 
-    def _so_far(self) -> Run:
-        return Run(
-            path=str(self.writer.path),
-            header=self.header,
-            trials=tuple(self.trials),
-            explanations=tuple(self.explanations),
-            calibration=self.calibration,
-            prediction=self.prediction,
-        )
-
-    def _skip(self) -> None:
+    def _skip_faulty(self) -> None:
         """Keep what can't work as skipped trials, so that nobody has to ask where it is.
 
         A run that goes on keeps to its plan, whatever can't work by now.
         """
-        known = {*self.plan.configs, *(trial.config for trial in self.trials)}
+        known = {*self.plan.configs, *(trial.config for trial in self.so_far.trials)}
         counts: dict[str, int] = {}
         for config, failure in self.faults.items():
             if config in known:
                 continue
-            self._keep(skipped(config, failure, self.trials))
+            self.skip(config, failure)
             counts[failure.message] = counts.get(failure.message, 0) + 1
         for message, count in counts.items():
             self.listener.message(f"skipped ({counted(count, 'configuration')}): {message}")
 
-    def _keep(self, trial: Trial, explanation: Explanation | None = None) -> None:
-        """Append a trial to the file, and remember it, even if that is full.
-
-        What it shows of all others' data is known from then on.
-        """
-        fault = self.writer.try_append(trial, explanation)
-        fresh = () if explanation is None else (explanation,)
-        self.raw = dataclasses.replace(
-            self.raw,
-            trials=(*self.raw.trials, trial),
-            explanations=(*self.raw.explanations, *fresh),
-            calibration=self.calibration,
-            prediction=self.prediction,
-        )
-        run = checked(self.raw)
-        self.trials, self.explanations = [*run.trials], [*run.explanations]
-        self.calibration, self.prediction = run.calibration, run.prediction
-        if fault is not None:
-            raise fault
-
     def _measure(self) -> EndReason:
-        self._skip()
+        self._skip_faulty()
         if self.plan.search != "model":
             return self._search(self.plan)
         while True:
-            if self.prediction is None:
+            if self.so_far.prediction is None:
                 if not self._calibrate():
                     return "budget"
-                self._predict()
-            if self.prediction is None:
+                found = sweep_prediction(self.so_far)
+                self.so_far = dataclasses.replace(self.so_far, prediction=found)
+                if found is not None:
+                    self.writer.append(found)
+                    self.listener.predicted(found)
+            prediction = self.so_far.prediction
+            if prediction is None:
                 if not self._is_hopeless:
                     self.listener.message(_NO_MODEL)
                 return self._search(self.plan)
-            reason = self._search(race_plan(self.plan, self.prediction.race), self.prediction)
+            reason = self._search(race_plan(self.plan, prediction.race), prediction)
             if reason == "budget":
                 return reason
-            if self.prediction is not None:  # else what it chose, or rests on, is wrong data
+            if self.so_far.prediction is not None:  # else what it chose, or rests on, is wrong data
                 self._try_levers()
                 return reason
 
@@ -188,15 +146,15 @@ class Sweep(Measuring):
         pick = self._pick()
         if pick is None:
             return
-        found = levers_of(self._so_far(), pick)
-        while (proposal := next_lever(self.plan, self.trials, found, pick)) is not None:
+        found = levers_of(self.so_far, pick)
+        while (proposal := next_lever(self.plan, self.so_far.trials, found, pick)) is not None:
             if 2 * proposal.expected_s > self.deadline.left_s or not self._try(proposal, "lever"):
                 return
 
     def _pick(self) -> Config | None:
         """What would be recommended now; ``None`` for nothing, which is said at the end."""
         try:
-            return recommend(self._so_far(), stored_limits(self.header.settings)).config
+            return recommend(self.so_far, stored_limits(self.header.settings)).config
         except DlprofError:
             return None
 
@@ -213,7 +171,7 @@ class Sweep(Measuring):
     @property
     def _kept_s(self) -> float:
         """What of the budget is kept for that: half of what is left, and nothing before a rate."""
-        if not any(has_rate(trial) for trial in self.trials):
+        if not any(has_rate(trial) for trial in self.so_far.trials):
             return 0.0
         each_s = self.plan.cost.of(Config(), self.plan.trial_s)
         trials = max(0, 2 * len(self._counts) - 1)
@@ -247,10 +205,9 @@ class Sweep(Measuring):
         """Traced trials until batches are known; false if the budget ended them."""
         try:
             while True:
-                self.calibration = calibrated(self._so_far())
-                proposal = next_calibration(
-                    self._useful(self.plan), self._explained(), self.calibration
-                )
+                found = calibrated(self.so_far)
+                self.so_far = dataclasses.replace(self.so_far, calibration=found)
+                proposal = next_calibration(self._useful(self.plan), self._explained(), found)
                 if proposal is None:
                     return True
                 if proposal.repetition and proposal.expected_rest_s > self.deadline.left_s:
@@ -258,37 +215,32 @@ class Sweep(Measuring):
                 if proposal.expected_s > self.deadline.left_s or not self._try(proposal, "explain"):
                     return bool(self._explained())
         finally:  # what an interrupted one has learnt can be predicted from, too
-            if self.calibration is not None:
-                self.writer.append(self.calibration)
+            if self.so_far.calibration is not None:
+                self.writer.append(self.so_far.calibration)
 
     def _explained(self) -> list[Trial]:
         """Traced trials that need not be run again: what showed nothing is, in another session.
 
         There, the explanation may have been lost between the trial's record and its own.
         """
-        known = {*self.mute, *(each.trial_id for each in self.explanations)}
-        explained = (trial for trial in self.trials if trial.purpose == "explain")
+        known = {*self.mute, *(each.trial_id for each in self.so_far.explanations)}
+        explained = (trial for trial in self.so_far.trials if trial.purpose == "explain")
         return [trial for trial in explained if trial.failure is not None or trial.id in known]
-
-    def _predict(self) -> None:
-        """Predict all configurations, if the calibration shows enough."""
-        self.prediction = sweep_prediction(self._so_far())
-        if self.prediction is not None:
-            self.writer.append(self.prediction)
-            self.listener.predicted(self.prediction)
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
         expected = None if led is None else ExpectedRates.of(led)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
             cells = () if led is None else tuple(cell.config for cell in led.cells)
-            found = Integrity.of(self._so_far())
+            found = Integrity.of(self.so_far)
             search = GridSearch(
                 plan=useful,
                 seed=self.settings.seed,
                 expected=expected,
                 cells=tuple(each for each in cells if not found.is_useless(each)),
             )
-            proposal = search.propose(self.trials, remaining_s=self.deadline.left_s - self._kept_s)
+            proposal = search.propose(
+                self.so_far.trials, remaining_s=self.deadline.left_s - self._kept_s
+            )
             if not isinstance(proposal, Proposal):
                 return proposal.reason
             if not self._try(proposal):
@@ -296,7 +248,7 @@ class Sweep(Measuring):
         return "complete"
 
     def _useful(self, plan: Plan) -> Plan:
-        return still_useful(plan, Integrity.of(self._so_far()))
+        return still_useful(plan, Integrity.of(self.so_far))
 
     @property
     def _is_hopeless(self) -> bool:
@@ -304,8 +256,8 @@ class Sweep(Measuring):
 
         A dataset that was fixed since shows in the first trial that works.
         """
-        tried = len(self.trials) > self.earlier_trials
-        return tried and fails_everywhere(self.trials, self.plan.configs)
+        tried = len(self.so_far.trials) > self.earlier_trials
+        return tried and fails_everywhere(self.so_far.trials, self.plan.configs)
 
     def _try(
         self, proposal: Proposal, purpose: Purpose = "measure", ranks: int | None = None
@@ -315,14 +267,13 @@ class Sweep(Measuring):
         timed = any(
             trial.epoch_turnover_s is not None
             and trial.config.turnover_group == config.turnover_group
-            for trial in self.trials
+            for trial in self.so_far.trials
         )
         request = self.request(
             config, proposal.trial_s, turnover=not timed, explain=purpose == "explain"
         )
         found = self.measured(
             request,
-            self.trials,
             repetition=proposal.repetition,
             wall_s=self.deadline.cut_s,
             total_s=self.deadline.elapsed_s + proposal.expected_rest_s,
@@ -332,20 +283,11 @@ class Sweep(Measuring):
             return False
         trial, message = dataclasses.replace(found[0], purpose=purpose), found[1]
         explanation = explanation_of(message, trial)
-        self._keep(trial, explanation)
+        self.keep(trial, explanation)
         if explanation is None and purpose == "explain":
             self.mute.add(trial.id)
-        self.listener.trial_ended(self.trials[-1])
+        self.listener.trial_ended(self.so_far.trials[-1])
         return True
-
-    def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
-        """What the trials so far recommend; an interrupted sweep may have too few of them."""
-        try:
-            return recommend(run, stored_limits(run.header.settings))
-        except NothingMeasuredError:
-            if reason == "interrupted":
-                return None
-            raise
 
 
 _NO_ROOM = "The budget is too short for the model, so configurations are measured directly"

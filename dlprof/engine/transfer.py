@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from dlprof.engine.preparation import Listener
+from dlprof.engine.preparation import ProgressListener
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
@@ -94,19 +94,22 @@ class TransferSettings:
         return cls(**read, batch_size=None if sizes is None else sizes[0], all_devices=every)
 
 
-def run_transfer(
-    options: TransferSettings,
-    listener: Listener,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-) -> Transfers:
+def run_transfer(options: TransferSettings, listener: ProgressListener) -> Transfers:
     """Measure how fast data reaches the device.
 
     Raises:
         DlprofError: The device is not there, the target can't be loaded, or nothing was measured.
     """
     machine = inspect_machine()
-    build = _build_request(options, listener)
+    build = None
+    if options.target is not None:
+        prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
+        build = BuildRequest(
+            target=options.target,
+            arguments=dict(options.arguments),
+            shuffle=options.shuffle,
+            seed=options.seed,
+        )
     request = TransferRequest(
         device=options.device,
         all_devices=options.all_devices,
@@ -119,7 +122,7 @@ def run_transfer(
         seed=options.seed,
         parent=os.getpid(),
     )
-    deadline_s = clock() + options.timeout_s + options.budget_s
+    deadline_s = time.monotonic() + options.timeout_s + options.budget_s
     cut = ""
     done: Message = {}
     heard: list[Message] = []
@@ -135,7 +138,7 @@ def run_transfer(
             ending.callback(process.end)
             process.order("copy", request=dataclasses.asdict(request))
             while not (cut or done):
-                answer = process.answer(deadline_s - clock())
+                answer = process.answer(deadline_s - time.monotonic())
                 if answer is None:
                     cut = f"it took longer than {options.timeout_s:g} s"
                 elif (message := answer.message) is None:
@@ -160,18 +163,6 @@ def largest_buffer(machine: Machine) -> int:
     while free is not None and size > 1 << 22 and size > free // 8:
         size //= 4
     return size
-
-
-def _build_request(options: TransferSettings, listener: Listener) -> BuildRequest | None:
-    if options.target is None:
-        return None
-    prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
-    return BuildRequest(
-        target=options.target,
-        arguments=dict(options.arguments),
-        shuffle=options.shuffle,
-        seed=options.seed,
-    )
 
 
 def _transfers(

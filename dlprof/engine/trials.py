@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dlprof.engine.preparation import SweepListener, copy_settings, now
-from dlprof.records import Config, Cost, Failure, RunEnd, RunHeader, Trial
+from dlprof.records import (
+    Config,
+    Cost,
+    Explanation,
+    Failure,
+    Run,
+    RunEnd,
+    RunHeader,
+    Timeline,
+    Trial,
+    checked,
+)
 from dlprof.records.run import EndReason
 from dlprof.settings import SweepSettings
 from dlprof.store import RunWriter
@@ -82,6 +93,26 @@ class Measuring:
     writer: RunWriter
     listener: SweepListener
     deadline: Deadline
+    before: dataclasses.InitVar[Run | None] = None
+    earlier_trials: int = dataclasses.field(init=False)
+    raw: Run = dataclasses.field(init=False)
+    """What was measured as it was: later trials may show that the data was right after all."""
+    so_far: Run = dataclasses.field(init=False)
+    """The same with trials of wrong data as failed ones."""
+
+    def __post_init__(self, before: Run | None) -> None:
+        """Go on from what an earlier session has measured."""
+        run = Run(path=str(self.writer.path), header=self.header)
+        if before is not None:
+            run = dataclasses.replace(
+                run,
+                trials=before.trials,
+                explanations=before.explanations,
+                calibration=before.calibration,
+                prediction=before.prediction,
+            )
+        self.raw = self.so_far = run
+        self.earlier_trials = len(run.trials)
 
     def request(self, config: Config, trial_s: float, **details: Any) -> TrialRequest:
         """A trial as the settings have all of this run's; ``details`` are the other fields."""
@@ -100,7 +131,6 @@ class Measuring:
     def measured(
         self,
         request: TrialRequest,
-        trials: Sequence[Trial],
         *,
         repetition: int,
         wall_s: float,
@@ -111,7 +141,6 @@ class Measuring:
 
         Args:
             request: What to measure.
-            trials: Those before it: the first one is kept however it ends.
             repetition: Of the record.
             wall_s: When the budget ends it.
             total_s: What the whole is expected to take.
@@ -120,35 +149,58 @@ class Measuring:
         self.listener.trial_started(request.config, repetition, self.deadline.elapsed_s, total_s)
         found = self.runner.explain(
             request,
-            trial_id=trial_id(trials),
+            trial_id=self._next_id,
             repetition=repetition,
             wall_s=wall_s,
             ranks=ranks,
         )
         trial, _ = found
         cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
-        return None if cut and trials and trial.outcome == "timed_out" else found
+        # The first one is kept however it ends.
+        return None if cut and self.raw.trials and trial.outcome == "timed_out" else found
 
-    def end(self, reason: EndReason, trials: Sequence[Trial], earlier_s: float = 0.0) -> RunEnd:
+    def keep(
+        self,
+        trial: Trial,
+        explanation: Explanation | None = None,
+        timeline: Timeline | None = None,
+    ) -> None:
+        """Append a trial and what it sent to the file, and remember them, even if that is full.
+
+        What it shows of all others' data is known from then on.
+        """
+        fault = self.writer.try_append(trial, explanation, timeline)
+        self.raw = dataclasses.replace(
+            self.raw,
+            trials=(*self.raw.trials, trial),
+            explanations=(*self.raw.explanations, *filter(None, [explanation])),
+            timelines=(*self.raw.timelines, *filter(None, [timeline])),
+            calibration=self.so_far.calibration,
+            prediction=self.so_far.prediction,
+        )
+        self.so_far = checked(self.raw)
+        if fault is not None:
+            raise fault
+
+    def skip(self, config: Config, failure: Failure) -> None:
+        """Keep a trial that is not run, since it can't work."""
+        trial = Trial(
+            id=self._next_id,
+            config=config,
+            repetition=0,
+            outcome="skipped",
+            failure=failure,
+            started_at=now(),
+        )
+        self.keep(trial)
+
+    @property
+    def _next_id(self) -> str:
+        return f"t{len(self.raw.trials) + 1:04d}"
+
+    def end(self, reason: EndReason, earlier_s: float = 0.0) -> RunEnd:
         """How it ended, and where the time went, that of earlier sessions included."""
         total = earlier_s + self.deadline.elapsed_s
-        measured = sum(trial.measured_s for trial in trials)
+        measured = sum(trial.measured_s for trial in self.raw.trials)
         cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
         return RunEnd(ended_at=now(), reason=reason, cost_s=cost)
-
-
-def trial_id(before: Sequence[object]) -> str:
-    """The name of the trial after these."""
-    return f"t{len(before) + 1:04d}"
-
-
-def skipped(config: Config, failure: Failure, before: Sequence[object]) -> Trial:
-    """A trial that is not run, since it can't work."""
-    return Trial(
-        id=trial_id(before),
-        config=config,
-        repetition=0,
-        outcome="skipped",
-        failure=failure,
-        started_at=now(),
-    )

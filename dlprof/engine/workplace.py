@@ -1,8 +1,8 @@
 """The directory in which a sweep keeps its logs and temporary files, and what others left behind.
 
-A sweep that is ended by force can't remove its own, so the next one does. Whether the owner still
-lives is told by a lock on the directory, which the kernel lets go with the owner: unlike a process
-id it is never used again by another process, and it means the same in every container.
+A sweep that is ended by force can't remove its own, so the next one does. A lock on the directory
+shows whether the owner still lives: the kernel lets it go with the owner. Unlike a process id it is
+never used again by another process, and it means the same in every container.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _create(place: Path) -> tuple[Path, int | None]:
             continue
         if held is None or _locked(directory) is None:
             return directory, held
-        # The lock was given twice: the file system has none, and nothing can be told from it.
+        # The lock was given twice: the file system has none, and nothing follows from it.
         os.close(held)
         return directory, None
 

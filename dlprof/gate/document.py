@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dlprof.errors import ExitCode
 from dlprof.gate.baseline import comparable, judge_baseline
@@ -62,9 +63,9 @@ def checked_baseline(
 
 
 def make_check(
-    targets: Sequence[TargetCheck], *, base: Compared, change: Compared, override: str = ""
+    targets: Sequence[TargetCheck], *, base: Compared, change: Compared, **more: Any
 ) -> CheckReport:
-    """The whole check; further fields are filled in by ``dataclasses.replace``.
+    """The whole check; ``more`` are further fields of it.
 
     Raises:
         ValueError: If there is no target.
@@ -78,7 +79,7 @@ def make_check(
         targets=tuple(targets),
         base=base,
         change=change,
-        override=override,
+        **more,
     )
 
 

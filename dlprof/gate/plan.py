@@ -23,7 +23,7 @@ from dlprof.records.gate import CheckPlan, GateName, GateRule, Quad, Series, Sid
 LOOKS = (10, 15, 25, 45, 90)
 """Numbers of quads at which the load metrics are judged. On a quiet machine a check ends at the
 first. The later ones are for machines whose cores change their speed from one moment to the next,
-by a factor of two where others use the same hyper-threads: each quad tells little there."""
+by a factor of two where others use the same hyper-threads: each quad shows little there."""
 
 START_LOOKS = (10, 14, 20)
 """The same for starts, which take long and vary little."""
@@ -93,7 +93,7 @@ def make_plan(
 
 def _rules(fail_above: float, alpha: float) -> tuple[GateRule, ...]:
     # Quads in which a side's own two blocks differ by more (as a logarithm) are left out: the
-    # cores changed their speed meanwhile. The bound looks at no difference between the sides,
+    # cores changed their speed. The bound looks at no difference between the sides,
     # and a fair coin decides which blocks are whose, so that what is left is as symmetric as
     # all of it.
     service = GateRule(
@@ -141,7 +141,7 @@ def _rules(fail_above: float, alpha: float) -> tuple[GateRule, ...]:
 
 
 def looks_for(alpha: float, looks: tuple[int, ...]) -> tuple[int, ...]:
-    """The looks that can tell anything at ``alpha``, none before so many quads are there.
+    """The looks that can decide anything at ``alpha``, none before so many quads are there.
 
     Where the error is shared by many targets, eleven quads can't decide any more; the first look
     then waits for as many as can.

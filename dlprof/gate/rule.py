@@ -1,4 +1,4 @@
-"""One metric's verdict: PASS, FAIL, look again, or can't tell.
+"""One metric's verdict: PASS, FAIL, look again, or not known.
 
 At each look, every view of the metric gives a one-sided lower and upper bound of its shift
 (``signed_rank``). FAIL if the lower bound of any view is above the limit; PASS if the upper bounds
@@ -9,7 +9,7 @@ blocks always give the same verdict, while they are measured and years later.
 Quads during which the machine changed its speed are left out, by a bound that knows nothing of
 which side is which: they say little and are far off. The two blocks of a side differ by the
 machine alone, whichever side the coin (``plan.order_of``) has given them to, so that what is
-left is symmetric about the same shift. Where most would go, or too few to tell anything would be
+left is symmetric about the same shift. Where most would go, or too few to show anything would be
 left at the end, all of them count. Code that stalls now and then makes its own blocks differ, too:
 what is left out can speak against PASS (``_stalls``). FAIL needs none of that: the bound of false
 alarms stays.
@@ -46,9 +46,9 @@ class GateProgress:
 
     Attributes:
         result: What it says.
-        usable: Quads that tell something of it.
+        usable: Quads that show something of it.
         needed: Further quads until its next look; 0 where no look could change the result.
-        left_out: Quads that would tell, but for the machine that changed meanwhile.
+        left_out: Quads that would count, but for the machine that changed during them.
     """
 
     result: GateResult
@@ -223,7 +223,7 @@ def look_at(
     readings: Sequence[QuadReading],
     left_out: Sequence[QuadReading] = (),
 ) -> GateResult:
-    """What a metric says at a look; ``pending`` tells whether more quads could change it."""
+    """What a metric says at a look; ``pending`` says whether more quads could change it."""
     views = [_view(rule, name, readings) for name in rule.views]
     finding, doubt = _finding(views), ""
     if finding == "not_slower":
@@ -348,7 +348,7 @@ def is_contended(quads: Sequence[Quad]) -> bool:
 
 
 def run_queue_wait(quads: Sequence[Quad]) -> float | None:
-    """The median share of waiting for a core, over all blocks that tell."""
+    """The median share of waiting for a core, over all blocks that have it."""
     shares = [
         block.run_queue_wait_fraction
         for quad in quads
@@ -418,8 +418,8 @@ def _figures(
         base=base,
         change=_median(readings, view, "change"),
         shift=shift,
-        low=low if bounds.k >= 0 else None,
-        high=high if bounds.k_high >= 0 else None,
+        low=low if math.isfinite(bounds.low) else None,
+        high=high if math.isfinite(bounds.high) else None,
         limit=limit,
         text=figures_text(
             shift, low, high, unit=None if rule.scale == "ratio" else unit, base=base

@@ -8,11 +8,11 @@ Statistical Methods, section 3.3). With ties the bounds err with ``alpha`` at mo
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 MOST_DIFFERENCES = 200
 """Beyond this many an exact distribution is no longer quick, and nobody measures so many quads."""
@@ -49,29 +49,21 @@ def critical_value(n: int, alpha: float) -> int:
 
 
 def least_differences(alpha: float) -> int:
-    """The fewest differences that can tell anything at ``alpha``: ``2**-n <= alpha``."""
+    """The fewest differences that can decide anything at ``alpha``: ``2**-n <= alpha``."""
     n = max(1, math.ceil(-math.log2(alpha)))
     return n if critical_value(n, alpha) >= 0 else n + 1
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
-    """Where the middle of the differences lies.
-
-    Attributes:
-        estimate: Median of the Walsh averages (Hodges and Lehmann's estimate).
-        low: The shift is above this, but for a probability of ``alpha``; ``-inf`` where there are
-            too few differences to say.
-        high: The shift is below this, likewise; ``inf`` likewise.
-        k: ``critical_value``: ``low`` is the Walsh average of this rank, counted from 0.
-        k_high: The same of ``high``, counted from the largest.
-    """
+class Shift(NamedTuple):
+    """Where the middle of the differences lies."""
 
     estimate: float
+    """Median of the Walsh averages (Hodges and Lehmann's estimate)."""
     low: float
+    """The shift is above this, but for a probability of ``alpha``; ``-inf`` where there are too few
+    differences to say."""
     high: float
-    k: int
-    k_high: int
+    """The shift is below this, likewise; ``inf`` likewise."""
 
 
 def shift_interval(
@@ -101,6 +93,4 @@ def shift_interval(
         estimate=(averages[(size - 1) // 2] + averages[size // 2]) / 2,
         low=averages[k] if k >= 0 else -math.inf,
         high=averages[size - 1 - k_high] if k_high >= 0 else math.inf,
-        k=k,
-        k_high=k_high,
     )

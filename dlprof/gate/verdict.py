@@ -43,39 +43,26 @@ class NextLook:
     verdict: Verdict
 
 
-def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
-    """Whether a check is decided, and if not, how many quads of which series it needs next."""
+def next_look(plan: CheckPlan, history: Sequence[Quad], *, ended: bool = False) -> NextLook:
+    """Whether a check is decided, and if not, how many quads of which series it needs next.
+
+    Where measuring has ended it needs none, and what is undecided stays so.
+    """
     quads = list(map(cleaned, history))
-    progress = _progress(plan, quads, ended=False)
+    progress = [judge_gate(plan, rule, quads, ended=ended) for rule in plan.rules]
     verdict = _verdict(plan, quads, progress)
-    if verdict.state == "fail":
-        return NextLook(needed={}, verdict=verdict)
-    needed = {
-        series: min(counts)
-        for series in _SERIES
-        if (counts := [each.needed for each in progress if _waits(plan, each, series)])
-    }
+    counts: dict[Series, list[int]] = {series: [] for series in _SERIES}
+    for rule, each in zip(plan.rules, progress, strict=True):
+        waits = each.needed and (each.result.blocking or not each.usable)
+        if waits and verdict.state != "fail":
+            counts[rule.series].append(each.needed)
+    needed = {series: min(some) for series, some in counts.items() if some}
     return NextLook(needed=needed, verdict=verdict)
 
 
-def judge(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool = True) -> Verdict:
-    """The verdict that follows from the blocks, now or from a saved document.
-
-    ``ended`` says that no more will be measured, so that what is undecided stays so.
-    """
-    sound = list(map(cleaned, quads))
-    return _verdict(plan, sound, _progress(plan, sound, ended=ended))
-
-
-def _progress(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool) -> list[GateProgress]:
-    return [judge_gate(plan, rule, quads, ended=ended) for rule in plan.rules]
-
-
-def _waits(plan: CheckPlan, progress: GateProgress, series: Series) -> bool:
-    """Whether a gate of the series keeps the check waiting for more quads."""
-    rule = next(rule for rule in plan.rules if rule.name == progress.result.name)
-    holds_up = progress.result.blocking or not progress.usable
-    return rule.series == series and progress.needed > 0 and holds_up
+def judge(plan: CheckPlan, quads: Sequence[Quad]) -> Verdict:
+    """The verdict that follows from the blocks when measuring has ended, now or in a document."""
+    return next_look(plan, quads, ended=True).verdict
 
 
 def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProgress]) -> Verdict:
@@ -85,24 +72,22 @@ def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProg
     sound = [quad for quad in quads if not any(block.failure for block in quad.blocks)]
     stages = stage_shifts(sound)
     why, unheld = _explanation(state, gates, stages), _unheld(quads)
+    # Of the metric that has most: one that is decided counts no further.
+    usable: dict[str, int] = dict.fromkeys(_SERIES, 0)
+    for rule, each in zip(plan.rules, progress, strict=True):
+        usable[rule.series] = max(usable[rule.series], each.usable)
     return Verdict(
         state=state,
         explanation=" ".join(filter(None, (why, unheld if state == "inconclusive" else ""))),
         gates=tuple(gates),
         stages=stages,
-        quads={series: _most_usable(plan, progress, series) for series in _SERIES},
+        quads=usable,
         error_bound=plan.error_bound,
         notes=(
             *filter(None, [unheld]),
             *_notes(plan, quads, max((each.left_out for each in progress), default=0)),
         ),
     )
-
-
-def _most_usable(plan: CheckPlan, progress: Sequence[GateProgress], series: Series) -> int:
-    """Usable quads of the metric that has most: one that is decided counts no further."""
-    pairs = zip(plan.rules, progress, strict=True)
-    return max((each.usable for rule, each in pairs if rule.series == series), default=0)
 
 
 def _state(gates: Sequence[GateResult]) -> GateState:
@@ -221,14 +206,13 @@ def _shift(name: str, quads: Sequence[Quad], value: _Value) -> StageShift | None
         return None
     # The intervals of stages are 95 % each.
     shift = shift_interval([change - base for base, change in rows], 0.025)
-    known = shift.k >= 0
     return StageShift(
         stage=name,
         base_s=statistics.median(base for base, _ in rows),
         change_s=statistics.median(change for _, change in rows),
         shift_s=shift.estimate,
-        low_s=shift.low if known else None,
-        high_s=shift.high if known else None,
+        low_s=shift.low if math.isfinite(shift.low) else None,
+        high_s=shift.high if math.isfinite(shift.high) else None,
     )
 
 

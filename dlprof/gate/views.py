@@ -18,13 +18,13 @@ MOST_BATCHES = 256
 
 
 def grouped(
-    service_s: Sequence[float], samples: Sequence[int], most: int = MOST_BATCHES
+    service_s: Sequence[float], samples: Sequence[int]
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """The columns of a block with neighbouring batches added up, so that few entries are left.
 
     Both sides load the same batches and so are grouped alike.
     """
-    size = max(1, math.ceil(len(service_s) / most))
+    size = max(1, math.ceil(len(service_s) / MOST_BATCHES))
     starts = range(0, len(service_s), size)
     # Nanoseconds: what the clock gives
     return (
@@ -34,7 +34,7 @@ def grouped(
 
 
 def cleaned(quad: Quad) -> Quad:
-    """The quad with every block that can't be used as a failed one, which tells why.
+    """The quad with every block that can't be used as a failed one, which says why.
 
     A quad is judged alike before and after; after, it holds finite numbers only.
     """
@@ -49,7 +49,12 @@ def _fault(block: Block) -> str:
     """Why no figure of a block can be used; empty where they can."""
     if block.failure:
         return block.failure
-    figures = [*block.service_s, *block.stages_s.values(), *_scalars(block)]
+    alone = (
+        *(block.wall_s, block.run_queue_wait_fraction, block.startup_s, block.epoch_turnover_s),
+        *(block.pss_peak_bytes, block.shm_peak_bytes),
+    )
+    known = (figure for figure in alone if figure is not None)
+    figures = [*block.service_s, *block.stages_s.values(), *known]
     # No second and no byte count of a block is larger; sums of such figures stay finite.
     if not all(figure == 0 or 1e-60 <= abs(figure) <= 1e18 for figure in figures):
         return "a figure was not a usable number"
@@ -58,19 +63,6 @@ def _fault(block: Block) -> str:
     if block.samples and not 0 < min(block.samples) <= max(block.samples) < (10**12):
         return "a batch held no usable number of samples"
     return ""
-
-
-def _scalars(block: Block) -> list[float]:
-    """The figures of a block that stand alone, as far as they were measured."""
-    figures = (
-        block.wall_s,
-        block.run_queue_wait_fraction,
-        block.startup_s,
-        block.epoch_turnover_s,
-        block.pss_peak_bytes,
-        block.shm_peak_bytes,
-    )
-    return [figure for figure in figures if figure is not None]
 
 
 def _per_sample(seconds: float | None, block: Block) -> float | None:
@@ -103,7 +95,7 @@ _BY_SAMPLE = frozenset({"service", "receive", "wall"})
 
 
 def block_value(block: Block, rule: GateRule, view: str) -> float | None:
-    """One figure of a block by itself; ``None`` where it tells none that can be used."""
+    """One figure of a block by itself; ``None`` where it has none that can be used."""
     few = rule.name in _BY_SAMPLE and len(block.service_s) < LEAST_BATCHES
     value = None if few or _fault(block) else _VALUES[rule.name, view](block)
     return None if value is None or (rule.scale == "ratio" and value <= 0) else value
@@ -125,7 +117,7 @@ class QuadReading:
         """How much worse the change is than the base: ``mean f(B) - mean f(A)``.
 
         On the scale ``ratio`` the values' logarithms are taken, so that quads of a busy moment
-        and of a quiet one tell the same.
+        and of a quiet one show the same.
         """
         base, change = self.values[view, "base"], self.values[view, "change"]
         if scale == "ratio":
@@ -134,7 +126,7 @@ class QuadReading:
 
     @property
     def change_within(self) -> float:
-        """How much the machine changed during the quad, as it seems: 0 where no side tells."""
+        """How much the machine changed during the quad, as it seems: 0 where no side shows it."""
         return max(_change_of(self.quad, "base"), _change_of(self.quad, "change"))
 
     @property

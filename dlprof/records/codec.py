@@ -207,7 +207,6 @@ _PLAIN: Mapping[Any, _Decoder] = {
 }
 
 
-_MOST = 2**31 - 1
 _LARGEST_INTEGER = 2**64
 """No count of bytes or of nanoseconds comes near it; it fits a float."""
 _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -225,36 +224,26 @@ _POSITIVE: Mapping[type, Sequence[str]] = MappingProxyType(
         Constraints: ("ranks", "nodes"),
         CoreSpeeds: ("low", "median", "high"),
         PredictedCell: ("samples_per_s",),
+        Calibration: ("samples_per_batch", "core_speed"),
     }
 )
 
 
 def fault_of(record: Any) -> tuple[str, str] | None:
     """The field of a record that is out of bounds, and the end of a sentence about it."""
+    for name in _POSITIVE.get(type(record), ()):
+        figure = getattr(record, name)
+        value = figure.value if isinstance(figure, Estimate) else figure
+        if value is not None and value <= 0:
+            return name, "is not above 0"
     if isinstance(record, BatchCosts | Timeline):
         return _uneven_column(record)
     if isinstance(record, Config):
         return _faulty_setting(record)
-    if isinstance(record, Calibration):
-        return _faulty_cost(record)
-    for kind, names in _POSITIVE.items():
-        if isinstance(record, kind):
-            figures = {name: getattr(record, name) for name in names}
-            values = {n: f.value if isinstance(f, Estimate) else f for n, f in figures.items()}
-            name = next((name for name, value in values.items() if value <= 0), None)
-            return None if name is None else (name, "is not above 0")
-    return None
-
-
-def _faulty_cost(record: Calibration) -> tuple[str, str] | None:
-    """A figure that no batch has, and that nothing could be predicted from."""
-    for name in ("samples_per_batch", "core_speed"):
-        value = getattr(record, name)
-        if value is not None and value <= 0:
-            return name, "is not above 0"
-    for field in dataclasses.fields(record):
-        if any(number < 0 for number in _numbers(getattr(record, field.name))):
-            return field.name, "has a figure below 0"
+    if isinstance(record, Calibration):  # figures that no batch has
+        for field in dataclasses.fields(record):
+            if any(number < 0 for number in _numbers(getattr(record, field.name))):
+                return field.name, "has a figure below 0"
     return None
 
 
@@ -262,13 +251,12 @@ def _numbers(value: Any) -> Iterator[float]:
     """All numbers in a field, however deep."""
     if isinstance(value, int | float):
         yield value
-    elif isinstance(value, BatchCosts):
-        for column in dataclasses.fields(value):
-            yield from getattr(value, column.name)
+        return
+    if isinstance(value, BatchCosts):
+        value = [getattr(value, column.name) for column in dataclasses.fields(value)]
     elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _numbers(each)
-    elif isinstance(value, tuple):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
         for each in value:
             yield from _numbers(each)
 
@@ -288,10 +276,11 @@ def number_fault(number: float) -> str | None:
 
 def _faulty_setting(record: Config) -> tuple[str, str] | None:
     """A setting that DataLoader does not take."""
+    most = 2**31 - 1
     for name, least in _LEAST.items():
         number = getattr(record, name)
-        if number is not None and not least <= number <= _MOST:
-            return name, f"is not from {least} to {_MOST}"
+        if number is not None and not least <= number <= most:
+            return name, f"is not from {least} to {most}"
     for name, choices in _CHOICES.items():
         if getattr(record, name) not in {None, *choices}:
             return name, f"is none of {', '.join(choices)}"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dlprof.saved.access import kwargs_for, save_settings
+from dlprof.saved.document import kwargs_for, save_settings
 
 __all__ = ["kwargs_for", "save_settings"]

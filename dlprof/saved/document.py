@@ -1,16 +1,21 @@
-"""The settings file as TOML: what it may hold, read strictly, written for people.
+"""The settings file: saving a machine's settings, and finding them again in a training script.
 
-Its values go into ``DataLoader(...)``, so only known keys with values of the right type pass.
+Its values go into ``DataLoader(...)``, so it is read strictly: only known keys with values of the
+right type pass. It is written for people.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dlprof.errors import FileError
+from dlprof.errors import FileError, UsageError
+from dlprof.files import folder_lock, replace_file, write_fault
+from dlprof.records import Expected, Machine, Recommendation
 from dlprof.tomlfile import (
     SWITCH,
     TABLE,
@@ -126,27 +131,192 @@ def _check(
     check_table(table, rules, place=str(path), within=where, needed=needed, hint=hint)
 
 
-def revised_document(
-    path: Path, machines: Mapping[str, Any], notes: Mapping[tuple[str, ...], Sequence[str]]
-) -> str:
-    """The settings file for these machines, with the comments and the order that it has now.
+def save_settings(
+    path: Path,
+    machine: Machine,
+    recommendation: Recommendation,
+    target_spec: str,
+    *,
+    when: str,
+    notes: Sequence[str] = (),
+) -> None:
+    """Keep a recommendation under a machine's fingerprint; all else in the file stays.
+
+    Two processes may save at once. The file is replaced in one step, so that a script which reads
+    it at the same time sees the old file or the new one.
+
+    Args:
+        path: The settings file; it is made where there is none.
+        machine: Whom the settings are for.
+        recommendation: What to save.
+        target_spec: TARGET as the user wrote it; a machine keeps one entry for each.
+        when: When it was measured, ISO 8601.
+        notes: What is to be known before anyone uses the settings; comments at their head.
 
     Raises:
-        FileError: If the file can't be changed without losing some of it.
+        FileError: If the file can't be written, or is there and no settings file.
+        UsageError: If the recommendation holds what a settings file does not take.
     """
+    _write(path, machine, target_spec, _entry(recommendation, when), notes)
+
+
+def save_kwargs(
+    path: Path, machine: Machine, target_spec: str, kwargs: Mapping[str, Any], *, when: str
+) -> None:
+    """Keep arguments of ``DataLoader`` that no run recommends; as :func:`save_settings`."""
+    _write(path, machine, target_spec, {**kwargs, "saved_at": when}, ())
+
+
+def saved_kwargs(path: Path, machine: Machine, target_spec: str) -> dict[str, Any]:
+    """The arguments that were saved for a target on a machine; empty where there are none.
+
+    Raises:
+        FileError: If the file can't be read or is no settings file.
+    """
+    machines = read_document(path) if path.exists() else {}
+    targets = machines.get(machine.fingerprint, {}).get("target", {})
+    return kwargs_in(targets.get(target_spec, {}))
+
+
+def _write(
+    path: Path, machine: Machine, spec: str, entry: Mapping[str, Any], notes: Sequence[str]
+) -> None:
     # It takes longer to load than all that training scripts need of this module.
     from dlprof.tomledit import revised_toml  # noqa: PLC0415
 
-    text = read_text(path) if path.exists() else _NEW
-    values = {"version": VERSION, "machine": machines}
-    places: dict[tuple[str, ...], Sequence[str]] = {
-        ("machine", fingerprint, "target", spec): lines
-        for (fingerprint, spec), lines in notes.items()
-    }
+    # Through a symbolic link to the file that it names.
+    path = Path(os.path.realpath(path))
     try:
-        return revised_toml(text, values, places)
-    except ValueError:
-        raise FileError(
-            f"{path} is laid out in a way that dlprof can't add to without losing some of it",
-            hint="Give each table its own [header] once, or save to another file.",
-        ) from None
+        with folder_lock(path.parent):
+            machines = read_document(path) if path.exists() else {}
+            known = machines.get(machine.fingerprint, {})
+            machines[machine.fingerprint] = {
+                "hostname": machine.hostname,
+                "cpu": machine.cpu_model,
+                "usable_cores": float(machine.usable_cores),
+                "target": {**known.get("target", {}), spec: entry},
+            }
+            place = ("machine", machine.fingerprint, "target", spec)
+            try:
+                revised = revised_toml(
+                    read_text(path) if path.exists() else _NEW,
+                    {"version": VERSION, "machine": machines},
+                    {place: notes},
+                )
+            except ValueError:
+                raise FileError(
+                    f"{path} is laid out in a way that dlprof can't add to without losing some of "
+                    "it",
+                    hint="Give each table its own [header] once, or save to another file.",
+                ) from None
+            replace_file(path, revised.encode())
+    except OSError as error:
+        raise write_fault(path, error) from None
+
+
+def _entry(recommendation: Recommendation, when: str) -> dict[str, Any]:
+    kwargs = dict(recommendation.dataloader_kwargs)
+    for key, value in kwargs.items():
+        if key not in KWARGS or not KWARGS[key].holds(value):
+            raise UsageError(
+                f"The recommendation's {key} = {value!r} can't be saved",
+                hint="Make the recommendation again from the run file.",
+            )
+    about = {
+        "saved_at": when,
+        "confidence": recommendation.confidence,
+        "ranks": recommendation.constraints.ranks,
+        "sharing_strategy": recommendation.config.sharing_strategy,
+        "worker_threads": recommendation.config.worker_threads,
+        "expected": _expected(recommendation.expected),
+    }
+    return kwargs | {key: value for key, value in about.items() if value is not None}
+
+
+def _expected(expected: Expected) -> dict[str, float]:
+    """What the settings should give, in as many digits as people compare."""
+    figures = {
+        "samples_per_s": expected.samples_per_s.value,
+        "wait_fraction": expected.wait_fraction,
+        "startup_s": expected.startup_s,
+        "pss_bytes": expected.pss_bytes,
+        "shm_bytes": expected.shm_bytes,
+    }
+    return {
+        name: figure if isinstance(figure, int) else float(f"{figure:.4g}")
+        for name, figure in figures.items()
+        if figure is not None
+    }
+
+
+def kwargs_for(
+    path: Path | str,
+    *,
+    machine: Machine | None = None,
+    target: str | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """The DataLoader arguments that were saved for this machine.
+
+    Use it as ``DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))``: one file serves all
+    machines. Where nothing was saved for this machine and target, a warning says so and the
+    result is a safe default: 4 workers, fewer on fewer cores, and 0 on a single core or where
+    shared memory is too small for workers, as in a Docker container without ``--shm-size``.
+
+    Args:
+        path: The settings file.
+        machine: Whose settings; ``None`` is this machine.
+        target: TARGET as it was given to ``dlprof sweep``; ``None`` takes the machine's only
+            entry, and where there are several, the one that was measured last, with a warning.
+        warn: Takes the warning; ``None`` is ``warnings.warn``.
+
+    Returns:
+        Arguments for ``torch.utils.data.DataLoader``, a new dict on each call.
+
+    Raises:
+        FileError: If the file can't be read or is no settings file.
+    """
+    machines = read_document(Path(path))
+    if machine is None:
+        # A script that gives the machine itself need not load what looks at it.
+        from dlprof.machine import inspect_machine  # noqa: PLC0415 -- as said above
+
+        machine = inspect_machine()
+    targets = machines.get(machine.fingerprint, {}).get("target", {})
+    kwargs, warning = _choose(targets, machine, target, path)
+    if warning and warn is not None:
+        warn(warning)
+    elif warning:
+        warnings.warn(warning, stacklevel=2)
+    return kwargs
+
+
+def _choose(
+    targets: Mapping[str, Any], machine: Machine, target: str | None, path: Path | str
+) -> tuple[dict[str, Any], str]:
+    """The arguments, and what to warn of; an empty text for nothing."""
+    if not targets:
+        return _default(machine, f"{path} has no settings for this machine ({machine.hostname})")
+    if target is not None:
+        if target not in targets:
+            return _default(machine, f"{path} has no settings for {target!r} on this machine")
+        return kwargs_in(targets[target]), ""
+    latest = max(targets, key=lambda spec: (targets[spec].get("saved_at", ""), spec))
+    warning = (
+        f"{path} has settings for {len(targets)} targets on this machine; taking those of "
+        f"{latest!r}, measured last. Say which with target=."
+    )
+    return kwargs_in(targets[latest]), warning if len(targets) > 1 else ""
+
+
+def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
+    from dlprof.machine.memory import USUAL_SHM_BYTES  # noqa: PLC0415 - few come here
+
+    workers = min(4, int(machine.usable_cores))
+    small = machine.shm_bytes is not None and machine.shm_bytes < USUAL_SHM_BYTES
+    if workers < 2 or small:
+        workers = 0
+    return {"num_workers": workers}, (
+        f"{fault}; using num_workers={workers}. Run dlprof sweep here, then "
+        "dlprof recommend RUN --save FILE."
+    )

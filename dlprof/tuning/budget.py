@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 import time
@@ -61,9 +62,10 @@ class Budget:
 
         ``pids`` are the running workers; each of ``batch_tensors`` is shared by a file descriptor.
         """
-        files = _files(after, batch_tensors)
-        more_files, free_files = files - _files(before, batch_tensors), self._free_files()
-        if free_files is not None and more_files > _SPARE * free_files:
+        more_files = _files(after, batch_tensors) - _files(before, batch_tensors)
+        limit, opened = open_files_limit(), list_names(self._root / "proc" / "self" / "fd")
+        free_files = math.inf if limit is None or not opened else max(0, limit - len(opened))
+        if more_files > _SPARE * free_files:
             return f"it would open {more_files} more files of {free_files} that are allowed"
         if self.node is not None and self.node.others() + after.workers > self.of_node:
             return f"the ranks of this machine would have more than {self.of_node} workers"
@@ -90,12 +92,6 @@ class Budget:
 
     def _read(self, path: str) -> str:
         return read_text(self._root / path) or ""
-
-    def _free_files(self) -> int | None:
-        """Files that this process may still open; ``None`` where that isn't known."""
-        limit = open_files_limit()
-        opened = list_names(self._root / "proc" / "self" / "fd")
-        return None if limit is None or not opened else max(0, limit - len(opened))
 
 
 def _files(setting: Setting, batch_tensors: int) -> int:

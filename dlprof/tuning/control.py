@@ -335,33 +335,25 @@ class Control:
     ) -> Generator[Ask, Window, bool]:
         """Old and new settings take turns; the new one is kept if it is faster, or cheaper."""
         cheaper = candidate.in_flight < self.kept.in_flight
+        gains: list[float] = []
         try:
-            gains = yield from self._by_turns(candidate, step_s, cheaper=cheaper)
+            old = yield from self._turn(self.kept, 2, step_s=step_s)
+            old_s = [self._cost_s(old, step_s)]
+            while len(gains) < _ENOUGH and judged(gains, cheaper=cheaper) is None:
+                count = 2 + len(gains)  # what is hard to distinguish takes longer turns
+                against_s = statistics.fmean(old_s)
+                tried = yield from self._turn(candidate, count, step_s=step_s, against_s=against_s)
+                old = yield from self._turn(self.kept, count, step_s=step_s)
+                old_s.append(self._cost_s(old, step_s))
+                around_s = statistics.fmean(old_s[-2:])
+                self._count_loss(tried, around_s)
+                gains.append(math.log(around_s / max(self._cost_s(tried, step_s), 1e-9)))
         except _RefusedError as error:
             self._note(candidate, why, kept=False, refused=str(error))
             return False
         kept = bool(judged(gains, cheaper=cheaper, last=True))
         self._note(candidate, why, kept=kept, speedup=_as_ratio(gains))
         return kept
-
-    def _by_turns(
-        self, candidate: Setting, step_s: float, *, cheaper: bool
-    ) -> Generator[Ask, Window, list[float]]:
-        gains: list[float] = []
-        old = yield from self._turn(self.kept, 2, step_s=step_s)
-        old_s = [self._cost_s(old, step_s)]
-        while len(gains) < _ENOUGH:
-            count = 2 + len(gains)  # what is hard to tell takes longer turns
-            against_s = math.fsum(old_s) / len(old_s)
-            tried = yield from self._turn(candidate, count, step_s=step_s, against_s=against_s)
-            old = yield from self._turn(self.kept, count, step_s=step_s)
-            old_s.append(self._cost_s(old, step_s))
-            around_s = statistics.fmean(old_s[-2:])
-            self._count_loss(tried, around_s)
-            gains.append(math.log(around_s / max(self._cost_s(tried, step_s), 1e-9)))
-            if judged(gains, cheaper=cheaper) is not None:
-                break
-        return gains
 
     # Trying where a setting comes with the next epoch only.
 
@@ -563,9 +555,7 @@ class Control:
 class _Stays:
     """What was seen of settings lately, where each stays for an epoch or more.
 
-    Args:
-        kept: In force at first.
-        gain: The log ratio of the costs of windows, and its standard error.
+    ``gain`` gives the log ratio of the costs of windows, and its standard error.
     """
 
     def __init__(

@@ -22,7 +22,8 @@ from torch.utils.data import IterableDataset, MapDataPipe
 from dlprof import internals
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
-from dlprof.saved.access import save_kwargs, saved_kwargs
+from dlprof.records import Machine
+from dlprof.saved.document import save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
@@ -61,11 +62,16 @@ def tune_loader(
     if isinstance(getattr(core, "tuning", None), Tuning):
         return loader
     budget = Budget(max_workers, ram, Node.of(os.environ))
-    why, unwanted = _untunable(core), _switched_off(enabled=enabled)
+    running = internals.kept_iterator(core) is not None
+    why = internals.untunable(core) or ("its workers run already" if running else "")
+    unwanted = _switched_off(enabled=enabled)
     off = why or unwanted or _too_tight(core.num_workers, max_workers)
-    file = None if state is None or off else _State(Path(state), core)
+    place = None
+    if state is not None and not off:
+        kind = type(core.dataset)
+        place = (Path(state), inspect_machine(), f"tune:{kind.__module__}.{kind.__qualname__}")
     seeded = reseed is not None and not why
-    tuner = _Tuner(core, budget, file, asked=max_workers is not None, reseed=seeded)
+    tuner = _Tuner(core, budget, place, asked=max_workers is not None, reseed=seeded)
     if off:
         tuner.turn_off(off, level=logging.INFO if off == unwanted else logging.WARNING)
     if reseed is not None and not tuner.reseeds:
@@ -83,12 +89,6 @@ def _check(max_workers: object, reseed: object) -> None:
         )
     if reseed not in {None, "batch"}:
         raise UsageError(f"tune: reseed={reseed!r} is not known", hint='Pass "batch", or None.')
-
-
-def _untunable(loader: Any) -> str:
-    """Why a loader can't be tuned at all; empty if it can."""
-    running = internals.kept_iterator(loader) is not None
-    return internals.untunable(loader) or ("its workers run already" if running else "")
 
 
 def _too_tight(workers: int, max_workers: int | None) -> str:
@@ -181,31 +181,13 @@ def _row(change: Change) -> tuple[str, str, str, str, str]:
     return format_duration(change.at_s), str(change.after), change.why, said, result
 
 
-class _State:
-    """The settings file, and a loader's place in it."""
-
-    def __init__(self, path: Path, loader: Any) -> None:
-        kind = type(loader.dataset)
-        self._path, self._machine = path, inspect_machine()
-        self._target = f"tune:{kind.__module__}.{kind.__qualname__}"
-
-    def read(self) -> Mapping[str, Any]:
-        """What was found before on this machine; nothing where that isn't known."""
-        return saved_kwargs(self._path, self._machine, self._target)
-
-    def write(self, kwargs: Mapping[str, Any]) -> None:
-        """Keep what was found."""
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        save_kwargs(self._path, self._machine, self._target, kwargs, when=when)
-
-
 class _Tuner:
     """The tuning of one loader over all of its epochs.
 
     Args:
         loader: A DataLoader.
         budget: Its limits.
-        state: Where the answer is kept; ``None`` for nowhere.
+        state: Where the answer is kept: a settings file, and a place in it; ``None`` for nowhere.
         asked: Whether the user said how many workers there may be.
         reseed: Whether each batch has random numbers of its own.
 
@@ -215,7 +197,13 @@ class _Tuner:
     """
 
     def __init__(
-        self, loader: Any, budget: Budget, state: _State | None, *, asked: bool, reseed: bool
+        self,
+        loader: Any,
+        budget: Budget,
+        state: tuple[Path, Machine, str] | None,
+        *,
+        asked: bool,
+        reseed: bool,
     ) -> None:
         self._kind: Any = type(loader)
         self._loader: Callable[[], Any] = weakref.ref(loader)
@@ -256,7 +244,7 @@ class _Tuner:
         known: Mapping[str, Any] = {}
         if self._state is not None and mine.workers:
             with contextlib.suppress(DlprofError):
-                known = self._state.read()
+                known = saved_kwargs(*self._state)
         known_workers = known.get("num_workers", mine.workers)
         if not known_workers:
             return NO_WORKERS if spares_workers else mine
@@ -509,8 +497,9 @@ class _Tuner:
             self._written = len(changes) + 1
             self.leave_turn()
             if self._state is not None:
+                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 try:
-                    self._state.write(self.tuning.kwargs)
+                    save_kwargs(*self._state, self.tuning.kwargs, when=when)
                 except DlprofError as error:
                     _LOG.warning("dlprof.tune: %s", error.message)
                     self._state = None
@@ -519,10 +508,7 @@ class _Tuner:
 class _Tap:
     """Counts the batches of one iterator. The iterator keeps it, and it keeps no iterator.
 
-    Args:
-        tuner: Whom it reports to.
-        setting: In force.
-        watching: Whether to see if the first batches draw random numbers.
+    ``watching`` says whether to see if the first batches draw random numbers.
     """
 
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:

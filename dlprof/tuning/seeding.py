@@ -48,10 +48,8 @@ class ClockedInit:
 class SeededFetcher:
     """A fetcher of torch's that is sent a seed with the indices of each batch.
 
-    Args:
-        fetcher: Torch's.
-        keep: Whether the random numbers of this process go on afterwards as if nothing had been
-            drawn: in the main process they are the training's.
+    With ``keep`` the random numbers of this process go on afterwards as if nothing had been drawn:
+    in the main process they are the training's.
     """
 
     def __init__(self, fetcher: Any, *, keep: bool = False) -> None:
