@@ -49,6 +49,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     import torch  # noqa: PLC0415
 
     from dlprof.targets.counting import count_bytes, count_tensors  # noqa: PLC0415
+    from dlprof.targets.files import dataset_files  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
     gate = EpochGate()
@@ -70,6 +71,9 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
+    data_files = 0  # as far as it takes to know that the dataset reads some
+    if built.parts is not None:
+        data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -90,7 +94,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "least_bytes": least_bytes,
         "shared_bytes": sent.shared_bytes,
         "descriptors": sent.descriptors,
-        "data_files": _data_files(built),
+        "data_files": data_files,
         "batch_failure": None if sent.failure is None else dataclasses.asdict(sent.failure),
         "start_method": multiprocessing.get_start_method(),
         "sharing_strategy": _sharing_strategy(loader),
@@ -157,15 +161,6 @@ def _samples_per_batch(
         return None, ""
     text = f"The second batch counts as {counted(samples, 'sample')}{count.wording}."
     return float(samples), "" if built.target.batch_size is not None else text
-
-
-def _data_files(built: BuiltTarget) -> int:
-    """Files that the dataset names, as far as it takes to know that it reads some."""
-    from dlprof.targets.files import dataset_files  # noqa: PLC0415
-
-    if built.parts is None:
-        return 0
-    return sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
 
 
 def _sent(first: object, second: object) -> SentBatch:

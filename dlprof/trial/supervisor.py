@@ -318,7 +318,8 @@ class Supervisor:
                 event = self._next_event(ranks, look_s)
                 if event is not None:
                     self._take(event, ranks)
-                order = _least_far_first(ranks, group)
+                # The others may wait for who came least far.
+                order = sorted(ranks, key=lambda each: group.passed(each.number) if group else 0)
                 for rank in order:
                     self._check(rank, ranks, alone=group is None)
                 if lost is None and self._elsewhere is None:
@@ -495,11 +496,6 @@ class Supervisor:
             if rank.awaiting_usage_since is not None:
                 rank.awaiting_usage_since = None
                 rank.handle.channel.send({"go": True})
-
-
-def _least_far_first(ranks: list[_Rank], group: RankGroup | None) -> list[_Rank]:
-    """The order in which ranks are looked at: the others may wait for who came least far."""
-    return ranks if group is None else sorted(ranks, key=lambda each: group.passed(each.number))
 
 
 def _all_filled_since(ranks: Sequence[_Rank]) -> float | None:
