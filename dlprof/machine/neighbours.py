@@ -151,7 +151,7 @@ def between(
     users = [
         UserCpu(user=name(user), cpu_cores=cores, processes=processes)
         for user, (cores, processes) in used.items()
-        if cores >= _LEAST_CORES
+        if cores >= 0.01  # fewer are the noise of the clock ticks
     ]
     seen = sum(cores for cores, _ in used.values())
     neighbours = Neighbours(
@@ -168,9 +168,6 @@ def between(
     )
     return dataclasses.replace(neighbours, unavailable=_reasons(neighbours))
 
-
-# Fewer cores than this are the noise of the clock ticks.
-_LEAST_CORES = 0.01
 
 _NO_STAT = "the system doesn't report it (no /proc/stat)"
 _FIELDS = {

@@ -35,8 +35,6 @@ _MOST_MISSED = 5
 
 _HELLO_S = 3.0
 _RETURN_S = 30.0  # for a node that was lost to come back
-_LEAVE_S = 2.0
-_SPARE_S = 30.0  # for answers, beyond what the order itself may take
 _GONE = "See whether {host} and the network to it are well; --resume goes on with a sweep."
 
 
@@ -165,7 +163,7 @@ class Nodes:
     def close(self) -> None:
         """Let the others go: they hang up, unless they are busy."""
         self._closed.set()
-        ends_s = time.monotonic() + _LEAVE_S
+        ends_s = time.monotonic() + 2.0
         for link in self.links if self.leads else ():
             link.send({"order": "leave"})
         for link in self.links:
@@ -211,7 +209,7 @@ class Nodes:
         """
         if not self.leads:
             return []
-        ends_s = time.monotonic() + patience_s + _SPARE_S
+        ends_s = time.monotonic() + patience_s + 30.0  # beyond what the order itself may take
         found = [(link, self._answer(link, ends_s)) for link in self._among]
         for _, answer in found:
             _raise(answer or {})
