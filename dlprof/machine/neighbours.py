@@ -126,12 +126,17 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
     stat = read_text(root / "proc/stat") or ""
     cpus = parse_cpu_ticks(stat)
     mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "") or frozenset(cpus)
-    running = parse_running(stat)
+    running, proc = parse_running(stat), str(root / "proc")
+    processes = {}
+    for pid, process in scan_processes(proc):
+        with contextlib.suppress(OSError):
+            owner = os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - as in files.list_names
+            processes[pid, process.start_ticks] = owner, process
     return ProcessScan(
         time_ns=clock(),
         cpus=_sum(cpus.values()),
         allowed=_sum(ticks for cpu, ticks in cpus.items() if cpu in mask),
-        processes=_read_processes(root),
+        processes=processes,
         pressures_us=read_pressures(root),
         runnable=None if running is None else max(0, running - 1),
         load_1m=parse_load(read_text(root / "proc/loadavg") or ""),
@@ -239,16 +244,6 @@ def _sum(cpus: Iterable[CpuTicks]) -> CpuTicks | None:
         return None
     busy, idle, stolen = map(sum, zip(*counted, strict=True))
     return CpuTicks(busy=busy, idle=idle, stolen=stolen)
-
-
-def _read_processes(root: Path) -> dict[tuple[int, int], tuple[int, ProcessStat]]:
-    proc = str(root / "proc")
-    found = {}
-    for pid, stat in scan_processes(proc):
-        with contextlib.suppress(OSError):
-            owner = os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - as in files.list_names
-            found[pid, stat.start_ticks] = owner, stat
-    return found
 
 
 def name_of_user(number: int) -> str:

@@ -208,7 +208,14 @@ class ForkServer:
         try:
             os.setsid()
             die_with_parent(parent)
-            self._release()
+            # Let go of everything that is the fork server's, what it is to finalize above all.
+            self._parting = None
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, self._users_handler)
+            self._channel.close()
+            self._link.close()
+            os.close(self._woken)
+            os.close(self._wake)
             os.dup2(descriptors[1], 1)
             os.dup2(descriptors[1], 2)
             os.close(descriptors[1])
@@ -227,16 +234,6 @@ class ForkServer:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(status)
-
-    def _release(self) -> None:
-        """In a forked trial: let go of everything that is the fork server's."""
-        self._parting = None  # what was made before the fork is the fork server's to finalize
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, self._users_handler)
-        self._channel.close()
-        self._link.close()
-        os.close(self._woken)
-        os.close(self._wake)
 
     def _target(self) -> BuiltTarget:
         """In a forked trial: the target, as it was built before the fork or else built now."""

@@ -47,10 +47,12 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``worker_init_fn`` may change it).
     """
     import torch  # noqa: PLC0415
+    import torch.multiprocessing as mp  # noqa: PLC0415
 
     from dlprof.targets.counting import count_bytes, count_tensors  # noqa: PLC0415
     from dlprof.targets.files import dataset_files  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+    from dlprof.targets.parts import core_of  # noqa: PLC0415
 
     gate = EpochGate()
     loader = make_loader(built, Config(), gate=gate, any_size=True)
@@ -81,6 +83,9 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
         there = bring_for_step(batch, request.device)
     try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
+    strategy = None
+    if getattr(core_of(loader), "worker_init_fn", None) is None:
+        strategy = str(mp.get_sharing_strategy())  # type: ignore[no-untyped-call]
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
         "batch_bytes": size,
@@ -97,7 +102,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "data_files": data_files,
         "batch_failure": None if sent.failure is None else dataclasses.asdict(sent.failure),
         "start_method": multiprocessing.get_start_method(),
-        "sharing_strategy": _sharing_strategy(loader),
+        "sharing_strategy": strategy,
     }
 
 
@@ -174,16 +179,6 @@ def _sent(first: object, second: object) -> SentBatch:
         shared_bytes=min(one.shared_bytes, two.shared_bytes),
         descriptors=min(one.descriptors or 0, two.descriptors or 0),
     )
-
-
-def _sharing_strategy(loader: Any) -> str | None:
-    import torch.multiprocessing  # noqa: PLC0415
-
-    from dlprof.targets.parts import core_of  # noqa: PLC0415
-
-    if getattr(core_of(loader), "worker_init_fn", None) is not None:
-        return None
-    return str(torch.multiprocessing.get_sharing_strategy())  # type: ignore[no-untyped-call]
 
 
 _BY_COPY = ("spawn", "forkserver")

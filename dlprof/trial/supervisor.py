@@ -326,8 +326,12 @@ class Supervisor:
                     lost = next((rank for rank in order if rank.lost()), None)
                     if with_others:
                         self._exchange(lost, group, request)
-                if lost is not None or self._elsewhere is not None:
-                    self._end_beside(lost, ranks)
+                if lost is None and self._elsewhere is None:
+                    continue
+                for rank in ranks:
+                    if rank is not lost and rank.running() and not rank.killed:
+                        rank.failure = rank.failure or _BESIDE
+                        self._end(rank)
         finally:
             self._leave(ranks)
         return lost if self._elsewhere is None else ranks[0]
@@ -348,12 +352,6 @@ class Supervisor:
         else:
             lost.printed = lost.log.text()
             self._nodes.lose(self._failure_of(lost, request.ranks))
-
-    def _end_beside(self, lost: _Rank | None, ranks: Sequence[_Rank]) -> None:
-        for rank in ranks:
-            if rank is not lost and rank.running() and not rank.killed:
-                rank.failure = rank.failure or _BESIDE
-                self._end(rank)
 
     def _next_event(self, ranks: Sequence[_Rank], look_s: float) -> Received | None:
         """What is said next, if anything is until the next look."""
