@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,8 +19,8 @@ from dlprof.trial.launch import (
     BuilderDiedError,
     Built,
     ForkLauncher,
+    FreshLauncher,
     Launcher,
-    make_launcher,
 )
 from dlprof.trial.nodes import Link, Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
@@ -355,7 +356,8 @@ class TrialRunner:
         """New launchers: one for each rank."""
         place, ranks = self._directory, self._together.local
         launchers = [ForkLauncher(self._inbox, place, local_rank) for local_rank in ranks]
-        return [*launchers] or [make_launcher(self._inbox, place)]
+        alone = ForkLauncher if sys.platform == "linux" else FreshLauncher
+        return [*launchers] or [alone(self._inbox, place)]
 
     def _clear(self) -> None:
         """End what there is and begin again; the old inbox still hears how the old one ended."""
