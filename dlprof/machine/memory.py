@@ -1,4 +1,4 @@
-"""How much memory and shared memory there is, and how much of it can still be had."""
+"""How much memory and shared memory there is, and how much of it is available."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SystemMemory:
 
     Attributes:
         total_bytes: Physical memory.
-        available_bytes: What can be had without swapping.
+        available_bytes: Available without swapping.
         swap_used_bytes: Swap in use.
     """
 
@@ -92,7 +92,7 @@ def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> Shared
 
 
 def available_memory(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
-    """Bytes that can be had now: the machine's, or less where a cgroup allows less."""
+    """Bytes that are available: the machine's, or less where a cgroup allows less."""
     system = read_system_memory(root).available_bytes
     room = memory_headroom(cgroups)
     return min((size for size in (system, room) if size is not None), default=None)

@@ -12,7 +12,7 @@ from dlprof.machine.tree import ProcessTree, TreeUsage
 
 
 def began_at(pid: int) -> float | None:
-    """When a process began, in seconds since the epoch; ``None`` where that can't be had."""
+    """When a process began, in seconds since the epoch; ``None`` where that isn't known."""
     try:
         return psutil.Process(pid).create_time()
     except (psutil.Error, OSError):

@@ -291,7 +291,7 @@ def pressure_fractions(
 def _machine_cores(
     first: Snapshot, last: Snapshot, own: float | None, window_ns: int
 ) -> tuple[float | None, float | None]:
-    """Cores that could be had, and cores that others kept busy.
+    """Cores that were available, and cores that others kept busy.
 
     Others' share is what was neither idle nor own. Idle time is exact on kernels that stop an
     idle CPU's clock tick, where busy time is sampled tick by tick, so that busy is not read.

@@ -128,7 +128,7 @@ def steady_rounds(epoch: Epoch, config: Config) -> list[Stretch]:
 
 
 def blocks_of_rounds(rounds: Sequence[Stretch], config: Config) -> list[Stretch]:
-    """Equal blocks of rounds, as independent of each other as can be had.
+    """Equal blocks of rounds, as independent of each other as possible.
 
     A block holds at least ``max(W*P, 10)`` batches where there are enough for three such
     blocks, and at most 20 blocks are made; rounds beyond the last whole block join none.
