@@ -171,7 +171,8 @@ def between(
         unseen_cores=None if busy is None else max(0.0, busy - seen),
         **pressure_fractions(first.pressures_us, last.pressures_us, window_ns),
     )
-    return dataclasses.replace(neighbours, unavailable=_reasons(neighbours))
+    missing = {name: why for name, why in _FIELDS.items() if getattr(neighbours, name) is None}
+    return dataclasses.replace(neighbours, unavailable=missing)
 
 
 _NO_STAT = "the system doesn't report it (no /proc/stat)"
@@ -181,10 +182,6 @@ _FIELDS = {
     "load_1m": "the system doesn't report it (no /proc/loadavg)",
     **{f"{name}_pressure_fraction": NO_PSI for name in ("cpu", "io", "memory")},
 }
-
-
-def _reasons(neighbours: Neighbours) -> dict[str, str]:
-    return {name: why for name, why in _FIELDS.items() if getattr(neighbours, name) is None}
 
 
 def _cores_by_user(

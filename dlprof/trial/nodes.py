@@ -243,15 +243,15 @@ class Nodes:
             if self._is_lost(link):
                 return self.lose(link.failure())
         if self._among and group is not None and (marks := group.fresh()):
-            self._tell(marks=marks)
+            self._share(marks=marks)
         return None
 
     def lose(self, failure: Failure) -> Failure:
         """End the trial on all nodes."""
-        self._tell(lost=to_json(failure))
+        self._share(lost=to_json(failure))
         return failure
 
-    def _tell(self, **what: Any) -> None:
+    def _share(self, **what: Any) -> None:
         for link in self._among:
             link.send({"event": "news", "number": self._number, **what})
 
