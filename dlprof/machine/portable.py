@@ -30,16 +30,13 @@ class PortableTree:
     def read(self) -> TreeUsage:
         """Read every process of the tree once."""
         self._alive = self._find()
-        threads = 0
         for process in self._alive.values():
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
-                threads += process.num_threads()
                 key = (process.pid, process.create_time())
                 self._cpu_ns[key] = int((times.user + times.system) * 1e9)
         return TreeUsage(
             processes=len(self._alive),
-            threads=threads,
             cpu_ns=sum(self._cpu_ns.values()),
             run_ns=None,
             wait_ns=None,

@@ -31,7 +31,6 @@ class TreeUsage:
 
     Attributes:
         processes: Alive now.
-        threads: Alive now.
         cpu_ns: CPU time, of everything that ever was in the tree.
         run_ns: CPU time of the threads that were seen, the counterpart of ``wait_ns``.
         wait_ns: Time that those threads were runnable but waited for a core.
@@ -40,7 +39,6 @@ class TreeUsage:
     """
 
     processes: int
-    threads: int
     cpu_ns: int
     run_ns: int | None
     wait_ns: int | None
@@ -108,7 +106,6 @@ class ProcessTree:
         chars, fetched = self._sum_io()
         return TreeUsage(
             processes=len(members),
-            threads=sum(max(1, len(member.threads)) for member in alive),
             cpu_ns=self._unsettled_ns + sum(m.cpu_ns + m.reaped_ns for m in alive),
             run_ns=self._gone_run_ns + sum(m.run_ns for m in alive) if known else None,
             wait_ns=self._gone_wait_ns + sum(m.wait_ns for m in alive) if known else None,
