@@ -126,8 +126,8 @@ class EachRank:
         usage: Of the window.
     """
 
-    def __init__(self, pid: int, root: Path) -> None:
-        self._sampler = Sampler(pid, root=root)
+    def __init__(self, pid: int) -> None:
+        self._sampler = Sampler(pid)
         self._first: Snapshot | None = None
         self.cpus = frozenset[int]()
         with contextlib.suppress(OSError):
@@ -170,22 +170,12 @@ class Observer:
     Args:
         send: Takes answers: ``usage`` after ``memory``, and a ``pulse`` now and then.
         gpus: Samples the GPUs in the background.
-        root: Where ``/proc`` and ``/sys`` are found.
-        clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        send: Callable[[Message], object],
-        gpus: GpuSampler,
-        root: Path = Path("/"),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._clock = clock
-        self._speed = SpeedProbe(root)
+    def __init__(self, send: Callable[[Message], object], gpus: GpuSampler) -> None:
+        self._speed = SpeedProbe()
         self._send = send
         self._gpus = gpus
-        self._root = root
         self._sampler: Sampler | None = None
         self._last: Snapshot | None = None
         self._start: Snapshot | None = None
@@ -208,15 +198,15 @@ class Observer:
         """Carry out one order; what makes no sense in its place does nothing."""
         verb = str(order.get("order"))
         if verb == "watch":
-            self._sampler = Sampler(order["pid"], beside=order.get("beside", ()), root=self._root)
+            self._sampler = Sampler(order["pid"], beside=order.get("beside", ()))
             pids = [order["pid"], *order.get("beside", ())]
-            self._each = tuple(EachRank(pid, self._root) for pid in pids) if pids[1:] else ()
+            self._each = tuple(EachRank(pid) for pid in pids) if pids[1:] else ()
             self._guard = MemoryGuard(
                 self._sampler, order.get("memory_bytes"), order.get("reserve_bytes", 0)
             )
             self._last = self._start = self._end = None
             self._waits = {}
-            self._pulse_at_s = self._clock() + PULSE_S
+            self._pulse_at_s = time.monotonic() + PULSE_S
             self._gpus.begin()
         elif verb == "unwatch":
             self._sampler = self._guard = None
@@ -235,7 +225,7 @@ class Observer:
             self._speed.start()
             self._end_glances()  # a window may begin again
             if pid is not None:
-                self._glances = Glances(pid, self._root)
+                self._glances = Glances(pid)
                 self._glances.find(sampler.pids)
         elif verb == "end":
             self._end_glances()
@@ -280,17 +270,17 @@ class Observer:
         """
         if self._glances is not None:
             self._glances.look()
-        if self._sampler is None or self._guard is None or self._clock() < self._look_at_s:
+        if self._sampler is None or self._guard is None or time.monotonic() < self._look_at_s:
             return
-        self._look_at_s = self._clock() + (0.0 if self._glances is None else LOOK_S)
+        self._look_at_s = time.monotonic() + (0.0 if self._glances is None else LOOK_S)
         self._sampler.look()
         reason = self._guard.exceeded()
         if reason:
             self._send({"event": "memory", "reason": reason})
             self._guard = None
-        elif self._clock() >= self._pulse_at_s:
+        elif time.monotonic() >= self._pulse_at_s:
             self._pulse(self._sampler)
-            self._pulse_at_s = self._clock() + max(PULSE_S, self._sampler.rest_s())
+            self._pulse_at_s = time.monotonic() + max(PULSE_S, self._sampler.rest_s())
 
     def _pulse(self, sampler: Sampler) -> None:
         now, last = sampler.take(), self._last
