@@ -18,7 +18,7 @@ from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.machine.inspection import inspect_machine
-from dlprof.machine.patience import PatientGpus
+from dlprof.machine.patience import asked
 from dlprof.machine.procfs import (
     CpuTicks,
     ProcessStat,
@@ -286,18 +286,15 @@ def survey(
             f"--seconds {seconds:g} is not a time to watch for",
             hint="Give more than 0 and at most 3600 seconds",
         )
-    reader: Gpus = PatientGpus() if gpus is None else gpus
     probe = speed or SpeedProbe(root)
-    try:
+    with asked(gpus) as reader:
         machine = inspect_machine(root, gpus=reader)
         probe.start()
-        neighbours = watch(seconds, root=root, sleep=sleep)
-        probe.stop()
+        try:
+            neighbours = watch(seconds, root=root, sleep=sleep)
+        finally:
+            probe.stop()
         neighbours = dataclasses.replace(neighbours, gpus=reader.neighbours())
-    finally:
-        probe.stop()
-        if gpus is None:
-            reader.close()
     found, missing = probe.over_all, {**machine.unavailable, "core_speed": probe.unavailable}
     if found is not None:
         del missing["core_speed"]
