@@ -337,12 +337,9 @@ def read_pending() -> None:
 
 
 class Noticer:
-    """Notices what the consumers of one loader copy, for its first batches.
+    """Notices what the consumers of one loader copy, for its first batches or seconds.
 
-    Args:
-        kind: Of the device, from ``compiled_for``.
-        batches: Noticed at most.
-        seconds: As well, from the first batch on.
+    The kind of the device is from ``compiled_for``; the seconds count from the first batch on.
     """
 
     def __init__(self, kind: str, *, batches: int, seconds: float) -> None:

@@ -36,19 +36,9 @@ _SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
 class SystemFacts:
     """What the checks look at. ``None`` is not known.
 
-    Attributes:
-        machine: What it offers to this process.
-        system: ``sys.platform``.
-        cpu_count: What ``os.cpu_count()`` says.
-        shm_writable: Whether files may be made in /dev/shm.
-        hard_open_files: To what the soft limit of open files can be raised.
-        start_method: How ``multiprocessing`` starts processes by default.
-        python: Python's version.
-        torch: The version of torch that is installed.
-        gpu_devices: Device files of GPUs, whether a driver answers or not.
-        others: Further programs on PATH that are called dlprof.
-        temporary: The directory for temporary files; ``None`` where none can be written to.
-        clock: The kernel's clock source.
+    The soft limit of open files can be raised to ``hard_open_files``; ``gpu_devices`` are device
+    files, whether a driver answers or not; ``others`` are further programs on PATH that are called
+    dlprof; ``temporary`` is ``None`` where no such directory can be written to.
     """
 
     machine: Machine
@@ -67,13 +57,9 @@ class SystemFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was looked at, what was found, and what to do if anything is.
 
-    Attributes:
-        name: What.
-        state: Whether loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
-        finding: What is so, one sentence.
-        advice: What to do; empty where nothing is to be done.
+    Loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
     """
 
     name: str
@@ -219,15 +205,9 @@ def _start_method(facts: SystemFacts) -> Iterator[Check]:
 
 
 class _Fault(NamedTuple):
-    """A fault of certain versions of Python.
+    """A fault of versions of Python, from the first to the last of a series.
 
-    Attributes:
-        first: The first version that has it.
-        last: The last of that series.
-        system: Where; empty for everywhere but Windows.
-        finding: What goes wrong.
-        source: Where it is described, read on 2026-11-23.
-        fixed: The version to use.
+    On one system, or everywhere but on Windows; its source was read on 2026-11-23.
     """
 
     first: tuple[int, int, int]

@@ -19,13 +19,7 @@ images of 3x224x224 in float32): with less, loading may die of a bus error."""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SystemMemory:
-    """The machine's memory, cgroup limits left aside.
-
-    Attributes:
-        total_bytes: Physical memory.
-        available_bytes: Available without swapping.
-        swap_used_bytes: Swap in use.
-    """
+    """Bytes of the machine's memory, cgroup limits left aside."""
 
     total_bytes: int | None
     available_bytes: int | None
@@ -34,12 +28,9 @@ class SystemMemory:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemory:
-    """The file system at /dev/shm, where batches travel from workers to the main process.
+    """Bytes of /dev/shm, where batches travel from workers to the main process.
 
-    Attributes:
-        size_bytes: How much it may hold.
-        used_bytes: How much it holds.
-        free_bytes: How much more this user may put there.
+    ``free_bytes`` is how much more this user may put there.
     """
 
     size_bytes: int

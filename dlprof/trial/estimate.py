@@ -88,10 +88,7 @@ def warm_up_batches(config: Config) -> int:
 class Stretch:
     """Some batches in a row: a round of W of them, a block of rounds, or a whole epoch.
 
-    Attributes:
-        seconds: That they took.
-        batches: How many.
-        samples: In them; 0 where they can't be counted.
+    It has 0 samples where they can't be counted.
     """
 
     seconds: float

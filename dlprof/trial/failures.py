@@ -415,10 +415,7 @@ def remedy(number: int) -> str:
 
 @contextlib.contextmanager
 def resource_limits(what: str) -> Iterator[None]:
-    """Say plainly that there is no room for what is started within.
-
-    Args:
-        what: It, for people: ``the process that builds the target``.
+    """Say plainly that there is no room for what is started within, named for people.
 
     Raises:
         ResourceLimitError: It can't be started.

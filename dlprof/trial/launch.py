@@ -27,12 +27,9 @@ from dlprof.units import format_duration
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A target as the process that built it describes it.
+    """A target as the process that built it describes it, with the versions of torch and Python.
 
-    Attributes:
-        target: For the run header.
-        versions: ``torch`` and ``python``.
-        fork_hazard: Why trials can't be forked from that process; empty if they can.
+    ``fork_hazard`` is why trials can't be forked from that process; empty if they can.
     """
 
     target: Target
@@ -80,10 +77,8 @@ LAUNCHER = "launcher"
 class LocalRank:
     """Where one of several ranks runs.
 
-    Attributes:
-        rank: Its number.
-        environ: Its environment, which says so to the user's code.
-        cpus: The CPUs that it may use, where that is known.
+    Its environment says so to the user's code. The CPUs are those that it may use, where that is
+    known.
     """
 
     rank: int

@@ -307,11 +307,8 @@ class Ranks:
 class Door:
     """Where other nodes come to the one that leads: first of all, and again after a cut.
 
-    Args:
-        ports: The first of these that is free is taken.
-        job: What all nodes of the job know, and no other job's.
-        welcome: What each is answered.
-        refuse: Called with what a node says of itself.
+    The first port that is free is taken. All nodes of the job know its name, and no other job's;
+    each is answered ``welcome``, unless ``refuse`` raises for what it says of itself.
 
     Raises:
         UsageError: All ports are taken.

@@ -34,10 +34,7 @@ from dlprof.units import format_bytes
 class MemoryGuard:
     """Notices that a trial takes more memory than it may, before the kernel has to.
 
-    Args:
-        sampler: Of the trial.
-        memory_bytes: Most memory of its own; ``None`` for no limit.
-        reserve_bytes: What must be left to others.
+    It may take so much of its own, where that is limited, and has to leave so much to others.
     """
 
     def __init__(self, sampler: Sampler, memory_bytes: int | None, reserve_bytes: int) -> None:
@@ -121,9 +118,7 @@ class Glances:
 class EachRank:
     """What one of several ranks uses in the window, by which a slow one shows why.
 
-    Attributes:
-        cpus: Which it may use; none where that is not known.
-        usage: Of the window.
+    The CPUs are those that it may use; none where that isn't known.
     """
 
     def __init__(self, pid: int) -> None:

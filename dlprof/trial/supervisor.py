@@ -117,12 +117,8 @@ class LauncherDiedError(NothingMeasuredError):
 class _Rank(TrialState):
     """A loader of the running trial: the only one, or one of those that load at once.
 
-    Attributes:
-        number: From 0, over all nodes.
-        launcher: Starts its process.
-        handle: To talk to that.
-        log: What it prints.
-        printed: What was kept of the log, once the trial has ended.
+    It is numbered from 0 over all nodes. What was kept of its log is in ``printed`` once it has
+    ended.
     """
 
     number: int
