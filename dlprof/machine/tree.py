@@ -96,7 +96,7 @@ class ProcessTree:
 
     def read(self) -> TreeUsage:
         """Read every process of the tree once."""
-        before = {pid: (member.cpu_ns, member.reaped_ns) for pid, member in self._members.items()}
+        before = {pid: member.reaped_ns for pid, member in self._members.items()}
         members = self._walk()
         gone = [member for pid, member in self._members.items() if members.get(pid) is not member]
         self._settle(before, members, gone)
@@ -185,7 +185,7 @@ class ProcessTree:
         member.threads = threads
 
     def _settle(
-        self, before: dict[int, tuple[int, int]], members: dict[int, _Member], gone: list[_Member]
+        self, before: dict[int, int], members: dict[int, _Member], gone: list[_Member]
     ) -> None:
         """Keep what ended processes had used until a parent's account of its children has it.
 
@@ -198,7 +198,7 @@ class ProcessTree:
             self._unsettled_ns += member.cpu_ns + member.reaped_ns
         for pid, member in members.items():
             if pid in before and self._members.get(pid) is member:
-                self._unsettled_ns -= member.reaped_ns - before[pid][1]
+                self._unsettled_ns -= member.reaped_ns - before[pid]
         self._unsettled_ns = max(0, self._unsettled_ns)
 
     def _sum_io(self) -> tuple[int | None, int | None]:

@@ -256,7 +256,7 @@ def try_start(loader: Any, config: Config) -> Failure | None:
         process.start()
     except _PackingError as packing:
         error = packing.__cause__ or packing
-        what = f"A worker that is started by {method} can't be sent {packing.name}"
+        what = f"A worker that is started by {method} can't be sent {packing}"
         message = f"{what}: {one_line(error)}"
         return _failure(error, "not_picklable", message, failures.PICKLABLE)
     theirs.close()
@@ -285,11 +285,7 @@ def start_method_of(loader: Any, config: Config) -> str:
 
 
 class _PackingError(Exception):
-    """A part that can't be pickled; the cause says why."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    """A part of this name can't be pickled; the cause says why."""
 
 
 class _Goods:
@@ -300,14 +296,13 @@ class _Goods:
 
     def __reduce__(self) -> tuple[type[_Packed], tuple[dict[str, bytes]]]:
         """Pickle each by itself, because locks and queues let themselves be sent only now."""
-        return _Packed, ({name: _packed(name, part) for name, part in self._parts.items()},)
-
-
-def _packed(name: str, part: object) -> bytes:
-    try:
-        return bytes(ForkingPickler.dumps(part))
-    except Exception as error:
-        raise _PackingError(name) from error
+        packed = {}
+        for name, part in self._parts.items():
+            try:
+                packed[name] = bytes(ForkingPickler.dumps(part))
+            except Exception as error:
+                raise _PackingError(name) from error
+        return _Packed, (packed,)
 
 
 class _Packed:
