@@ -29,6 +29,7 @@ State = Literal["ok", "warning", "problem"]
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
 _SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
+_CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
 
 
@@ -90,7 +91,7 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         ),
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
         temporary=_temporary(),
-        clock=_clock(root),
+        clock=(read_text(root / _CLOCK) or "").strip() or None,
     )
 
 
@@ -108,11 +109,6 @@ def _temporary() -> str | None:
         return tempfile.gettempdir()
     except FileNotFoundError:
         return None
-
-
-def _clock(root: Path) -> str | None:
-    place = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
-    return (read_text(place) or "").strip() or None
 
 
 def _shared_memory(facts: SystemFacts) -> Iterator[Check]:

@@ -208,16 +208,6 @@ def _throughput(
     )
 
 
-def _steady(epochs: Sequence[Epoch], config: Config) -> Throughput | None:
-    rounds = [each for epoch in epochs for each in steady_rounds(epoch, config)]
-    return _throughput(
-        blocks_of_rounds(rounds, config),
-        Stretch.joined(rounds),
-        counted=all(epoch.counted for epoch in epochs),
-        whole_epochs=False,
-    )
-
-
 def _over_epochs(epochs: Sequence[Epoch]) -> Throughput | None:
     """The rate from the beginning of one epoch to that of the next."""
     ends_s = [after.began_s for after in epochs[1:]] or [epochs[0].yields_s[-1]]
@@ -245,7 +235,13 @@ def throughput(epochs: Sequence[Epoch], config: Config, *, enough_s: float) -> T
     Returns:
         The rate, or ``None`` if too few batches came to say anything.
     """
-    steady = _steady(epochs, config)
+    rounds = [each for epoch in epochs for each in steady_rounds(epoch, config)]
+    steady = _throughput(
+        blocks_of_rounds(rounds, config),
+        Stretch.joined(rounds),
+        counted=all(epoch.counted for epoch in epochs),
+        whole_epochs=False,
+    )
     if epochs[0].whole and (steady is None or steady.measured_s < enough_s):
         return _over_epochs(epochs)
     return steady
