@@ -53,7 +53,7 @@ class PatientGpus(Gpus):
         *,
         opening_s: float = 20.0,
     ) -> None:
-        self._limit_s = limit_s
+        self._cards, self._limit_s = (), limit_s
         try:
             self._gpus = within(opening_s, opener)
         except SilentDriverError as silence:
