@@ -17,11 +17,7 @@ from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
 from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.memory import available_memory, read_shared_memory
-from dlprof.machine.procfs import (
-    parse_allowed_cpus,
-    parse_cpu_ticks,
-    parse_runnable,
-)
+from dlprof.machine.procfs import parse_allowed_cpus, parse_cpu_ticks, parse_runnable
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import GpuUsage, Usage
 

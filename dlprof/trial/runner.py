@@ -15,13 +15,7 @@ from typing import TypeVar
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.records import Config, Failure, Target, Trial, Usage
 from dlprof.records.codec import from_json
-from dlprof.trial.launch import (
-    BuilderDiedError,
-    Built,
-    ForkLauncher,
-    FreshLauncher,
-    Launcher,
-)
+from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, FreshLauncher, Launcher
 from dlprof.trial.nodes import Link, Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
 from dlprof.trial.runtime import Inbox
