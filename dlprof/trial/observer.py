@@ -12,9 +12,7 @@ import collections
 import contextlib
 import dataclasses
 import os
-import queue
 import random
-import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -28,6 +26,7 @@ from dlprof.machine.waits import Thread, gil_of
 from dlprof.records import Usage
 from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.protocol import Channel, Message
+from dlprof.trial.runtime import Inbox
 from dlprof.units import format_bytes
 
 
@@ -182,10 +181,10 @@ class Observer:
         self._look_at_s = self._pulse_at_s = 0.0
 
     @property
-    def pause_s(self) -> float | None:
-        """Seconds until the next look; ``None`` while there is nothing to watch."""
+    def pause_s(self) -> float:
+        """Seconds until the next look; many while there is nothing to watch."""
         if self._sampler is None:
-            return None
+            return 60.0
         # Every 20 ms on average it glances at threads, where batches are traced.
         return LOOK_S if self._glances is None else 0.02 * random.uniform(0.5, 1.5)
 
@@ -290,27 +289,18 @@ class Observer:
 def main() -> None:
     """Serve until standard input ends."""
     channel = Channel.of_standard_streams()
-    orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-
-    def read() -> None:
-        order: Message | None = {}
-        while order is not None:
-            order = channel.receive()
-            orders.put(order)
-
-    threading.Thread(target=read, daemon=True).start()
-    gpus = GpuSampler()
+    inbox, gpus = Inbox(), GpuSampler()
+    inbox.listen("orders", channel.receive)
     observer = Observer(channel.send, gpus)
     while True:
-        try:
-            order = orders.get(timeout=observer.pause_s)
-        except queue.Empty:
+        received = inbox.get(observer.pause_s)
+        if received is None:
             observer.look()
-            continue
-        if order is None:
+        elif received.message is None:
             gpus.close()
             return
-        observer.obey(order)
+        else:
+            observer.obey(received.message)
 
 
 if __name__ == "__main__":
