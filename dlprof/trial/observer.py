@@ -161,9 +161,7 @@ PULSE_S = 0.5
 class Observer:
     """Obeys ``watch``, ``start``, ``end``, ``memory`` and ``unwatch``.
 
-    Args:
-        send: Takes answers: ``usage`` after ``memory``, and a ``pulse`` now and then.
-        gpus: Samples the GPUs in the background.
+    It sends ``usage`` after ``memory``, and a ``pulse`` now and then.
     """
 
     def __init__(self, send: Callable[[Message], object], gpus: GpuSampler) -> None:

@@ -98,9 +98,7 @@ class ModuleProcess:
 
     Attributes:
         channel: To talk to it.
-        log: As it was given.
         pid: Its process id, and its group's.
-        source: As it was given.
 
     Raises:
         ResourceLimitError: The system starts nothing more.
@@ -205,11 +203,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 class TrialLog:
-    """Reads a log that other processes append to, and keeps it from filling the disk.
-
-    Args:
-        file: From ``open_log``; handed down to the trial's processes.
-    """
+    """Reads a log, from ``open_log``, that other processes append to, and keeps it from growing."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
