@@ -112,11 +112,8 @@ def _temporary() -> str | None:
 
 
 def _shared_memory(facts: SystemFacts) -> Iterator[Check]:
-    name, size, free = (
-        "shared memory",
-        facts.machine.shm_bytes,
-        facts.machine.shm_available_bytes or 0,
-    )
+    name, machine = "shared memory", facts.machine
+    size, free = machine.shm_bytes, machine.shm_available_bytes or 0
     more = (
         "Start the container with --shm-size=8g; in Kubernetes, mount an emptyDir of medium Memory "
         f"at {_SHM}."
@@ -218,22 +215,17 @@ _HANGS = (
     "A program may hang at its end while a process lives that it started with os.fork()",
     "github.com/python/cpython/issues/146313",
 )
+_CLEANS_NOT = (
+    "joblib's worker processes fail to clean up (unknown resource type)",
+    "github.com/joblib/loky/issues/475",
+)
 _LEAVES = 99  # after the last release of a series
 _FAULTS = (
     _Fault((3, 12, 10), (3, 12, _LEAVES), "", *_HANGS, "3.13.14"),
     _Fault((3, 13, 3), (3, 13, 13), "", *_HANGS, "3.13.14"),
     _Fault((3, 14, 0), (3, 14, 4), "", *_HANGS, "3.14.5"),
-    *(
-        _Fault(
-            version,
-            version,
-            "",
-            "joblib's worker processes fail to clean up (unknown resource type)",
-            "github.com/joblib/loky/issues/475",
-            fixed,
-        )
-        for version, fixed in (((3, 13, 10), "3.13.11"), ((3, 14, 1), "3.14.2"))
-    ),
+    _Fault((3, 13, 10), (3, 13, 10), "", *_CLEANS_NOT, "3.13.11"),
+    _Fault((3, 14, 1), (3, 14, 1), "", *_CLEANS_NOT, "3.14.2"),
     _Fault(
         (3, 12, 0),
         (3, 14, _LEAVES),
