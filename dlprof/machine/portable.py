@@ -29,7 +29,11 @@ class PortableTree:
 
     def read(self) -> TreeUsage:
         """Read every process of the tree once."""
-        self._alive = self._find()
+        self._alive = {}
+        with contextlib.suppress(psutil.Error):
+            first = psutil.Process(self._pid)
+            family = [first, *first.children(recursive=True)]
+            self._alive = {process.pid: process for process in family}
         for process in self._alive.values():
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
@@ -55,14 +59,6 @@ class PortableTree:
             with contextlib.suppress(psutil.Error):
                 sizes.append(int(process.memory_full_info().uss))
         return sum(sizes) if sizes else None
-
-    def _find(self) -> dict[int, psutil.Process]:
-        alive = {}
-        with contextlib.suppress(psutil.Error):
-            first = psutil.Process(self._pid)
-            for process in [first, *first.children(recursive=True)]:
-                alive[process.pid] = process
-        return alive
 
 
 def open_tree(

@@ -134,7 +134,10 @@ class ProcessTree:
 
     def _walk(self) -> dict[int, _Member]:
         """All processes alive: from the first down, and those known that have lost their parent."""
-        scanned = None if self._lists_children else _scan_children(self._proc)
+        children: dict[int, list[int]] = defaultdict(list)
+        if not self._lists_children:  # a kernel without CONFIG_PROC_CHILDREN
+            for pid, stat in scan_processes(self._proc):
+                children[stat.parent].append(pid)
         members: dict[int, _Member] = {}
         waiting = [(pid, True) for pid in self._members]
         waiting += [(pid, bool(self._members)) for pid in self._first]
@@ -145,8 +148,8 @@ class ProcessTree:
             member = self._read_process(pid, must_be_known=must_be_known)
             if member is not None:
                 members[pid] = member
-                children = member.children if scanned is None else scanned.get(pid, [])
-                waiting += [(child, False) for child in children]
+                own = member.children if self._lists_children else children[pid]
+                waiting += [(child, False) for child in own]
         return members
 
     def _read_process(self, pid: int, *, must_be_known: bool) -> _Member | None:
@@ -209,14 +212,6 @@ class ProcessTree:
         self._read_chars = max(self._read_chars, sum(io.read_chars for io in known))
         self._read_bytes = max(self._read_bytes, sum(io.read_bytes for io in known))
         return self._read_chars, self._read_bytes
-
-
-def _scan_children(proc: str) -> dict[int, list[int]]:
-    """Children of every process, for kernels that don't list them (``CONFIG_PROC_CHILDREN``)."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for pid, stat in scan_processes(proc):
-        children[stat.parent].append(pid)
-    return children
 
 
 def scan_processes(proc: str) -> Iterator[tuple[int, ProcessStat]]:
