@@ -93,24 +93,12 @@ def _build(request: BuildRequest) -> BuiltTarget:
             seed=request.seed,
             share=share,
         )
-    _settle()
-    return built
-
-
-def _settle() -> None:
-    """Have done what Python would else do once in every process that is forked from this one.
-
-    What importing torch leaves behind makes the first full garbage collection due after a few
-    hundred objects more. Each worker would come to it within the measured window, take some 50 ms
-    for it and copy the pages that it touches: 16 workers were a quarter slower for seconds.
-    """
+    # What importing torch leaves behind makes the first full garbage collection due after a few
+    # hundred objects more. Each worker would come to it within the measured window, take some 50 ms
+    # for it and copy the pages that it touches: 16 workers were a quarter slower for seconds.
     if gc.isenabled():
         gc.collect()
-
-
-def preload() -> None:
-    """Import what every target needs, so that trials that build for themselves start sooner."""
-    from dlprof.targets import build, loader  # noqa: F401, PLC0415 - torch comes with them
+    return built
 
 
 class Session:
