@@ -79,9 +79,11 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
-        from dlprof.trial.copying import bring_for_step  # noqa: PLC0415 - needs a device
+        from dlprof.device.moving import move  # noqa: PLC0415 - needs a device
+        from dlprof.trial.copying import open_device  # noqa: PLC0415 - likewise
 
-        there = bring_for_step(batch, request.device)
+        runtime = open_device(request.device)
+        there = batch if runtime is None else move(batch, runtime.device)
     try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
     strategy = None
     if getattr(core_of(loader), "worker_init_fn", None) is None:
