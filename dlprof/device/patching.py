@@ -336,18 +336,10 @@ def read_pending() -> None:
         _reading.release()
 
 
-def streams_now() -> dict[torch.device, Any]:
-    """Where work goes now on each device that was reached."""
-    return {each: torch.accelerator.current_stream(each) for each in list(seen.reached)}
-
-
 class Noticer:
-    """Notices what the consumers of one loader copy, for its first batches.
+    """Notices what the consumers of one loader copy, for its first batches or seconds.
 
-    Args:
-        kind: Of the device, from ``compiled_for``.
-        batches: Noticed at most.
-        seconds: As well, from the first batch on.
+    The kind of the device is from ``compiled_for``; the seconds count from the first batch on.
     """
 
     def __init__(self, kind: str, *, batches: int, seconds: float) -> None:
@@ -380,7 +372,8 @@ class Noticer:
             thread = get_ident()
             moves = seen.by_thread.get(thread)
             if moves is None or moves.pending or moves.bytes:
-                moves = Moves(streams=streams_now())
+                stream = torch.accelerator.current_stream
+                moves = Moves(streams={each: stream(each) for each in list(seen.reached)})
             # Else it is the same batch, on its way through a loader that wraps another.
             seen.by_thread[thread] = self._open[thread] = moves
         except Exception:  # noqa: BLE001 - a training must not end by being watched

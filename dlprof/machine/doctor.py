@@ -29,6 +29,7 @@ State = Literal["ok", "warning", "problem"]
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
 _SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
+_CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
 
 
@@ -36,19 +37,9 @@ _SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
 class SystemFacts:
     """What the checks look at. ``None`` is not known.
 
-    Attributes:
-        machine: What it offers to this process.
-        system: ``sys.platform``.
-        cpu_count: What ``os.cpu_count()`` says.
-        shm_writable: Whether files may be made in /dev/shm.
-        hard_open_files: To what the soft limit of open files can be raised.
-        start_method: How ``multiprocessing`` starts processes by default.
-        python: Python's version.
-        torch: The version of torch that is installed.
-        gpu_devices: Device files of GPUs, whether a driver answers or not.
-        others: Further programs on PATH that are called dlprof.
-        temporary: The directory for temporary files; ``None`` where none can be written to.
-        clock: The kernel's clock source.
+    The soft limit of open files can be raised to ``hard_open_files``; ``gpu_devices`` are device
+    files, whether a driver answers or not; ``others`` are further programs on PATH that are called
+    dlprof; ``temporary`` is ``None`` where no such directory can be written to.
     """
 
     machine: Machine
@@ -67,13 +58,9 @@ class SystemFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was looked at, what was found, and what to do if anything is.
 
-    Attributes:
-        name: What.
-        state: Whether loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
-        finding: What is so, one sentence.
-        advice: What to do; empty where nothing is to be done.
+    Loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
     """
 
     name: str
@@ -104,7 +91,7 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         ),
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
         temporary=_temporary(),
-        clock=_clock(root),
+        clock=(read_text(root / _CLOCK) or "").strip() or None,
     )
 
 
@@ -124,17 +111,9 @@ def _temporary() -> str | None:
         return None
 
 
-def _clock(root: Path) -> str | None:
-    place = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
-    return (read_text(place) or "").strip() or None
-
-
 def _shared_memory(facts: SystemFacts) -> Iterator[Check]:
-    name, size, free = (
-        "shared memory",
-        facts.machine.shm_bytes,
-        facts.machine.shm_available_bytes or 0,
-    )
+    name, machine = "shared memory", facts.machine
+    size, free = machine.shm_bytes, machine.shm_available_bytes or 0
     more = (
         "Start the container with --shm-size=8g; in Kubernetes, mount an emptyDir of medium Memory "
         f"at {_SHM}."
@@ -219,15 +198,9 @@ def _start_method(facts: SystemFacts) -> Iterator[Check]:
 
 
 class _Fault(NamedTuple):
-    """A fault of certain versions of Python.
+    """A fault of versions of Python, from the first to the last of a series.
 
-    Attributes:
-        first: The first version that has it.
-        last: The last of that series.
-        system: Where; empty for everywhere but Windows.
-        finding: What goes wrong.
-        source: Where it is described, read on 2026-11-23.
-        fixed: The version to use.
+    On one system, or everywhere but on Windows; its source was read on 2026-11-23.
     """
 
     first: tuple[int, int, int]
@@ -242,22 +215,17 @@ _HANGS = (
     "A program may hang at its end while a process lives that it started with os.fork()",
     "github.com/python/cpython/issues/146313",
 )
+_CLEANS_NOT = (
+    "joblib's worker processes fail to clean up (unknown resource type)",
+    "github.com/joblib/loky/issues/475",
+)
 _LEAVES = 99  # after the last release of a series
 _FAULTS = (
     _Fault((3, 12, 10), (3, 12, _LEAVES), "", *_HANGS, "3.13.14"),
     _Fault((3, 13, 3), (3, 13, 13), "", *_HANGS, "3.13.14"),
     _Fault((3, 14, 0), (3, 14, 4), "", *_HANGS, "3.14.5"),
-    *(
-        _Fault(
-            version,
-            version,
-            "",
-            "joblib's worker processes fail to clean up (unknown resource type)",
-            "github.com/joblib/loky/issues/475",
-            fixed,
-        )
-        for version, fixed in (((3, 13, 10), "3.13.11"), ((3, 14, 1), "3.14.2"))
-    ),
+    _Fault((3, 13, 10), (3, 13, 10), "", *_CLEANS_NOT, "3.13.11"),
+    _Fault((3, 14, 1), (3, 14, 1), "", *_CLEANS_NOT, "3.14.2"),
     _Fault(
         (3, 12, 0),
         (3, 14, _LEAVES),

@@ -41,9 +41,6 @@ class Driver:
     """A vendor's library by its Python bindings: its answers, or the reasons that there are none.
 
     Nothing here raises for want of a driver, a card, a right or a function that it lacks.
-
-    Args:
-        bindings: Stand in for the vendor's module; that itself for ``None``.
     """
 
     library = begin = end = ""  # its name, what starts it and what shuts it down
@@ -145,9 +142,7 @@ class Gpu:
 class Gpus:
     """A machine's GPUs, asked of a driver; of this class itself where there are none to ask.
 
-    Args:
-        unavailable: Why there are none to read (key ``gpus``), or what of them can't be read.
-        driver: Who is asked.
+    ``unavailable`` is why there are none to read (key ``gpus``), or what of them can't be read.
     """
 
     def __init__(self, unavailable: Mapping[str, str], driver: Driver | None = None) -> None:
@@ -186,9 +181,8 @@ class Gpus:
     def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
         """What each card is doing.
 
-        Args:
-            pcie: Also ask two of NVIDIA's cards in turn for their link's throughput, which blocks
-                for 40 ms each, where nothing counts its bytes.
+        With ``pcie`` two of NVIDIA's cards in turn are also asked for their link's throughput,
+        which blocks for 40 ms each, where nothing counts its bytes.
         """
         due = set[int]()
         if pcie and (waiting := [card.index for card in self._cards if card.probes]):

@@ -17,7 +17,7 @@ from dlprof.machine.cgroups import Cgroups, allowed_cpus, cpu_quota, memory_limi
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
-from dlprof.machine.patience import PatientGpus
+from dlprof.machine.patience import asked
 from dlprof.machine.procfs import parse_allowed_cpus, parse_cpu_list, parse_cpu_ticks, parse_cpuinfo
 from dlprof.records import GpuInfo, Machine
 
@@ -45,12 +45,8 @@ def inspect_machine(
     usable_cores = min(float(affinity), (quota and quota.amount) or float("inf"))
     system, shm = read_system_memory(root), read_shared_memory(root, pid)
     limit_bytes = None if limit is None else int(limit.amount)
-    reader: Gpus = PatientGpus() if gpus is None else gpus
-    try:
+    with asked(gpus) as reader:
         cards, no_gpus = reader.list_gpus(root), dict(reader.unavailable)
-    finally:
-        if gpus is None:
-            reader.close()
     release = _read_line(root / "proc/sys/kernel/osrelease")
     machine = Machine(
         hostname=_read_line(root / "proc/sys/kernel/hostname") or platform.node(),

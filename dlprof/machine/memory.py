@@ -1,4 +1,4 @@
-"""How much memory and shared memory there is, and how much of it can still be had."""
+"""How much memory and shared memory there is, and how much of it is available."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ images of 3x224x224 in float32): with less, loading may die of a bus error."""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SystemMemory:
-    """The machine's memory, cgroup limits left aside.
-
-    Attributes:
-        total_bytes: Physical memory.
-        available_bytes: What can be had without swapping.
-        swap_used_bytes: Swap in use.
-    """
+    """Bytes of the machine's memory, cgroup limits left aside."""
 
     total_bytes: int | None
     available_bytes: int | None
@@ -34,12 +28,9 @@ class SystemMemory:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemory:
-    """The file system at /dev/shm, where batches travel from workers to the main process.
+    """Bytes of /dev/shm, where batches travel from workers to the main process.
 
-    Attributes:
-        size_bytes: How much it may hold.
-        used_bytes: How much it holds.
-        free_bytes: How much more this user may put there.
+    ``free_bytes`` is how much more this user may put there.
     """
 
     size_bytes: int
@@ -92,7 +83,7 @@ def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> Shared
 
 
 def available_memory(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
-    """Bytes that can be had now: the machine's, or less where a cgroup allows less."""
+    """Bytes that are available: the machine's, or less where a cgroup allows less."""
     system = read_system_memory(root).available_bytes
     room = memory_headroom(cgroups)
     return min((size for size in (system, room) if size is not None), default=None)

@@ -18,7 +18,7 @@ from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.machine.inspection import inspect_machine
-from dlprof.machine.patience import PatientGpus
+from dlprof.machine.patience import asked
 from dlprof.machine.procfs import (
     CpuTicks,
     ProcessStat,
@@ -126,12 +126,17 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
     stat = read_text(root / "proc/stat") or ""
     cpus = parse_cpu_ticks(stat)
     mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "") or frozenset(cpus)
-    running = parse_running(stat)
+    running, proc = parse_running(stat), str(root / "proc")
+    processes = {}
+    for pid, process in scan_processes(proc):
+        with contextlib.suppress(OSError):
+            owner = os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - as in files.list_names
+            processes[pid, process.start_ticks] = owner, process
     return ProcessScan(
         time_ns=clock(),
         cpus=_sum(cpus.values()),
         allowed=_sum(ticks for cpu, ticks in cpus.items() if cpu in mask),
-        processes=_read_processes(root),
+        processes=processes,
         pressures_us=read_pressures(root),
         runnable=None if running is None else max(0, running - 1),
         load_1m=parse_load(read_text(root / "proc/loadavg") or ""),
@@ -151,7 +156,7 @@ def between(
     users = [
         UserCpu(user=name(user), cpu_cores=cores, processes=processes)
         for user, (cores, processes) in used.items()
-        if cores >= _LEAST_CORES
+        if cores >= 0.01  # fewer are the noise of the clock ticks
     ]
     seen = sum(cores for cores, _ in used.values())
     neighbours = Neighbours(
@@ -166,11 +171,9 @@ def between(
         unseen_cores=None if busy is None else max(0.0, busy - seen),
         **pressure_fractions(first.pressures_us, last.pressures_us, window_ns),
     )
-    return dataclasses.replace(neighbours, unavailable=_reasons(neighbours))
+    missing = {name: why for name, why in _FIELDS.items() if getattr(neighbours, name) is None}
+    return dataclasses.replace(neighbours, unavailable=missing)
 
-
-# Fewer cores than this are the noise of the clock ticks.
-_LEAST_CORES = 0.01
 
 _NO_STAT = "the system doesn't report it (no /proc/stat)"
 _FIELDS = {
@@ -179,10 +182,6 @@ _FIELDS = {
     "load_1m": "the system doesn't report it (no /proc/loadavg)",
     **{f"{name}_pressure_fraction": NO_PSI for name in ("cpu", "io", "memory")},
 }
-
-
-def _reasons(neighbours: Neighbours) -> dict[str, str]:
-    return {name: why for name, why in _FIELDS.items() if getattr(neighbours, name) is None}
 
 
 def _cores_by_user(
@@ -244,16 +243,6 @@ def _sum(cpus: Iterable[CpuTicks]) -> CpuTicks | None:
     return CpuTicks(busy=busy, idle=idle, stolen=stolen)
 
 
-def _read_processes(root: Path) -> dict[tuple[int, int], tuple[int, ProcessStat]]:
-    proc = str(root / "proc")
-    found = {}
-    for pid, stat in scan_processes(proc):
-        with contextlib.suppress(OSError):
-            owner = os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - as in files.list_names
-            found[pid, stat.start_ticks] = owner, stat
-    return found
-
-
 def name_of_user(number: int) -> str:
     """A user's name, or the number where it has none here."""
     try:
@@ -297,18 +286,15 @@ def survey(
             f"--seconds {seconds:g} is not a time to watch for",
             hint="Give more than 0 and at most 3600 seconds",
         )
-    reader: Gpus = PatientGpus() if gpus is None else gpus
     probe = speed or SpeedProbe(root)
-    try:
+    with asked(gpus) as reader:
         machine = inspect_machine(root, gpus=reader)
         probe.start()
-        neighbours = watch(seconds, root=root, sleep=sleep)
-        probe.stop()
+        try:
+            neighbours = watch(seconds, root=root, sleep=sleep)
+        finally:
+            probe.stop()
         neighbours = dataclasses.replace(neighbours, gpus=reader.neighbours())
-    finally:
-        probe.stop()
-        if gpus is None:
-            reader.close()
     found, missing = probe.over_all, {**machine.unavailable, "core_speed": probe.unavailable}
     if found is not None:
         del missing["core_speed"]

@@ -5,6 +5,7 @@ The rest goes on without figures, and says why.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -52,12 +53,11 @@ class PatientGpus(Gpus):
         *,
         opening_s: float = 20.0,
     ) -> None:
-        self._limit_s = opening_s
-        self._gpus: Gpus = Gpus({})
-        opened = self._within(opener, None)
-        if opened is not None:
-            self._gpus = opened
-        self._limit_s = limit_s
+        self._cards, self._limit_s = (), limit_s
+        try:
+            self._gpus = within(opening_s, opener)
+        except SilentDriverError as silence:
+            self._gpus = Gpus({"gpus": str(silence)})
 
     @property
     def unavailable(self) -> dict[str, str]:  # type: ignore[override]
@@ -83,3 +83,8 @@ class PatientGpus(Gpus):
         except SilentDriverError as silence:
             self._gpus = Gpus({"gpus": str(silence)})
             return otherwise
+
+
+def asked(gpus: Gpus | None) -> contextlib.AbstractContextManager[Gpus]:
+    """Those that are given, or the machine's own, which are then let go of."""
+    return contextlib.closing(PatientGpus()) if gpus is None else contextlib.nullcontext(gpus)

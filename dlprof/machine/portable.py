@@ -12,7 +12,7 @@ from dlprof.machine.tree import ProcessTree, TreeUsage
 
 
 def began_at(pid: int) -> float | None:
-    """When a process began, in seconds since the epoch; ``None`` where that can't be had."""
+    """When a process began, in seconds since the epoch; ``None`` where that isn't known."""
     try:
         return psutil.Process(pid).create_time()
     except (psutil.Error, OSError):
@@ -29,17 +29,18 @@ class PortableTree:
 
     def read(self) -> TreeUsage:
         """Read every process of the tree once."""
-        self._alive = self._find()
-        threads = 0
+        self._alive = {}
+        with contextlib.suppress(psutil.Error):
+            first = psutil.Process(self._pid)
+            family = [first, *first.children(recursive=True)]
+            self._alive = {process.pid: process for process in family}
         for process in self._alive.values():
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
-                threads += process.num_threads()
                 key = (process.pid, process.create_time())
                 self._cpu_ns[key] = int((times.user + times.system) * 1e9)
         return TreeUsage(
             processes=len(self._alive),
-            threads=threads,
             cpu_ns=sum(self._cpu_ns.values()),
             run_ns=None,
             wait_ns=None,
@@ -58,14 +59,6 @@ class PortableTree:
             with contextlib.suppress(psutil.Error):
                 sizes.append(int(process.memory_full_info().uss))
         return sum(sizes) if sizes else None
-
-    def _find(self) -> dict[int, psutil.Process]:
-        alive = {}
-        with contextlib.suppress(psutil.Error):
-            first = psutil.Process(self._pid)
-            for process in [first, *first.children(recursive=True)]:
-                alive[process.pid] = process
-        return alive
 
 
 def open_tree(

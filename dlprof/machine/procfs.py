@@ -12,12 +12,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CpuInfo:
-    """What ``/proc/cpuinfo`` says.
+    """What ``/proc/cpuinfo`` says: an empty model, 0 CPUs or ``None`` cores where it doesn't.
 
-    Attributes:
-        model: The model's name; empty where the architecture doesn't give one.
-        logical_cpus: CPUs listed; 0 where the architecture lists them in another way.
-        physical_cores: Different pairs of socket and core; ``None`` where not given.
+    Cores are different pairs of socket and core.
     """
 
     model: str
@@ -29,10 +26,8 @@ class CpuInfo:
 class CpuTicks:
     """One CPU's line of ``/proc/stat``, in clock ticks since boot.
 
-    Attributes:
-        busy: Everything but idle and stolen time; guests are part of it.
-        idle: Idle, waiting for storage included.
-        stolen: Taken by the hypervisor while something here wanted to run.
+    Guests are busy, who waits for storage is idle, and what a hypervisor took while something here
+    wanted to run is stolen.
     """
 
     busy: int

@@ -17,11 +17,7 @@ from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
 from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.memory import available_memory, read_shared_memory
-from dlprof.machine.procfs import (
-    parse_allowed_cpus,
-    parse_cpu_ticks,
-    parse_runnable,
-)
+from dlprof.machine.procfs import parse_allowed_cpus, parse_cpu_ticks, parse_runnable
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import GpuUsage, Usage
 
@@ -291,7 +287,7 @@ def pressure_fractions(
 def _machine_cores(
     first: Snapshot, last: Snapshot, own: float | None, window_ns: int
 ) -> tuple[float | None, float | None]:
-    """Cores that could be had, and cores that others kept busy.
+    """Cores that were available, and cores that others kept busy.
 
     Others' share is what was neither idle nor own. Idle time is exact on kernels that stop an
     idle CPU's clock tick, where busy time is sampled tick by tick, so that busy is not read.

@@ -31,7 +31,6 @@ class TreeUsage:
 
     Attributes:
         processes: Alive now.
-        threads: Alive now.
         cpu_ns: CPU time, of everything that ever was in the tree.
         run_ns: CPU time of the threads that were seen, the counterpart of ``wait_ns``.
         wait_ns: Time that those threads were runnable but waited for a core.
@@ -40,7 +39,6 @@ class TreeUsage:
     """
 
     processes: int
-    threads: int
     cpu_ns: int
     run_ns: int | None
     wait_ns: int | None
@@ -98,7 +96,7 @@ class ProcessTree:
 
     def read(self) -> TreeUsage:
         """Read every process of the tree once."""
-        before = {pid: (member.cpu_ns, member.reaped_ns) for pid, member in self._members.items()}
+        before = {pid: member.reaped_ns for pid, member in self._members.items()}
         members = self._walk()
         gone = [member for pid, member in self._members.items() if members.get(pid) is not member]
         self._settle(before, members, gone)
@@ -108,7 +106,6 @@ class ProcessTree:
         chars, fetched = self._sum_io()
         return TreeUsage(
             processes=len(members),
-            threads=sum(max(1, len(member.threads)) for member in alive),
             cpu_ns=self._unsettled_ns + sum(m.cpu_ns + m.reaped_ns for m in alive),
             run_ns=self._gone_run_ns + sum(m.run_ns for m in alive) if known else None,
             wait_ns=self._gone_wait_ns + sum(m.wait_ns for m in alive) if known else None,
@@ -137,7 +134,10 @@ class ProcessTree:
 
     def _walk(self) -> dict[int, _Member]:
         """All processes alive: from the first down, and those known that have lost their parent."""
-        scanned = None if self._lists_children else _scan_children(self._proc)
+        children: dict[int, list[int]] = defaultdict(list)
+        if not self._lists_children:  # a kernel without CONFIG_PROC_CHILDREN
+            for pid, stat in scan_processes(self._proc):
+                children[stat.parent].append(pid)
         members: dict[int, _Member] = {}
         waiting = [(pid, True) for pid in self._members]
         waiting += [(pid, bool(self._members)) for pid in self._first]
@@ -148,8 +148,8 @@ class ProcessTree:
             member = self._read_process(pid, must_be_known=must_be_known)
             if member is not None:
                 members[pid] = member
-                children = member.children if scanned is None else scanned.get(pid, [])
-                waiting += [(child, False) for child in children]
+                own = member.children if self._lists_children else children[pid]
+                waiting += [(child, False) for child in own]
         return members
 
     def _read_process(self, pid: int, *, must_be_known: bool) -> _Member | None:
@@ -188,7 +188,7 @@ class ProcessTree:
         member.threads = threads
 
     def _settle(
-        self, before: dict[int, tuple[int, int]], members: dict[int, _Member], gone: list[_Member]
+        self, before: dict[int, int], members: dict[int, _Member], gone: list[_Member]
     ) -> None:
         """Keep what ended processes had used until a parent's account of its children has it.
 
@@ -201,7 +201,7 @@ class ProcessTree:
             self._unsettled_ns += member.cpu_ns + member.reaped_ns
         for pid, member in members.items():
             if pid in before and self._members.get(pid) is member:
-                self._unsettled_ns -= member.reaped_ns - before[pid][1]
+                self._unsettled_ns -= member.reaped_ns - before[pid]
         self._unsettled_ns = max(0, self._unsettled_ns)
 
     def _sum_io(self) -> tuple[int | None, int | None]:
@@ -212,14 +212,6 @@ class ProcessTree:
         self._read_chars = max(self._read_chars, sum(io.read_chars for io in known))
         self._read_bytes = max(self._read_bytes, sum(io.read_bytes for io in known))
         return self._read_chars, self._read_bytes
-
-
-def _scan_children(proc: str) -> dict[int, list[int]]:
-    """Children of every process, for kernels that don't list them (``CONFIG_PROC_CHILDREN``)."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for pid, stat in scan_processes(proc):
-        children[stat.parent].append(pid)
-    return children
 
 
 def scan_processes(proc: str) -> Iterator[tuple[int, ProcessStat]]:

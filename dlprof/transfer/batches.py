@@ -16,12 +16,9 @@ from dlprof.records.transfer import BatchTransfer, CopyWay, TensorTransfer, WayT
 from dlprof.stats import median_interval
 
 _Make = Callable[[bool], Any]
-_Clock = Callable[[], float]
 
 
-def measure_batch(
-    load: _Make, runtime: Runtime, target: str, *, clock: _Clock = time.perf_counter
-) -> BatchTransfer:
+def measure_batch(load: _Make, runtime: Runtime, target: str) -> BatchTransfer:
     """Bring one batch over in each way.
 
     Times are from the call until the batch is there, on the caller's clock: ordering many small
@@ -51,9 +48,9 @@ def measure_batch(
         target=target,
         device=str(runtime.device),
         bytes=sum(tensor.nbytes for _, tensor in tensors),
-        tensors=tuple(_tensor(path, tensor, ways, runtime, clock) for path, tensor in tensors[:16]),
+        tensors=tuple(_tensor(path, tensor, ways, runtime) for path, tensor in tensors[:16]),
         tensors_count=len(tensors),
-        together=_times(ways, runtime, clock),
+        together=_times(ways, runtime),
         unavailable=unavailable,
     )
 
@@ -96,7 +93,7 @@ def _pinned_by_loader(load: _Make) -> Any:
 
 
 def _tensor(
-    path: str, tensor: torch.Tensor, ways: dict[CopyWay, Any], runtime: Runtime, clock: _Clock
+    path: str, tensor: torch.Tensor, ways: dict[CopyWay, Any], runtime: Runtime
 ) -> TensorTransfer:
     alone: dict[CopyWay, Any] = {"pageable": tensor}
     for way, batch in ways.items():
@@ -109,23 +106,23 @@ def _tensor(
         dtype=str(tensor.dtype).removeprefix("torch."),
         bytes=tensor.nbytes,
         contiguous=tensor.is_contiguous(),
-        ways=_times(alone, runtime, clock),
+        ways=_times(alone, runtime),
     )
 
 
-def _times(ways: dict[CopyWay, Any], runtime: Runtime, clock: _Clock) -> tuple[WayTime, ...]:
+def _times(ways: dict[CopyWay, Any], runtime: Runtime) -> tuple[WayTime, ...]:
     """Each way, round after round in a new order; the first round only warms up."""
     order = random.Random()  # the global one, a target may have seeded
     copies: dict[CopyWay, list[float]] = {way: [] for way in ways}
     pins: list[float] = []
-    began_s = clock()
+    began_s = time.perf_counter()
     for _ in range(12 + 1):
         for way in order.sample(list(ways), len(ways)):
             if way == "pinned_by_caller":
-                pins.append(_timed(pinned, ways["pageable"], runtime, clock))
-            copies[way].append(_timed(bring, ways[way], runtime, clock))
+                pins.append(_timed(pinned, ways["pageable"], runtime))
+            copies[way].append(_timed(bring, ways[way], runtime))
         # One way of one thing is measured no longer than this.
-        if clock() - began_s > 2.0 and len(copies["pageable"]) > 1:
+        if time.perf_counter() - began_s > 2.0 and len(copies["pageable"]) > 1:
             break
     return tuple(
         WayTime(
@@ -148,13 +145,11 @@ def bring(batch: Any, runtime: Runtime) -> Any:
     return apply(batch, lambda part: part.clone() if isinstance(part, torch.Tensor) else part)
 
 
-def _timed(
-    work: Callable[[Any, Runtime], Any], batch: Any, runtime: Runtime, clock: _Clock
-) -> float:
+def _timed(work: Callable[[Any, Runtime], Any], batch: Any, runtime: Runtime) -> float:
     runtime.synchronize()
-    began_s = clock()
+    began_s = time.perf_counter()
     kept = work(batch, runtime)
     runtime.synchronize()
-    ended_s = clock()
+    ended_s = time.perf_counter()
     del kept  # not before: freeing it is no part of the time
     return ended_s - began_s

@@ -134,24 +134,22 @@ def _loading(request: TransferRequest) -> Callable[[bool], Any]:
         random.seed(request.seed)
         torch.manual_seed(request.seed)
         loader = make_loader(built, Config(pin_memory=pin, batch_size=request.batch_size))
-        return _first(iter(loader), built.target.spec)
+        batches, target = iter(loader), built.target.spec
+        try:
+            return next(batches)
+        except StopIteration:
+            raise UsageError(
+                f"The target {target!r} gave no batch",
+                hint="Give a target with at least one batch.",
+            ) from None
+        except Exception as error:
+            raise TargetError(
+                f"Loading a batch of {target!r} raised {one_line(error)}.",
+                hint="The traceback shows where.",
+                traceback=user_traceback(error),
+            ) from error
 
     return load
-
-
-def _first(batches: Iterator[Any], target: str) -> Any:
-    try:
-        return next(batches)
-    except StopIteration:
-        raise UsageError(
-            f"The target {target!r} gave no batch", hint="Give a target with at least one batch."
-        ) from None
-    except Exception as error:
-        raise TargetError(
-            f"Loading a batch of {target!r} raised {one_line(error)}.",
-            hint="The traceback shows where.",
-            traceback=user_traceback(error),
-        ) from error
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -56,25 +56,19 @@ def fit(
         return None
     latency = median_interval([each for each, _ in lines])
     bandwidth = median_interval([each for _, each in lines])
+    times: dict[int, list[float]] = {}
+    for size, seconds in itertools.chain.from_iterable(passes):
+        times.setdefault(size, []).append(seconds)
+    errors = [
+        (latency.value + size / bandwidth.value) / median_interval(each).value - 1
+        for size, each in times.items()
+    ]
     return LinkFit(
         memory=memory,
         mode=mode,
         latency_s=latency,
         bytes_per_s=bandwidth,
-        worst_error=_worst_error(passes, latency.value, bandwidth.value),
-    )
-
-
-def _worst_error(
-    passes: Sequence[Sequence[tuple[int, float]]], latency_s: float, bytes_per_s: float
-) -> float:
-    times: dict[int, list[float]] = {}
-    for points in passes:
-        for size, seconds in points:
-            times.setdefault(size, []).append(seconds)
-    medians = {size: median_interval(each).value for size, each in times.items()}
-    return max(
-        abs((latency_s + size / bytes_per_s) / seconds - 1) for size, seconds in medians.items()
+        worst_error=max(map(abs, errors)),
     )
 
 
@@ -232,7 +226,12 @@ def measure_copies(
         if len(passes) >= 6 and clock() - began_s > budget_s:
             break
     times = tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells)
-    return times, tuple(_fits(cells, passes)), {**buffers.unavailable, **missing}
+    fits = []
+    for way in dict.fromkeys((cell.memory, cell.mode) for cell in cells):
+        own = [cell for cell in cells if (cell.memory, cell.mode) == way]
+        points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]
+        fits.append(fit(*way, points))
+    return times, tuple(filter(None, fits)), {**buffers.unavailable, **missing}
 
 
 def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:
@@ -247,12 +246,3 @@ def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:
         copies=copies_per_round(cell.size),
         rounds=len(rounds),
     )
-
-
-def _fits(cells: Sequence[CopyCell], passes: Sequence[dict[CopyCell, Round]]) -> Iterator[LinkFit]:
-    for memory, mode in dict.fromkeys((cell.memory, cell.mode) for cell in cells):
-        own = [cell for cell in cells if (cell.memory, cell.mode) == (memory, mode)]
-        points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]
-        found = fit(memory, mode, points)
-        if found is not None:
-            yield found

@@ -182,12 +182,7 @@ def measure_device(
         cells, fits, size = _copies(runtime, request, budget_s, reasons)
     title, uuid = identity(runtime)
     found = DeviceTransfer(
-        device=name,
-        name=title,
-        uuid=uuid,
-        timed_by=runtime.timed_by,
-        cells=cells,
-        fits=fits,
+        device=name, name=title, uuid=uuid, timed_by=runtime.timed_by, cells=cells, fits=fits
     )
     best = found.best_bytes_per_s
     if not runtime.asynchronous or best is None:

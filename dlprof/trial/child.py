@@ -93,38 +93,22 @@ def _build(request: BuildRequest) -> BuiltTarget:
             seed=request.seed,
             share=share,
         )
-    _settle()
-    return built
-
-
-def _settle() -> None:
-    """Have done what Python would else do once in every process that is forked from this one.
-
-    What importing torch leaves behind makes the first full garbage collection due after a few
-    hundred objects more. Each worker would come to it within the measured window, take some 50 ms
-    for it and copy the pages that it touches: 16 workers were a quarter slower for seconds.
-    """
+    # What importing torch leaves behind makes the first full garbage collection due after a few
+    # hundred objects more. Each worker would come to it within the measured window, take some 50 ms
+    # for it and copy the pages that it touches: 16 workers were a quarter slower for seconds.
     if gc.isenabled():
         gc.collect()
-
-
-def preload() -> None:
-    """Import what every target needs, so that trials that build for themselves start sooner."""
-    from dlprof.targets import build, loader  # noqa: F401, PLC0415 - torch comes with them
+    return built
 
 
 class Session:
     """What the child reports to the supervisor while it measures."""
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self.channel = channel
         self._next_beat_s = 0.0
         self._names = remember_names()
         self.loop: Loop | None = None  # once there is one
-
-    def send(self, message: Message) -> None:
-        """Report something else."""
-        self._channel.send(message)
 
     def fail(self, error: BaseException) -> None:
         """Report what went wrong."""
@@ -135,7 +119,7 @@ class Session:
             self._names.remove_empty(Path(tempfile.gettempdir()))
         codes = self._exit_codes() if failures.lost_worker(error) else ()
         failure = failures.classify(error, codes)
-        self._channel.send({"event": "failed", "failure": dataclasses.asdict(failure)})
+        self.channel.send({"event": "failed", "failure": dataclasses.asdict(failure)})
 
     def _exit_codes(self) -> tuple[int, ...]:
         """How workers have ended; one that is about to end is given a moment."""
@@ -150,19 +134,19 @@ class Session:
         """Say that batches still come, about once a second."""
         if now_s >= self._next_beat_s:
             self._next_beat_s = now_s + 1.0
-            self._channel.send({"event": "beat"})
+            self.channel.send({"event": "beat"})
 
     def window(self, edge: str, fill_s: float) -> None:
         """Mark an edge of the window; at its end, hold still until memory has been read."""
-        self._channel.send({"event": f"window_{edge}"})
+        self.channel.send({"event": f"window_{edge}"})
         if edge == "end":
             time.sleep(fill_s)
-            self._channel.send({"event": "filled"})
+            self.channel.send({"event": "filled"})
             self.await_supervisor()
 
     def await_supervisor(self) -> None:
         """Wait for the supervisor's word; without a supervisor nobody wants the result."""
-        if self._channel.receive() is None:
+        if self.channel.receive() is None:
             os._exit(1)
 
 
@@ -199,10 +183,10 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     if request.probe:
         look = try_workers if request.config.num_workers else probe
         look = weigh_dataset if request.weigh else look
-        session.send({"event": "result", "probe": look(built, request)})
+        session.channel.send({"event": "result", "probe": look(built, request)})
         return
     loop, result = _measure(request, built, session)
-    session.send({"event": "result", **result})
+    session.channel.send({"event": "result", **result})
     loop.shut_down()
 
 

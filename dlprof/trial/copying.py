@@ -399,9 +399,3 @@ def make_copier(request: TrialRequest) -> DeviceCopier | None:
             runs_ahead=request.step_s <= 0,
         )
     return DeviceCopier(runtime, step, ahead=request.copy_ahead, pins=request.config.pin_memory)
-
-
-def bring_for_step(batch: Any, device: str) -> Any:
-    """A batch where the user's step will find it, to try that step with."""
-    runtime = open_device(device)
-    return batch if runtime is None else move(batch, runtime.device)

@@ -88,10 +88,7 @@ def warm_up_batches(config: Config) -> int:
 class Stretch:
     """Some batches in a row: a round of W of them, a block of rounds, or a whole epoch.
 
-    Attributes:
-        seconds: That they took.
-        batches: How many.
-        samples: In them; 0 where they can't be counted.
+    It has 0 samples where they can't be counted.
     """
 
     seconds: float
@@ -128,7 +125,7 @@ def steady_rounds(epoch: Epoch, config: Config) -> list[Stretch]:
 
 
 def blocks_of_rounds(rounds: Sequence[Stretch], config: Config) -> list[Stretch]:
-    """Equal blocks of rounds, as independent of each other as can be had.
+    """Equal blocks of rounds, as independent of each other as possible.
 
     A block holds at least ``max(W*P, 10)`` batches where there are enough for three such
     blocks, and at most 20 blocks are made; rounds beyond the last whole block join none.
@@ -211,30 +208,6 @@ def _throughput(
     )
 
 
-def _steady(epochs: Sequence[Epoch], config: Config) -> Throughput | None:
-    rounds = [each for epoch in epochs for each in steady_rounds(epoch, config)]
-    return _throughput(
-        blocks_of_rounds(rounds, config),
-        Stretch.joined(rounds),
-        counted=all(epoch.counted for epoch in epochs),
-        whole_epochs=False,
-    )
-
-
-def _over_epochs(epochs: Sequence[Epoch]) -> Throughput | None:
-    """The rate from the beginning of one epoch to that of the next."""
-    ends_s = [after.began_s for after in epochs[1:]] or [epochs[0].yields_s[-1]]
-    spans = [
-        Stretch(
-            seconds=end_s - epoch.began_s, batches=len(epoch.yields_s), samples=sum(epoch.samples)
-        )
-        for epoch, end_s in zip(epochs, ends_s, strict=False)
-    ]
-    spans = spans[1:] or spans  # the first epoch also pays for what is paid once a training
-    counted = all(epoch.counted for epoch in epochs)
-    return _throughput(spans, Stretch.joined(spans), counted=counted, whole_epochs=True)
-
-
 def throughput(epochs: Sequence[Epoch], config: Config, *, enough_s: float) -> Throughput | None:
     """The rate over all epochs of a trial.
 
@@ -248,7 +221,19 @@ def throughput(epochs: Sequence[Epoch], config: Config, *, enough_s: float) -> T
     Returns:
         The rate, or ``None`` if too few batches came to say anything.
     """
-    steady = _steady(epochs, config)
-    if epochs[0].whole and (steady is None or steady.measured_s < enough_s):
-        return _over_epochs(epochs)
-    return steady
+    counted = all(epoch.counted for epoch in epochs)
+    rounds = [each for epoch in epochs for each in steady_rounds(epoch, config)]
+    blocks, whole = blocks_of_rounds(rounds, config), Stretch.joined(rounds)
+    steady = _throughput(blocks, whole, counted=counted, whole_epochs=False)
+    if not epochs[0].whole or (steady is not None and steady.measured_s >= enough_s):
+        return steady
+    # From the beginning of one epoch to that of the next.
+    ends_s = [after.began_s for after in epochs[1:]] or [epochs[0].yields_s[-1]]
+    spans = [
+        Stretch(
+            seconds=end_s - epoch.began_s, batches=len(epoch.yields_s), samples=sum(epoch.samples)
+        )
+        for epoch, end_s in zip(epochs, ends_s, strict=False)
+    ]
+    spans = spans[1:] or spans  # the first epoch also pays for what is paid once a training
+    return _throughput(spans, Stretch.joined(spans), counted=counted, whole_epochs=True)

@@ -187,7 +187,11 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
                 kind=sign.kind, message=_named(found, sign.text), hint=sign.hint, stderr_tail=tail
             )
     if lost_worker(error):
-        return dataclasses.replace(_lost(error, exit_codes), stderr_tail=tail)
+        broke = f"The connection to a worker process broke: {type(error).__name__}: {error}"
+        lost = Failure(kind="worker_exit", message=broke, hint=ENDED)
+        if exit_codes:
+            lost = _by_status(f"A worker process {ended(exit_codes[0])}.", exit_codes[0])
+        return dataclasses.replace(lost, stderr_tail=tail)
     if isinstance(error, SystemExit):
         return Failure(
             kind="worker_exit",
@@ -292,14 +296,6 @@ def lost_worker(error: BaseException) -> bool:
         frame.filename.endswith(_HANDING_OVER)
         for frame in traceback.extract_tb(error.__traceback__)
     )
-
-
-def _lost(error: BaseException, exit_codes: Sequence[int]) -> Failure:
-    """The failure of a worker of which at most its exit status is known."""
-    if not exit_codes:
-        message = f"The connection to a worker process broke: {type(error).__name__}: {error}"
-        return Failure(kind="worker_exit", message=message, hint=ENDED)
-    return _by_status(f"A worker process {ended(exit_codes[0])}.", exit_codes[0])
 
 
 def _by_status(message: str, status: int) -> Failure:
@@ -419,10 +415,7 @@ def remedy(number: int) -> str:
 
 @contextlib.contextmanager
 def resource_limits(what: str) -> Iterator[None]:
-    """Say plainly that there is no room for what is started within.
-
-    Args:
-        what: It, for people: ``the process that builds the target``.
+    """Say plainly that there is no room for what is started within, named for people.
 
     Raises:
         ResourceLimitError: It can't be started.

@@ -32,13 +32,13 @@ from dlprof.machine.files import list_names
 from dlprof.records.codec import from_json
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey
+from dlprof.trial.runtime import GRACE_S
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
 
-_GRACE_S = 1.0
 _POLL_S = 0.002
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
@@ -126,10 +126,10 @@ class ForkServer:
         self._channel.send({**answer, "fork_hazard": fork_hazard()})
 
     def _preload(self, request: Message) -> None:
-        from dlprof.trial import child  # noqa: PLC0415 - imports torch
-
         self._later = from_json(BuildRequest, request)
-        child.preload()
+        # What every target needs, so that trials that build for themselves start sooner.
+        from dlprof.targets import build, loader  # noqa: F401, PLC0415 - torch comes with them
+        from dlprof.trial import child  # noqa: F401, PLC0415 - likewise
 
     def _fork(self, request: Message) -> None:
         descriptors, wanted = self._descriptors, from_json(TrialRequest, request)
@@ -163,7 +163,7 @@ class ForkServer:
         """Once the trial's own process has ended: end the rest of its group, then say so."""
         if self._child is None or self._status is None:
             return
-        end_group(self._child, linger_s=linger_s, grace_s=_GRACE_S, reap=self._reap)
+        end_group(self._child, linger_s=linger_s, grace_s=GRACE_S, reap=self._reap)
         self._end_orphans()
         self._child = None
         self._channel.send({"event": "exited", "status": self._status})
@@ -175,7 +175,7 @@ class ForkServer:
         round, because the children of those that are ended come here in their turn.
         """
         began_s = time.monotonic()
-        while (orphans := children() - self._own) and time.monotonic() < began_s + _GRACE_S:
+        while (orphans := children() - self._own) and time.monotonic() < began_s + GRACE_S:
             if time.monotonic() > began_s + 0.3:
                 for pid in orphans:
                     with contextlib.suppress(ProcessLookupError):
@@ -193,7 +193,7 @@ class ForkServer:
     def _end_child(self) -> None:
         if self._child is None:
             return
-        end_group(self._child, linger_s=0.0, grace_s=_GRACE_S, reap=self._reap)
+        end_group(self._child, linger_s=0.0, grace_s=GRACE_S, reap=self._reap)
         if self._status is None:  # it was not yet the leader of a group of its own
             os.kill(self._child, signal.SIGKILL)
             _, status = os.waitpid(self._child, 0)
@@ -208,7 +208,14 @@ class ForkServer:
         try:
             os.setsid()
             die_with_parent(parent)
-            self._release()
+            # Let go of everything that is the fork server's, what it is to finalize above all.
+            self._parting = None
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, self._users_handler)
+            self._channel.close()
+            self._link.close()
+            os.close(self._woken)
+            os.close(self._wake)
             os.dup2(descriptors[1], 1)
             os.dup2(descriptors[1], 2)
             os.close(descriptors[1])
@@ -227,16 +234,6 @@ class ForkServer:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(status)
-
-    def _release(self) -> None:
-        """In a forked trial: let go of everything that is the fork server's."""
-        self._parting = None  # what was made before the fork is the fork server's to finalize
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, self._users_handler)
-        self._channel.close()
-        self._link.close()
-        os.close(self._woken)
-        os.close(self._wake)
 
     def _target(self) -> BuiltTarget:
         """In a forked trial: the target, as it was built before the fork or else built now."""

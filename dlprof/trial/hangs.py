@@ -25,7 +25,6 @@ _RANK_GROUP = "/dlprof/trial/rank_group.py"
 class OpenFiles:
     """How many file descriptors a process has open, and how many it may: its soft limit."""
 
-    pid: int
     count: int
     limit: int
 
@@ -45,7 +44,7 @@ def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
         soft = limits.partition("Max open files")[2].split(maxsplit=1)[0]
         if soft != "unlimited":
             count = sum(1 for _ in os.scandir(place / "fd"))
-            return OpenFiles(pid=pid, count=count, limit=int(soft))
+            return OpenFiles(count=count, limit=int(soft))
     return None
 
 

@@ -27,12 +27,9 @@ from dlprof.units import format_duration
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A target as the process that built it describes it.
+    """A target as the process that built it describes it, with the versions of torch and Python.
 
-    Attributes:
-        target: For the run header.
-        versions: ``torch`` and ``python``.
-        fork_hazard: Why trials can't be forked from that process; empty if they can.
+    ``fork_hazard`` is why trials can't be forked from that process; empty if they can.
     """
 
     target: Target
@@ -72,15 +69,6 @@ def built_of(message: Message) -> Built:
     )
 
 
-def too_slow(patience_s: float, log: TrialLog) -> TargetError:
-    """The error of a target whose building takes too long; the log's end shows where it stands."""
-    return TargetError(
-        f"Building the target did not end within {format_duration(patience_s)}.",
-        hint="Raise --timeout if it takes that long; the stack shows what it waits for.",
-        traceback=last_lines(log.text()),
-    )
-
-
 LAUNCHER = "launcher"
 """The source of a launcher's own events; a rank's has its number behind."""
 
@@ -89,10 +77,8 @@ LAUNCHER = "launcher"
 class LocalRank:
     """Where one of several ranks runs.
 
-    Attributes:
-        rank: Its number.
-        environ: Its environment, which says so to the user's code.
-        cpus: The CPUs that it may use, where that is known.
+    Its environment says so to the user's code. The CPUs are those that it may use, where that is
+    known.
     """
 
     rank: int
@@ -154,6 +140,7 @@ class Launcher:
 
     def close(self) -> None:
         """End everything."""
+        self.kill()
 
 
 def _built_by(process: ModuleProcess, patience_s: float) -> Built:
@@ -167,7 +154,11 @@ def _built_by(process: ModuleProcess, patience_s: float) -> Built:
     log = cast(TrialLog, process.log)
     if answer is None:
         stacks.collect([process.pid], log)
-        raise too_slow(patience_s, log)
+        raise TargetError(
+            f"Building the target did not end within {format_duration(patience_s)}.",
+            hint="Raise --timeout if it takes that long; the stack shows what it waits for.",
+            traceback=last_lines(log.text()),
+        )
     if answer.message is None:
         raise BuilderDiedError(process.status(_QUIT_S), log)
     return built_of(answer.message)
@@ -254,7 +245,10 @@ class ForkLauncher(Launcher):
 
 
 class FreshLauncher(Launcher):
-    """Starts each trial as a new interpreter, where processes can't be forked safely."""
+    """Starts each trial as a new interpreter, where processes can't be forked safely.
+
+    On macOS system libraries fail after a fork of one that has torch loaded; Windows has none.
+    """
 
     def __init__(self, inbox: Inbox, directory: Path) -> None:
         self._inbox = inbox
@@ -293,10 +287,6 @@ class FreshLauncher(Launcher):
         if self._process is not None:
             self._process.kill()
 
-    def close(self) -> None:
-        """End the running trial, if there is one."""
-        self.kill()
-
     def _start(self, inbox: Inbox, source: str, log: IO[bytes]) -> ModuleProcess:
         process = ModuleProcess(
             [sys.executable, "-m", "dlprof.trial.child"],
@@ -312,12 +302,3 @@ class FreshLauncher(Launcher):
         status = process.status()
         end_group(process.pid, linger_s=GRACE_S, grace_s=GRACE_S)
         self._inbox.put(Received(LAUNCHER, {"event": "exited", "status": status}))
-
-
-def make_launcher(inbox: Inbox, directory: Path) -> Launcher:
-    """The best launcher for this platform: only Linux can fork a process that has torch loaded.
-
-    On macOS system libraries fail after a fork; Windows has none.
-    """
-    make = ForkLauncher if sys.platform == "linux" else FreshLauncher
-    return make(inbox, directory)

@@ -35,8 +35,6 @@ _MOST_MISSED = 5
 
 _HELLO_S = 3.0
 _RETURN_S = 30.0  # for a node that was lost to come back
-_LEAVE_S = 2.0
-_SPARE_S = 30.0  # for answers, beyond what the order itself may take
 _GONE = "See whether {host} and the network to it are well; --resume goes on with a sweep."
 
 
@@ -165,7 +163,7 @@ class Nodes:
     def close(self) -> None:
         """Let the others go: they hang up, unless they are busy."""
         self._closed.set()
-        ends_s = time.monotonic() + _LEAVE_S
+        ends_s = time.monotonic() + 2.0
         for link in self.links if self.leads else ():
             link.send({"order": "leave"})
         for link in self.links:
@@ -211,7 +209,7 @@ class Nodes:
         """
         if not self.leads:
             return []
-        ends_s = time.monotonic() + patience_s + _SPARE_S
+        ends_s = time.monotonic() + patience_s + 30.0  # beyond what the order itself may take
         found = [(link, self._answer(link, ends_s)) for link in self._among]
         for _, answer in found:
             _raise(answer or {})
@@ -245,15 +243,15 @@ class Nodes:
             if self._is_lost(link):
                 return self.lose(link.failure())
         if self._among and group is not None and (marks := group.fresh()):
-            self._tell(marks=marks)
+            self._share(marks=marks)
         return None
 
     def lose(self, failure: Failure) -> Failure:
         """End the trial on all nodes."""
-        self._tell(lost=to_json(failure))
+        self._share(lost=to_json(failure))
         return failure
 
-    def _tell(self, **what: Any) -> None:
+    def _share(self, **what: Any) -> None:
         for link in self._among:
             link.send({"event": "news", "number": self._number, **what})
 
@@ -309,11 +307,8 @@ class Ranks:
 class Door:
     """Where other nodes come to the one that leads: first of all, and again after a cut.
 
-    Args:
-        ports: The first of these that is free is taken.
-        job: What all nodes of the job know, and no other job's.
-        welcome: What each is answered.
-        refuse: Called with what a node says of itself.
+    The first port that is free is taken. All nodes of the job know its name, and no other job's;
+    each is answered ``welcome``, unless ``refuse`` raises for what it says of itself.
 
     Raises:
         UsageError: All ports are taken.

@@ -12,9 +12,7 @@ import collections
 import contextlib
 import dataclasses
 import os
-import queue
 import random
-import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -28,16 +26,14 @@ from dlprof.machine.waits import Thread, gil_of
 from dlprof.records import Usage
 from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.protocol import Channel, Message
+from dlprof.trial.runtime import Inbox
 from dlprof.units import format_bytes
 
 
 class MemoryGuard:
     """Notices that a trial takes more memory than it may, before the kernel has to.
 
-    Args:
-        sampler: Of the trial.
-        memory_bytes: Most memory of its own; ``None`` for no limit.
-        reserve_bytes: What must be left to others.
+    It may take so much of its own, where that is limited, and has to leave so much to others.
     """
 
     def __init__(self, sampler: Sampler, memory_bytes: int | None, reserve_bytes: int) -> None:
@@ -121,13 +117,11 @@ class Glances:
 class EachRank:
     """What one of several ranks uses in the window, by which a slow one shows why.
 
-    Attributes:
-        cpus: Which it may use; none where that is not known.
-        usage: Of the window.
+    The CPUs are those that it may use; none where that isn't known.
     """
 
-    def __init__(self, pid: int, root: Path) -> None:
-        self._sampler = Sampler(pid, root=root)
+    def __init__(self, pid: int) -> None:
+        self._sampler = Sampler(pid)
         self._first: Snapshot | None = None
         self.cpus = frozenset[int]()
         with contextlib.suppress(OSError):
@@ -167,25 +161,13 @@ PULSE_S = 0.5
 class Observer:
     """Obeys ``watch``, ``start``, ``end``, ``memory`` and ``unwatch``.
 
-    Args:
-        send: Takes answers: ``usage`` after ``memory``, and a ``pulse`` now and then.
-        gpus: Samples the GPUs in the background.
-        root: Where ``/proc`` and ``/sys`` are found.
-        clock: Monotonic seconds.
+    It sends ``usage`` after ``memory``, and a ``pulse`` now and then.
     """
 
-    def __init__(
-        self,
-        send: Callable[[Message], object],
-        gpus: GpuSampler,
-        root: Path = Path("/"),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._clock = clock
-        self._speed = SpeedProbe(root)
+    def __init__(self, send: Callable[[Message], object], gpus: GpuSampler) -> None:
+        self._speed = SpeedProbe()
         self._send = send
         self._gpus = gpus
-        self._root = root
         self._sampler: Sampler | None = None
         self._last: Snapshot | None = None
         self._start: Snapshot | None = None
@@ -197,10 +179,10 @@ class Observer:
         self._look_at_s = self._pulse_at_s = 0.0
 
     @property
-    def pause_s(self) -> float | None:
-        """Seconds until the next look; ``None`` while there is nothing to watch."""
+    def pause_s(self) -> float:
+        """Seconds until the next look; many while there is nothing to watch."""
         if self._sampler is None:
-            return None
+            return 60.0
         # Every 20 ms on average it glances at threads, where batches are traced.
         return LOOK_S if self._glances is None else 0.02 * random.uniform(0.5, 1.5)
 
@@ -208,15 +190,15 @@ class Observer:
         """Carry out one order; what makes no sense in its place does nothing."""
         verb = str(order.get("order"))
         if verb == "watch":
-            self._sampler = Sampler(order["pid"], beside=order.get("beside", ()), root=self._root)
+            self._sampler = Sampler(order["pid"], beside=order.get("beside", ()))
             pids = [order["pid"], *order.get("beside", ())]
-            self._each = tuple(EachRank(pid, self._root) for pid in pids) if pids[1:] else ()
+            self._each = tuple(EachRank(pid) for pid in pids) if pids[1:] else ()
             self._guard = MemoryGuard(
                 self._sampler, order.get("memory_bytes"), order.get("reserve_bytes", 0)
             )
             self._last = self._start = self._end = None
             self._waits = {}
-            self._pulse_at_s = self._clock() + PULSE_S
+            self._pulse_at_s = time.monotonic() + PULSE_S
             self._gpus.begin()
         elif verb == "unwatch":
             self._sampler = self._guard = None
@@ -235,7 +217,7 @@ class Observer:
             self._speed.start()
             self._end_glances()  # a window may begin again
             if pid is not None:
-                self._glances = Glances(pid, self._root)
+                self._glances = Glances(pid)
                 self._glances.find(sampler.pids)
         elif verb == "end":
             self._end_glances()
@@ -280,17 +262,17 @@ class Observer:
         """
         if self._glances is not None:
             self._glances.look()
-        if self._sampler is None or self._guard is None or self._clock() < self._look_at_s:
+        if self._sampler is None or self._guard is None or time.monotonic() < self._look_at_s:
             return
-        self._look_at_s = self._clock() + (0.0 if self._glances is None else LOOK_S)
+        self._look_at_s = time.monotonic() + (0.0 if self._glances is None else LOOK_S)
         self._sampler.look()
         reason = self._guard.exceeded()
         if reason:
             self._send({"event": "memory", "reason": reason})
             self._guard = None
-        elif self._clock() >= self._pulse_at_s:
+        elif time.monotonic() >= self._pulse_at_s:
             self._pulse(self._sampler)
-            self._pulse_at_s = self._clock() + max(PULSE_S, self._sampler.rest_s())
+            self._pulse_at_s = time.monotonic() + max(PULSE_S, self._sampler.rest_s())
 
     def _pulse(self, sampler: Sampler) -> None:
         now, last = sampler.take(), self._last
@@ -305,27 +287,18 @@ class Observer:
 def main() -> None:
     """Serve until standard input ends."""
     channel = Channel.of_standard_streams()
-    orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-
-    def read() -> None:
-        order: Message | None = {}
-        while order is not None:
-            order = channel.receive()
-            orders.put(order)
-
-    threading.Thread(target=read, daemon=True).start()
-    gpus = GpuSampler()
+    inbox, gpus = Inbox(), GpuSampler()
+    inbox.listen("orders", channel.receive)
     observer = Observer(channel.send, gpus)
     while True:
-        try:
-            order = orders.get(timeout=observer.pause_s)
-        except queue.Empty:
+        received = inbox.get(observer.pause_s)
+        if received is None:
             observer.look()
-            continue
-        if order is None:
+        elif received.message is None:
             gpus.close()
             return
-        observer.obey(order)
+        else:
+            observer.obey(received.message)
 
 
 if __name__ == "__main__":

@@ -47,9 +47,12 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``worker_init_fn`` may change it).
     """
     import torch  # noqa: PLC0415
+    import torch.multiprocessing as mp  # noqa: PLC0415
 
     from dlprof.targets.counting import count_bytes, count_tensors  # noqa: PLC0415
+    from dlprof.targets.files import dataset_files  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+    from dlprof.targets.parts import core_of  # noqa: PLC0415
 
     gate = EpochGate()
     loader = make_loader(built, Config(), gate=gate, any_size=True)
@@ -70,13 +73,21 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
+    data_files = 0  # as far as it takes to know that the dataset reads some
+    if built.parts is not None:
+        data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
-        from dlprof.trial.copying import bring_for_step  # noqa: PLC0415 - needs a device
+        from dlprof.device.moving import move  # noqa: PLC0415 - needs a device
+        from dlprof.trial.copying import open_device  # noqa: PLC0415 - likewise
 
-        there = bring_for_step(batch, request.device)
+        runtime = open_device(request.device)
+        there = batch if runtime is None else move(batch, runtime.device)
     try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
+    strategy = None
+    if getattr(core_of(loader), "worker_init_fn", None) is None:
+        strategy = str(mp.get_sharing_strategy())  # type: ignore[no-untyped-call]
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
         "batch_bytes": size,
@@ -90,10 +101,10 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "least_bytes": least_bytes,
         "shared_bytes": sent.shared_bytes,
         "descriptors": sent.descriptors,
-        "data_files": _data_files(built),
+        "data_files": data_files,
         "batch_failure": None if sent.failure is None else dataclasses.asdict(sent.failure),
         "start_method": multiprocessing.get_start_method(),
-        "sharing_strategy": _sharing_strategy(loader),
+        "sharing_strategy": strategy,
     }
 
 
@@ -159,15 +170,6 @@ def _samples_per_batch(
     return float(samples), "" if built.target.batch_size is not None else text
 
 
-def _data_files(built: BuiltTarget) -> int:
-    """Files that the dataset names, as far as it takes to know that it reads some."""
-    from dlprof.targets.files import dataset_files  # noqa: PLC0415
-
-    if built.parts is None:
-        return 0
-    return sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
-
-
 def _sent(first: object, second: object) -> SentBatch:
     """What is sure of both batches: the smaller figures, or the fault of either."""
     one, two = try_batch(first), try_batch(second)
@@ -179,16 +181,6 @@ def _sent(first: object, second: object) -> SentBatch:
         shared_bytes=min(one.shared_bytes, two.shared_bytes),
         descriptors=min(one.descriptors or 0, two.descriptors or 0),
     )
-
-
-def _sharing_strategy(loader: Any) -> str | None:
-    import torch.multiprocessing  # noqa: PLC0415
-
-    from dlprof.targets.parts import core_of  # noqa: PLC0415
-
-    if getattr(core_of(loader), "worker_init_fn", None) is not None:
-        return None
-    return str(torch.multiprocessing.get_sharing_strategy())  # type: ignore[no-untyped-call]
 
 
 _BY_COPY = ("spawn", "forkserver")
@@ -266,7 +258,7 @@ def try_start(loader: Any, config: Config) -> Failure | None:
         process.start()
     except _PackingError as packing:
         error = packing.__cause__ or packing
-        what = f"A worker that is started by {method} can't be sent {packing.name}"
+        what = f"A worker that is started by {method} can't be sent {packing}"
         message = f"{what}: {one_line(error)}"
         return _failure(error, "not_picklable", message, failures.PICKLABLE)
     theirs.close()
@@ -295,11 +287,7 @@ def start_method_of(loader: Any, config: Config) -> str:
 
 
 class _PackingError(Exception):
-    """A part that can't be pickled; the cause says why."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    """A part of this name can't be pickled; the cause says why."""
 
 
 class _Goods:
@@ -310,14 +298,13 @@ class _Goods:
 
     def __reduce__(self) -> tuple[type[_Packed], tuple[dict[str, bytes]]]:
         """Pickle each by itself, because locks and queues let themselves be sent only now."""
-        return _Packed, ({name: _packed(name, part) for name, part in self._parts.items()},)
-
-
-def _packed(name: str, part: object) -> bytes:
-    try:
-        return bytes(ForkingPickler.dumps(part))
-    except Exception as error:
-        raise _PackingError(name) from error
+        packed = {}
+        for name, part in self._parts.items():
+            try:
+                packed[name] = bytes(ForkingPickler.dumps(part))
+            except Exception as error:
+                raise _PackingError(name) from error
+        return _Packed, (packed,)
 
 
 class _Packed:

@@ -71,17 +71,6 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def end_tree(pid: int) -> None:
-    """End a process and its descendants at once, where there are no process groups (Windows)."""
-    import psutil  # noqa: PLC0415 - where it is needed, there is nothing else
-
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        for member in [*process.children(recursive=True), process]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-
-
 def end_group(
     group: int,
     *,
@@ -104,8 +93,14 @@ def end_group(
         clock: Seconds.
         sleep: Sleeps seconds.
     """
-    if not hasattr(os, "killpg"):
-        end_tree(group)
+    if not hasattr(os, "killpg"):  # Windows: there are no groups
+        import psutil  # noqa: PLC0415 - where it is needed, there is nothing else
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(group)
+            for member in [*process.children(recursive=True), process]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
         return
     for signal_number, patience_s in (
         (None, linger_s),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,13 +15,7 @@ from typing import TypeVar
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.records import Config, Failure, Target, Trial, Usage
 from dlprof.records.codec import from_json
-from dlprof.trial.launch import (
-    BuilderDiedError,
-    Built,
-    ForkLauncher,
-    Launcher,
-    make_launcher,
-)
+from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, FreshLauncher, Launcher
 from dlprof.trial.nodes import Link, Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
 from dlprof.trial.runtime import Inbox
@@ -355,7 +350,8 @@ class TrialRunner:
         """New launchers: one for each rank."""
         place, ranks = self._directory, self._together.local
         launchers = [ForkLauncher(self._inbox, place, local_rank) for local_rank in ranks]
-        return [*launchers] or [make_launcher(self._inbox, place)]
+        alone = ForkLauncher if sys.platform == "linux" else FreshLauncher
+        return [*launchers] or [alone(self._inbox, place)]
 
     def _clear(self) -> None:
         """End what there is and begin again; the old inbox still hears how the old one ended."""

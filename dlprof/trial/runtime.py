@@ -99,9 +99,7 @@ class ModuleProcess:
 
     Attributes:
         channel: To talk to it.
-        log: As it was given.
         pid: Its process id, and its group's.
-        source: As it was given.
 
     Raises:
         ResourceLimitError: The system starts nothing more.
@@ -223,11 +221,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 class TrialLog:
-    """Reads a log that other processes append to, and keeps it from filling the disk.
-
-    Args:
-        file: From ``open_log``; handed down to the trial's processes.
-    """
+    """Reads a log, from ``open_log``, that other processes append to, and keeps it from growing."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -259,7 +253,9 @@ class TrialLog:
         """What was written after ``since``: at most 64 KiB of it, the beginning and the end."""
         kept = self._kept_bytes()
         size = self._cut_bytes + kept
-        ends = self._ends(kept)
+        # The last bytes that are still there.
+        written = self._read(max(0, kept - _SHOWN_BYTES), _SHOWN_BYTES)
+        ends = (self._last + written)[-_SHOWN_BYTES:]
         wanted = max(0, size - since)
         if wanted <= min(_SHOWN_BYTES, len(ends)):
             return ends[len(ends) - wanted :].decode(errors="replace")
@@ -267,11 +263,6 @@ class TrialLog:
         tail = ends[len(head) - _SHOWN_BYTES :]
         note = _LEFT_OUT.format(count=wanted - len(head) - len(tail))
         return head.decode(errors="replace") + note + tail.decode(errors="replace")
-
-    def _ends(self, kept: int) -> bytes:
-        """The last bytes that are still there."""
-        written = self._read(max(0, kept - _SHOWN_BYTES), _SHOWN_BYTES)
-        return (self._last + written)[-_SHOWN_BYTES:]
 
     def _kept_bytes(self) -> int:
         return os.fstat(self.file.fileno()).st_size

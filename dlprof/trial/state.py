@@ -267,9 +267,11 @@ def of_one(trial: Trial, state: TrialState, rank: int, place: int, here: int) ->
 
 def together(trials: Sequence[Trial]) -> tuple[Trial, int]:
     """One record of several ranks or nodes, and the index of the slowest, whose rate it has."""
-    slow = min(range(len(trials)), key=lambda each: _pace(trials[each]))
     if len(trials) == 1:
         return trials[0], 0
+    rates = [trial.batches_per_s for trial in trials]
+    paces = [-math.inf if rate is None else rate.value for rate in rates]
+    slow = paces.index(min(paces))
     ranks = tuple(sorted((r for trial in trials for r in trial.ranks), key=lambda r: r.rank))
     turnovers = [trial.epoch_turnover_s for trial in trials]
     epochs, apart = _epochs(trials, ranks)
@@ -303,11 +305,6 @@ def _epochs(trials: Sequence[Trial], ranks: Sequence[RankFigures]) -> tuple[list
     ]
     sure = len(seen) == len(trials)
     return seen, sure and max(seen) - min(seen) > max(1, trials[0].config.num_workers)
-
-
-def _pace(trial: Trial) -> float:
-    rate = trial.batches_per_s
-    return -math.inf if rate is None else rate.value
 
 
 def _share(usage: Usage, ranks: int) -> Usage:

@@ -117,12 +117,8 @@ class LauncherDiedError(NothingMeasuredError):
 class _Rank(TrialState):
     """A loader of the running trial: the only one, or one of those that load at once.
 
-    Attributes:
-        number: From 0, over all nodes.
-        launcher: Starts its process.
-        handle: To talk to that.
-        log: What it prints.
-        printed: What was kept of the log, once the trial has ended.
+    It is numbered from 0 over all nodes. What was kept of its log is in ``printed`` once it has
+    ended.
     """
 
     number: int
@@ -318,15 +314,20 @@ class Supervisor:
                 event = self._next_event(ranks, look_s)
                 if event is not None:
                     self._take(event, ranks)
-                order = _least_far_first(ranks, group)
+                # The others may wait for who came least far.
+                order = sorted(ranks, key=lambda each: group.passed(each.number) if group else 0)
                 for rank in order:
                     self._check(rank, ranks, alone=group is None)
                 if lost is None and self._elsewhere is None:
                     lost = next((rank for rank in order if rank.lost()), None)
                     if with_others:
                         self._exchange(lost, group, request)
-                if lost is not None or self._elsewhere is not None:
-                    self._end_beside(lost, ranks)
+                if lost is None and self._elsewhere is None:
+                    continue
+                for rank in ranks:
+                    if rank is not lost and rank.running() and not rank.killed:
+                        rank.failure = rank.failure or _BESIDE
+                        self._end(rank)
         finally:
             self._leave(ranks)
         return lost if self._elsewhere is None else ranks[0]
@@ -347,12 +348,6 @@ class Supervisor:
         else:
             lost.printed = lost.log.text()
             self._nodes.lose(self._failure_of(lost, request.ranks))
-
-    def _end_beside(self, lost: _Rank | None, ranks: Sequence[_Rank]) -> None:
-        for rank in ranks:
-            if rank is not lost and rank.running() and not rank.killed:
-                rank.failure = rank.failure or _BESIDE
-                self._end(rank)
 
     def _next_event(self, ranks: Sequence[_Rank], look_s: float) -> Received | None:
         """What is said next, if anything is until the next look."""
@@ -495,11 +490,6 @@ class Supervisor:
             if rank.awaiting_usage_since is not None:
                 rank.awaiting_usage_since = None
                 rank.handle.channel.send({"go": True})
-
-
-def _least_far_first(ranks: list[_Rank], group: RankGroup | None) -> list[_Rank]:
-    """The order in which ranks are looked at: the others may wait for who came least far."""
-    return ranks if group is None else sorted(ranks, key=lambda each: group.passed(each.number))
 
 
 def _all_filled_since(ranks: Sequence[_Rank]) -> float | None:

@@ -190,22 +190,17 @@ class SharedMemoryWatch:
         files: set[_File] = set()
         for each in self._proc.glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                files.update(_mapped(each / "maps", f"{self._folder}/"))
+                for line in (each / "maps").read_text(errors="replace").splitlines():
+                    if f"{self._folder}/" in line:
+                        _, _, _, device, inode, _ = line.split(maxsplit=5)
+                        major, minor = (int(part, 16) for part in device.split(":"))
+                        files.add((os.makedev(major, minor), int(inode)))
                 for link in (each / "fd").iterdir():
                     with contextlib.suppress(OSError):  # closed meanwhile; the others count
                         if str(link.readlink()).startswith(f"{self._folder}/"):
                             status = link.stat()
                             files.add((status.st_dev, status.st_ino))
         return files
-
-
-def _mapped(maps: Path, prefix: str) -> Iterator[_File]:
-    """The files below a folder that one process has mapped, from its ``/proc/PID/maps``."""
-    for line in maps.read_text(errors="replace").splitlines():
-        if prefix in line:
-            _, _, _, device, inode, _ = line.split(maxsplit=5)
-            major, minor = (int(part, 16) for part in device.split(":"))
-            yield os.makedev(major, minor), int(inode)
 
 
 class ManagerWatch:

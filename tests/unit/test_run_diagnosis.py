@@ -279,7 +279,7 @@ class Snapshots:
             raise OSError("gone")
         second = 10**9
         tree = TreeUsage(
-            processes=1, threads=1, cpu_ns=self.looks * second // 2,
+            processes=1, cpu_ns=self.looks * second // 2,
             run_ns=None, wait_ns=None, read_chars=None, read_bytes=None,
         )  # fmt: skip
         return Snapshot(

@@ -22,7 +22,6 @@ def _tree(**totals: Any) -> TreeUsage:
     return dataclasses.replace(
         TreeUsage(
             processes=3,
-            threads=6,
             cpu_ns=0,
             run_ns=0,
             wait_ns=0,

@@ -128,7 +128,7 @@ def test_a_dropped_batch_is_named_where_nobody_loads() -> None:
 
 def test_a_process_without_descriptors_is_named() -> None:
     """It may hang in ``accept`` or ``recv_handle`` without a word."""
-    failure = judge(stuck(MAIN, full=[OpenFiles(pid=7, count=1024, limit=1024)]))
+    failure = judge(stuck(MAIN, full=[OpenFiles(count=1024, limit=1024)]))
 
     assert failure.kind == "file_descriptors"
     assert "1,024" in failure.message
@@ -143,7 +143,7 @@ def test_a_process_that_could_not_accept_is_named() -> None:
 
 
 def test_a_stopped_process_explains_a_hang_better() -> None:
-    full = [OpenFiles(pid=7, count=64, limit=64)]
+    full = [OpenFiles(count=64, limit=64)]
 
     assert judge(stuck(MAIN, stopped=[7], full=full)).kind == "deadlock"
 
@@ -169,10 +169,10 @@ def test_room_for_descriptors_is_counted(tmp_path: Path) -> None:
     process(tmp_path, 2, count=62, limit="64")
     process(tmp_path, 3, count=10, limit="unlimited")
 
-    assert open_files(1, tmp_path) == OpenFiles(pid=1, count=10, limit=64)
+    assert open_files(1, tmp_path) == OpenFiles(count=10, limit=64)
     assert open_files(3, tmp_path) is None
     assert open_files(4, tmp_path) is None
-    assert without_room([1, 2, 3, 4], tmp_path) == [OpenFiles(pid=2, count=62, limit=64)]
+    assert without_room([1, 2, 3, 4], tmp_path) == [OpenFiles(count=62, limit=64)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")

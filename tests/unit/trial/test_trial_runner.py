@@ -127,7 +127,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
         world = World(clock=Clock(), builds=list(builds), runs=list(runs))
         FakeLauncher.world = FakeSupervisor.world = world
         monkeypatch.setattr(runner_module, "ForkLauncher", FakeLauncher)
-        monkeypatch.setattr(runner_module, "make_launcher", FakeLauncher)
+        monkeypatch.setattr(runner_module, "FreshLauncher", FakeLauncher)
         monkeypatch.setattr(runner_module, "Supervisor", FakeSupervisor)
         return TrialRunner(BuildRequest(target="x"), directory=tmp_path, clock=world.clock), world
 
