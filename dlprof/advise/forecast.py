@@ -417,7 +417,7 @@ MISSING = {
 """Why a figure of a prediction is ``None``."""
 
 
-_MOST_WORKERS, _MOST_SEARCHES = 512, 8
+_MOST_WORKERS = 512
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,7 +497,7 @@ def feed(
     calibration = usable_calibration(run)
     step_s = _step_of(situation)
     factor, tried = 1.0, set[Config]()
-    for _ in range(_MOST_SEARCHES):  # how far off the model is depends on what is found
+    for _ in range(8):  # how far off the model is depends on what is found
         found = _Search(run, situation, factor, base)
         least = found.least_wait()
         enough = least <= 0.75 * max_wait  # the rest is for what workers and cores add
@@ -566,9 +566,6 @@ def _step_of(situation: Situation) -> float:
     return step_s
 
 
-_MOST_ACCELERATORS = 1024
-
-
 def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
     """How many ranks of one node keep their step fed, by bisection, and with how few workers.
 
@@ -580,7 +577,7 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
     """
     _step_of(situation)
     limits, allowed = situation.constraints, 1 - au
-    most = _MOST_ACCELERATORS if limits.ranks == 1 else limits.ranks
+    most = 1024 if limits.ranks == 1 else limits.ranks
     config = _Search(run, situation, 1.0).feeding(1, allowed)
     endless = dataclasses.replace(
         situation,

@@ -31,7 +31,6 @@ from dlprof.records import (
 from dlprof.stats import NEAR, believe, observe, typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
-_MOST_FAILURES = 5
 _PIN_COSTS = ("thread_cpu_s", "thread_run_queue_s", "pinned_bytes", "alloc_s")
 
 CAVEATS = {
@@ -101,7 +100,7 @@ def failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
         if each not in tried:
             failure = each.failures[0].failure
             skipped.setdefault("" if failure is None else failure.kind, []).append(each)
-    single, more = [[each] for each in tried[:_MOST_FAILURES]], tried[_MOST_FAILURES:]
+    single, more = [[each] for each in tried[:5]], tried[5:]
     for some in filter(None, [*single, more, *skipped.values()]):
         first = some[0].failures[0]
         why = first.outcome if first.failure is None else first.failure.message
