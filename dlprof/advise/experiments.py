@@ -182,14 +182,9 @@ def _affordable(
     sure: int = 0,
     least: int = 1,
 ) -> tuple[Experiment, ...]:
-    """As many as the rest of the budget holds.
+    """As many of the first as the rest of the budget holds.
 
-    Args:
-        experiments: The most important first.
-        allowance: What trials cost.
-        left_s: Seconds left.
-        sure: How many are taken whatever they cost.
-        least: Fewer than this tell nothing.
+    So many as ``sure`` are taken whatever they cost; fewer than ``least`` say nothing.
     """
     taken: list[Experiment] = []
     for each in experiments:

@@ -232,15 +232,9 @@ def forecast(
 ) -> Forecast:
     """Predict configurations from what a run calibrated and measured.
 
-    What is recommended of them is decided as ``recommend`` does; where none are named, it is the
-    same.
-
-    Args:
-        run: That holds a calibration.
-        configs: Canonical ones, at least one; ``None`` for all that are worth it.
-        situation: Where they are to run.
-        memory_bytes_per_s: What the memory there carries, where that is known.
-        au: Utilization that accelerators must keep, where it is asked how many do.
+    What is recommended of them is decided as ``recommend`` does; where none are named, ``None``, it
+    is the same. ``memory_bytes_per_s`` is what the memory there carries, and ``au`` the utilization
+    that accelerators must keep, where it is asked how many do.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
@@ -482,13 +476,8 @@ def feed(
     By bisection: waiting falls with workers and with cores. Where taking a batch into the main
     process already makes the step wait for longer than asked, no loader could do better, and the
     rate may be lower than the best possible by what is asked. Loading is taken to be as fast as is
-    believed of such a configuration by what the run measured.
-
-    Args:
-        run: That holds a calibration.
-        situation: The step, the ranks, the machine.
-        max_wait: Share of time that the step may wait.
-        base: The other settings; ``None`` for those of the run.
+    believed of such a configuration by what the run measured. Other settings are those of ``base``,
+    else those of the run.
 
     Raises:
         NothingMeasuredError: The data with such workers is wrong.

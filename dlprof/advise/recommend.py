@@ -144,11 +144,8 @@ def decide(
 ) -> tuple[Choice, list[Reason]]:
     """What to choose in a situation, and what limits left out of it.
 
-    Args:
-        run: What was measured.
-        situation: What the settings are wanted for.
-        also: What to predict beside what is worth it, where the model answers.
-        among: What to choose from, which a calibration has to predict; ``None`` for all.
+    Where the model answers, ``also`` is predicted beside what is worth it; ``among`` names what to
+    choose from, which a calibration has to predict.
 
     Raises:
         NothingMeasuredError: Nothing was measured, and no calibration answers.

@@ -435,14 +435,8 @@ class Evidence:
     ) -> Evidence:
         """Of a training that was watched, with the model fitted to what its batches cost.
 
-        Args:
-            machine: Where it ran.
-            target: What it loaded.
-            explanation: What its batches cost.
-            plain: The training as a trial that was not touched.
-            traced: The same as the one that the explanation is of.
-            name: What it is called.
-            whole_cpu_s: CPU seconds of a step in all threads; ``None`` for those of its own.
+        ``plain`` is it as a trial that was not touched, ``traced`` as the one that the explanation
+        is of; ``whole_cpu_s`` are a step's CPU seconds in all threads, ``None`` for its own.
         """
         one = cls.of_trial(machine, target, plain, name)
         followed = dataclasses.replace(one.observations[0].experiment, explain=True)
