@@ -317,16 +317,13 @@ def _resources(
     calibration, machine, limits = usable_calibration(run), situation.machine, situation.constraints
     if pick.batch_size not in {None, calibration.batch_size}:
         return []
-    alone = dataclasses.replace(
-        situation,
+    alone = situation.supposing(
         constraints=dataclasses.replace(limits, ranks=1, nodes=1),
         cores=max(situation.cores, 3.0 * (pick.num_workers + 2)),
         neighbours=0.0,
         storage_bytes_per_s=None,
-        as_measured=False,
-        by_model=True,
     )
-    endless = dataclasses.replace(alone, step_s=0.0, step_cpu_s=0.0)
+    endless = alone.supposing(step_s=0.0, step_cpu_s=0.0)
     loading = candidates_of(run, endless, [pick])[1].steady(pick.key)
     prediction = candidates_of(run, alone, [pick])[0][0].prediction
     if prediction is None or not math.isfinite(prediction.batches_per_s.value):
@@ -493,8 +490,8 @@ def feed(
         allowed = max_wait if enough else least + max_wait * (1 - least)
         workers, prefetch, cores = found.fewest(allowed)
         (config,) = useful(run, [found.config(workers, prefetch)])
-        there = dataclasses.replace(situation, cores=float(cores), as_measured=False, by_model=True)
-        endless = dataclasses.replace(there, step_s=0.0, step_cpu_s=0.0)
+        there = situation.supposing(cores=float(cores))
+        endless = there.supposing(step_s=0.0, step_cpu_s=0.0)
         unfed, speeds = candidates_of(run, endless, [config])
         own_rate, raw = speeds.steady(config.key), claims(predictions(run, endless, [config]))
         if config in tried:
@@ -568,14 +565,8 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
     limits, allowed = situation.constraints, 1 - au
     most = 1024 if limits.ranks == 1 else limits.ranks
     config = _Search(run, situation, 1.0).feeding(1, allowed)
-    endless = dataclasses.replace(
-        situation,
-        constraints=dataclasses.replace(limits, ranks=1),
-        step_s=0.0,
-        step_cpu_s=0.0,
-        as_measured=False,
-        by_model=True,
-    )
+    one = dataclasses.replace(limits, ranks=1)
+    endless = situation.supposing(constraints=one, step_s=0.0, step_cpu_s=0.0)
     own = candidates_of(run, endless, [config])[1].steady(config.key)
     raw = claims(predictions(run, endless, [config]))[config.key].value
     host = _Search(run, situation, own.value / raw)

@@ -297,9 +297,7 @@ def _cases(run: Run, choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLo
     for name, others in states.items():
         found, mine = choice, choice.pick
         if others != shared:
-            where = dataclasses.replace(
-                choice.situation, neighbours=others, as_measured=False, by_model=True
-            )
+            where = choice.situation.supposing(neighbours=others)
             size, mine_too = mine.config.batch_size, {each.config for each in choice.allowed}
             among = {each for each in mine_too if each.batch_size == size}
             found, _ = decide(run, where, among={*candidate_configs(run, where), *among})

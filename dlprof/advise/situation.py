@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlprof.advise import thresholds as at
 from dlprof.errors import UsageError
@@ -230,6 +230,10 @@ class Situation:
             )
         except ValueError as error:
             raise UsageError(f"Nothing can be predicted: {error}") from None
+
+    def supposing(self, **changes: Any) -> Situation:
+        """The same with other figures, which no trial shows: the calibration answers."""
+        return dataclasses.replace(self, as_measured=False, by_model=True, **changes)
 
     @property
     def other_ranks(self) -> bool:
