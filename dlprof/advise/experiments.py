@@ -17,15 +17,7 @@ from dlprof.stats import NEAR
 
 __all__ = ["Allowance", "Experiment", "Observation", "propose"]
 
-_CALIBRATION_SHARE = 0.8
-"""Length of a calibrating trial over that of others."""
-
-_LONG, _LONGEST = 4.0, 8.0
-_PRECISION = 0.1
-
 _TRYING = "trying "
-_MOST_VARIANTS = 4
-_VARIANTS_AT_ONCE = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +94,7 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
             role="calibration",
             config=config,
             explain=True,
-            trial_s=_CALIBRATION_SHARE * trial_s,
+            trial_s=0.8 * trial_s,
         )
         for config in few
         if config.num_workers != now.num_workers and not evidence.why_fixed(config)
@@ -125,7 +117,7 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         return []
     rate = evidence.rate or 1.0
     wanted_s = 1.2 * ENOUGH_BATCHES * max(1, evidence.workers) / rate
-    trial_s = min(_LONGEST * allowance.trial_s, max(_LONG * allowance.trial_s, wanted_s))
+    trial_s = min(8.0 * allowance.trial_s, max(4.0 * allowance.trial_s, wanted_s))
     if not may_grow(evidence, rate * trial_s):
         return []
     name = "longer, to check for memory growth"
@@ -142,11 +134,11 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     tried = list(dict.fromkeys(trial.config for trial in evidence.trials("variant")))
     new = [each for each in wanted if each not in tried]
     new = [each for each in new if most is None or each.num_workers <= most]
-    room = max(0, _MOST_VARIANTS - len(tried))
     blocks = 3 if evidence.is_noisy else 2
     gains = ((config, measured_gain(evidence, config)) for config in tried)
     again = [c for c, g in gains if g and g.value >= NEAR and len(g.trials) < blocks]
-    configs = new[: min(room, _VARIANTS_AT_ONCE)] or again[:_VARIANTS_AT_ONCE]
+    # Four variants at most, three of them at once.
+    configs = new[: max(0, min(3, 4 - len(tried)))] or again[:3]
     if not configs:
         return []
     block = 1 + max(trial.repetition for trial in evidence.trials())
@@ -158,7 +150,7 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     made_s = [cpu + io for cpu, io in zip(costs.cpu_s, costs.io_s, strict=False)]
     if len(made_s) > 1 and evidence.rate and statistics.fmean(made_s) > 0:
         spread = statistics.stdev(made_s) / statistics.fmean(made_s)
-        wanted_s = (spread / _PRECISION) ** 2 / evidence.rate
+        wanted_s = (spread / 0.1) ** 2 / evidence.rate
         trial_s = min(2.5 * trial_s, max(trial_s, wanted_s))
     experiments = [
         Experiment(name="as it is", role="present", config=evidence.config, trial_s=trial_s),
@@ -190,14 +182,9 @@ def _affordable(
     sure: int = 0,
     least: int = 1,
 ) -> tuple[Experiment, ...]:
-    """As many as the rest of the budget holds.
+    """As many of the first as the rest of the budget holds.
 
-    Args:
-        experiments: The most important first.
-        allowance: What trials cost.
-        left_s: Seconds left.
-        sure: How many are taken whatever they cost.
-        least: Fewer than this tell nothing.
+    So many as ``sure`` are taken whatever they cost; fewer than ``least`` say nothing.
     """
     taken: list[Experiment] = []
     for each in experiments:

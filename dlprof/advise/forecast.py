@@ -232,15 +232,9 @@ def forecast(
 ) -> Forecast:
     """Predict configurations from what a run calibrated and measured.
 
-    What is recommended of them is decided as ``recommend`` does; where none are named, it is the
-    same.
-
-    Args:
-        run: That holds a calibration.
-        configs: Canonical ones, at least one; ``None`` for all that are worth it.
-        situation: Where they are to run.
-        memory_bytes_per_s: What the memory there carries, where that is known.
-        au: Utilization that accelerators must keep, where it is asked how many do.
+    What is recommended of them is decided as ``recommend`` does; where none are named, ``None``, it
+    is the same. ``memory_bytes_per_s`` is what the memory there carries, and ``au`` the utilization
+    that accelerators must keep, where it is asked how many do.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
@@ -323,16 +317,13 @@ def _resources(
     calibration, machine, limits = usable_calibration(run), situation.machine, situation.constraints
     if pick.batch_size not in {None, calibration.batch_size}:
         return []
-    alone = dataclasses.replace(
-        situation,
+    alone = situation.supposing(
         constraints=dataclasses.replace(limits, ranks=1, nodes=1),
         cores=max(situation.cores, 3.0 * (pick.num_workers + 2)),
         neighbours=0.0,
         storage_bytes_per_s=None,
-        as_measured=False,
-        by_model=True,
     )
-    endless = dataclasses.replace(alone, step_s=0.0, step_cpu_s=0.0)
+    endless = alone.supposing(step_s=0.0, step_cpu_s=0.0)
     loading = candidates_of(run, endless, [pick])[1].steady(pick.key)
     prediction = candidates_of(run, alone, [pick])[0][0].prediction
     if prediction is None or not math.isfinite(prediction.batches_per_s.value):
@@ -417,7 +408,7 @@ MISSING = {
 """Why a figure of a prediction is ``None``."""
 
 
-_MOST_WORKERS, _MOST_SEARCHES = 512, 8
+_MOST_WORKERS = 512
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,13 +473,8 @@ def feed(
     By bisection: waiting falls with workers and with cores. Where taking a batch into the main
     process already makes the step wait for longer than asked, no loader could do better, and the
     rate may be lower than the best possible by what is asked. Loading is taken to be as fast as is
-    believed of such a configuration by what the run measured.
-
-    Args:
-        run: That holds a calibration.
-        situation: The step, the ranks, the machine.
-        max_wait: Share of time that the step may wait.
-        base: The other settings; ``None`` for those of the run.
+    believed of such a configuration by what the run measured. Other settings are those of ``base``,
+    else those of the run.
 
     Raises:
         NothingMeasuredError: The data with such workers is wrong.
@@ -497,15 +483,15 @@ def feed(
     calibration = usable_calibration(run)
     step_s = _step_of(situation)
     factor, tried = 1.0, set[Config]()
-    for _ in range(_MOST_SEARCHES):  # how far off the model is depends on what is found
+    for _ in range(8):  # how far off the model is depends on what is found
         found = _Search(run, situation, factor, base)
         least = found.least_wait()
         enough = least <= 0.75 * max_wait  # the rest is for what workers and cores add
         allowed = max_wait if enough else least + max_wait * (1 - least)
         workers, prefetch, cores = found.fewest(allowed)
         (config,) = useful(run, [found.config(workers, prefetch)])
-        there = dataclasses.replace(situation, cores=float(cores), as_measured=False, by_model=True)
-        endless = dataclasses.replace(there, step_s=0.0, step_cpu_s=0.0)
+        there = situation.supposing(cores=float(cores))
+        endless = there.supposing(step_s=0.0, step_cpu_s=0.0)
         unfed, speeds = candidates_of(run, endless, [config])
         own_rate, raw = speeds.steady(config.key), claims(predictions(run, endless, [config]))
         if config in tried:
@@ -566,9 +552,6 @@ def _step_of(situation: Situation) -> float:
     return step_s
 
 
-_MOST_ACCELERATORS = 1024
-
-
 def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
     """How many ranks of one node keep their step fed, by bisection, and with how few workers.
 
@@ -580,16 +563,10 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
     """
     _step_of(situation)
     limits, allowed = situation.constraints, 1 - au
-    most = _MOST_ACCELERATORS if limits.ranks == 1 else limits.ranks
+    most = 1024 if limits.ranks == 1 else limits.ranks
     config = _Search(run, situation, 1.0).feeding(1, allowed)
-    endless = dataclasses.replace(
-        situation,
-        constraints=dataclasses.replace(limits, ranks=1),
-        step_s=0.0,
-        step_cpu_s=0.0,
-        as_measured=False,
-        by_model=True,
-    )
+    one = dataclasses.replace(limits, ranks=1)
+    endless = situation.supposing(constraints=one, step_s=0.0, step_cpu_s=0.0)
     own = candidates_of(run, endless, [config])[1].steady(config.key)
     raw = claims(predictions(run, endless, [config]))[config.key].value
     host = _Search(run, situation, own.value / raw)

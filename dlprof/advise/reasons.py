@@ -10,6 +10,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import Candidate
@@ -31,7 +32,6 @@ from dlprof.records import (
 from dlprof.stats import NEAR, believe, observe, typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
-_MOST_FAILURES = 5
 _PIN_COSTS = ("thread_cpu_s", "thread_run_queue_s", "pinned_bytes", "alloc_s")
 
 CAVEATS = {
@@ -101,7 +101,7 @@ def failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
         if each not in tried:
             failure = each.failures[0].failure
             skipped.setdefault("" if failure is None else failure.kind, []).append(each)
-    single, more = [[each] for each in tried[:_MOST_FAILURES]], tried[_MOST_FAILURES:]
+    single, more = [[each] for each in tried[:5]], tried[5:]
     for some in filter(None, [*single, more, *skipped.values()]):
         first = some[0].failures[0]
         why = first.outcome if first.failure is None else first.failure.message
@@ -429,19 +429,16 @@ def typical_gain(gains: Sequence[PinGain]) -> PinGain | None:
         return None
     total_s = statistics.median(gain.total_s for gain in gains)
     copy_s = statistics.median(gain.copy_s for gain in gains)
-    costs = [gain.costs for gain in gains]
-    pinned = typical(each.pinned_bytes for each in costs)
+    costs: dict[str, Any] = {
+        name: typical(getattr(gain.costs, name) for gain in gains) for name in _PIN_COSTS
+    }
+    costs["pinned_bytes"] = costs["pinned_bytes"] and round(costs["pinned_bytes"])
     return dataclasses.replace(
         gains[0],
         total_s=total_s,
         copy_s=copy_s,
         receive_s=total_s - copy_s,
-        costs=PinCosts(
-            thread_cpu_s=typical(each.thread_cpu_s for each in costs),
-            thread_run_queue_s=typical(each.thread_run_queue_s for each in costs),
-            pinned_bytes=None if pinned is None else round(pinned),
-            alloc_s=typical(each.alloc_s for each in costs),
-        ),
+        costs=PinCosts(**costs),
     )
 
 

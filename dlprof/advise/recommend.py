@@ -136,19 +136,11 @@ def kept_answer(run: Run, situation: Situation) -> Recommendation | None:
 
 
 def decide(
-    run: Run,
-    situation: Situation,
-    *,
-    also: Config | None = None,
-    among: Collection[Config] | None = None,
+    run: Run, situation: Situation, *, among: Collection[Config] | None = None
 ) -> tuple[Choice, list[Reason]]:
     """What to choose in a situation, and what limits left out of it.
 
-    Args:
-        run: What was measured.
-        situation: What the settings are wanted for.
-        also: What to predict beside what is worth it, where the model answers.
-        among: What to choose from, which a calibration has to predict; ``None`` for all.
+    ``among`` names what to choose from, which a calibration has to predict.
 
     Raises:
         NothingMeasuredError: Nothing was measured, and no calibration answers.
@@ -158,14 +150,14 @@ def decide(
     measured = [candidate for candidate in known if candidate.trials]
     others = unmeasured(situation, run, among)
     if situation.by_model or (among is not None and not measured):
-        return _among_all(run, situation, also, others or among or ())
+        return _among_all(run, situation, others or among or ())
     if not measured:
         # No time was left for plain trials; where they were tried in vain, that is the answer.
         tried = any(t.purpose == "measure" and t.outcome != "skipped" for t in run.trials)
         cells = [] if tried or not is_calibrated(run) else others
         if not cells and not situation.constraints.asks_for_cores:
             raise _nothing_measured(run)
-        return _among_all(run, situation, also, cells)
+        return _among_all(run, situation, cells)
     # A configuration that failed once may fail again: only where nothing else is left.
     steady = [candidate for candidate in measured if not candidate.failures] or measured
     # Nor more workers than get data, which change nothing but what they take.
@@ -178,7 +170,7 @@ def decide(
     except UsageError:  # what was only predicted may keep them
         if not (situation.as_measured and is_calibrated(run)):
             raise
-        return _among_all(run, situation, also, among or ())
+        return _among_all(run, situation, among or ())
     asked = others if among is not None else ()
     speeds = candidates_of(run, situation, asked)[1] if asked else speeds_of(run, situation)
     choice = choose(allowed, situation, speeds)
@@ -201,10 +193,10 @@ def decide(
 
 
 def _among_all(
-    run: Run, situation: Situation, also: Config | None, cells: Collection[Config] = ()
+    run: Run, situation: Situation, cells: Collection[Config]
 ) -> tuple[Choice, list[Reason]]:
     """The choice among all that is worth predicting, or among some configurations."""
-    wanted = {*(cells or candidate_configs(run, situation)), *([] if also is None else [also])}
+    wanted = {*(cells or candidate_configs(run, situation))}
     by_rules = [each for each in rule_configs(run, situation).values() if each is not None]
     # At once, so that what they have in common is computed once.
     found, speeds = candidates_of(run, situation, {*wanted, *by_rules})
@@ -305,9 +297,7 @@ def _cases(run: Run, choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLo
     for name, others in states.items():
         found, mine = choice, choice.pick
         if others != shared:
-            where = dataclasses.replace(
-                choice.situation, neighbours=others, as_measured=False, by_model=True
-            )
+            where = choice.situation.supposing(neighbours=others)
             size, mine_too = mine.config.batch_size, {each.config for each in choice.allowed}
             among = {each for each in mine_too if each.batch_size == size}
             found, _ = decide(run, where, among={*candidate_configs(run, where), *among})

@@ -118,7 +118,11 @@ def slow_for(trial: Trial, rank: int) -> str:
         return ""
     delay = usual[2] / usual[1] if usual[1] else 0.0  # of a second on a core
     cpu_s, delayed_s = (slow[1] - usual[1]) * (1 + delay), slow[2] - slow[1] * delay
-    reads = [_bytes_per_sample(each) for each in trial.ranks]
+    rates = (each.samples_per_s.value if each.samples_per_s else 0.0 for each in trial.ranks)
+    reads = [
+        (each.read_bytes_per_s or 0.0) / rate if rate else 0.0
+        for each, rate in zip(trial.ranks, rates, strict=True)
+    ]
     # A page a sample, which costs CPU time, too: less is not the data.
     if reads[rank] > max(4096, at.FETCHES * statistics.median_low(reads)):
         cpu_s = 0.0
@@ -156,13 +160,6 @@ def _times(figures: RankFigures, config: Config) -> tuple[float, float, float] |
     alone_s = (1 - (figures.barrier_fraction or 0.0)) / rate.value  # waiting for others left out
     cpu_s = own / rate.value
     return max(1, config.num_workers) * alone_s, cpu_s, cpu_s * delayed / (1 - delayed)
-
-
-def _bytes_per_sample(figures: RankFigures) -> float:
-    rate = figures.samples_per_s
-    return (
-        (figures.read_bytes_per_s or 0.0) / rate.value if rate is not None and rate.value else 0.0
-    )
 
 
 def _usual(causes: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlprof.advise import thresholds as at
 from dlprof.errors import UsageError
@@ -111,7 +111,7 @@ class Situation:
 
         Args:
             run: What was measured.
-            constraints: Limits, ranks, step, and the share of the machine; a step of 0 is none.
+            constraints: A step of 0 is none.
             machine: Another machine.
             ghz: The clock of its cores, where its profile says.
             storage_bytes_per_s: What the storage gives to all ranks of all nodes together.
@@ -230,6 +230,10 @@ class Situation:
             )
         except ValueError as error:
             raise UsageError(f"Nothing can be predicted: {error}") from None
+
+    def supposing(self, **changes: Any) -> Situation:
+        """The same with other figures, which no trial shows: the calibration answers."""
+        return dataclasses.replace(self, as_measured=False, by_model=True, **changes)
 
     @property
     def other_ranks(self) -> bool:
@@ -359,13 +363,10 @@ def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
 def core_speed(
     here: Machine, there: Machine, *, ghz: float | None = None, given: float | None = None
 ) -> CoreSpeed:
-    """The speed as given, else as measured on both, else by CPU models, clocks, or 1.
+    """The speed ``there`` as given, else as measured on both, else by CPU models, clocks, or 1.
 
-    Args:
-        here: Where the calibration was taken, with the usual speed of its cores.
-        there: Where it is to be applied.
-        ghz: Clock of ``there``, where its profile says.
-        given: As the user says.
+    ``here`` is where the calibration was taken, with its cores' usual speed; ``ghz`` the clock of
+    ``there``, where its profile says.
     """
     if given is not None:
         return CoreSpeed(value=given)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dlprof.records import Estimate, Severity
 
-_HIGH, _MEDIUM = 0.25, 0.05
-
 
 def as_fast(ratio: Estimate) -> str:
     """A ratio of two rates: ``2.31x as fast``."""
@@ -31,9 +29,9 @@ def times(count: int) -> str:
 
 def severity_of(cost: float) -> Severity:
     """By the share of the time, or of the rate, that a cause costs."""
-    if cost >= _HIGH:
+    if cost >= 0.25:
         return "high"
-    if cost >= _MEDIUM:
+    if cost >= 0.05:
         return "medium"
     return "low" if cost > 0 else "info"
 

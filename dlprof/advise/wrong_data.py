@@ -61,12 +61,9 @@ def data_findings(run: Run) -> tuple[Finding, ...]:
 
 
 def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Finding]:
-    """What trials show of wrong data, and of workers without any.
+    """What all trials of a target show of wrong data, and of workers without any.
 
-    Args:
-        trials: All of a target.
-        found: What they say of its data.
-        now: ``num_workers`` of the present settings; what is wrong with others costs nothing now.
+    What is wrong with settings of other workers than ``now`` costs nothing now.
     """
 
     def finding(

@@ -19,29 +19,14 @@ from collections.abc import Iterable, Sequence
 from dlprof.model.work import DEFAULT, fetch_s
 from dlprof.records import BatchCosts, Calibration, Explanation, Trial
 
-MAX_ERROR = 0.10
-"""Relative standard error of the mean cost from which a calibration is called too short."""
-
-MAX_RUN_QUEUE = 0.5
-"""Share of fetching spent waiting for a core from which the machine was too busy to tell: own CPU
-time itself grows then, by caches and hyper-threads that others use."""
-
 MAX_BATCHES = 4000
 """Kept of each kind; beyond, every n-th."""
 
 MIN_BATCHES = 10
 """Fewer batches than this say nothing of their spread."""
 
-_BLOCKS = 20
 _CLOCK_ERROR_S = 2e-4
 """Waiting is a difference of clocks; down to this far below 0 it is 0."""
-
-_NEARLY = 0.9
-
-_APART = 0.3
-"""Trials whose workers compute for shares of time that differ less tell no slope."""
-
-_DISAGREE = 1.25
 
 
 def fit(
@@ -154,9 +139,10 @@ def _doubts(
         yield f"{lost} of {whole} batches had figures below 0 or none, and were left out"
     if batches < MIN_BATCHES:
         yield f"only {batches} batches were measured: measure for longer"
-    elif error is not None and error > MAX_ERROR:
+    elif error is not None and error > 0.1:
         yield f"the mean cost of a batch is known to ±{error:.0%} only: measure for longer"
-    if run_queue is not None and run_queue > MAX_RUN_QUEUE:
+    # Own CPU time itself grows then, by caches and hyper-threads that others use.
+    if run_queue is not None and run_queue > 0.5:
         yield (
             f"run-queue delay was {run_queue:.0%} of fetching: the machine was too "
             "busy to measure what batches cost; measure again when it is quiet"
@@ -166,7 +152,7 @@ def _doubts(
     for each in usable:
         means.setdefault(each.config.num_workers, []).extend(each.costs.cpu_s)
     fed = {w: statistics.fmean(v) for w, v in means.items() if w and len(v) >= MIN_BATCHES}
-    if len(fed) > 1 and fed[max(fed)] > _DISAGREE * fed[min(fed)] > 0:
+    if len(fed) > 1 and fed[max(fed)] > 1.25 * fed[min(fed)] > 0:
         yield (
             f"a batch costs {fed[max(fed)] / fed[min(fed)]:.2g} times the CPU with "
             f"num_workers={max(fed)} as with {min(fed)}: workers get in each other's way, and "
@@ -273,8 +259,8 @@ def _squares_beyond_luck(group: Sequence[Sequence[float]]) -> float:
 
 
 def _block_means(values: Sequence[float]) -> list[float]:
-    """Means over equal blocks of batches that follow each other."""
-    size = max(1, len(values) // _BLOCKS)
+    """Means over some 20 equal blocks of batches that follow each other."""
+    size = max(1, len(values) // 20)
     starts = range(0, len(values) - size + 1, size)
     return [math.fsum(values[start : start + size]) / size for start in starts]
 
@@ -301,7 +287,8 @@ def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]
     ]
     points += [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
     told, busy_s = [share for share, _ in points], 0.0
-    if len(points) > 1 and max(told) - min(told) >= _APART:
+    # Shares of time that differ by less tell no slope.
+    if len(points) > 1 and max(told) - min(told) >= 0.3:
         slope, _ = statistics.linear_regression(*zip(*points, strict=True))
         busy_s = max(0.0, slope) if math.isfinite(slope) else 0.0
     return busy_s, [
@@ -365,7 +352,7 @@ def unstolen(costs: BatchCosts, trial: Trial | None) -> BatchCosts:
     stolen, own, other = usage.stolen_cpu_cores, usage.own_cpu_cores, usage.other_cpu_cores
     # Others' cores hold the stolen ones, unless the kernel counts those as the threads' own CPU
     # time: then they look like no waiting.
-    if not stolen or not own or other is None or other < _NEARLY * stolen:
+    if not stolen or not own or other is None or other < 0.9 * stolen:
         return costs
     lost = stolen / (own + max(0.0, other - stolen))  # for each second of computing, whoever did
     return dataclasses.replace(

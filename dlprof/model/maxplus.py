@@ -47,11 +47,8 @@ that compute and wait for as long, on one core); more threads leave less still."
 
 _BY_THEMSELVES = ("cores", "pin", "storage")
 _SEED = 20260101
-_PASSES = 2
 _WORTH_IT = 0.005
 """Changes of the slowdowns up to this are left out: the rate would change by less than that."""
-
-_LEVELS = 8
 
 _Times = tuple[list[float], list[float], list[float]]
 
@@ -140,7 +137,7 @@ def steady_rate(cell: Cell) -> Steady:
     ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
     if few.rate > _CROWDED * found["cores"]:
         return Steady(batches_per_s=limit, held_by_order=ordered)
-    for _ in range(_PASSES):
+    for _ in range(2):
         before, slow = slow, _slowed(cell, slow, few)
         if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < _WORTH_IT:
             break
@@ -187,7 +184,7 @@ def _slowed(cell: Cell, slow: _Slow, ran: _Ran) -> _Slow:
 
 def _levels(crowd: Mapping[int, float]) -> list[tuple[float, float]]:
     """The mean of each few numbers that follow each other, and their seconds; 0 by itself."""
-    width = math.ceil(max(crowd) / _LEVELS) or 1
+    width = math.ceil(max(crowd) / 8) or 1
     levels: dict[int, tuple[float, float]] = {}
     for count, seconds in crowd.items():
         sums = levels.get(-(-count // width), (0.0, 0.0))

@@ -44,9 +44,6 @@ _COMPUTING = Means(cpu=1.0, io=0.0, receive_cpu=1.0, main_cpu=1.0, pin=1.0)
 _QUANTILE = 1.96
 """Of the normal distribution: 95 % lie within so many standard deviations."""
 
-_ALL_UP_TO = 8
-_GROWTH = 1.2
-
 _LOADING: tuple[Bound, ...] = ("workers", "order", "cores")
 """Limits that hold back the loading of batches, so that it comes in rounds."""
 
@@ -57,10 +54,9 @@ def spread_workers(most: int) -> tuple[int, ...]:
     >>> spread_workers(20)
     (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 18, 20)
     """
-    values = set(range(min(_ALL_UP_TO, most) + 1))
-    count = float(_ALL_UP_TO)
+    values, count = set(range(min(8, most) + 1)), 8.0
     while count < most:
-        count = max(count + 2, count * _GROWTH)
+        count = max(count + 2, count * 1.2)
         values.add(min(most, 2 * round(count / 2)))
     return tuple(sorted(values))
 

@@ -32,7 +32,7 @@ class _Need(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
-class _Process:
+class _Running:
     """What a process does, and what it needs now; ``None`` once it has ended."""
 
     life: Iterator[_Need]
@@ -51,8 +51,8 @@ class _Process:
 def first_batch_s(start: WorkerStart, workers: int, *, cores: float) -> float:
     """Seconds from ``iter(loader)`` to the first batch."""
     count, now_s, said = min(workers, _MOST), 0.0, set[str]()
-    running: list[_Process] = []
-    running.append(_Process(_main(start, count, said, running), _Need()))
+    running: list[_Running] = []
+    running.append(_Running(_main(start, count, said, running), _Need()))
     while True:
         while sum([each.goes_on(said) for each in running]):
             pass
@@ -69,13 +69,13 @@ def first_batch_s(start: WorkerStart, workers: int, *, cores: float) -> float:
 
 
 def _main(
-    start: WorkerStart, count: int, said: set[str], running: list[_Process]
+    start: WorkerStart, count: int, said: set[str], running: list[_Running]
 ) -> Iterator[_Need]:
     """Start all, then ask all, then wait for the first."""
     yield from _lasting(start, "server")
     for number in range(count):
         yield from _lasting(start, "create")
-        running.append(_Process(_worker(start, number, said), _Need()))
+        running.append(_Running(_worker(start, number, said), _Need()))
         if start.sent_bytes > PIPE_BYTES:
             yield _Need(word=f"read {number}")
     said.add("asked")

@@ -289,13 +289,8 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
 
     The same configuration is compared in both where there is one, else the fastest of each.
     Where the configurations differ, what settings make is shown by measured rates if one of the
-    runs measured both, and by the closed form otherwise.
-
-    Args:
-        a: The run that is compared with.
-        b: The other run: rates are B over A.
-        num_workers: Compare only configurations of so many workers.
-        best: Compare the fastest of each run in any case.
+    runs measured both, and by the closed form otherwise. Rates are B over A. With ``best`` the
+    fastest of each run are compared in any case.
 
     Raises:
         NothingMeasuredError: If one of them has no rate.

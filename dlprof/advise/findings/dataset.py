@@ -162,7 +162,9 @@ def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s
 
 def _remedy(first: AttributeWeight) -> tuple[str, str]:
     """What to do about the heaviest attribute, and what to paste."""
-    if _is_slow(first):
+    size: Any = max(first.pickled_bytes, first.object_bytes)
+    # Where it takes far longer than its size explains, it computes when it is pickled.
+    if first.failure or (first.pickle_s > 1.0 and size < (1 << 20)):
         text = f"Make {first.name} in the worker, at its first sample, instead of sending it."
         return text, _IN_WORKER
     if first.type.startswith(_ARRAYS):
@@ -174,12 +176,6 @@ def _remedy(first: AttributeWeight) -> tuple[str, str]:
         f"Keep {first.name} in torch tensors or numpy arrays instead of Python objects: tensors "
         "are shared with workers, not sent, and no reference counts are in them."
     ), _TENSORS
-
-
-def _is_slow(first: AttributeWeight) -> bool:
-    """Whether it takes far longer than its size explains: it computes when it is pickled."""
-    size: Any = max(first.pickled_bytes, first.object_bytes)
-    return bool(first.failure) or (first.pickle_s > 1.0 and size < (1 << 20))
 
 
 _LISTED = 8

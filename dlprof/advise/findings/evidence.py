@@ -435,14 +435,8 @@ class Evidence:
     ) -> Evidence:
         """Of a training that was watched, with the model fitted to what its batches cost.
 
-        Args:
-            machine: Where it ran.
-            target: What it loaded.
-            explanation: What its batches cost.
-            plain: The training as a trial that was not touched.
-            traced: The same as the one that the explanation is of.
-            name: What it is called.
-            whole_cpu_s: CPU seconds of a step in all threads; ``None`` for those of its own.
+        ``plain`` is it as a trial that was not touched, ``traced`` as the one that the explanation
+        is of; ``whole_cpu_s`` are a step's CPU seconds in all threads, ``None`` for its own.
         """
         one = cls.of_trial(machine, target, plain, name)
         followed = dataclasses.replace(one.observations[0].experiment, explain=True)
@@ -493,15 +487,11 @@ class Evidence:
             if o.explanation is not None and not o.experiment.cold_cache
         )
 
-    def explanation_of(self, config: Config) -> Explanation | None:
-        """The last explanation of a configuration."""
-        found = [each for each in self.explanations() if each.config == config]
-        return found[-1] if found else None
-
     @functools.cached_property
     def explained(self) -> Explanation | None:
-        """The explanation of the configuration itself."""
-        return self.explanation_of(self.config)
+        """The last explanation of the configuration itself."""
+        found = [each for each in self.explanations() if each.config == self.config]
+        return found[-1] if found else None
 
     @functools.cached_property
     def costs(self) -> Costs | None:
@@ -558,12 +548,9 @@ class Evidence:
         ``None`` where nothing was copied.
         """
         copied = [trial.copies for trial in self._shown if trial.copies is not None]
-        exposed = ((each.exposed_s, each) for each in copied)
-        timed = sorted(
-            ((seconds, each) for seconds, each in exposed if seconds is not None),
-            key=operator.itemgetter(0),
-        )
-        return timed[(len(timed) - 1) // 2][1] if timed else copied[-1] if copied else None
+        timed = [each for each in copied if each.exposed_s is not None]
+        timed.sort(key=lambda each: each.exposed_s or 0.0)
+        return timed[(len(timed) - 1) // 2] if timed else copied[-1] if copied else None
 
     @property
     def workers(self) -> int:
