@@ -89,7 +89,8 @@ class Watched(Generic[_Batch]):
         clock: Clock = time.perf_counter_ns,
     ) -> None:
         # Plain assignment would set the loader's attributes.
-        statistics, flush = WaitStatistics(clock=clock, began_ns=clock()), _nothing
+        statistics = WaitStatistics(clock=clock, began_ns=clock())
+        flush: Callable[[], None] = lambda: None  # noqa: E731 - there is nothing to flush
         if log is not None:
             logged = _Log(log, every, clock, functools.partial(_tuned, loader))
             statistics, flush = logged.statistics, logged.flush
@@ -249,10 +250,6 @@ class _Log:
             **self._more(),
         }
         return {f"dlprof/{name}": float(value) for name, value in values.items()}
-
-
-def _nothing() -> None:
-    """Without a logger there is nothing to flush."""
 
 
 def flush(watched: Watched[Any]) -> None:

@@ -201,7 +201,7 @@ class DataQueue(_Queue):
         if listener is None:
             item = self._inner.get(*args, **options)
             return item.item if type(item) is StampedBatch else item
-        began = listener.taking()
+        began = listener.read()
         item = self._inner.get(*args, **options)
         stamped = item if type(item) is StampedBatch else None
         item = item if stamped is None else stamped.item

@@ -54,7 +54,8 @@ class Recorder:
         self._next = 0
         self.stamper: Stamper | None = None  # where main makes the batches itself
 
-    def _read(self) -> Reading:
+    def read(self) -> Reading:
+        """All clocks of the calling thread, such as one that begins to wait for a batch."""
         thread = threading.get_ident()
         clock = self._clocks.get(thread)
         if clock is None:
@@ -105,13 +106,9 @@ class Recorder:
         if row is not None:
             row.dispatched = now_ns()
 
-    def taking(self) -> Reading:
-        """A thread begins to wait for a batch."""
-        return self._read()
-
     def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
         """It has one: from this process's waiting, or from the worker's putting it, if later."""
-        ended = self._read()
+        ended = self.read()
         if threading.get_ident() == self._asked_by:
             self._other_cpu += ended.cpu - began.cpu
         else:
