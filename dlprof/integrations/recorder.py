@@ -367,9 +367,6 @@ def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:
 def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
     """Notice calls of ``get_worker_info``, in forked workers too.
 
-    Args:
-        module: ``torch.utils.data.dataloader``, which others have the function from.
-
     Returns:
         Whether anybody but torch's loaders and dlprof asked so far; ``None`` where there is no
         such function.
@@ -416,10 +413,6 @@ def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
 
     Only where a class defines a method itself; so the wrapped methods of a class and its base may
     run inside one another, and each wrapper has to know whether it is the outermost.
-
-    Args:
-        cls: The base class.
-        wraps: For each method's name, what makes its replacement.
     """
     for each in _with_subclasses(cls):
         _wrap_own(each, wraps)

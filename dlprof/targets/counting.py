@@ -249,10 +249,6 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
     Of a tensor's row some 1,000 values count, taken evenly. What of a batch has no entry for each
     sample counts as part of all of them.
 
-    Args:
-        batch: What the loader yielded.
-        samples: How many it holds.
-
     Returns:
         For each sample, of all of it, and of what is more in it than single numbers, where it has
         that: a label or an index that counts along says nothing of an image that stays the same.
