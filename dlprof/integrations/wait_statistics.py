@@ -129,25 +129,21 @@ class WaitStatistics:
 
     def open(self, make: Callable[[], Any]) -> tuple[IterationTimer, Any]:
         """Begin an iteration: the reading to take its batches by, and what ``make`` returned."""
-        began_ns = self.clock()
+        began_ns, thread = self.clock(), get_ident()
+        raised: type[BaseException] | None = None
         try:
             iterator = make()
         except BaseException as error:
-            self.note_opening(began_ns, failed=type(error))
+            raised = type(error)
             raise
-        return self.note_opening(began_ns), iterator
-
-    def note_opening(
-        self, began_ns: int, *, failed: type[BaseException] | None = None
-    ) -> IterationTimer:
-        """Note that an iterator was made just now, or that making it ``failed``."""
-        took_ns, thread = self.clock() - began_ns, get_ident()
-        with self.held():
-            self._first_ns = self._first_ns or began_ns
-            self._add_waiting(took_ns, thread, nested=self.inside.get(thread) is not None)
-            if failed is not None:
-                self._fail(failed)
-        return IterationTimer(self, took_ns)
+        finally:
+            took_ns = self.clock() - began_ns
+            with self.held():
+                self._first_ns = self._first_ns or began_ns
+                self._add_waiting(took_ns, thread, nested=self.inside.get(thread) is not None)
+                if raised is not None:
+                    self._fail(raised)
+        return IterationTimer(self, took_ns), iterator
 
     def note_batch(
         self, reading: IterationTimer, asked_ns: int, got_ns: int, *, nested: bool

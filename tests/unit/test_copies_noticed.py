@@ -272,7 +272,7 @@ def test_without_an_accelerator_nothing_is_touched(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
     assert compiled_for() is None
     copies = ConsumerCopies()
-    reading = WaitStatistics(clock=lambda: 1, began_ns=0).note_opening(0)
+    reading = WaitStatistics(clock=lambda: 1, began_ns=0).open(lambda: None)[0]
     assert copies.noticed(reading) is reading
     assert copies.to_record() is None
 
