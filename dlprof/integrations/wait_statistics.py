@@ -103,7 +103,7 @@ class WaitStatistics:
         began_ns: int,
         inside: dict[int, IterationTimer | None] | None = None,
         pace: Pace | None = None,
-        settled: Callable[[], None] | None = None,
+        settled: Callable[[], None] = lambda: None,
     ) -> None:
         self.clock = clock
         self.inside = {} if inside is None else inside
@@ -167,8 +167,7 @@ class WaitStatistics:
                 self.waits.add([got_ns - asked_ns])
             else:
                 self._begin(reading, got_ns - asked_ns)
-        if self._settled is not None:
-            self._settled()
+        self._settled()
         reading.times[thread] = [self.clock()]
 
     def note_end(
@@ -189,8 +188,7 @@ class WaitStatistics:
                 self._ending_ns = took_ns
                 # Whoever asks once more, as a second thread does, ends nothing.
                 reading.begun, reading.ended_ns = False, self.clock()
-        if self._settled is not None:
-            self._settled()
+        self._settled()
 
     def settle(self) -> None:
         """Work out what is pending; called in the consumer's thread, and never in its way."""
@@ -200,8 +198,7 @@ class WaitStatistics:
             self._work_out_all()
         finally:
             self._lock.release()
-        if self._settled is not None:
-            self._settled()
+        self._settled()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
