@@ -80,7 +80,7 @@ class _DataWait:
 
         fresh = watch(loader, log=log, every=every, name=f"{_NAME} {place}" if place else _NAME)
         watched = self._watched.setdefault(place, fresh)
-        self._undo.pop(place, _nothing)()  # it may be the same loader, for another epoch
+        self._undo.pop(place, lambda: None)()  # it may be the same loader, for another epoch
         try:
             self._undo[place] = watch_in_place(loader, watched)
         except TypeError:  # a list, for one
@@ -109,10 +109,6 @@ class _DataWait:
         fed = [each for each in seen if each.batches]
         if fed:
             sys.stderr.write(f"{last_word(fed, run_command())}\n")
-
-
-def _nothing() -> None:
-    """There was no loader in this place before."""
 
 
 class _Lightning:

@@ -60,7 +60,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
         target: The script.
         wall_s: How long it ran.
         refused: Why batches could not be followed, by the loader's name.
-        usage: What the script and others used of the machine; ``None`` where that isn't known.
+        usage: What it and others used of the machine.
         local_ranks: Processes of the job on this machine: each counts on its share of the cores.
         start_method: How workers start where a loader doesn't say so.
 

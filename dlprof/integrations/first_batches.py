@@ -88,14 +88,10 @@ def promised_batches(loader: Any) -> int | None:
 
 
 class Follower:
-    """Follows the first batches of one loader of a script's.
+    """Follows the first batches of one loader of a script's, for 10 seconds at most.
 
-    Made where torch is loaded already.
-
-    Args:
-        name: The loader's.
-        config: Its settings.
-        batches: Followed, for 10 seconds at most; more where so many would hardly fill the queues.
+    They are more than asked for where so many would hardly fill the queues. Made where torch is
+    loaded already.
 
     Attributes:
         copies: What its consumers copy to the device meanwhile.

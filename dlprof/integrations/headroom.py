@@ -185,7 +185,12 @@ class LoopHeadroom:
                 # A loop that is left lets go of its iterator: what follows is the script's again.
                 with contextlib.suppress(TypeError):  # a class may have no weak references
                     self._iterator = weakref.ref(iterator, lambda _: self.break_off())
-                return self._give_again()
+                _, batch = self._copies.pop()
+                self._extra_steps += 1
+                self._wait_ns = 0
+                self._all.last = self
+                self._came_ns = self._clock()
+                return batch
         took: list[int] = []
 
         def timed(within: Any) -> Any:
@@ -341,14 +346,6 @@ class LoopHeadroom:
         # What a worker may still take to send what is in its queue already.
         self._all.sleep(0.01)
         return True
-
-    def _give_again(self) -> Any:
-        _, batch = self._copies.pop()
-        self._extra_steps += 1
-        self._wait_ns = 0
-        self._all.last = self
-        self._came_ns = self._clock()
-        return batch
 
     def _leave_replaying(self, now_ns: int) -> None:
         """The loader's own batches come again, and the numbers of its samplers."""

@@ -99,19 +99,12 @@ def prometheus(
     labels = f'{{loader="{label}",rank="{0 if rank is None else rank.rank}"}}'
 
     def log(values: dict[str, float]) -> None:
-        replace_file(file, "".join(_lines(values, labels)).encode())
+        lines = []
+        for key, name, text in _METRICS:
+            if (value := values.get(f"dlprof/{key}")) is not None:
+                kind = "counter" if name.endswith("_total") else "gauge"
+                lines += [f"# HELP dlprof_{name} {text}", f"# TYPE dlprof_{name} {kind}"]
+                lines.append(f"dlprof_{name}{labels} {value!r}")
+        replace_file(file, "".join(f"{line}\n" for line in lines).encode())
 
     return log
-
-
-def _lines(values: Mapping[str, float], labels: str) -> list[str]:
-    lines = []
-    for key, name, text in _METRICS:
-        if f"dlprof/{key}" not in values:
-            continue
-        kind = "counter" if name.endswith("_total") else "gauge"
-        lines.append(
-            f"# HELP dlprof_{name} {text}\n# TYPE dlprof_{name} {kind}\n"
-            f"dlprof_{name}{labels} {values[f'dlprof/{key}']!r}\n"
-        )
-    return lines

@@ -103,11 +103,6 @@ def job_moment(
 
     torchrun starts all of them, so it is when torchrun began. The fraction of its second keeps jobs
     apart that began together, and the attempts of one. Without torchrun it is now.
-
-    Args:
-        environ: Environment variables.
-        parent: The process that started this one.
-        began_at: When a process began, in seconds since the epoch.
     """
     began_s = began_at(parent) if "TORCHELASTIC_RUN_ID" in environ else None
     if began_s is None:

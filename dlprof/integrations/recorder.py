@@ -43,7 +43,7 @@ class _Seen:
     """One loader of the report.
 
     Attributes:
-        ledger: What its clock saw.
+        statistics: What its clock saw.
         known: What was known of it when it was first iterated.
         dataset: Its dataset, while that lives; ``None`` where that isn't known, as of a list.
         made: Loader objects that count as this one.
@@ -56,7 +56,7 @@ class _Seen:
             asked for it in one of them.
     """
 
-    ledger: WaitStatistics
+    statistics: WaitStatistics
     known: WatchedLoader
     dataset: weakref.ref[Any] | None
     made: int = 0
@@ -171,7 +171,7 @@ class LoaderRecorder:
         return [*self._seen, *([self._others] if self._others else [])]
 
     def _record(self, seen: _Seen) -> WatchedLoader:
-        filled = seen.ledger.fill(seen.known)
+        filled = seen.statistics.fill(seen.known)
         headroom = None if seen.headroom is None else seen.headroom.summary()
         reasons = dict(filled.unavailable)
         if headroom is None and seen.headroom is not None and seen.headroom.why_not:
@@ -216,8 +216,8 @@ class LoaderRecorder:
 
     def waited_s(self) -> float:
         """Seconds in which the main thread waited for a loader; inner loaders count as theirs."""
-        ledgers = [seen.ledger for seen in self._every()]
-        return sum(each.waited_ns - each.nested_ns - each.background_ns for each in ledgers) / NS
+        every = [seen.statistics for seen in self._every()]
+        return sum(each.waited_ns - each.nested_ns - each.background_ns for each in every) / NS
 
     def _around_loader(self, method: Method) -> Method:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is that method
@@ -263,7 +263,7 @@ class LoaderRecorder:
         follower = seen.follower
         if new and follower is not None and not follower.over:
             make = functools.partial(follower.make, loader, iterator, make)
-        reading, _ = seen.ledger.open(make)
+        reading, _ = seen.statistics.open(make)
         noticed: Any = reading if follower is None else follower.copies.noticed(reading)
         if seen.headroom is not None:
             noticed = ReplayingTimer(noticed, reading, seen.headroom)
@@ -310,7 +310,7 @@ class LoaderRecorder:
             if self._others is None:
                 why = {"config": f"these are several, made after the first {_MOST_LOADERS}"}
                 known = WatchedLoader(name=_OTHERS, unavailable=why)
-                self._others = _Seen(self._new_ledger(), known, None)
+                self._others = _Seen(self._new_statistics(), known, None)
             return self._others
         first, called = place.line(0, self._folder), place.line(1, self._folder)
         name, taken = first or known.kind, {seen.known.name for seen in self._seen}
@@ -319,7 +319,7 @@ class LoaderRecorder:
             name = next(each for each in numbered if each not in taken)
         named = dataclasses.replace(known, name=name, place=first, called_from=called)
         compared = compared_workers(named, dataset)
-        seen = _Seen(self._new_ledger(), named, _reference(dataset), compared=compared)
+        seen = _Seen(self._new_statistics(), named, _reference(dataset), compared=compared)
         if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
             seen.asks = self._asks  # a worker_init_fn is given its worker's number
         if self._follow and named.config is not None:
@@ -332,7 +332,7 @@ class LoaderRecorder:
         self._seen.append(seen)
         return seen
 
-    def _new_ledger(self) -> WaitStatistics:
+    def _new_statistics(self) -> WaitStatistics:
         return WaitStatistics(
             clock=self._clock,
             began_ns=self.began_ns,
@@ -366,9 +366,6 @@ def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:
 
 def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
     """Notice calls of ``get_worker_info``, in forked workers too.
-
-    Args:
-        module: ``torch.utils.data.dataloader``, which others have the function from.
 
     Returns:
         Whether anybody but torch's loaders and dlprof asked so far; ``None`` where there is no
@@ -416,10 +413,6 @@ def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
 
     Only where a class defines a method itself; so the wrapped methods of a class and its base may
     run inside one another, and each wrapper has to know whether it is the outermost.
-
-    Args:
-        cls: The base class.
-        wraps: For each method's name, what makes its replacement.
     """
     for each in _with_subclasses(cls):
         _wrap_own(each, wraps)

@@ -258,6 +258,9 @@ class _Watching:
         return [record for found in fresh.values() for record in found]
 
     def _diagnosis(self, loaders: Sequence[WatchedLoader], wall_s: float) -> Diagnosis | None:
+        rank, writer = self._plan.rank, self._writer
+        # Asking sets nothing.
+        start_method = multiprocessing.get_start_method(allow_none=True)
         try:
             found = diagnose_script(
                 loaders,
@@ -267,21 +270,18 @@ class _Watching:
                 wall_s=wall_s,
                 refused=self._recorder.refusals(),
                 usage=self._usage(),
-                local_ranks=1 if self._plan.rank is None else self._plan.rank.local_size,
-                start_method=_start_method(),
+                local_ranks=1 if rank is None else rank.local_size,
+                start_method=start_method or multiprocessing.get_all_start_methods()[0],
             )
-            return with_ranks(found, loaders, self._others())
+            if rank is None or rank.rank or writer is None:
+                return with_ranks(found, loaders, {})
+            # Rank 0 speaks for all of this machine.
+            others = read_others(rank, writer.path, self._header.started_at)
+            return with_ranks(found, loaders, others)
         except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
             fault = f"no cause could be found: {type(error).__name__}: {error}"
             self._recorder.faults.append(fault)
             return None
-
-    def _others(self) -> dict[int, tuple[WatchedLoader, ...]]:
-        """What the other ranks of this machine have seen; rank 0 speaks for all."""
-        rank = self._plan.rank
-        if rank is None or rank.rank or self._writer is None:
-            return {}
-        return read_others(rank, self._writer.path, self._header.started_at)
 
     def _write(self, *records: object) -> None:
         if self._writer is None:
@@ -318,12 +318,6 @@ class _Watching:
             notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
         notes += [tuning.summary() for tuning in self._tuned]
         return tuple(notes)
-
-
-def _start_method() -> str:
-    """How workers start unless a loader says otherwise; asking sets nothing."""
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    return chosen or multiprocessing.get_all_start_methods()[0]
 
 
 def _end_as_interrupted() -> None:

@@ -71,19 +71,8 @@ def load_script(script: str, arguments: Sequence[str]) -> Program:
     except OSError as error:
         raise UsageError(f"{quoted(script)} can't be read: {error.strerror}", hint=hint) from None
     full = str(path) if path.is_absolute() else os.path.join(os.getcwd(), script)  # noqa: PTH109, PTH118 - Python leaves ./ in it, and so in every traceback
-    return Program(
-        argv=(script, *arguments),
-        folder=os.path.dirname(os.path.realpath(full)),  # noqa: PTH120 - a text for sys.path
-        path=full,
-        code=_compiled(source, full, script),
-        spec=None,
-        loader=SourceFileLoader("__main__", full),
-    )
-
-
-def _compiled(source: bytes, path: str, script: str) -> CodeType:
     try:
-        return compile(source, path, "exec", dont_inherit=True)
+        code = compile(source, full, "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""
         raise UsageError(
@@ -94,6 +83,14 @@ def _compiled(source: bytes, path: str, script: str) -> CodeType:
         raise UsageError(
             f"{quoted(script)} is not a Python script ({error})", hint="Give a Python file."
         ) from None
+    return Program(
+        argv=(script, *arguments),
+        folder=os.path.dirname(os.path.realpath(full)),  # noqa: PTH120 - a text for sys.path
+        path=full,
+        code=code,
+        spec=None,
+        loader=SourceFileLoader("__main__", full),
+    )
 
 
 def load_module(module: str, arguments: Sequence[str]) -> Program:

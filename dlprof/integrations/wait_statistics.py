@@ -30,11 +30,7 @@ Clock = Callable[[], int]
 
 @dataclasses.dataclass(slots=True)
 class Pace:
-    """When entries are to be worked out even though they are few; shared by a run's ledgers.
-
-    Attributes:
-        due_ns: By the ledgers' clock.
-    """
+    """When entries are to be worked out even though they are few; one for all of a run."""
 
     due_ns: int = NEVER_NS
 
@@ -43,18 +39,18 @@ class IterationTimer:
     """One iteration over a loader: from ``iter()`` to its end, or to where it was left."""
 
     __slots__ = (
-        *("_clock", "_inside", "_ledger", "_pace"),
+        *("_clock", "_inside", "_statistics", "_pace"),
         *("begun", "ended_ns", "opening_ns", "times"),
     )
 
-    def __init__(self, ledger: WaitStatistics, opening_ns: int) -> None:
+    def __init__(self, statistics: WaitStatistics, opening_ns: int) -> None:
         self.opening_ns = opening_ns
         self.begun = False
         self.ended_ns = 0  # when its last epoch was seen to end
         # By thread: when a batch came, the next was asked for, that came, and so on.
         self.times: dict[int, list[int]] = {}
-        self._ledger = ledger
-        self._clock, self._inside, self._pace = ledger.clock, ledger.inside, ledger.pace
+        self._statistics = statistics
+        self._clock, self._inside, self._pace = statistics.clock, statistics.inside, statistics.pace
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
         """Call ``advance(iterator)``, noting how long it took; its result or its exception."""
@@ -69,16 +65,16 @@ class IterationTimer:
             got_ns = self._clock()
         except BaseException as error:
             inside[thread] = outer
-            self._ledger.note_end(self, asked_ns, nested=outer is not None, raised=type(error))
+            self._statistics.note_end(self, asked_ns, nested=outer is not None, raised=type(error))
             raise
         inside[thread] = outer
         times = self.times.get(thread)
         if times is None or outer is not None:
-            self._ledger.note_batch(self, asked_ns, got_ns, nested=outer is not None)
+            self._statistics.note_batch(self, asked_ns, got_ns, nested=outer is not None)
             return batch
         times += (asked_ns, got_ns)
-        if got_ns >= self._pace.due_ns or len(times) > self._ledger.room:
-            self._ledger.settle()
+        if got_ns >= self._pace.due_ns or len(times) > self._statistics.room:
+            self._statistics.settle()
             times[-1] = self._clock()
         return batch
 
@@ -95,7 +91,7 @@ class WaitStatistics:
     Args:
         clock: Nanoseconds, never going back.
         began_ns: The start of the run, by that clock.
-        inside: Who waits for which reading, by thread; shared by all ledgers of a run.
+        inside: Who waits for which reading, by thread; shared by all statistics of a run.
         pace: When to settle even though few entries are there.
         settled: Called after each settling, in the consumer's thread.
     """
@@ -107,7 +103,7 @@ class WaitStatistics:
         began_ns: int,
         inside: dict[int, IterationTimer | None] | None = None,
         pace: Pace | None = None,
-        settled: Callable[[], None] | None = None,
+        settled: Callable[[], None] = lambda: None,
     ) -> None:
         self.clock = clock
         self.inside = {} if inside is None else inside
@@ -133,25 +129,21 @@ class WaitStatistics:
 
     def open(self, make: Callable[[], Any]) -> tuple[IterationTimer, Any]:
         """Begin an iteration: the reading to take its batches by, and what ``make`` returned."""
-        began_ns = self.clock()
+        began_ns, thread = self.clock(), get_ident()
+        raised: type[BaseException] | None = None
         try:
             iterator = make()
         except BaseException as error:
-            self.note_opening(began_ns, failed=type(error))
+            raised = type(error)
             raise
-        return self.note_opening(began_ns), iterator
-
-    def note_opening(
-        self, began_ns: int, *, failed: type[BaseException] | None = None
-    ) -> IterationTimer:
-        """Note that an iterator was made just now, or that making it ``failed``."""
-        took_ns, thread = self.clock() - began_ns, get_ident()
-        with self.held():
-            self._first_ns = self._first_ns or began_ns
-            self._add_waiting(took_ns, thread, nested=self.inside.get(thread) is not None)
-            if failed is not None:
-                self._fail(failed)
-        return IterationTimer(self, took_ns)
+        finally:
+            took_ns = self.clock() - began_ns
+            with self.held():
+                self._first_ns = self._first_ns or began_ns
+                self._add_waiting(took_ns, thread, nested=self.inside.get(thread) is not None)
+                if raised is not None:
+                    self._fail(raised)
+        return IterationTimer(self, took_ns), iterator
 
     def note_batch(
         self, reading: IterationTimer, asked_ns: int, got_ns: int, *, nested: bool
@@ -175,8 +167,7 @@ class WaitStatistics:
                 self.waits.add([got_ns - asked_ns])
             else:
                 self._begin(reading, got_ns - asked_ns)
-        if self._settled is not None:
-            self._settled()
+        self._settled()
         reading.times[thread] = [self.clock()]
 
     def note_end(
@@ -197,8 +188,7 @@ class WaitStatistics:
                 self._ending_ns = took_ns
                 # Whoever asks once more, as a second thread does, ends nothing.
                 reading.begun, reading.ended_ns = False, self.clock()
-        if self._settled is not None:
-            self._settled()
+        self._settled()
 
     def settle(self) -> None:
         """Work out what is pending; called in the consumer's thread, and never in its way."""
@@ -208,8 +198,7 @@ class WaitStatistics:
             self._work_out_all()
         finally:
             self._lock.release()
-        if self._settled is not None:
-            self._settled()
+        self._settled()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

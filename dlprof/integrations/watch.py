@@ -75,7 +75,7 @@ class Watched(Generic[_Batch]):
     """
 
     __slots__ = (
-        *("_dlprof_copies", "_dlprof_flush", "_dlprof_ledger"),
+        *("_dlprof_copies", "_dlprof_flush", "_dlprof_statistics"),
         *("_dlprof_loader", "_dlprof_log", "_dlprof_name"),
     )
 
@@ -89,21 +89,22 @@ class Watched(Generic[_Batch]):
         clock: Clock = time.perf_counter_ns,
     ) -> None:
         # Plain assignment would set the loader's attributes.
-        ledger, flush = WaitStatistics(clock=clock, began_ns=clock()), _nothing
+        statistics = WaitStatistics(clock=clock, began_ns=clock())
+        flush: Callable[[], None] = lambda: None  # noqa: E731 - there is nothing to flush
         if log is not None:
             logged = _Log(log, every, clock, functools.partial(_tuned, loader))
-            ledger, flush = logged.ledger, logged.flush
+            statistics, flush = logged.statistics, logged.flush
         object.__setattr__(self, "_dlprof_loader", loader)
         object.__setattr__(self, "_dlprof_flush", flush)
         object.__setattr__(self, "_dlprof_name", name)
         object.__setattr__(self, "_dlprof_log", {"log": log, "every": every})
-        object.__setattr__(self, "_dlprof_ledger", ledger)
+        object.__setattr__(self, "_dlprof_statistics", statistics)
         object.__setattr__(self, "_dlprof_copies", ConsumerCopies())
 
     def summary(self) -> Summary:
         """What was seen so far, over all epochs; ``print`` shows it as a text."""
         known = describe(self._dlprof_loader, name=self._dlprof_name)
-        filled = self._dlprof_ledger.fill(known)
+        filled = self._dlprof_statistics.fill(known)
         filled = self._dlprof_copies.fill(filled)
         return Summary(**{each: getattr(filled, each) for each in WatchedLoader.__slots__})
 
@@ -112,7 +113,7 @@ class Watched(Generic[_Batch]):
 
     def _dlprof_open(self, make: Callable[[], Iterator[_Batch]]) -> Iterator[_Batch]:
         """The iterator that ``make`` returns, watched."""
-        reading, iterator = self._dlprof_ledger.open(make)
+        reading, iterator = self._dlprof_statistics.open(make)
         return _WatchedIterator(self._dlprof_copies.noticed(reading), iterator)
 
     def __len__(self) -> int:
@@ -188,14 +189,14 @@ class _Log:
         self._log: Logger | None = log
         self._more = more
         self._every = every
-        self.ledger = WaitStatistics(clock=clock, began_ns=clock(), settled=self._settled)
+        self.statistics = WaitStatistics(clock=clock, began_ns=clock(), settled=self._settled)
         self._batches = self._waited_ns = 0
         self._waits, self._steps = Histogram(), Histogram()
         self._make_room()
 
     def _make_room(self) -> None:
-        """Let the ledger settle when the next call is due, at the latest."""
-        self.ledger.allow_pending(self._batches + self._every - self.ledger.batches)
+        """Let the statistics settle when the next call is due, at the latest."""
+        self.statistics.allow_pending(self._batches + self._every - self.statistics.batches)
 
     def flush(self) -> None:
         """Log the batches since the last call, though fewer than ``every``; none if there are none.
@@ -203,12 +204,12 @@ class _Log:
         Called in the consumer's thread, between two batches.
         """
         every, self._every = self._every, 1
-        self.ledger.settle()
+        self.statistics.settle()
         self._every = every
         self._make_room()
 
     def _settled(self) -> None:
-        if self._log is not None and self.ledger.batches >= self._batches + self._every:
+        if self._log is not None and self.statistics.batches >= self._batches + self._every:
             values = self._values()
             try:
                 self._log(values)
@@ -220,19 +221,22 @@ class _Log:
                     RuntimeWarning,
                     stacklevel=5,
                 )
-            self._batches, self._waited_ns = self.ledger.batches, self.ledger.waited_ns
-            self._waits, self._steps = self.ledger.waits.copy(), self.ledger.steps.copy()
+            self._batches, self._waited_ns = self.statistics.batches, self.statistics.waited_ns
+            self._waits, self._steps = self.statistics.waits.copy(), self.statistics.steps.copy()
         self._make_room()
 
     def _values(self) -> dict[str, float]:
         """The figures since the last call, by names that a dashboard groups."""
-        ledger = self.ledger
-        waits, steps = ledger.waits.since(self._waits), ledger.steps.since(self._steps)
-        batches, waited_ns = ledger.batches - self._batches, ledger.waited_ns - self._waited_ns
+        statistics = self.statistics
+        waits, steps = statistics.waits.since(self._waits), statistics.steps.since(self._steps)
+        batches, waited_ns = (
+            statistics.batches - self._batches,
+            statistics.waited_ns - self._waited_ns,
+        )
         passed_ns = waited_ns + steps.total_ns
         values: Mapping[str, float] = {
-            "batches": ledger.batches,
-            "epochs": ledger.epochs,
+            "batches": statistics.batches,
+            "epochs": statistics.epochs,
             "wait_fraction": waited_ns / passed_ns if passed_ns else 0.0,
             "batches_per_s": batches * NS / passed_ns if passed_ns else 0.0,
             "wait_mean_s": waits.total_ns / max(1, waits.count) / NS,
@@ -240,16 +244,12 @@ class _Log:
             "wait_max_s": waits.longest_ns / NS,
             "step_mean_s": steps.total_ns / max(1, steps.count) / NS,
             "step_p95_s": steps.quantile_s(0.95),
-            "waited_s": ledger.waited_ns / NS,
-            "stepped_s": ledger.steps.total_ns / NS,
-            "time_to_first_batch_s": (ledger.startup_ns or 0) / NS,
+            "waited_s": statistics.waited_ns / NS,
+            "stepped_s": statistics.steps.total_ns / NS,
+            "time_to_first_batch_s": (statistics.startup_ns or 0) / NS,
             **self._more(),
         }
         return {f"dlprof/{name}": float(value) for name, value in values.items()}
-
-
-def _nothing() -> None:
-    """Without a logger there is nothing to flush."""
 
 
 def flush(watched: Watched[Any]) -> None:

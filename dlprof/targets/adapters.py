@@ -189,13 +189,9 @@ def with_settings(
 ) -> Any | None:
     """What makes its loader by itself, with other settings; ``None`` for anything else.
 
-    That is a ``Trainer`` of Hugging Face's or its arguments, or a data module of Lightning's. A
-    Trainer, which no copy can be made of, is changed; of all else the answer is a copy.
-
-    Args:
-        found: Any object.
-        settings: Arguments for DataLoader, and what else its workers are to have.
-        again: Makes a DataLoader again with these.
+    That is a ``Trainer`` of Hugging Face's or its arguments, or a data module of Lightning's, each
+    of whose DataLoaders is made by ``again``. A Trainer, which no copy can be made of, is changed;
+    of all else the answer is a copy.
 
     Raises:
         AttributeError: A setting has no place in it.

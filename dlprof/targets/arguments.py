@@ -132,13 +132,6 @@ def _convert_union(text: str, members: tuple[Any, ...]) -> Any:
     raise ValueError
 
 
-def _convert_literal(text: str, choices: tuple[Any, ...]) -> Any:
-    for choice in choices:
-        if str(choice) == text:
-            return choice
-    raise ValueError
-
-
 def to_bool(text: str) -> bool:
     """``true``, ``yes``, ``on``, ``1`` and their opposites.
 
@@ -183,6 +176,6 @@ _CONVERTERS: Mapping[Any, Callable[[str], Any]] = {
 _GENERIC_CONVERTERS: Mapping[Any, Callable[[str, tuple[Any, ...]], Any]] = {
     typing.Union: _convert_union,
     types.UnionType: _convert_union,
-    typing.Literal: _convert_literal,
+    typing.Literal: lambda text, choices: choices[[*map(str, choices)].index(text)],
     typing.Annotated: lambda text, members: _convert(text, members[0]),
 }

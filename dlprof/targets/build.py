@@ -150,7 +150,7 @@ def build_from_object(
     if inner is not None:
         settings = own_config(inner, {} if factory is None else factory.replaced)
         target = dataclasses.replace(target, own_config=settings)
-    if factory is not None and not factory.takes_workers:
+    if factory is not None and not factory.takes("num_workers"):
         factory = None  # it has made what there is
     fixed = _fixed(found, parts, factory)
     call = _call(found, parts, factory)
@@ -249,7 +249,7 @@ def _parts_of(
     found: object, factory: Factory | None, source: str, batch_size: int
 ) -> LoaderParts | None:
     """The parts to rebuild loaders from; ``None`` where the factory must make each of them."""
-    own_way = factory is not None and factory.takes_workers
+    own_way = factory is not None and factory.takes("num_workers")
     names_workers = factory is not None and "num_workers" in factory.named
     held = inner_loaders(found)
     own_class = isinstance(found, DataLoader) and type(found) is not DataLoader
@@ -285,7 +285,7 @@ def _parts_around(
         except Exception:  # noqa: BLE001 - classes of the user's own refuse in their own ways
             return None
         return parts
-    if factory is not None and factory.takes_workers:
+    if factory is not None and factory.takes("num_workers"):
         return None
     raise TargetError(
         f"{source} {type_name(found)}, which holds {len(held)} DataLoaders; "

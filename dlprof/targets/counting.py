@@ -180,17 +180,13 @@ class WorkerSamples:
         if worker == self._workers - 1 or 0 < worker == last:
             self._agreed = agreeing(self._streams)
             if turn:
-                self.duplicated = self._proven()
-
-    def _proven(self) -> bool:
-        """Whether those that agree, now and in the epochs before, are enough."""
-        if self._agreed is None:
-            return False
-        pairs = self._agreed if self._before is None else self._agreed & self._before
-        workers = sum(map(bool, self._streams))
-        alike = len(set(itertools.chain(*pairs))) == workers
-        everyone = len(pairs) == workers * (workers - 1) // 2
-        return alike and (everyone or self._before is not None)
+                # Those that agree, now and in the epochs before.
+                pairs, workers = self._agreed or set(), sum(map(bool, self._streams))
+                if self._before is not None:
+                    pairs = pairs & self._before
+                everyone = len(pairs) == workers * (workers - 1) // 2
+                alike = bool(pairs) and len(set(itertools.chain(*pairs))) == workers
+                self.duplicated = alike and (everyone or self._before is not None)
 
     @property
     def overlap(self) -> bool:
@@ -252,10 +248,6 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
 
     Of a tensor's row some 1,000 values count, taken evenly. What of a batch has no entry for each
     sample counts as part of all of them.
-
-    Args:
-        batch: What the loader yielded.
-        samples: How many it holds.
 
     Returns:
         For each sample, of all of it, and of what is more in it than single numbers, where it has
@@ -353,7 +345,9 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
     elif _is_one_sample(batch):
         return _Place((), _one)
     found = _samples(batch, 0)
-    if found is None and batch_size is not None and _is_opaque(batch):
+    known = (str, bytes, int, float, complex, list, tuple, Mapping)
+    opaque = batch is not None and not isinstance(batch, known) and not _is_array(batch)
+    if found is None and batch_size is not None and opaque:  # a collate_fn's own object
         return _Place((), lambda _batch: batch_size)
     if batch_size is None and found is not None and found.read is _leading:
         alike = [part for part in _arrays(batch) if _leading(part) == found.count(batch)]
@@ -378,13 +372,6 @@ def _is_one_sample(batch: object) -> bool:
         or (_is_array(part) and _leading(part) is None)
         for part in _parts(batch)
     )
-
-
-def _is_opaque(batch: object) -> bool:
-    """Whether this is an object of the user's own, which a collate_fn makes of all samples."""
-    if batch is None or _is_array(batch):
-        return False
-    return not isinstance(batch, str | bytes | int | float | complex | list | tuple | Mapping)
 
 
 def _is_image(array: Any) -> bool:

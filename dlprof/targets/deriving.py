@@ -15,10 +15,6 @@ def derive_in_place(loader: Any, methods: Mapping[str, Any]) -> Callable[[], Non
 
     Copies of it, pickled ones too, are of its own class.
 
-    Args:
-        loader: The object.
-        methods: What the class derived from its own has in its place, by name.
-
     Returns:
         What gives the object its own class back.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sized
 from inspect import Parameter
-from typing import Any, Literal
+from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -35,16 +35,16 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
     sampler = getattr(loader, "batch_sampler", None)
     if getattr(loader, "batch_size", None) is not None or sampler is None:
         sampler = getattr(loader, "sampler", None)
-    kind = _kind(dataset)
+    by_index = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
     return Target(
         spec=text,
         arguments=dict(arguments),
-        kind=kind,
+        kind="map" if by_index else "iterable",
         dataset=type_name(dataset),
         length=length,
         batches_per_epoch=batches,
         batch_size=getattr(loader, "batch_size", None),
-        sampler=None if sampler is None or kind == "iterable" else type(sampler).__name__,
+        sampler=type(sampler).__name__ if by_index and sampler is not None else None,
         collate_fn=_collate_fn(loader),
     )
 
@@ -102,9 +102,3 @@ def _samples(loader: Any, dataset: object) -> int | None:
         if drawn is not None:
             return drawn
     return None if dataset is loader else length_of(dataset)
-
-
-def _kind(dataset: object) -> Literal["map", "iterable"]:
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        return "iterable"
-    return "map"

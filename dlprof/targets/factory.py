@@ -77,11 +77,6 @@ class Factory:
             return {}
         return {key: self.named[key] for key in _WORKER_SETTINGS if key in self.named}
 
-    @property
-    def takes_workers(self) -> bool:
-        """Whether it can be asked for a loader with a given number of workers."""
-        return self.takes("num_workers")
-
     def takes(self, setting: str) -> bool:
         """Whether a swept setting can be passed to it."""
         return setting in self.named or (self.open and setting not in self.arguments)

@@ -89,15 +89,6 @@ def _put_first_on_path(directory: Path) -> None:
 def _import(spec: TargetSpec, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # The target's module is missing, and not one that it needs.
-        if f"{name}.".startswith(f"{error.name}.") and not raised_outside(error):
-            raise TargetError(
-                f"There is no module {error.name!r} (target {spec.text!r}).",
-                hint="The working directory is searched first; for a file write path/to/file.py:"
-                f"{spec.attr}, and install what the module's package needs.",
-            ) from None
-        raise _import_failed(spec, error) from error
     except SystemExit as error:
         raise TargetError(
             f"Importing {spec.source!r} ended the program (SystemExit).",
@@ -105,18 +96,22 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
             traceback=user_traceback(error),
         ) from error
     except Exception as error:
-        raise _import_failed(spec, error) from error
-
-
-def _import_failed(spec: TargetSpec, error: Exception) -> TargetError:
-    hint = "Import it in a Python prompt to see the error alone."
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        hint = f"Install {error.name.partition('.')[0]!r} in this environment, or fix the import."
-    return TargetError(
-        f"{spec.source!r} was found, but importing it failed: {one_line(error)}",
-        hint=hint,
-        traceback=user_traceback(error),
-    )
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        # Where the target's module is missing, and not one that it needs.
+        if missing and f"{name}.".startswith(f"{missing}.") and not raised_outside(error):
+            raise TargetError(
+                f"There is no module {missing!r} (target {spec.text!r}).",
+                hint="The working directory is searched first; for a file write path/to/file.py:"
+                f"{spec.attr}, and install what the module's package needs.",
+            ) from None
+        hint = "Import it in a Python prompt to see the error alone."
+        if missing:
+            hint = f"Install {missing.partition('.')[0]!r} in this environment, or fix the import."
+        raise TargetError(
+            f"{spec.source!r} was found, but importing it failed: {one_line(error)}",
+            hint=hint,
+            traceback=user_traceback(error),
+        ) from error
 
 
 def _attribute(spec: TargetSpec, module: ModuleType) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -122,14 +123,11 @@ def apply(config: Config, loader: Any) -> Any:
 
 def _apply_around(config: Config, found: Any) -> Any:
     """The same of what makes its loader by itself."""
-
-    def again(loader: Any) -> Any:
-        return apply(config, loader)
-
     of_workers = {name: getattr(config, name) for name in ("sharing_strategy", "worker_threads")}
     asked = {name: value for name, value in of_workers.items() if value is not None}
     try:
-        made = with_settings(found, config.dataloader_kwargs() | asked, again)
+        settings = config.dataloader_kwargs() | asked
+        made = with_settings(found, settings, functools.partial(apply, config))
     except AttributeError as error:
         raise TargetError(f"{error}.", hint=_WHERE_MADE) from error
     if made is None:

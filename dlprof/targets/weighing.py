@@ -214,47 +214,43 @@ class _Weigher:
 
     def look(self, name: str, value: Any, depth: int) -> None:
         """Weigh all that one object holds."""
+        too_long = {"attributes": "weighing all of them takes too long"}
         if len(self.weights) >= 2_000 or _now_s() > self._until_s:
-            self.unavailable["attributes"] = "weighing all of them takes too long"
+            self.unavailable |= too_long
             return
         if id(value) in self._seen:
             return  # what two attributes share is sent once
         self._seen.add(id(value))
         self._alive.append(value)
-        fault = ""
-        inside: Sequence[tuple[str, Any]] | None = None
+        weight = AttributeWeight(name=name or "dataset", type=_type_of(value))
         self._last_s = _spent_s()
-        if depth < 8:
-            try:
-                inside, fault = _inside(value)
-            except Exception as error:  # noqa: BLE001 - whatever the user's __getstate__ raises
-                inside, fault = (), one_line(error)
-            except OutOfTimeError:
-                late = AttributeWeight(name=name or "dataset", type=_type_of(value), how="at_least")
-                spent_s = self._lasted_s()
-                self.weights.append(dataclasses.replace(late, pickle_s=spent_s))
-                self.unavailable["attributes"] = "weighing all of them takes too long"
-                raise
+        try:
+            inside, fault = _inside(value) if depth < 8 else (None, "")
+        except Exception as error:  # noqa: BLE001 - whatever the user's __getstate__ raises
+            inside, fault = (), one_line(error)
+        except OutOfTimeError:
+            spent_s = self._lasted_s()
+            self.weights.append(dataclasses.replace(weight, how="at_least", pickle_s=spent_s))
+            self.unavailable |= too_long
+            raise
         if inside is None:
-            self._weigh(name or "dataset", value)
+            self._weigh(weight, value)
             return
         asked_s = self._lasted_s()
         if fault or asked_s >= _SLOW_STATE_S:
-            kind, named = _type_of(value), name or "dataset"
-            self.weights.append(
-                AttributeWeight(name=named, type=kind, failure=fault, pickle_s=asked_s)
-            )
+            self.weights.append(dataclasses.replace(weight, failure=fault, pickle_s=asked_s))
         for key, each in inside:
-            self.look(_joined(name, key), each, depth + 1)
+            below = f".{key}" if name and not key.startswith(("[", "(")) else key
+            self.look(name + below, each, depth + 1)
 
     def _lasted_s(self) -> float:
         return max(0.0, _spent_s() - self._last_s)
 
-    def _weigh(self, name: str, value: Any) -> None:
+    def _weigh(self, weight: AttributeWeight, value: Any) -> None:
         """Weigh one attribute that isn't looked into any further."""
         self._last_s = _spent_s()
         flat = flat_bytes(value)
-        weight = AttributeWeight(name=name, type=_type_of(value), flat_bytes=flat or 0)
+        weight = dataclasses.replace(weight, flat_bytes=flat or 0)
         try:
             if flat is not None and flat >= 1 << 20:  # so much is not pickled as a whole
                 weight = self._flat(weight, value)
@@ -416,12 +412,6 @@ def _size_of(value: Any) -> tuple[float, float]:
     except Exception:  # noqa: BLE001 - a __sizeof__ of the user's
         return 64.0, 0.0
     return float(min(size, _PAGE)), float(max(0, size - _PAGE))
-
-
-def _joined(name: str, key: str) -> str:
-    if not name:
-        return key.lstrip(".")
-    return name + (key if key.startswith(("[", "(")) else f".{key}")
 
 
 def _type_of(value: Any) -> str:

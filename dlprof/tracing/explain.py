@@ -42,17 +42,9 @@ def explain(
 ) -> Explanation:
     """Say where the time of the batches of a window went.
 
-    Args:
-        trace: From a tracer.
-        trial_id: The trial that it belongs to.
-        config: What ran.
-        window: Its ends in nanoseconds of ``time.perf_counter_ns``: batches that were yielded
-            within count; ``None`` takes all.
-        computes: Whether the consumer may compute between batches; where it doesn't, CPU there
-            was spent on letting go of the last one.
-
-    Returns:
-        The explanation; what is missing has a reason under ``unavailable``.
+    Its ends are nanoseconds of ``time.perf_counter_ns``: batches that were yielded within count.
+    Where the consumer computes nothing between batches, CPU there was spent on letting go of the
+    last one. What is missing has a reason under ``unavailable``.
     """
     rows = in_window(trace, window)
     began, ended = window or ((rows[0].asked, rows[-1].yielded) if rows else (0, 0))
@@ -387,13 +379,9 @@ def _growing(made: Sequence[Made]) -> dict[str, float]:
 def timeline(
     trace: Trace, *, trial_id: str, window: tuple[int, int] | None = None, most: int = 4096
 ) -> Timeline:
-    """When each batch of a window was where.
+    """When each of the first batches of a window was where; 4096 are about 1 MB of JSON.
 
-    Args:
-        trace: From a tracer.
-        trial_id: The trial that it belongs to.
-        window: As for ``explain``; second 0 is its beginning, or that of the tracer.
-        most: Batches that are kept, the first ones of the window; 4096 are about 1 MB of JSON.
+    Second 0 is the beginning of the window, or of the tracer.
     """
     found = in_window(trace, window)
     rows = sorted(found[:most], key=lambda row: (row.epoch, row.batch))

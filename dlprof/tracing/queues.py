@@ -52,12 +52,7 @@ class Hook:
         return Hook, (None,)
 
     def begin_in_worker(self, user_init: Callable[[int], Any] | None, worker: int) -> None:
-        """Have the fetchers of this worker timed, which torch makes after this; a worker_init_fn.
-
-        Args:
-            user_init: The loader's own, which is called then.
-            worker: The worker's number.
-        """
+        """Have the fetchers that torch makes after a worker's ``worker_init_fn`` timed."""
         info = get_worker_info()
         # Not as the user's code would: whether that asks is noticed by whoever watches the class.
         dataset = None if info is None else object.__getattribute__(info, "dataset")
@@ -201,7 +196,7 @@ class DataQueue(_Queue):
         if listener is None:
             item = self._inner.get(*args, **options)
             return item.item if type(item) is StampedBatch else item
-        began = listener.taking()
+        began = listener.read()
         item = self._inner.get(*args, **options)
         stamped = item if type(item) is StampedBatch else None
         item = item if stamped is None else stamped.item
@@ -225,14 +220,9 @@ def _number(item: Any) -> int | None:
 
 
 def stamping_context(base: BaseContext | None, hook: Hook) -> BaseContext:
-    """A loader's multiprocessing context, its type and all, whose queues stamp.
+    """A copy of a loader's multiprocessing context whose queues stamp, for one iterator.
 
-    Args:
-        base: The loader's own; ``None`` for the one that torch would take.
-        hook: Of the iterator that is about to be made.
-
-    Returns:
-        A copy for one iterator: its first queue takes batches, the others indices.
+    Its first queue takes batches, the others indices.
     """
     base = multiprocessing.get_context() if base is None else base
     context = copy.copy(base)

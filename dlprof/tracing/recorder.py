@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import queue
+import sys
 import threading
+import weakref
 from collections.abc import Callable
+from typing import Any
 
+from dlprof.internals import STEPS, fetcher_of, ready_queue
 from dlprof.tracing.clocks import (
     MISSING,
     Reading,
@@ -14,13 +20,16 @@ from dlprof.tracing.clocks import (
     process_cpu_ns,
     waited_between,
 )
-from dlprof.tracing.queues import StampedBatch
+from dlprof.tracing.queues import Hook, StampedBatch, stamping_context
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made, Ring, Row
 
 
 class Recorder:
-    """Fills the rows of one iterator's batches, and puts them into the ring.
+    """Puts hooks on one iterator, and fills the rows of its batches.
+
+    The iterator's own attributes shadow its class's methods. They hold it by weak references only:
+    torch ends the workers as soon as the last reference goes, and must go on doing so.
 
     Args:
         ring: Where finished rows go.
@@ -53,21 +62,30 @@ class Recorder:
         self._rebuilt_batch = MISSING
         self._next = 0
         self.stamper: Stamper | None = None  # where main makes the batches itself
+        self._hook = Hook(self)
+        self._iterator: Callable[[], Any] = _nothing
+        self._undo: list[Callable[[], object]] = []
 
-    def _read(self) -> Reading:
+    def read(self) -> Reading:
+        """All clocks of the calling thread, such as one that begins to wait for a batch."""
         thread = threading.get_ident()
         clock = self._clocks.get(thread)
         if clock is None:
             clock = self._clocks[thread] = ThreadClock()
         return clock.read()
 
-    def close(self) -> None:
-        """Let go of every thread's clock, and of rows that are not finished."""
+    def let_go(self) -> None:
+        """Take the hooks off; workers that still run learn it with their next indices."""
+        self._hook.listener = None
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
         for clock in self._clocks.values():
             clock.close()
         self._rows.clear()
         if self.stamper is not None:
             self.stamper.let_go()
+        self._iterator = _nothing  # its callback holds this object
 
     def _begin_epoch(self) -> None:
         self._epoch = self._ring.next_epoch()
@@ -105,13 +123,9 @@ class Recorder:
         if row is not None:
             row.dispatched = now_ns()
 
-    def taking(self) -> Reading:
-        """A thread begins to wait for a batch."""
-        return self._read()
-
     def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:
         """It has one: from this process's waiting, or from the worker's putting it, if later."""
-        ended = self._read()
+        ended = self.read()
         if threading.get_ident() == self._asked_by:
             self._other_cpu += ended.cpu - began.cpu
         else:
@@ -189,3 +203,116 @@ class Recorder:
         made = self._rows[min(self._ready)].made if min(self._ready) in self._rows else None
         if self.stamper is not None or (made is not None and made.failed):
             self._take_next()
+
+    # The hooks, which call all that stands above.
+
+    def prepare(self, loader: Any) -> Callable[[], None]:
+        """Have the loader make an iterator whose workers and queues stamp.
+
+        Returns:
+            What gives the loader its own settings back.
+        """
+        if loader.num_workers == 0:
+            return _nothing
+        init, context = loader.worker_init_fn, loader.multiprocessing_context
+        stamping = stamping_context(context, self._hook)
+        loader.worker_init_fn = functools.partial(self._hook.begin_in_worker, init)
+        try:
+            loader.multiprocessing_context = stamping
+        except BaseException:
+            loader.worker_init_fn = init
+            raise
+
+        def undo() -> None:
+            loader.worker_init_fn = init
+            loader.multiprocessing_context = context
+
+        return undo
+
+    def adopt(self, iterator: Any) -> None:
+        """Follow an iterator that has been made.
+
+        Raises:
+            AttributeError: It is none of torch's kind.
+        """
+        self._iterator = weakref.ref(iterator, self._dropped)
+        fetcher = fetcher_of(iterator)
+        if fetcher is not None:
+            self.stamper = Stamper(-1, fetcher.dataset)
+            self.stamper.follow(fetcher)
+        self._shadow(iterator, STEPS["index"], self._timed_index)
+        self._shadow(iterator, STEPS["data"], self._timed_data)
+        ready = ready_queue(iterator)
+        if isinstance(ready, queue.Queue):
+            self._shadow(ready, "put", self._timed_put)
+
+    def _dropped(self, _dead: object, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Let go, for the iterator is gone.
+
+        Not at the interpreter's end: there is nothing left to undo, and modules may be empty by
+        then, which is why the function is a default.
+        """
+        if not finalizing():
+            self.let_go()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its iterator still exists."""
+        return self._iterator() is not None
+
+    def follows(self, iterator: object) -> bool:
+        """Whether it is this iterator."""
+        return self._iterator() is iterator
+
+    def _shadow(self, owner: Any, name: str, timed: Callable[[Any, Any], Any]) -> None:
+        """Put a timed method before that of the owner's class."""
+        before = vars(owner).get(name)
+        method = before if before is not None else getattr(type(owner), name)
+        reference = weakref.ref(owner)
+        shadow = timed(method, (lambda: ()) if before is not None else (lambda: (reference(),)))
+        setattr(owner, name, shadow)
+
+        def undo() -> None:
+            alive = reference()
+            if alive is None or vars(alive).get(name) is not shadow:
+                return
+            if before is None:
+                delattr(alive, name)
+            else:
+                setattr(alive, name, before)
+
+        self._undo.append(undo)
+
+    def _timed_index(self, method: Any, first: Callable[[], tuple[Any, ...]]) -> Any:
+        def next_index() -> Any:
+            self.drawing()
+            index = method(*first())
+            self.drawn(index)
+            return index
+
+        return next_index
+
+    def _timed_data(self, method: Any, first: Callable[[], tuple[Any, ...]]) -> Any:
+        def next_data() -> Any:
+            self.asked()
+            try:
+                batch = method(*first())
+            except BaseException:
+                self.failed()
+                raise
+            self.yielded()
+            return batch
+
+        return next_data
+
+    def _timed_put(self, method: Any, first: Callable[[], tuple[Any, ...]]) -> Any:
+        def put(item: Any, *args: Any, **options: Any) -> None:
+            if type(item) is tuple and item and type(item[0]) is int:
+                self.pinned(item[0])
+            method(*first(), item, *args, **options)
+
+        return put
+
+
+def _nothing() -> None:
+    """Nothing to undo; and what a reference to an iterator gives that is gone."""

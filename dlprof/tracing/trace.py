@@ -146,11 +146,7 @@ _NO_STAMPS = (MISSING,) * _STAMPS
 
 
 class Ring:
-    """The latest rows, packed: a row of ``Row`` objects would take four times the memory.
-
-    Args:
-        capacity: Rows that are kept.
-    """
+    """The latest rows, packed: a row of ``Row`` objects would take four times the memory."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity

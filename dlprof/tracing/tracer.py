@@ -12,7 +12,6 @@ from typing import Any, Self
 from torch.utils.data import DataLoader
 
 from dlprof.internals import iterator_maker, kept_iterator, set_iterator_maker, untraceable
-from dlprof.tracing.attach import Attachment
 from dlprof.tracing.clocks import cpu_ns, now_ns, process_cpu_ns
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.trace import Made, Ring, Row, Trace
@@ -65,7 +64,7 @@ class Tracer:
         self._stop_after_s = stop_after_s
         self._stops_ns: float | None = None
         self._began_ns, self._began_at = now_ns(), time.time()
-        self._attached: list[Attachment] = []
+        self._attached: list[Recorder] = []
         self._workers = 0
         self._names: tuple[str, ...] = ()
         self._reason = ""
@@ -146,28 +145,27 @@ class Tracer:
             seen=_weakly(self._seen),
             finished=_weakly(self._finished),
         )
-        attachment = Attachment(recorder)
         try:
-            undo = attachment.prepare(loader)
+            undo = recorder.prepare(loader)
         except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
             self._refused(loader, error)
             yield lambda _iterator: None
             return
         self._workers = loader.num_workers
         try:
-            yield lambda iterator: self._adopt(loader, attachment, iterator)
+            yield lambda iterator: self._adopt(loader, recorder, iterator)
         finally:
             undo()
 
-    def _adopt(self, loader: Any, attachment: Attachment, iterator: Any) -> None:
+    def _adopt(self, loader: Any, recorder: Recorder, iterator: Any) -> None:
         try:
-            attachment.adopt(iterator)
+            recorder.adopt(iterator)
         except Exception as error:  # noqa: BLE001 - never break the script that is looked at
-            attachment.let_go()
+            recorder.let_go()
             self._refused(loader, error)
             return
         self._hooked = True
-        self._attached = [*(each for each in self._attached if each.alive), attachment]
+        self._attached = [*(each for each in self._attached if each.alive), recorder]
 
     def _refused(self, loader: Any, error: Exception) -> None:
         self._reason = f"{type(loader).__name__} refused the hooks ({error}), {_WAIT_ONLY}"

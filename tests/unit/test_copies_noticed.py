@@ -252,8 +252,8 @@ def test_the_method_in_its_place_can_be_pickled(streams: list[Stream]) -> None:
 
 def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> None:
     copies = ConsumerCopies()
-    ledger = WaitStatistics(clock=lambda: 1, began_ns=0)
-    reading, iterator = ledger.open(lambda: iter([torch.zeros(2)] * 9))
+    statistics = WaitStatistics(clock=lambda: 1, began_ns=0)
+    reading, iterator = statistics.open(lambda: iter([torch.zeros(2)] * 9))
     noticed: Any = copies.noticed(reading)
     for _ in range(4):
         noticed.take(next, iterator).to("meta")
@@ -272,7 +272,7 @@ def test_without_an_accelerator_nothing_is_touched(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
     assert compiled_for() is None
     copies = ConsumerCopies()
-    reading = WaitStatistics(clock=lambda: 1, began_ns=0).note_opening(0)
+    reading = WaitStatistics(clock=lambda: 1, began_ns=0).open(lambda: None)[0]
     assert copies.noticed(reading) is reading
     assert copies.to_record() is None
 

@@ -116,7 +116,7 @@ class Training:
         self.loops = Headrooms(clock=world.clock, sleep=world.sleep)
         config = Config(num_workers=world.workers, prefetch_factor=2 if world.workers else None)
         self.loop = LoopHeadroom(self.loops, config, ready)
-        self.ledger = WaitStatistics(
+        self.statistics = WaitStatistics(
             clock=world.clock, began_ns=world.clock(), inside=self.loops.inside
         )
         self.seen: list[float] = []
@@ -124,7 +124,7 @@ class Training:
     def batches(self, count: int) -> Iterator[Any]:
         self.world.epoch(count)
         self.loops.opening()
-        reading, _ = self.ledger.open(lambda: None)
+        reading, _ = self.statistics.open(lambda: None)
         taken = ReplayingTimer(reading, reading, self.loop)
         while True:
             try:
@@ -200,7 +200,7 @@ def test_batches_given_again_are_no_part_of_what_was_seen_of_the_loader() -> Non
     )
     for each in (plain, measured):
         each.run()
-    records = [each.ledger.fill(WatchedLoader(name="a")) for each in (plain, measured)]
+    records = [each.statistics.fill(WatchedLoader(name="a")) for each in (plain, measured)]
     assert measured.loop.summary() is not None
     assert [each.batches for each in records] == [1000, 1000]
     assert records[0].step is not None
@@ -271,7 +271,7 @@ def _left_in_a_replay(training: Training, passing: World | Passing) -> torch.Ten
     """The state of torch's random numbers as batches were given again, and the loop was left."""
     training.world.epoch(500)
     training.loops.opening()
-    reading, _ = training.ledger.open(lambda: None)
+    reading, _ = training.statistics.open(lambda: None)
     taken = ReplayingTimer(reading, reading, training.loop)
     for _ in range(500):
         state = torch.get_rng_state()

@@ -183,7 +183,7 @@ def test_a_truth_value_is_an_exit_code_as_python_takes_it() -> None:
 def test_frames_of_dlprof_are_taken_out_of_tracebacks_and_workers_texts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    reading = WaitStatistics(clock=lambda: 0, began_ns=0).note_opening(0)
+    reading = WaitStatistics(clock=lambda: 0, began_ns=0).open(lambda: None)[0]
     own = Path(dlprof.__file__).with_name("tracing") / "fetchers.py"
     text = (
         "Caught KeyError in worker.\n"

@@ -327,7 +327,7 @@ class Seen(Recorder):
     def dispatched(self, batch: int) -> None:
         self.heard.append(("dispatched", batch))
 
-    def taking(self) -> Reading:
+    def read(self) -> Reading:
         return Reading(1, 2, 3)
 
     def taken(self, began: Reading, batch: int, stamped: StampedBatch | None) -> None:

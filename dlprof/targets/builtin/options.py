@@ -206,15 +206,11 @@ def options_of(spec: TargetSpec, arguments: Mapping[str, str]) -> Options:
                 f"{spec.source!r} takes no parameter {key!r}.",
                 hint=f"Did you mean {close[0]!r}? {known}" if close else known,
             )
-        values[key] = _read(spec.source, fields[key], text)
+        try:
+            values[key] = fields[key].metadata["read"](text)
+        except (KeyError, ValueError, OverflowError):
+            raise UsageError(
+                f"{spec.source}: {key}={text} is not {fields[key].metadata['says']}.",
+                hint=f"Write {spec.source}:{key}=VALUE.",
+            ) from None
     return options_class(**values)
-
-
-def _read(name: str, field: dataclasses.Field[Any], text: str) -> Any:
-    try:
-        return field.metadata["read"](text)
-    except (KeyError, ValueError, OverflowError):
-        raise UsageError(
-            f"{name}: {field.name}={text} is not {field.metadata['says']}.",
-            hint=f"Write {name}:{field.name}=VALUE.",
-        ) from None
