@@ -11,8 +11,8 @@ from dlprof.advise.compare import Comparison
 from dlprof.records import Recommendation, Run
 from dlprof.report import document as doc
 from dlprof.report.compare import comparison_report
+from dlprof.report.export.formats import render_html
 from dlprof.report.page import to_html
-from dlprof.report.screen import render_html
 from dlprof.report.snippets import difference
 from dlprof.report.sweep import certainty, expected_of
 

@@ -264,8 +264,10 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
         yield from doc.section("With and without background load", doc.items(_cases(advice)))
         yield from doc.section("Alternatives", doc.items(_alternatives(advice)))
         yield from doc.section("Rules of thumb", doc.items(_rules(advice)))
-        there = ((doc.Text(m.what), doc.Code(m.command, "sh")) for m in advice.measure_there)
-        yield from doc.section("Measure there to be sure", *itertools.chain(*there))
+        there: list[doc.Block] = []
+        for each in advice.measure_there:
+            there += (doc.Text(each.what), doc.Code(each.command, "sh"))
+        yield from doc.section("Measure there to be sure", *there)
     yield from doc.section("Not measured", doc.items(_missing(run)))
     yield from doc.section("Sweep", doc.items(_cost(run)))
     if advice is not None:

@@ -25,8 +25,8 @@ from dlprof.errors import UsageError
 from dlprof.machine.profiles import MachineProfile, save_profile
 from dlprof.records import Config, Constraints, Estimate, Failure, Run
 from dlprof.report.documents import recommend_document
+from dlprof.report.export.formats import render_html
 from dlprof.report.predict import feed_report, forecast_report, predict_document
-from dlprof.report.screen import render_html
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 from dlprof.units import format_rate

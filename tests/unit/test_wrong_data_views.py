@@ -31,11 +31,10 @@ from dlprof.records import (
     checked,
 )
 from dlprof.report.documents import recommend_document
-from dlprof.report.export.formats import render_as
+from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
 from dlprof.report.predict import feed_report, forecast_report, predict_document
 from dlprof.report.profile import profile_report
-from dlprof.report.screen import render_html
 from dlprof.report.snippets import render_lightning, render_python, render_toml
 from dlprof.report.sweep import recommendation_report, sweep_report
 

@@ -24,8 +24,8 @@ from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.records import Diagnosis, Failure, Run
 from dlprof.report.document import Chart, Document, Table
+from dlprof.report.export.formats import run_report
 from dlprof.report.labels import MOST_BARS
-from dlprof.report.screen import run_report
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 
