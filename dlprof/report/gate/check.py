@@ -243,9 +243,15 @@ def self_test_report(test: SelfTest) -> doc.Document:
         else percent(each.worse)
         for each in test.reach
     }
+    # The smallest slowdown of the service time that fails, by how long is measured.
+    sights = test.sights if len(test.sights) > 1 else ()
+    shown = (*sights[: MOST_BARS - 1], *sights[MOST_BARS - 1 :][-1:])
+    bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
     return doc.Document(
         title="Self-test of dlprof check",
-        answer=doc.known(doc.facts(_test_answer(test)), _sights_chart(test.sights)),
+        answer=doc.known(
+            doc.facts(_test_answer(test)), doc.chart(bars, "ABBA blocks", "detectable")
+        ),
         hints=doc.hint("Details: -v"),
         details=(
             *doc.section("Verdicts", doc.facts(verdicts.items())),
@@ -260,13 +266,6 @@ def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
     yield "Why", short(test.explanation, _MOST_TEXT)
     if test.sights:
         yield "Detects", f"slowdowns of {_slowdown(test.sights[-1])} or more"
-
-
-def _sights_chart(sights: Sequence[Sight]) -> doc.Chart | None:
-    """The smallest slowdown of the service time that fails, by how long is measured."""
-    shown = (*sights[: MOST_BARS - 1], *sights[MOST_BARS - 1 :][-1:]) if len(sights) > 1 else ()
-    bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
-    return doc.chart(bars, "ABBA blocks", "detectable")
 
 
 def _slowdown(sight: Sight) -> str:

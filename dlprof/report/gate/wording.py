@@ -178,10 +178,8 @@ def advice(check: CheckReport) -> str:
 
 def _has_looks_left(target: TargetCheck) -> bool:
     """Whether more quads could still decide a metric that is undecided."""
-    if target.plan is None:
-        return False
     undecided = {gate.name for gate in target.verdict.gates if gate.reason in _UNDECIDED}
     return any(
         rule.name in undecided and usable_quads(rule, target.quads) < rule.looks[-1]
-        for rule in target.plan.rules
+        for rule in (() if target.plan is None else target.plan.rules)
     )
