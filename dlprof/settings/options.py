@@ -287,10 +287,7 @@ _ASKED = (
         metavar="X",
     ),
     _place(
-        "nodes",
-        kinds.whole(1, 10_000),
-        "Machines like this one, with as many ranks on each.",
-        "1",
+        "nodes", kinds.whole(1, 10_000), "Machines like this one, with as many ranks on each.", "1"
     ),
     _place(
         "storage_limit",
@@ -330,10 +327,7 @@ _ASKED = (
         "fail; with --baseline: warn",
     ),
     _verdict(
-        "pin",
-        kinds.switch(),
-        "Hold both sides to the same cores, one after another.",
-        "--pin",
+        "pin", kinds.switch(), "Hold both sides to the same cores, one after another.", "--pin"
     ),
     _verdict(
         "allow_regression",
