@@ -35,6 +35,7 @@ from dlprof.report.gate.wording import (
     not_judged,
     notes,
     rows,
+    sentence,
     short,
     side_text,
     state_word,
@@ -47,7 +48,6 @@ _TONES: Mapping[GateState, doc.Tone] = MappingProxyType(
     {"pass": "good", "fail": "bad", "inconclusive": "warn", "no_baseline": "warn"}
 )
 _MOST_TARGETS = 3
-_MOST_TEXT = 1000
 
 
 def check_report(check: CheckReport) -> doc.Document:
@@ -81,7 +81,7 @@ def _answer(
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
     for name, target in targets[:_MOST_TARGETS]:
         state = doc.Styled(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
-        why = short(target.verdict.explanation, _MOST_TEXT).removeprefix(f"{headline(check)}: ")
+        why = sentence(target.verdict.explanation).removeprefix(f"{headline(check)}: ")
         one_of_many = (" ", state) if len(targets) > 1 else ()
         yield "Target", (doc.Styled(name, "strong"), *one_of_many, f": {why}")
     if more := targets[_MOST_TARGETS:]:
@@ -146,7 +146,7 @@ def _target(name: str, target: TargetCheck, seen: doc.Chart | None) -> Iterator[
     stages = _stages(target)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
-    remarks = doc.items(short(text, _MOST_TEXT) for text in (*said, *notes(target)))
+    remarks = doc.items(sentence(text) for text in (*said, *notes(target)))
     title = f"{name}: {STATE_WORDS[verdict.state]}"
     yield from doc.section(
         title, _metrics(verdict.gates), None if stages == seen else stages, remarks
@@ -263,7 +263,7 @@ def self_test_report(test: SelfTest) -> doc.Document:
 def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
     word = doc.Styled("TRUSTED", "good") if test.trusted else doc.Styled("NOT TRUSTED", "warn")
     yield "Verdict", (word, ": checks on this machine")
-    yield "Why", short(test.explanation, _MOST_TEXT)
+    yield "Why", sentence(test.explanation)
     if test.sights:
         yield "Detects", f"slowdowns of {_slowdown(test.sights[-1])} or more"
 

@@ -19,6 +19,7 @@ from dlprof.report.gate.wording import (
     named_targets,
     not_judged,
     rows,
+    sentence,
     short,
     target_names,
     view_text,
@@ -173,7 +174,7 @@ def _suite(suites: ET.Element, check: CheckReport, name: str, target: TargetChec
     for gate in target.verdict.gates:
         _judged(_case(suite, name, gate.label), check, gate)
     for label, why in not_judged(check).items():
-        message = short(f"{label} was not judged: {why}.", 1000)
+        message = sentence(f"{label} was not judged: {why}.")
         ET.SubElement(_case(suite, name, label), "skipped", message=message)
     counts = {"failures": "failure", "skipped": "skipped"}
     suite.set("tests", str(len(suite)))
@@ -193,7 +194,7 @@ def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
 
 
 def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
-    message = short(gate.explanation, 1000)
+    message = sentence(gate.explanation)
     figures = [
         f"{row.metric}{row.view}: {row.base} -> {row.change}, {row.shift}; limit {row.limit}"
         for row in rows([gate] if gate.views else [])
@@ -272,7 +273,7 @@ def render_annotation(check: CheckReport, *, fails: bool) -> str:
         if target.source_line is not None:
             place["line"] = str(target.source_line)
         properties = place | properties
-    message = short(check.explanation, 1000)
+    message = sentence(check.explanation)
     if check.override and check.state == "fail":
         message += f" Allowed: {short(check.override)}"
     values = {key: _data(value) for key, value in properties.items()}  # with more that is escaped

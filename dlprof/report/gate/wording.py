@@ -57,12 +57,17 @@ def short(text: str, most: int = MOST_CHARACTERS) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
-def target_names(check: CheckReport, most: int = MOST_CHARACTERS) -> list[str]:
+def sentence(text: str) -> str:
+    """The same of whole sentences, which are longer."""
+    return short(text, 1000)
+
+
+def target_names(check: CheckReport) -> list[str]:
     """A name for each target, short, none empty and none twice."""
     names: dict[str, None] = {}
     numbers: collections.Counter[str] = collections.Counter()
     for target in check.targets:
-        name = plain = short(target.target, most - 8) or "target"
+        name = plain = short(target.target, MOST_CHARACTERS - 8) or "target"
         while name in names:
             numbers[plain] += 1
             name = f"{plain} ({numbers[plain] + 1})"
