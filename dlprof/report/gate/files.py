@@ -13,8 +13,9 @@ from xml.etree import ElementTree as ET
 
 from dlprof.records.gate import CheckReport, GateName, GateResult, TargetCheck, ViewFigures
 from dlprof.report.document import Document, FactList
-from dlprof.report.gate.check import check_document, check_report
-from dlprof.report.gate.wording import (
+from dlprof.report.gate.check import (
+    check_document,
+    check_report,
     headline,
     named_targets,
     not_judged,
