@@ -126,7 +126,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
     if is_alone(run, advice):
-        yield "Recommended", f"nothing yet: only {pick.text} has a rate (dlprof sweep has more)"
+        yield "Recommended", f"nothing yet: only {pick.text} has a rate; dlprof sweep measures more"
         yield "Throughput", rate_text(advice.expected.samples_per_s)
         yield from _shortfall(run)
         return
