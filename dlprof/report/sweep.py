@@ -102,7 +102,7 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
 
 def is_alone(run: Run, advice: Recommendation) -> bool:
     """Whether nothing but the recommended settings has a rate, and the user's are others."""
-    return len(advice.rates) <= 1 and advice.config != present_of(run)
+    return len(advice.rates) == 1 and advice.config != present_of(run)
 
 
 def title_of(run: Run) -> str:
