@@ -279,33 +279,32 @@ def check(
     from dlprof.engine.checking.history import check_baseline
     from dlprof.engine.checking.settings import for_check
     from dlprof.report.live import open_listener
-
-    if not isinstance(target, str | None):
-        raise UsageError(
-            "A live object can't be checked: the base's code doesn't have it",
-            hint="Name what makes it, as in 'file.py:make_loader'.",
-        )
     from dlprof.settings import parse_option
 
-    limit = parse_option("fail_above", fail_above, "fail_above")
-    sure = parse_option("confidence", confidence, "confidence")
+    _refuse_live(target, "checked: the base's code doesn't have it")
     if against is not None and baseline is not None:
         raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
     folder = Path.cwd() if directory is None else Path(directory)
     settings, origins, _, _ = _resolved(target, options, folder)
-    settings_of_check = for_check(
+    asked = for_check(
         settings,
         origins,
         against=against,
-        fail_above=limit,
-        confidence=sure,
+        fail_above=parse_option("fail_above", fail_above, "fail_above"),
+        confidence=parse_option("confidence", confidence, "confidence"),
         override=allow_regression,
     )
     with open_listener(quiet=not progress) as listener:
         if baseline is None:
-            return run_check(settings_of_check, listener=listener, cwd=folder)
-        advising = dataclasses.replace(settings_of_check, warn_only=True)
+            return run_check(asked, listener=listener, cwd=folder)
+        advising = dataclasses.replace(asked, warn_only=True)
         return check_baseline(advising, Path(baseline), listener=listener, cwd=folder)
+
+
+def _refuse_live(target: object, what: str) -> None:
+    if not isinstance(target, str | None):
+        hint = "Name what makes it, as in 'file.py:make_loader'."
+        raise UsageError(f"A live object can't be {what}", hint=hint)
 
 
 def _run_file(output: _Path | None, settings: SweepSettings) -> Path:
@@ -478,14 +477,10 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
     storage, au = fields_of(given, "storage_limit"), fields_of(given, "au")
     situation = Situation.of(run, **_question(run, given), **storage)
     if not feed:
-        known = None
-        if (path := given.get("machine")) is not None:
-            from dlprof.machine.profiles import read_profile
-
-            known = read_profile(Path(path)).memory_gb_per_s
+        profile = _profile(given)
+        known = None if profile is None else profile.memory_gb_per_s
         configs = wanted_configs(run, situation, axes) if axes else None
-        known = known and 1e9 * known
-        return forecast(run, configs, situation, memory_bytes_per_s=known, **au)
+        return forecast(run, configs, situation, memory_bytes_per_s=known and 1e9 * known, **au)
     if au:
         raise UsageError(
             f"{named('au')} and {named('feed')} are two questions", hint="Ask one of them."
@@ -546,11 +541,7 @@ def transfer(
     from dlprof.engine.transfer import run_transfer
     from dlprof.report.live import open_listener
 
-    if not isinstance(target, str | None):
-        raise UsageError(
-            "A live object can't be copied from here",
-            hint="Name what makes it, as in 'file.py:make_loader'.",
-        )
+    _refuse_live(target, "copied from here")
     asked = Asked.of({"target": target, **options})
     with open_listener(quiet=not progress) as listener:
         return run_transfer(asked, listener)
@@ -661,9 +652,15 @@ def _question(run: Run, given: Mapping[str, Any]) -> dict[str, Any]:
         asked["step_spread"] = spread_of(asked["step_s"]) or None
         asked["step_s"] = float(asked["step_s"] or 0.0)  # none was asked for, not: as measured
     question = {"constraints": dataclasses.replace(stored_limits(run.header.settings), **asked)}
-    if (path := given.get("machine")) is None:
+    if (profile := _profile(given)) is None:
         return question
+    return {**question, "machine": profile.to_machine(), "ghz": profile.base_ghz}
+
+
+def _profile(given: Mapping[str, Any]) -> MachineProfile | None:
+    """The machine that settings are wanted for, where it is another."""
+    if (path := given.get("machine")) is None:
+        return None
     from dlprof.machine.profiles import read_profile
 
-    profile = read_profile(Path(path))
-    return {**question, "machine": profile.to_machine(), "ghz": profile.base_ghz}
+    return read_profile(Path(path))

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from dlprof.report.screen import render_html
+from dlprof.report.export.formats import render_html
 from dlprof.store import read_run
 
 ROOT = Path(__file__).parents[1]

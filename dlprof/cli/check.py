@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlprof.cli import faults, options, streams
+from dlprof.cli import options, streams
+from dlprof.cli.entry import show
 from dlprof.cli.measuring import listening, resolve
 from dlprof.errors import ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
@@ -155,7 +156,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     tell_github(report, os.environ, fails=code is not ExitCode.OK)
     asked.show(lambda: check_document(report), lambda: check_report(report))
     for fault in unwritten:  # the verdict was expensive: it is shown all the same
-        faults.show(fault, as_json=False)
+        show(fault, as_json=False)
         code = code or fault.exit_code
     raise click.exceptions.Exit(code)
 
@@ -188,14 +189,14 @@ def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[Fi
     """
     from dlprof.report.gate.files import RENDERERS
 
-    faults = []
+    unwritten = []
     for written_as, path in files.items():
         try:
             if path is not None:
                 streams.write_file(path, RENDERERS[written_as](check), quiet=True)
         except FileError as fault:
-            faults.append(fault)
-    return faults
+            unwritten.append(fault)
+    return unwritten
 
 
 def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) -> None:

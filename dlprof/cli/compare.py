@@ -41,8 +41,7 @@ def compare(
     from dlprof import api
     from dlprof.report.compare import comparison_report
     from dlprof.report.documents import json_document
-    from dlprof.report.export.formats import READ, check_output, format_for
-    from dlprof.report.screen import written
+    from dlprof.report.export.formats import READ, check_output, format_for, written
 
     written_as = format_for(
         "json" if asked.as_json else None, output, prefix="--", formats=(*READ, "json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from dlprof.cli import options
-from dlprof.errors import UsageError
 
 
 @options.command(
@@ -39,16 +38,8 @@ def machine(
 
     Of other people's programs it shows sums per user, never names or arguments.
     """
-    here = {"--seconds": seconds, "--save": save}
-    shown = {"--list": names or None, "--machine": profile, **here}
-    given = [name for name, value in shown.items() if value is not None]
-    if len(given) > 1 and given[0] not in here:
-        raise UsageError(
-            f"{given[1]} and {given[0]} don't go together",
-            hint="A profile describes a machine that can't be watched from here"
-            if given[0] == "--machine"
-            else "Leave one of the two out",
-        )
+    for flag, value in (("--seconds", seconds), ("--save", save)):
+        options.refuse_two({"--list": names, "--machine": profile, flag: value})
     from dlprof import api
     from dlprof.report import machine as views
     from dlprof.report.documents import json_document

@@ -69,12 +69,13 @@ def leave_interrupted(run: Run, message: str, *, hint: str, as_json: bool) -> No
 
 
 @contextlib.contextmanager
-def signals_while_measuring() -> Iterator[None]:
-    """Finish cleanly when asked to end once, end at once when asked again, and need no terminal.
+def listening(asked: Asked) -> Iterator[QuietListener]:
+    """Show a measurement while it goes on; finish it when asked to end, end at once if asked again.
 
     A command whose terminal is gone still has its run file to write to, and its budget ends it. Its
     other processes notice its end by themselves.
     """
+    from dlprof.report.live import open_listener
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         _at_next_signal(_end_at_once)
@@ -85,22 +86,11 @@ def signals_while_measuring() -> Iterator[None]:
     if hangup is not None:
         before[hangup] = signal.signal(hangup, signal.SIG_IGN)
     try:
-        yield
+        with open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener:
+            yield listener
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def listening(asked: Asked) -> Iterator[QuietListener]:
-    """What shows a measurement while it goes on, and ends it cleanly when it is asked to."""
-    from dlprof.report.live import open_listener
-
-    with (
-        signals_while_measuring(),
-        open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener,
-    ):
-        yield listener
 
 
 def _at_next_signal(handler: Callable[[], object]) -> None:

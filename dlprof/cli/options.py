@@ -78,10 +78,7 @@ class Asked:
 
     Attributes:
         given: Texts of the table's options that it takes, as far as they were given.
-        as_json: Whether one JSON document is wanted.
-        brief: Whether only the answer of that document is.
-        quiet: Whether progress and warnings are not.
-        verbose: Whether more is.
+        brief: Whether only the answer of the JSON document is wanted.
     """
 
     given: Mapping[str, Any]
@@ -112,7 +109,7 @@ def command(
         once: Whether it takes one value of those that a sweep tries.
         screen: Which options of the screen it takes.
         cls: What kind of command.
-        more: As for ``Command``.
+        more: As for ``cls``.
     """
     rows = [option_named(key) if isinstance(key, str) else key for key in keys]
 

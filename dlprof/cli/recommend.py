@@ -82,9 +82,10 @@ def recommend(
         if not asked.quiet:
             sys.stderr.write(f"{saved}\n")
     if asked.as_json or written_as == "json":
-        from dlprof.report.documents import recommend_document
+        from dlprof.report.documents import json_document
 
-        streams.write_document(recommend_document(measured, answer), brief=asked.brief)
+        document = json_document(answer, run_file=measured.path)
+        streams.write_document(document, brief=asked.brief)
     elif written_as in {None, "text"}:
         from dlprof.report.sweep import recommendation_report
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dlprof.cli import options, streams
 from dlprof.errors import UsageError
-from dlprof.report.export.formats import FORMATS, READ, check_output, format_for, render_as
+from dlprof.report.export import formats
+from dlprof.report.export.formats import FORMATS, READ, check_output, format_for
 
 
 @options.command(
@@ -52,11 +53,9 @@ def report(
         return
     measured = read_run(runs[0])
     if output is None and written_as == "text":
-        from dlprof.report.screen import run_report
-
-        streams.print_result(run_report(measured), verbose=asked.verbose)
+        streams.print_result(formats.run_report(measured), verbose=asked.verbose)
         return
-    written = render_as(measured, written_as)
+    written = formats.render_as(measured, written_as)
     if output is None:
         streams.write_result(written.decode())
         return
@@ -68,7 +67,6 @@ def _index(
 ) -> None:
     """A table of several runs, with their pages beside it where it is one."""
     from dlprof.report.index import index_report, index_row, page_names
-    from dlprof.report.screen import written
     from dlprof.store import read_run
 
     if written_as not in READ:
@@ -86,11 +84,11 @@ def _index(
         measured = read_run(run)
         rows.append(index_row(measured))
         if pages:  # written as they are read: many runs need not be in memory at once
-            streams.write_file(pages[place], render_as(measured, "html"), quiet=True)
+            streams.write_file(pages[place], formats.render_as(measured, "html"), quiet=True)
     index = index_report(rows, names)
     if output is not None:
-        streams.write_file(output, written(index, written_as), quiet=quiet)
+        streams.write_file(output, formats.written(index, written_as), quiet=quiet)
     elif written_as == "text":
         streams.print_result(index)
     else:
-        streams.write_result(written(index, written_as))
+        streams.write_result(formats.written(index, written_as))

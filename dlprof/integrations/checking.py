@@ -170,7 +170,7 @@ def _in_words(error: DlprofError) -> str:
 
 def message(report: CheckReport) -> str:
     """A verdict as the lines of a failed test."""
-    from dlprof.report.gate.wording import headline, side_text, stage_lines
+    from dlprof.report.gate.check import headline, side_text, stage_lines
 
     head = headline(report)
     lines = [

@@ -30,6 +30,12 @@ _STATES = {
 """What threads do, as people read it."""
 
 
+_FIGURES = (
+    *("config", "wait_fraction", "batches_per_s", "worker_busy_fraction", "finished_batches"),
+    *("confidence", "confidence_reason"),
+)
+
+
 def figures_of(found: Attached) -> dict[str, Any]:
     """What documents say of a training."""
     seen, missing = found.seen, {}
@@ -43,13 +49,7 @@ def figures_of(found: Attached) -> dict[str, Any]:
     return {
         "pid": seen.training.pid,
         "script": seen.training.script,
-        "config": to_json(found.config),
-        "wait_fraction": to_json(found.wait_fraction),
-        "batches_per_s": found.batches_per_s,
-        "worker_busy_fraction": found.worker_busy_fraction,
-        "finished_batches": found.finished_batches,
-        "confidence": found.confidence,
-        "confidence_reason": found.confidence_reason,
+        **{name: to_json(getattr(found, name)) for name in _FIGURES},
         "findings": [to_json(each) for each in found.diagnosis.findings],
         "notes": list(found.diagnosis.notes),
         "watched_s": seen.window_s,

@@ -75,7 +75,6 @@ class Column:
     """One column of a table.
 
     Attributes:
-        title: Its heading.
         cells: Its texts, one a row.
         keep: How long it stays where columns have to go: the lowest goes first; ``None`` stays.
         left: Whether it is text, aligned left.
@@ -123,11 +122,9 @@ class Bar:
     """One bar of a chart.
 
     Attributes:
-        label: What is in front of it.
         pieces: Its lengths, one after another.
         figure: The whole length in words.
         low: Lower end of its 95 % interval.
-        high: Upper end.
         note: What is behind it.
         spare: How soon a screen that has no room for all leaves it out: 0 never, the highest first.
     """
@@ -171,7 +168,6 @@ class Chart:
     """Horizontal bars.
 
     Attributes:
-        bars: From top to bottom.
         label: What the labels are.
         unit: What the lengths are.
         kind: ``bars`` from a common start; ``signed``, to the left and right of 0; ``share``, the

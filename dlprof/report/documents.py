@@ -12,7 +12,7 @@ from typing import Any
 
 from dlprof.advise.scaling import scales
 from dlprof.errors import DlprofError
-from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Recommendation, Run
+from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Run
 from dlprof.records.codec import to_json
 
 
@@ -78,11 +78,6 @@ def _end(run: Run) -> dict[str, object]:
         "ended": None,
         "cost_s": Cost(measured=measured, overhead=total - measured, total=total),
     }
-
-
-def recommend_document(run: Run, recommendation: Recommendation) -> str:
-    """What ``dlprof recommend --json`` prints."""
-    return json_document(recommendation, run_file=run.path)
 
 
 _MOST = 3

@@ -119,7 +119,7 @@ def fix_code(fix: Fix | None) -> str:
 def evidence_text(evidence: Mapping[str, Any]) -> str:
     """The figures by name, with the trials that they come from."""
     figures = [
-        f"{_name(name)} {_figure(name, value)}"
+        _figure(name, value)
         for name, value in evidence.items()
         if name not in _NO_FIGURES and value is not None and not isinstance(value, Mapping)
     ]
@@ -148,21 +148,16 @@ _TERMS = {
 """Words of the records that read otherwise."""
 
 
-def _name(name: str) -> str:
+def _figure(name: str, value: object) -> str:
+    """A figure with its name, by the unit that the name ends with."""
     unit = next((unit for unit in _UNITS if name.endswith(unit)), "")
-    shown = name.removesuffix(unit) if unit in {"_s", "_bytes"} else name
-    text = shown.replace("_", " ")
+    text = (name.removesuffix(unit) if unit in {"_s", "_bytes"} else name).replace("_", " ")
     for term, better in _TERMS.items():
         text = text.replace(term, better)
-    return text
-
-
-def _figure(name: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
+        return f"{text} {value}"
     if name.startswith("share") or name.endswith("_share") or "share_of" in name:
-        return percent_text(value)
-    unit = next((unit for unit in _UNITS if name.endswith(unit)), None)
-    if unit is not None:
-        return _UNITS[unit](value)
-    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+        return f"{text} {percent_text(value)}"
+    if unit:
+        return f"{text} {_UNITS[unit](value)}"
+    return f"{text} {value:,.2f}" if isinstance(value, float) else f"{text} {value:,}"

@@ -46,8 +46,7 @@ def index_row(run: Run) -> tuple[str, ...]:
     header = run.header
     names = (run_name(Path(run.path)), header.target.spec, header.machine.hostname)
     started = header.started_at[:16].replace("T", " ")
-    short = (shortened(name, 60) for name in names)
-    name, target, host = short
+    name, target, host = (shortened(each, 60) for each in names)
     return (name, found, value_text(rate), interval_text(rate), target, host, started)
 
 

@@ -230,7 +230,7 @@ def rates_chart(
     rest = sorted(({*range(len(found))} if fits else first) - sure)
     bars = []
     for place in sorted({*sure, *evenly(rest, most - len(sure))}):
-        spare = 0 if place in own else 1 if not place else 2 if place in sure else 3
+        spare = 1 if place in own else 2 if not place else 3 if place in sure else 4
         bars.append(_bar(found[place], pick, present, spare=spare))
     return chart(bars, "workers", unit)
 
@@ -250,4 +250,5 @@ def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: int
     label = " ".join([str(config.num_workers), *(mark for mark, is_so in marks.items() if is_so)])
     tone: Tone = "good" if config == pick else ""
     bar = Bar.of(label, each.rate, format_rate(each.rate.value), each.note, tone)
-    return dataclasses.replace(bar, spare=spare)
+    # The answer names both the recommended and the present settings: these two go last.
+    return dataclasses.replace(bar, spare=0 if config == pick else spare)

@@ -29,13 +29,8 @@ def machine_document(found: Overview) -> str:
 def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
     """The machines that dlprof knows by name."""
     rows: tuple[_Row, ...] = tuple((each.name, each.description) for each in profiles)
-    return doc.Document(
-        title="Machines for --machine NAME",
-        answer=(
-            doc.FactList(rows),
-            *doc.hint("What one offers, and its sources:", "dlprof machine --machine NAME"),
-        ),
-    )
+    hint = doc.hint("What one offers, and its sources:", "dlprof machine --machine NAME")
+    return doc.Document(title="Machines for --machine NAME", answer=(doc.FactList(rows), *hint))
 
 
 def machine_report(overview: Overview) -> doc.Document:

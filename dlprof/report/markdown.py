@@ -87,7 +87,9 @@ def _lines(block: doc.Block) -> Iterator[str]:
             if notes := doc.notes_on(shown):
                 yield from ("", *_lines(notes))
         case doc.Chart(kind="lanes"):
-            yield from (_lane(bar) for bar in block.bars)
+            for bar in block.bars:
+                pieces = ", ".join(f"{each.name} {each.figure}".strip() for each in bar.pieces)
+                yield f"- {_line((doc.Styled(bar.label, 'strong'), f': {pieces}'))}"
         case doc.Chart():
             yield from _chart(block)
 
@@ -134,34 +136,19 @@ def _fence(text: str, least: int) -> str:
 def _table(
     head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[bool]
 ) -> Iterator[str]:
-    if not head:
-        return
-    yield _row(map(escaped, head))
-    yield _row("---" if each else "---:" for each in left)
-    yield from (_row(map(escaped, row)) for row in rows)
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _lane(bar: doc.Bar) -> str:
-    pieces = ", ".join(f"{each.name} {each.figure}".strip() for each in bar.pieces)
-    return f"- {_line((doc.Styled(bar.label, 'strong'), f': {pieces}'))}"
+    rule = ["---" if each else "---:" for _, each in zip(head, left, strict=False)]
+    for cells in (map(escaped, head), rule, *(map(escaped, row) for row in rows)) if head else ():
+        yield f"| {' | '.join(cells)} |"
 
 
 def _chart(chart: doc.Chart) -> Iterator[str]:
     """Figures with bars of characters; what leads to the left of 0 has its sign in the figure."""
     reach = max((abs(bar.length) for bar in chart.bars), default=0.0)
-    drawn = [_bar(bar, chart, reach) for bar in chart.bars]
-    noted = any(bar.note for bar in chart.bars)
-    rows = [
-        (bar.label, bar.figure, line, *([bar.note] if noted else []))
-        for bar, line in zip(chart.bars, drawn, strict=True)
-    ]
+    rows = [(bar.label, bar.figure, _bar(bar, chart, reach), bar.note) for bar in chart.bars]
     if rows:
-        head = (chart.label, chart.unit, "", *([""] if noted else []))
-        yield from _table(head, rows, (True, False, True, True)[: len(head)])
+        shown = 4 if any(bar.note for bar in chart.bars) else 3
+        head, left = (chart.label, chart.unit, "", ""), (True, False, True, True)
+        yield from _table(head[:shown], [row[:shown] for row in rows], left)
 
 
 def _bar(bar: doc.Bar, chart: doc.Chart, reach: float) -> str:

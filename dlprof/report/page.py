@@ -19,7 +19,7 @@ _MOST_ROWS = 500
 """Of a table; a page of thousands takes seconds to open."""
 
 
-def to_html(document: doc.Document, *, footer: str = "") -> str:
+def to_html(document: doc.Document) -> str:
     """The whole page."""
     page = Element("html", lang="en")
     head = SubElement(page, "head")
@@ -44,8 +44,6 @@ def to_html(document: doc.Document, *, footer: str = "") -> str:
         SubElement(body, "h2").text = clean(section.title)
         for block in section.blocks:
             _add(body, block)
-    if footer:
-        SubElement(body, "footer").text = clean(footer)
     # What is in style and script is no text to escape: it is put in behind the tree is written.
     text = tostring(page, encoding="unicode", method="html")
     text = text.replace("</head>", f"<style>{style}</style></head>", 1)

@@ -25,6 +25,7 @@ from dlprof.report.labels import (
     END_TEXTS,
     STAGES,
     cores_text,
+    evenly,
     interval_text,
     percent_text,
     processes_text,
@@ -34,7 +35,6 @@ from dlprof.report.labels import (
 from dlprof.report.snippets import render_lightning, render_python, render_toml, trainer_arguments
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
-_MOST_POINTS = 400
 _MOST_LOOKS = 150
 """Of each line over time."""
 
@@ -77,7 +77,8 @@ def _throughput(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
     measured = [each for each in rates if each.measured]
     if len({each.config.num_workers for each in rates}) < 2 or advice is None:
         return
-    points = (_point(each, each.config.num_workers, advice) for each in measured[:_MOST_POINTS])
+    shown = evenly(measured, 400)
+    points = (_point(each, each.config.num_workers, advice) for each in shown)
     yield doc.Plot(
         title="samples/s by num_workers: predictions as lines, measurements as points",
         x="num_workers",
@@ -85,9 +86,9 @@ def _throughput(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
         series=(*_lines(run), doc.Series("measured, 95% CI", tuple(points))),
     )
     cells = {} if run.prediction is None else {c.config: c for c in run.prediction.cells}
-    both = [(cells[each.config], each) for each in measured if each.config in cells]
+    both = [(cells[each.config], each) for each in shown if each.config in cells]
     if len(both) > 1:
-        points = (_point(each, cell.samples_per_s.value) for cell, each in both[:_MOST_POINTS])
+        points = (_point(each, cell.samples_per_s.value) for cell, each in both)
         yield doc.Plot(
             title="Model check: measured over predicted samples/s; on the line they agree",
             x="predicted samples/s",
@@ -162,7 +163,7 @@ def _usage(run: Run) -> Iterator[doc.Plot]:
     """What the trials and everybody else used, in the order of measuring."""
     began = _moment(run.header.started_at)
     found: dict[str, list[doc.Point]] = {}
-    for trial in run.trials[:: len(run.trials) // _MOST_LOOKS + 1]:
+    for trial in evenly(run.trials, _MOST_LOOKS):
         started = _moment(trial.started_at)
         if began is None or started is None:
             continue
@@ -188,7 +189,7 @@ def _usage(run: Run) -> Iterator[doc.Plot]:
             x="seconds since the run began",
             y="cores",
             series=tuple(
-                doc.Series(name, tuple(points[:: len(points) // _MOST_LOOKS + 1]), line=True)
+                doc.Series(name, tuple(evenly(points, _MOST_LOOKS)), line=True)
                 for name, points in found.items()
             ),
         )

@@ -63,27 +63,17 @@ def forecast_report(
     run: Run, forecast: Forecast, *, whole: bool = False, named: bool = False
 ) -> doc.Document:
     """The predictions; of settings that were named, the run may recommend others."""
-    rows = _shown(forecast, whole=whole)
+    rows, unit = _shown(forecast, whole=whole), _unit(forecast.rows)
+    rated = [
+        Rated(r.config, _rate(r), "measured" if r.measured else "too much" if r.beyond else "")
+        for r in forecast.rows
+    ]
     return doc.Document(
         title=f"Predicted: {title_of(run)}",
         answer=(
             *first(run),
             doc.FactList(tuple(_answer(run, forecast, named=named))),
-            *doc.known(
-                rates_chart(
-                    [
-                        Rated(
-                            row.config,
-                            _rate(row),
-                            "measured" if row.measured else "too much" if row.beyond else "",
-                        )
-                        for row in forecast.rows
-                    ],
-                    forecast.pick,
-                    unit=_unit(forecast.rows),
-                    most=MOST_BARS - 1,
-                )
-            ),
+            *doc.known(rates_chart(rated, forecast.pick, unit=unit, most=MOST_BARS - 1)),
         ),
         hints=doc.hint(f"{about_file(run)} (every row)"),
         details=(
@@ -283,24 +273,18 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
     trials = counted(sum(len(row.measured.trials) for row in rows if row.measured), "trial")
     whole = any(row.measured and row.prediction.epoch_batches_per_s for row in rows)
     over = ", over whole epochs as the predictions are" if whole else ""
-    beyond = next(
-        (
-            f"{r.config.text_naming('prefetch_factor')} does not keep {r.beyond}."
-            for r in rows
-            if r.beyond
-        ),
-        "",
-    )
-    roles = [
-        f"recommended: the cheapest {WITHIN} of the best." if forecast.pick is not None else "",
-        f"too much: {beyond}" if beyond else "",
-    ]
+    roles = [f"recommended: the cheapest {WITHIN} of the best."] if forecast.pick else []
+    for row in [row for row in rows if row.beyond][:1]:
+        named = row.config.text_naming("prefetch_factor")
+        roles.append(f"too much: {named} does not keep {row.beyond}.")
     seen = any(row.measured and row.measured.wait_fraction is not None for row in rows)
     waited = f"where measured, {IN_TRIALS}" if seen else ""
+    marks = {Config(batch_size=row.config.batch_size): "default" for row in rows}
+    marks |= {row.config: "too much" for row in rows if row.beyond}
+    marks |= {} if forecast.pick is None else {forecast.pick: "recommended"}
+    names = [marks.get(row.config, "") for row in rows]
     columns = (
-        doc.Column(
-            "", [_role(r, forecast) for r in rows], 20, left=True, note=" ".join(roles).strip()
-        ),
+        doc.Column("", names, 20, left=True, note=" ".join(roles)),
         *setting_columns([row.config for row in rows]),
         doc.Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
         doc.Column("95% CI", [interval_text(rate) for rate in rates], 18),
@@ -318,13 +302,6 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
         verb = "is" if hidden == 1 else "are"
         more = f"{counted(hidden, 'more configuration')} that {verb} no faster: --json shows all."
         yield doc.Items((more,))
-
-
-def _role(row: ForecastRow, forecast: Forecast) -> str:
-    if row.config == forecast.pick:
-        return "recommended"
-    default = row.config == Config(batch_size=row.config.batch_size)
-    return "too much" if row.beyond else "default" if default else ""
 
 
 def _calibrated(found: Calibrated) -> str:
@@ -377,7 +354,11 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     yield "Data wait", _fed(feed)
     yield "Workers", f"{_whole(feed.workers)}{' for each rank' if feed.ranks > 1 else ''}"
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
-    yield "Cores", f"{_whole(feed.cores)}; {busy}; {_cores_there(feed)}"
+    wait = percent_text(feed.machine_wait_fraction)
+    verdict = "are enough" if feed.enough else f"are not enough: the step would wait {wait}"
+    there = f"the {feed.machine_cores:g} of {feed.hostname} {verdict}"
+    there += " (not measured there)" if feed.extrapolated else ""
+    yield "Cores", f"{_whole(feed.cores)}; {busy}; {there}"
     yield "Storage", _storage(feed, everyone)
     if feed.samples_per_s is not None:
         each = " for each rank" if feed.ranks > 1 else ""
@@ -394,13 +375,6 @@ def _fed(feed: Feed) -> str:
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
     least = percent_text(feed.least_wait_fraction)
     return f"{wait}: {loaders} it below {asked}, as receiving batches alone takes {least}"
-
-
-def _cores_there(feed: Feed) -> str:
-    there = f"the {feed.machine_cores:g} of {feed.hostname}"
-    wait = percent_text(feed.machine_wait_fraction)
-    verdict = "are enough" if feed.enough else f"are not enough: the step would wait {wait}"
-    return f"{there} {verdict}" + (" (not measured there)" if feed.extrapolated else "")
 
 
 def _needs(feed: Feed) -> Iterator[tuple[str, doc.Words]]:

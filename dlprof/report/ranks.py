@@ -12,13 +12,7 @@ from dlprof.units import MISSING, format_duration, format_rate
 
 
 def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple[str, doc.Words]]:
-    """All ranks together and the slowest, in a line.
-
-    Args:
-        run: Of launched ranks.
-        pick: Their configuration.
-        rate: The one rate of that, which is the slowest rank's.
-    """
+    """All ranks together and the slowest, whose rate is that of their configuration, in a line."""
     speeds = rank_speeds(run, pick)
     if not speeds or rate is None:
         return

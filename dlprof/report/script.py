@@ -146,11 +146,10 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
 
 def _chart(run: Run) -> doc.Chart | None:
     """How each loader's loop went: waiting, and the step."""
-    shown = [each for each in _by_wait(run)[:4] if each.batches]
     bars = (
         _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
-        for each in shown
-        if each.wait_fraction is not None
+        for each in _by_wait(run)[:4]
+        if each.batches and each.wait_fraction is not None
     )
     return doc.chart(bars, "loader", kind="share")
 
@@ -193,9 +192,8 @@ def _details(run: Run) -> Iterator[doc.Section]:
     yield from doc.section(
         "Loaders", *(_loader(each, names_caller=places[each.place] > 1) for each in shown)
     )
-    if len(shown) < len(run.watched):
-        more = f"{len(run.watched) - len(shown)} are not shown."
-        yield from doc.section("More loaders", doc.Text(more))
+    if more := len(run.watched) - len(shown):
+        yield from doc.section("More loaders", doc.Text(f"{more} are not shown."))
     yield from doc.section("Findings", *cards(run.findings))
     for each in run.explanations[-1:]:
         yield from stage_sections(each)

@@ -23,13 +23,7 @@ _DEFAULTS = {"prefetch_factor": 2, "persistent_workers": False, "pin_memory": Fa
 def loader_call(
     kwargs: Mapping[str, Any], dataset: str = "dataset", extra: Sequence[str] = ()
 ) -> list[str]:
-    """The lines of a ``DataLoader(...)`` call.
-
-    Args:
-        kwargs: Arguments for DataLoader.
-        dataset: The expression that stands for the dataset.
-        extra: Further arguments, as source.
-    """
+    """The lines of a ``DataLoader(...)`` call; the dataset and what is extra are source."""
     arguments = [dataset, *(f"{name}={value!r}" for name, value in kwargs.items()), *extra]
     return ["DataLoader(", *(f"{_INDENT}{argument}," for argument in arguments), ")"]
 
@@ -37,10 +31,7 @@ def loader_call(
 def difference(config: Config, present: Config | None, call: LoaderCall | None = None) -> str:
     """The lines to change: what differs from the present loader, or from PyTorch's defaults.
 
-    Args:
-        config: The settings to use.
-        present: What the loader is set to now; ``None`` where there is none.
-        call: Where the target sets them; ``None`` for a plain DataLoader.
+    The call is where the target sets them; ``None`` is a plain DataLoader.
     """
     base = _DEFAULTS | ({} if present is None else present.dataloader_kwargs())
     wanted = config.dataloader_kwargs()

@@ -102,7 +102,7 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
 
 def is_alone(run: Run, advice: Recommendation) -> bool:
     """Whether nothing but the recommended settings has a rate, and the user's are others."""
-    return len(advice.rates) <= 1 and advice.config != present_of(run)
+    return len(advice.rates) == 1 and advice.config != present_of(run)
 
 
 def title_of(run: Run) -> str:
@@ -126,7 +126,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
     if is_alone(run, advice):
-        yield "Recommended", f"nothing yet: only {pick.text} has a rate (dlprof sweep has more)"
+        yield "Recommended", f"nothing yet: only {pick.text} has a rate; dlprof sweep measures more"
         yield "Throughput", rate_text(advice.expected.samples_per_s)
         yield from _shortfall(run)
         return
@@ -264,11 +264,9 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
         yield from doc.section("With and without background load", doc.items(_cases(advice)))
         yield from doc.section("Alternatives", doc.items(_alternatives(advice)))
         yield from doc.section("Rules of thumb", doc.items(_rules(advice)))
-        there = [
-            part
-            for each in advice.measure_there
-            for part in (doc.Text(each.what), doc.Code(each.command, "sh"))
-        ]
+        there: list[doc.Block] = []
+        for each in advice.measure_there:
+            there += (doc.Text(each.what), doc.Code(each.command, "sh"))
         yield from doc.section("Measure there to be sure", *there)
     yield from doc.section("Not measured", doc.items(_missing(run)))
     yield from doc.section("Sweep", doc.items(_cost(run)))

@@ -114,15 +114,9 @@ def _amount(
     of: type[int | float] = float,
     beyond: str = "is out of range",
 ) -> Callable[[object], Any]:
-    """Reads one number within limits.
+    """Reads one number within limits; what ``parse`` makes no number of a text is refused.
 
-    Args:
-        parse: Reads a text; what is no number is refused like any other value.
-        what: What it is, for the error.
-        low: The least.
-        high: The most.
-        of: Whether a part may count.
-        beyond: What is said of a number that is not within the limits.
+    Errors say ``what`` it should be, or that a number ``beyond`` the limits is none.
     """
 
     def read(raw: object) -> Any:

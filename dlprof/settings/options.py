@@ -12,8 +12,6 @@ from dlprof.errors import UsageError
 from dlprof.settings import kinds
 from dlprof.settings.kinds import Kind
 
-_DAY = 86400.0
-
 SEARCH_SPACE = "Search space (4, or 0,2,4, or 0:16:2; on, off or both; auto)"
 ONE_CONFIGURATION = "Configuration (default: the target's own, else PyTorch's)"
 DATA = "Data and consumer"
@@ -187,7 +185,7 @@ OPTIONS = (
     ),
     _budget(
         "budget",
-        kinds.duration(1.0, 7 * _DAY, "60s or 1.5h"),
+        kinds.duration(1.0, 7 * 86400.0, "60s or 1.5h"),
         "How long the whole sweep may take.",
         "45s",
         field="budget_s",
@@ -216,7 +214,7 @@ OPTIONS = (
     _budget("seed", kinds.whole(0, 2**32 - 1), "Seed of the order of measuring.", "0"),
     _budget(
         "timeout",
-        kinds.duration(1.0, _DAY, "60s or 5m"),
+        kinds.duration(1.0, 86400.0, "60s or 5m"),
         "End a trial that takes longer.",
         "120s",
         field="timeout_s",
@@ -287,10 +285,7 @@ _ASKED = (
         metavar="X",
     ),
     _place(
-        "nodes",
-        kinds.whole(1, 10_000),
-        "Machines like this one, with as many ranks on each.",
-        "1",
+        "nodes", kinds.whole(1, 10_000), "Machines like this one, with as many ranks on each.", "1"
     ),
     _place(
         "storage_limit",
@@ -330,10 +325,7 @@ _ASKED = (
         "fail; with --baseline: warn",
     ),
     _verdict(
-        "pin",
-        kinds.switch(),
-        "Hold both sides to the same cores, one after another.",
-        "--pin",
+        "pin", kinds.switch(), "Hold both sides to the same cores, one after another.", "--pin"
     ),
     _verdict(
         "allow_regression",

@@ -11,7 +11,7 @@ from browser import CHROMIUM, Page, browser
 
 from dlprof.advise.compare import compare
 from dlprof.report.compare import comparison_report
-from dlprof.report.screen import render_html, written
+from dlprof.report.export.formats import render_html, written
 from dlprof.store import read_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -14,7 +14,7 @@ from golden import drawn
 from schemas import conforms, run_file_conforms
 
 from dlprof.records import Run, WatchedLoader
-from dlprof.report.screen import run_report
+from dlprof.report.export.formats import run_report
 from dlprof.store import read_run
 
 ZOO = Path(__file__).with_name("zoo_script.py")

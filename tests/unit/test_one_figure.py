@@ -24,9 +24,9 @@ from dlprof.engine.predicting import sweep_prediction
 from dlprof.errors import UsageError
 from dlprof.machine.profiles import MachineProfile, save_profile
 from dlprof.records import Config, Constraints, Estimate, Failure, Run
-from dlprof.report.documents import recommend_document
+from dlprof.report.documents import json_document
+from dlprof.report.export.formats import render_html
 from dlprof.report.predict import feed_report, forecast_report, predict_document
-from dlprof.report.screen import render_html
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 from dlprof.units import format_rate
@@ -113,7 +113,7 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
     for screen in (sweep_report(run), recommendation_report(run, advice)):
         assert pick in drawn(screen, 160)
     assert pick in render_html(run)
-    document = json.loads(recommend_document(run, advice))
+    document = json.loads(json_document(advice, run_file=run.path))
     assert document["expected"]["samples_per_s"]["value"] == pytest.approx(known[advice.config])
     answer = forecast(run, None, asked(run))
     rows = json.loads(predict_document(run, answer))["rows"]

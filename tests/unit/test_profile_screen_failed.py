@@ -9,8 +9,8 @@ from golden import drawn
 from sample_run import PLAIN, RUN, TRIALS
 
 from dlprof.records import Diagnosis, Timeline
+from dlprof.report.export.formats import run_report
 from dlprof.report.profile import profile_report
-from dlprof.report.screen import run_report
 from dlprof.store import read_run
 
 

@@ -20,7 +20,7 @@ from golden import drawn
 from dlprof.errors import ExitCode
 from dlprof.gate import exit_code
 from dlprof.records.gate import CheckReport, StageShift
-from dlprof.report.gate.check import check_document, check_report
+from dlprof.report.gate.check import advice, check_document, check_report, notes, stage_lines
 from dlprof.report.gate.files import (
     render_annotation,
     render_bencher,
@@ -31,7 +31,6 @@ from dlprof.report.gate.files import (
     render_outputs,
     render_summary,
 )
-from dlprof.report.gate.wording import advice, notes, stage_lines
 
 CHECKS: Mapping[str, Callable[[], CheckReport]] = {
     "failing": failing_check,

@@ -29,12 +29,11 @@ from dlprof.records import (
     Trial,
     checked,
 )
-from dlprof.report.documents import recommend_document
-from dlprof.report.export.formats import render_as
+from dlprof.report.documents import json_document
+from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
 from dlprof.report.predict import feed_report, forecast_report, predict_document
 from dlprof.report.profile import profile_report
-from dlprof.report.screen import render_html
 from dlprof.report.snippets import render_lightning, render_python, render_toml
 from dlprof.report.sweep import recommendation_report, sweep_report
 
@@ -102,9 +101,9 @@ def test_snippets_begin_with_it_as_a_comment(render: Any) -> None:
 
 def test_documents_hold_it_first() -> None:
     found = doubled()
-    assert json.loads(recommend_document(found, recommend(found)))["findings"][0]["code"] == (
-        "data.duplicated"
-    )
+    assert json.loads(json_document(recommend(found), run_file=found.path))["findings"][0][
+        "code"
+    ] == ("data.duplicated")
     page, text = render_html(found), render_as(found, "markdown").decode()
     assert page.index("are wrong") < page.index(">Recommended<")
     assert text.index("are wrong") < text.index("**Recommended**")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from dlprof.units import quoted
 
 if TYPE_CHECKING:  # a command's --help names the formats, and loads no records
     from dlprof.records import Run
+    from dlprof.report.document import Document
 
 FORMATS = ("text", "html", "markdown", "csv", "parquet", "json", "perfetto")
 READ = ("text", "html", "markdown")
@@ -103,8 +105,6 @@ def render_as(run: Run, written_as: str) -> bytes:
     """
     match written_as:
         case "html":
-            from dlprof.report.screen import render_html
-
             text = render_html(run)
         case "csv":
             from dlprof.report.export.rows import render_csv
@@ -114,26 +114,57 @@ def render_as(run: Run, written_as: str) -> bytes:
             from dlprof.report.export.rows import render_parquet
 
             return render_parquet(run)
-        case "json":
-            text = render_json(run)
+        case "json":  # all that the run file holds, keys as in its reference
+            from dlprof.records.codec import to_json
+
+            document = {"schema_version": run.header.schema_version, **to_json(run)}
+            text = json.dumps(document, allow_nan=False) + "\n"
         case "perfetto":
             from dlprof.report.export.trace import render_perfetto
 
             text = render_perfetto(run)
         case _:
-            from dlprof.report.screen import run_report, written
-
             text = written(run_report(run), written_as)
     # Lone surrogates, which a file name or a traceback may bring, have no bytes of their own.
     return text.encode("utf-8", errors="replace")
 
 
-def render_json(run: Run) -> str:
-    """Everything that the run file holds, in one object; keys as in the run file's reference.
+def run_report(run: Run) -> Document:
+    """What the command that wrote the run has to say of it."""
+    if run.is_script:
+        from dlprof.report.script import script_report
 
-    Characters beyond ASCII and control characters leave as escapes.
-    """
-    from dlprof.records.codec import to_json
+        return script_report(run)
+    # A profile that was cut off has no diagnosis yet; what it lacks for good is a sweep's plan.
+    explains = run.header.plan is None and any(trial.purpose == "explain" for trial in run.trials)
+    if run.diagnosis is not None or explains:
+        from dlprof.report.profile import profile_report
 
-    document = {"schema_version": run.header.schema_version, **to_json(run)}
-    return json.dumps(document, allow_nan=False) + "\n"
+        return profile_report(run)
+    from dlprof.report.sweep import sweep_report
+
+    return sweep_report(run)
+
+
+def render_html(run: Run) -> str:
+    """A run as one HTML file, with all that can be seen of it."""
+    from dlprof.advise.recommend import with_recommendation
+    from dlprof.report.pictures import with_pictures
+
+    run = with_recommendation(run)
+    return written(with_pictures(run_report(run), run), "html")
+
+
+def written(document: Document, written_as: str) -> str:
+    """Any document as a file: ``html``, ``markdown``, or ``text``, its screen with the details."""
+    if written_as == "html":
+        from dlprof.report.page import to_html
+
+        return to_html(document)
+    if written_as == "markdown":
+        from dlprof.report.markdown import to_markdown
+
+        return to_markdown(dataclasses.replace(document, title=f"dlprof: {document.title}"))
+    from dlprof.report.terminal import plain_text
+
+    return plain_text(document, width=120, verbose=True) + "\n"

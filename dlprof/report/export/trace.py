@@ -62,8 +62,6 @@ class Batch(NamedTuple):
 
     Attributes:
         number: Within its epoch.
-        epoch: From 0.
-        slices: In the order of its way.
         stops: The slices that an arrow follows it over: the worker's, the receiving one, the
             consumer's step.
         yielded_s: When the consumer got it.

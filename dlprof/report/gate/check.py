@@ -1,16 +1,27 @@
-"""What ``dlprof check`` has to say, and the document of it that is read back."""
+"""What ``dlprof check`` has to say, in words that all who show verdicts share; its documents."""
 
 from __future__ import annotations
 
+import collections
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from typing import NamedTuple
 
 from dlprof.errors import FileError
 from dlprof.gate import comparable
-from dlprof.gate.wording import amount, percent, seconds_text, stage_line
+from dlprof.gate.views import readings_of
+from dlprof.gate.wording import (
+    METRICS,
+    VIEW_NAMES,
+    amount,
+    figure_text,
+    percent,
+    seconds_text,
+    stage_line,
+)
 from dlprof.records import Estimate
 from dlprof.records.codec import MismatchError, from_json, to_json
 from dlprof.records.gate import (
@@ -19,35 +30,182 @@ from dlprof.records.gate import (
     BaselineKey,
     BaselineRule,
     CheckReport,
+    Compared,
     GateResult,
     GateState,
     SelfTest,
     Sight,
     TargetCheck,
+    ViewFigures,
 )
 from dlprof.report import document as doc
 from dlprof.report.documents import line_by_line
-from dlprof.report.gate.wording import (
-    STATE_WORDS,
-    advice,
-    headline,
-    named_targets,
-    not_judged,
-    notes,
-    rows,
-    short,
-    side_text,
-    state_word,
-)
 from dlprof.report.labels import MOST_BARS
+from dlprof.report.text import clean
 from dlprof.units import MISSING, counted, format_duration
 
+_HEADLINES: Mapping[GateState, str] = {
+    "fail": "Data loading got slower",
+    "inconclusive": "It is undecided whether data loading got slower",
+    "no_baseline": "There is no comparable baseline",
+    "pass": "Data loading did not get slower",
+}
+"""Verdicts, the worst first."""
+
+STATE_WORDS = {state: state.replace("_", " ").upper() for state in _HEADLINES}
+"""A verdict in words."""
+
+_UNDECIDED = frozenset({"undecided", "too_few_quads", "contended", "spread"})
+_NO_CHARACTER = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
+# GitHub's runner obeys lines of a job's output that begin with these, blanks aside.
+_COMMAND = re.compile(r"(?<!\S)(:|#)(:|#\[)")
+MOST_CHARACTERS = 300
+"""No text of the user's is shown longer than this."""
+
+
+def short(text: str, most: int = MOST_CHARACTERS) -> str:
+    """A text from anywhere as one line that is safe to show, cut where it is long."""
+    line = _COMMAND.sub(r"\1 \2", _NO_CHARACTER.sub("", clean(text)))
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def sentence(text: str) -> str:
+    """The same of whole sentences, which are longer."""
+    return short(text, 1000)
+
+
+def target_names(check: CheckReport) -> list[str]:
+    """A name for each target, short, none empty and none twice."""
+    names: dict[str, None] = {}
+    numbers: collections.Counter[str] = collections.Counter()
+    for target in check.targets:
+        name = plain = short(target.target, MOST_CHARACTERS - 8) or "target"
+        while name in names:
+            numbers[plain] += 1
+            name = f"{plain} ({numbers[plain] + 1})"
+        names[name] = None
+    return list(names)
+
+
+def named_targets(check: CheckReport) -> list[tuple[str, TargetCheck]]:
+    """The targets with their names, the worst verdicts first."""
+    pairs, worst_first = zip(target_names(check), check.targets, strict=True), [*_HEADLINES]
+    return sorted(pairs, key=lambda pair: worst_first.index(pair[1].verdict.state))
+
+
+def headline(check: CheckReport) -> str:
+    """The whole check's verdict as a headline."""
+    failed = [
+        gate for target in check.targets for gate in target.verdict.gates if gate.state == "fail"
+    ]
+    if check.state == "fail" and failed and all(gate.unit == "bytes" for gate in failed):
+        return "Data loading takes more memory"
+    return _HEADLINES[check.state]
+
+
+def state_word(check: CheckReport) -> str:
+    """The whole check's verdict, with what takes its force from it."""
+    word = STATE_WORDS[check.state]
+    if check.state == "fail" and check.override:
+        return f"{word}, allowed"
+    return f"{word}, warning only" if check.state == "fail" and check.warn_only else word
+
+
+def side_text(side: Compared) -> str:
+    """One side of the check: ``main (1a2b3c4)``."""
+    parts = [short(side.commit, 7 + 3)[:7], short(side.note)]
+    inside = ", ".join(part for part in parts if part)
+    return f"{short(side.name)} ({inside})" if inside else short(side.name)
+
+
+class MetricRow(NamedTuple):
+    """One view of one metric as texts; only the first of a metric has its verdict, ``state``."""
+
+    metric: str
+    view: str
+    base: str
+    change: str
+    shift: str
+    limit: str
+    state: str
+
+
+def rows(gates: Sequence[GateResult]) -> Iterator[MetricRow]:
+    """The figures of all metrics; a metric without figures has one row of dashes."""
+    for gate in gates:
+        label = short(gate.label)
+        state = STATE_WORDS[gate.state] if gate.reason != "not_measured" else "not measured"
+        if not gate.views:
+            yield MetricRow(label, "", MISSING, MISSING, MISSING, MISSING, state)
+        for view in gate.views:
+            base, change = (figure_text(each, gate.unit) for each in (view.base, view.change))
+            shift, limit = short(view.text), short(view.limit_text)
+            yield MetricRow(label, view_text(view), base, change, shift, limit, state)
+            state = ""
+
+
+def view_text(view: ViewFigures) -> str:
+    """A view as an ending to its metric's label; empty where a metric has but one."""
+    name = VIEW_NAMES.get(view.view)
+    return f" ({name})" if name else ""
+
+
+def not_judged(check: CheckReport) -> Mapping[str, str]:
+    """What was left out: why, by the metric's label."""
+    reasons = check.unavailable
+    return {m.label: reasons[name] for name, m in METRICS.items() if name in reasons}
+
+
+def notes(target: TargetCheck) -> list[str]:
+    """What people should know of how a target's verdict was found."""
+    blocks = (block for quad in target.quads if quad.series == "load" for block in quad.blocks)
+    samples = max((sum(block.samples) for block in blocks), default=0)
+    if target.length is None or not 0 < samples < target.length:
+        return list(target.verdict.notes)
+    loaded = f"Blocks load the same {samples:,} of {target.length:,} samples."
+    return [loaded, *target.verdict.notes]
+
+
+def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
+    """Where the time went: stages by name, with a text for each."""
+    lines = []
+    for stage in target.verdict.stages:
+        each = "" if stage.stage == "startup" else " a sample"
+        text = f"{amount(stage.shift_s, 's')}{each}, {stage_line(stage)}"
+        lines.append((short(stage.stage), text))
+    return lines
+
+
+def advice(check: CheckReport) -> str:
+    """What to do now, in a sentence; empty where there is nothing to do."""
+    if check.state == "fail" and not check.override:
+        accept = "" if check.warn_only else "; --allow-regression REASON accepts it"
+        return f"dlprof profile finds why{accept}"
+    reasons = {gate.reason for target in check.targets for gate in target.verdict.gates}
+    if check.state == "inconclusive" and "unusable_blocks" in reasons:
+        return "Fix what kept the blocks from being measured, then check again"
+    if check.state == "inconclusive" and reasons & _UNDECIDED:
+        if any(map(_has_looks_left, check.targets)):
+            return "Give it more time with --budget, or use a quieter machine"
+        return "More time won't help: use a quieter machine, or accept more with --fail-above"
+    if check.state == "no_baseline":
+        return "Record runs on this machine with dlprof baseline update FILE"
+    return ""
+
+
+def _has_looks_left(target: TargetCheck) -> bool:
+    """Whether more quads could still decide a metric that is undecided."""
+    undecided = {gate.name for gate in target.verdict.gates if gate.reason in _UNDECIDED}
+    return any(
+        rule.name in undecided and len(readings_of(rule, target.quads)) < rule.looks[-1]
+        for rule in (() if target.plan is None else target.plan.rules)
+    )
+
+
 _HINT = "Give a document that dlprof check --json printed."
-_TONES: Mapping[GateState, doc.Tone] = MappingProxyType(
-    {"pass": "good", "fail": "bad", "inconclusive": "warn", "no_baseline": "warn"}
-)
+_TONES: dict[GateState, doc.Tone] = dict.fromkeys(_HEADLINES, "warn")
+_TONES |= {"pass": "good", "fail": "bad"}
 _MOST_TARGETS = 3
-_MOST_TEXT = 1000
 
 
 def check_report(check: CheckReport) -> doc.Document:
@@ -81,7 +239,7 @@ def _answer(
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
     for name, target in targets[:_MOST_TARGETS]:
         state = doc.Styled(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
-        why = short(target.verdict.explanation, _MOST_TEXT).removeprefix(f"{headline(check)}: ")
+        why = sentence(target.verdict.explanation).removeprefix(f"{headline(check)}: ")
         one_of_many = (" ", state) if len(targets) > 1 else ()
         yield "Target", (doc.Styled(name, "strong"), *one_of_many, f": {why}")
     if more := targets[_MOST_TARGETS:]:
@@ -146,7 +304,7 @@ def _target(name: str, target: TargetCheck, seen: doc.Chart | None) -> Iterator[
     stages = _stages(target)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
-    remarks = doc.items(short(text, _MOST_TEXT) for text in (*said, *notes(target)))
+    remarks = doc.items(sentence(text) for text in (*said, *notes(target)))
     title = f"{name}: {STATE_WORDS[verdict.state]}"
     yield from doc.section(
         title, _metrics(verdict.gates), None if stages == seen else stages, remarks
@@ -200,7 +358,7 @@ def read_check(text: str, name: str) -> CheckReport:
         FileError: If it is not a document of a check, or one of a later version.
     """
     try:
-        data = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         fault = "nested too deeply" if isinstance(error, RecursionError) else "not JSON"
         raise FileError(f"{name} is {fault}", hint=_HINT) from None
@@ -219,15 +377,6 @@ def read_check(text: str, name: str) -> CheckReport:
         raise FileError(f"{name}: {error}", hint=_HINT) from None
 
 
-def _refuse(text: str) -> float:
-    raise ValueError(text)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _refuse(text)
-
-
 def self_test_report(test: SelfTest) -> doc.Document:
     """Whether verdicts can be trusted here, and how small a slowdown a check detects."""
     slower = percent(test.injected, signed=False)
@@ -243,9 +392,15 @@ def self_test_report(test: SelfTest) -> doc.Document:
         else percent(each.worse)
         for each in test.reach
     }
+    # The smallest slowdown of the service time that fails, by how long is measured.
+    sights = test.sights if len(test.sights) > 1 else ()
+    shown = (*sights[: MOST_BARS - 1], *sights[MOST_BARS - 1 :][-1:])
+    bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
     return doc.Document(
         title="Self-test of dlprof check",
-        answer=doc.known(doc.facts(_test_answer(test)), _sights_chart(test.sights)),
+        answer=doc.known(
+            doc.facts(_test_answer(test)), doc.chart(bars, "ABBA blocks", "detectable")
+        ),
         hints=doc.hint("Details: -v"),
         details=(
             *doc.section("Verdicts", doc.facts(verdicts.items())),
@@ -257,16 +412,9 @@ def self_test_report(test: SelfTest) -> doc.Document:
 def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
     word = doc.Styled("TRUSTED", "good") if test.trusted else doc.Styled("NOT TRUSTED", "warn")
     yield "Verdict", (word, ": checks on this machine")
-    yield "Why", short(test.explanation, _MOST_TEXT)
+    yield "Why", sentence(test.explanation)
     if test.sights:
         yield "Detects", f"slowdowns of {_slowdown(test.sights[-1])} or more"
-
-
-def _sights_chart(sights: Sequence[Sight]) -> doc.Chart | None:
-    """The smallest slowdown of the service time that fails, by how long is measured."""
-    shown = (*sights[: MOST_BARS - 1], *sights[MOST_BARS - 1 :][-1:]) if len(sights) > 1 else ()
-    bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
-    return doc.chart(bars, "ABBA blocks", "detectable")
 
 
 def _slowdown(sight: Sight) -> str:

@@ -11,14 +11,16 @@ from types import MappingProxyType
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from dlprof.records.gate import CheckReport, GateName, GateResult, TargetCheck, ViewFigures
+from dlprof.records.gate import CheckReport, GateName, GateResult, ViewFigures
 from dlprof.report.document import Document, FactList
-from dlprof.report.gate.check import check_document, check_report
-from dlprof.report.gate.wording import (
+from dlprof.report.gate.check import (
+    check_document,
+    check_report,
     headline,
     named_targets,
     not_judged,
     rows,
+    sentence,
     short,
     target_names,
     view_text,
@@ -124,19 +126,21 @@ _FAMILIES: tuple[tuple[str, str, str], ...] = (
 def render_openmetrics(check: CheckReport) -> str:
     """OpenMetrics text, for ``artifacts:reports:metrics`` of GitLab and for Prometheus."""
     samples: dict[str, list[str]] = {name: [] for name, _, _ in _FAMILIES}
+
+    def add(family: str, value: object, **labels: str) -> None:
+        samples[family].append(f"{family}{_label_text(**labels)} {value!r}")
+
     for figure in _figures(check):
         gate, view = figure.gate, figure.view
-        labels = _label_text(target=figure.target, metric=gate.name, view=view.view)
-        family = "dlprof_check_bytes" if gate.unit == "bytes" else "dlprof_check_seconds"
-        samples[family].append(f"{family}{labels} {figure.value!r}")
+        labels = {"target": figure.target, "metric": gate.name, "view": view.view}
+        add(
+            f"dlprof_check_{'bytes' if gate.unit == 'bytes' else 'seconds'}", figure.value, **labels
+        )
         if gate.scale == "ratio":
-            ratio = f"dlprof_check_shift_ratio{labels} {view.shift!r}"
-            samples["dlprof_check_shift_ratio"].append(ratio)
+            add("dlprof_check_shift_ratio", view.shift, **labels)
     for target, checked in zip(target_names(check), check.targets, strict=True):
         for gate in checked.verdict.gates:
-            labels = _label_text(target=target, metric=gate.name)
-            failed = int(gate.state == "fail")
-            samples["dlprof_check_failed"].append(f"dlprof_check_failed{labels} {failed}")
+            add("dlprof_check_failed", int(gate.state == "fail"), target=target, metric=gate.name)
     lines: list[str] = []
     for name, unit, text in _FAMILIES:
         if samples[name]:
@@ -159,30 +163,27 @@ def render_junit(check: CheckReport) -> str:
     """
     suites = ET.Element("testsuites", name="dlprof check")
     for name, target in zip(target_names(check), check.targets, strict=True):
-        _suite(suites, check, name, target)
-    for key in ("tests", "failures", "skipped"):
-        suites.set(key, str(sum(int(suite.get(key, "0")) for suite in suites)))
-    suites.set("errors", "0")
+        suite = ET.SubElement(suites, "testsuite", name=name)
+        for gate in target.verdict.gates:
+            _judged(_case(suite, name, gate.label), check, gate)
+        for label, why in not_judged(check).items():
+            message = sentence(f"{label} was not judged: {why}.")
+            ET.SubElement(_case(suite, name, label), "skipped", message=message)
+        _count(suite)
+        suite.set("time", f"{target.measured_s:.3f}")
+        if check.started_at:
+            suite.set("timestamp", short(check.started_at).removesuffix("Z"))
+    _count(suites)
     ET.indent(suites)
     text = ET.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _suite(suites: ET.Element, check: CheckReport, name: str, target: TargetCheck) -> None:
-    suite = ET.SubElement(suites, "testsuite", name=name)
-    for gate in target.verdict.gates:
-        _judged(_case(suite, name, gate.label), check, gate)
-    for label, why in not_judged(check).items():
-        message = short(f"{label} was not judged: {why}.", 1000)
-        ET.SubElement(_case(suite, name, label), "skipped", message=message)
-    counts = {"failures": "failure", "skipped": "skipped"}
-    suite.set("tests", str(len(suite)))
-    for key, tag in counts.items():
-        suite.set(key, str(len(suite.findall(f"testcase/{tag}"))))
+def _count(suite: ET.Element) -> None:
+    """State what is in a suite, or in all of them."""
+    for key, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
+        suite.set(key, str(len(suite.findall(f".//{tag}"))))
     suite.set("errors", "0")
-    suite.set("time", f"{target.measured_s:.3f}")
-    if check.started_at:
-        suite.set("timestamp", short(check.started_at).removesuffix("Z"))
 
 
 def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
@@ -193,7 +194,7 @@ def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
 
 
 def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
-    message = short(gate.explanation, 1000)
+    message = sentence(gate.explanation)
     figures = [
         f"{row.metric}{row.view}: {row.base} -> {row.change}, {row.shift}; limit {row.limit}"
         for row in rows([gate] if gate.views else [])
@@ -272,7 +273,7 @@ def render_annotation(check: CheckReport, *, fails: bool) -> str:
         if target.source_line is not None:
             place["line"] = str(target.source_line)
         properties = place | properties
-    message = short(check.explanation, 1000)
+    message = sentence(check.explanation)
     if check.override and check.state == "fail":
         message += f" Allowed: {short(check.override)}"
     values = {key: _data(value) for key, value in properties.items()}  # with more that is escaped

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.cli import faults
+from dlprof.cli import entry
 from dlprof.cli.entry import run
 from dlprof.errors import (
     DlprofError,
@@ -293,9 +293,9 @@ def test_a_second_interrupt_does_not_cut_off_what_is_told(
         signal.raise_signal(signal.SIGINT)
         return describe(*args, **kwargs)
 
-    describe, before = faults.describe, signal.getsignal(signal.SIGINT)
+    describe, before = entry.describe, signal.getsignal(signal.SIGINT)
     sweep_that_raises(monkeypatch, KeyboardInterrupt())
-    monkeypatch.setattr(faults, "describe", tell_slowly)
+    monkeypatch.setattr(entry, "describe", tell_slowly)
 
     assert run(["sweep", "-q"], {}) == 130
     assert capsys.readouterr().err.startswith("dlprof: ")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.cli import faults
+from dlprof.cli import entry
 from dlprof.cli.entry import run
 from dlprof.errors import ExitCode
 
@@ -38,13 +38,13 @@ def _nowhere() -> str:
 
 def test_no_directory_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", _nowhere)
-    fault = faults.describe(FileNotFoundError(2, "No usable temporary directory"), verbose=False)
+    fault = entry.describe(FileNotFoundError(2, "No usable temporary directory"), verbose=False)
 
     assert fault.exit_code == ExitCode.USAGE
     assert "TMPDIR" in fault.hint
 
 
 def test_another_missing_file_is_a_fault_of_its_own() -> None:
-    fault = faults.describe(FileNotFoundError(2, "No such file"), verbose=False)
+    fault = entry.describe(FileNotFoundError(2, "No such file"), verbose=False)
 
     assert fault.exit_code == ExitCode.INTERNAL

@@ -20,8 +20,7 @@ from dlprof.errors import DlprofError
 from dlprof.records import Constraints, Run
 from dlprof.report.compare import comparison_report
 from dlprof.report.documents import json_document
-from dlprof.report.export.formats import render_as
-from dlprof.report.screen import run_report
+from dlprof.report.export.formats import render_as, run_report
 from dlprof.store import MismatchError, from_json, to_json
 
 _EXTREMES: tuple[Any, ...] = (

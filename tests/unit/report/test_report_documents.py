@@ -12,8 +12,8 @@ from dlprof.cli.entry import run as run_program
 from dlprof.errors import NothingMeasuredError
 from dlprof.report.documents import (
     brief_document,
+    json_document,
     profile_document,
-    recommend_document,
     sweep_document,
 )
 from dlprof.report.gate.check import check_document
@@ -51,7 +51,7 @@ def test_a_trial_has_the_keys_of_the_contract() -> None:
 
 
 def test_a_recommendation_has_the_keys_of_the_contract() -> None:
-    document = json.loads(recommend_document(example_run(), example_recommendation()))
+    document = json.loads(json_document(example_recommendation(), run_file=""))
     wanted = (
         "schema_version config dataloader_kwargs expected confidence reasons alternatives"
         " constraints rules_of_thumb findings"
@@ -72,13 +72,13 @@ def test_a_run_that_did_not_end_costs_what_its_trials_cost() -> None:
 def test_documents_hold_nothing_that_a_terminal_acts_on() -> None:
     run = hostile_run()
     assert run.recommendation is not None
-    for text in (sweep_document(run), recommend_document(run, run.recommendation)):
+    for text in (sweep_document(run), json_document(run.recommendation, run_file=run.path)):
         assert text.isascii()
         assert "\x1b" not in text
 
 
 def test_a_brief_document_has_the_answer_of_the_whole_one() -> None:
-    whole = recommend_document(example_run(), example_recommendation())
+    whole = json_document(example_recommendation(), run_file="")
     for text in (whole, sweep_document(example_run())):
         brief = json.loads(brief_document(text))
         assert brief["dataloader_kwargs"] == json.loads(whole)["dataloader_kwargs"]

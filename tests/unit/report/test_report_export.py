@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 
 from dlprof.records import Run, Usage, UsageSample, WatchedLoader, WatchedScript
-from dlprof.report.export.formats import render_as, render_json
+from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
 from dlprof.report.markdown import escaped
-from dlprof.report.screen import render_html
 from dlprof.store import from_json
 
 _MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp; ![a](http://b) |`x`"
@@ -95,7 +94,7 @@ def test_no_text_of_a_run_becomes_markup(text: str) -> None:
 def _with(text: str) -> Run:
     """A run with a text in every foreign place."""
     made = hostile_profile(text)
-    kept = json.loads(render_json(made))
+    kept = json.loads(render_as(made, "json"))
     changed = json.loads(json.dumps(kept).replace(json.dumps(HOSTILE)[1:-1], _in_json(text)))
     return from_json(Run, changed)
 
@@ -160,7 +159,7 @@ def test_no_text_becomes_a_formula(start: str) -> None:
 
 def test_json_holds_the_whole_run() -> None:
     run = profiled_run()
-    text = render_json(run)
+    text = render_as(run, "json").decode()
     assert from_json(Run, json.loads(text)) == run
     assert text.isascii()
 

@@ -9,10 +9,10 @@ from builders import config, trial
 from sample_run import RUN
 
 from dlprof.records import GpuUsage, Trial, Usage
+from dlprof.report.export.formats import render_html
 from dlprof.report.labels import gpu_text
 from dlprof.report.live import usage_text
 from dlprof.report.pictures import gpus_table
-from dlprof.report.screen import render_html
 
 
 def _card(index: int = 0, **figures: Any) -> GpuUsage:

@@ -12,8 +12,7 @@ from golden import drawn
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Cost, PredictedCell, Run, RunEnd, SweepPrediction, Trial
-from dlprof.report.export.formats import render_as
-from dlprof.report.screen import render_html
+from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.sweep import sweep_report
 
 NONE, TWO, EIGHT = config(0), config(2), config(8)

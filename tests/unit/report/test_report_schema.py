@@ -25,8 +25,8 @@ from dlprof.errors import NothingMeasuredError
 from dlprof.records import Run
 from dlprof.report.documents import (
     brief_document,
+    json_document,
     profile_document,
-    recommend_document,
     sweep_document,
 )
 from dlprof.report.gate.check import check_document
@@ -77,7 +77,7 @@ def test_what_is_printed_of_a_run_conforms(made: Run, tmp_path: Path) -> None:
     conforms("brief", json.loads(brief_document(sweep_document(made))))
     conforms("brief", json.loads(brief_document(profile_document(made))))
     if made.recommendation is not None:
-        conforms("recommend", json.loads(recommend_document(made, made.recommendation)))
+        conforms("recommend", json.loads(json_document(made.recommendation, run_file=made.path)))
     run_file_conforms(write(tmp_path / "run.dlprof.jsonl", made))
 
 

@@ -24,8 +24,8 @@ from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.records import Diagnosis, Failure, Run
 from dlprof.report.document import Chart, Document, Table
+from dlprof.report.export.formats import run_report
 from dlprof.report.labels import MOST_BARS
-from dlprof.report.screen import run_report
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 
@@ -78,6 +78,11 @@ def test_a_recommendation_for_more_ranks_fits_whatever_the_run_file_is_called() 
     run = dataclasses.replace(run, path="a/folder/of/a/long/name/for/loader.dlprof.jsonl")
     text = drawn(recommendation_report(run, recommend(run, limits)), 80)
     assert "8.0 GiB of memory, 32 cores, 8 ranks" in " ".join(text.split())
+    assert "workers  samples/s" in text
+    assert len(text.splitlines()) <= 16
+    elsewhere = recommend(run, limits, machine=machine(64, hostname="a" * 40))
+    text = drawn(recommendation_report(run, elsewhere), 80)
+    assert "num_workers" in text
     assert len(text.splitlines()) <= 16
 
 
