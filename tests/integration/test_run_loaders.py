@@ -45,7 +45,9 @@ def plain(folder: Path) -> subprocess.CompletedProcess[str]:
     return ran([sys.executable, "train.py", "fail"], folder)
 
 
-@pytest.fixture(scope="module", params=["--follow", "--no-follow"])
+@pytest.fixture(
+    scope="module", params=["--follow", pytest.param("--no-follow", marks=pytest.mark.slow)]
+)
 def watched(
     request: pytest.FixtureRequest, folder: Path
 ) -> tuple[subprocess.CompletedProcess[str], Run]:

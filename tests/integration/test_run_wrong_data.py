@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 SCRIPT = """
-import sys
 import time
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -30,24 +29,28 @@ class Stream(IterableDataset):
             sample = torch.full((8,), 1.0 if self.kind == "constant" else float(i))
             yield sample + torch.rand(8) if self.kind == "augmented" else sample
 
-loader = DataLoader(Stream(sys.argv[1]), batch_size=8, num_workers=2)
-if sys.argv[1] in {"short", "augmented"}:
+"""
+LOOP = """
+loader = DataLoader(Stream("{kind}"), batch_size=8, num_workers=2)
+if "{kind}" in ("short", "augmented"):
     print(len(loader), "batches are promised")
-if sys.argv[1] == "zipped":
+if "{kind}" == "zipped":
     for one, other in zip(loader, loader):
         pass
 for epoch in range(2):
-    if sys.argv[1] == "broken off":
+    if "{kind}" == "broken off":
         next(iter(loader))  # worker 0's first batch, and the same once more
     for batch in loader:
         batch.mul_(0)  # in place: what is compared later must not be the script's own
 """
 
 
-def watched(kind: str, folder: Path, *options: str) -> tuple[dict[str, Any], str]:
-    (folder / "train.py").write_text(SCRIPT)
+def watched(folder: Path, *kinds: str, options: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
+    """What is seen of a script with a loader of each kind."""
+    loops = (LOOP.format(kind=kind) for kind in kinds)
+    (folder / "train.py").write_text(SCRIPT + "".join(loops))
     words = [sys.executable, "-m", "dlprof", "run", *options]
-    words += ["-o", "run.dlprof.jsonl", "--json", "run.json", "train.py", kind]
+    words += ["-o", "run.dlprof.jsonl", "--json", "run.json", "train.py"]
     done = subprocess.run(
         words, capture_output=True, text=True, cwd=folder, timeout=200, check=False
     )
@@ -59,7 +62,7 @@ def watched(kind: str, folder: Path, *options: str) -> tuple[dict[str, Any], str
 def test_data_that_every_worker_gives_is_said_first(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    document, screen = watched("duplicated", tmp_path, *options)
+    document, screen = watched(tmp_path, "duplicated", options=options)
     assert [each["code"] for each in document["findings"]] == ["data.duplicated"]
     assert document["loaders"][0]["duplicated"] is True
     assert document["loaders"][0]["batches"] == 160  # 2 x 2 epochs of 40
@@ -70,23 +73,24 @@ def test_data_that_every_worker_gives_is_said_first(
     assert document["loaders"][0]["asks_worker"] is False
 
 
-@pytest.mark.parametrize(
-    ("kind", "codes"),
-    [
-        ("shared", []),
-        ("constant", []),
-        ("broken off", []),
-        ("zipped", []),
-        ("short", ["data.truncated"]),
-        ("augmented", ["data.duplicated"]),
-    ],
-)
-def test_only_what_is_wrong_is_called_so(kind: str, codes: list[str], tmp_path: Path) -> None:
-    document, _ = watched(kind, tmp_path)
+def test_only_what_is_wrong_is_called_so(tmp_path: Path) -> None:
+    right = ("shared", "constant", "broken off", "zipped")
+    document, _ = watched(tmp_path, *right)
+    assert not [each for each in document["findings"] if each["code"].startswith("data.")]
+    assert len(document["loaders"]) == len(right)
+    for loader in document["loaders"]:
+        assert loader["duplicated"] is False
+        assert loader["asks_worker"] is True
+
+
+@pytest.mark.parametrize(("kind", "code"), [("short", "truncated"), ("augmented", "duplicated")])
+def test_wrong_lengths_are_named_by_what_makes_them(kind: str, code: str, tmp_path: Path) -> None:
+    document, _ = watched(tmp_path, kind)
     found = [each["code"] for each in document["findings"]]
-    assert [each for each in found if each.startswith("data.")] == codes
-    assert document["loaders"][0]["duplicated"] is False
-    assert document["loaders"][0]["asks_worker"] is (kind != "augmented")
+    assert [each for each in found if each.startswith("data.")] == [f"data.{code}"]
+    (loader,) = document["loaders"]
+    assert loader["duplicated"] is False
+    assert loader["asks_worker"] is (kind != "augmented")
     if kind == "short":
-        assert found == codes
-        assert document["loaders"][0]["promised_batches"] == 80
+        assert found == ["data.truncated"]
+        assert loader["promised_batches"] == 80

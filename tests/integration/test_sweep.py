@@ -71,11 +71,16 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     "target",
     [
         "images:count=16,size=64",
-        "voc:count=16,size=64",
         "shards:count=32,shards=2,size=64",
-        "text:lines=2000",
-        "synthetic:wait_ms=1",
-        "synthetic:iterable=true",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (
+                "voc:count=16,size=64",
+                "text:lines=2000",
+                "synthetic:wait_ms=1",
+                "synthetic:iterable=true",
+            )
+        ),
     ],
 )
 def test_every_built_in_is_swept(tmp_path: Path, target: str) -> None:
@@ -94,23 +99,31 @@ def test_every_built_in_is_swept(tmp_path: Path, target: str) -> None:
     assert cost["total"] == pytest.approx(cost["measured"] + cost["overhead"])
 
 
-def test_a_saved_run_recommends_without_measuring(tmp_path: Path) -> None:
-    swept = dlprof(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", "run.dlprof.jsonl")
-    assert swept.returncode == 0, swept.stderr
-    text = dlprof(tmp_path, "recommend", "run.dlprof.jsonl")
-    saved = dlprof(tmp_path, "recommend", "run.dlprof.jsonl", "--save", "dlprof.toml")
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run of a sweep, and what was printed."""
+    place = tmp_path_factory.mktemp("swept")
+    done = dlprof(place, "sweep", f"{TARGETS}:plain", *SHORT, "-o", "run.dlprof.jsonl")
+    assert done.returncode == 0, done.stderr
+    (place / "printed.txt").write_text(done.stdout)
+    return place
+
+
+def test_a_saved_run_recommends_without_measuring(swept: Path) -> None:
+    text = dlprof(swept, "recommend", "run.dlprof.jsonl")
+    saved = dlprof(swept, "recommend", "run.dlprof.jsonl", "--save", "dlprof.toml")
     used = subprocess.run(
         [sys.executable, "-c", "import dlprof; print(dlprof.kwargs_for('dlprof.toml'))"],
-        cwd=tmp_path,
+        cwd=swept,
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert "num_workers" in swept.stdout
+    assert "num_workers" in (swept / "printed.txt").read_text()
     assert text.returncode == saved.returncode == 0, text.stderr + saved.stderr
     assert "num_workers" in text.stdout
-    recommendation = read_run(tmp_path / "run.dlprof.jsonl").recommendation
+    recommendation = read_run(swept / "run.dlprof.jsonl").recommendation
     assert recommendation is not None
     assert used.stdout.strip() == str(dict(recommendation.dataloader_kwargs))
 
@@ -128,11 +141,16 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     ("arguments", "word"),
     [
         (["no_such_module_here:attr"], "no_such_module_here"),
-        ([f"{TARGETS}:nothing_there"], "nothing_there"),
         ([f"{TARGETS}:cannot_be_built"], "the disk is not mounted"),
-        ([f"{TARGETS}:plain", "--arg", "x=1"], "--arg"),
         ([f"{TARGETS}:plain", "--batch-size", "5000"], "4096"),
-        ([f"{TARGETS}:plain", "--step", "no_such_module_here:step"], "no_such_module_here"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ([f"{TARGETS}:nothing_there"], "nothing_there"),
+                ([f"{TARGETS}:plain", "--arg", "x=1"], "--arg"),
+                ([f"{TARGETS}:plain", "--step", "no_such_module_here:step"], "no_such_module_here"),
+            )
+        ),
     ],
 )
 def test_a_wrong_target_is_one_sentence(tmp_path: Path, arguments: list[str], word: str) -> None:
@@ -211,12 +229,10 @@ def test_a_killed_sweep_leaves_no_process_and_resumes(tmp_path: Path) -> None:
     assert {trial.config.key for trial in read_run(run_file).completed} == {"w0", "w1-p2"}
 
 
-def test_a_run_is_not_continued_with_other_settings(tmp_path: Path) -> None:
-    swept = dlprof(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", "run.dlprof.jsonl")
-    assert swept.returncode == 0, swept.stderr
+def test_a_run_is_not_continued_with_other_settings(swept: Path) -> None:
     again = ["sweep", f"{TARGETS}:plain", "--resume", "-o", "run.dlprof.jsonl"]
-    other = dlprof(tmp_path, *again, "--num-workers", "7")
-    unnamed = dlprof(tmp_path, "sweep", "--resume", "-o", "run.dlprof.jsonl")
+    other = dlprof(swept, *again, "--num-workers", "7")
+    unnamed = dlprof(swept, "sweep", "--resume", "-o", "run.dlprof.jsonl")
 
     assert (other.returncode, unnamed.returncode) == (2, 2)
     assert "num_workers" in other.stderr

@@ -52,7 +52,7 @@ def test_a_sweep_tells_of_all_eight_cards(library: Path, tmp_path: Path) -> None
     "scenario",
     [
         {"hang": "nvmlDeviceGetUtilizationRates"},
-        {"count": 2, "lost_after": 40},
+        pytest.param({"count": 2, "lost_after": 40}, marks=pytest.mark.slow),
     ],
 )
 def test_a_sweep_goes_on_beside_a_sick_driver(
@@ -64,6 +64,7 @@ def test_a_sweep_goes_on_beside_a_sick_driver(
         assert all(card["unavailable"].values())
 
 
+@pytest.mark.slow
 def test_a_sweep_beside_an_old_and_slow_driver(tmp_path: Path) -> None:
     old = build(tmp_path, old=True)
     scenario = {"slow": "nvmlDeviceGetPcieThroughput", "slow_ms": 20, "processes": 2}
@@ -72,6 +73,7 @@ def test_a_sweep_beside_an_old_and_slow_driver(tmp_path: Path) -> None:
     assert card["unavailable"]["sm_active_fraction"] == "the driver is too old to report it"
 
 
+@pytest.mark.slow
 def test_a_sweep_on_a_split_card_that_keeps_its_memory_to_itself(
     library: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -95,7 +95,7 @@ def test_every_kind_of_configuration_is_measured(place: Path) -> None:
             running.run(config()),
             running.run(config(1)),
             running.run(config(2, persistent=True)),
-            running.run(config(2, start="spawn"), trial_s=0.05),
+            running.run(config(1, start="spawn"), trial_s=0.05),
             running.run(config(1, start="forkserver"), trial_s=0.05),
         ]
     finally:
@@ -105,6 +105,7 @@ def test_every_kind_of_configuration_is_measured(place: Path) -> None:
         assert trial.outcome == "completed", trial.failure
         assert trial.samples_per_s is not None
         assert trial.samples_per_s.value > 0
+        assert trial.samples_per_batch == 32
         assert trial.startup_s is not None
         assert trial.epoch_turnover_s is not None
         assert trial.usage.own_cpu_cores is not None
@@ -144,7 +145,13 @@ def test_memory_stays_bounded(place: Path, attr: str) -> None:
 
 
 @linux
-@pytest.mark.parametrize(("how", "kind"), [("segfault", "worker_signal"), ("exit", "worker_exit")])
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("segfault", "worker_signal"),
+        pytest.param("exit", "worker_exit", marks=pytest.mark.slow),  # as a sweep's is
+    ],
+)
 def test_a_worker_that_dies_costs_one_trial(place: Path, how: str, kind: str) -> None:
     running = start(place, "dies", arguments={"how": how})
     try:
@@ -202,7 +209,10 @@ def test_a_thread_of_the_targets_makes_each_trial_build_it(place: Path) -> None:
 @linux
 @pytest.mark.parametrize(
     ("target", "fork_safe"),
-    [("computes_while_building", True), ("computes_with_threads_while_building", False)],
+    [
+        ("computes_while_building", True),
+        pytest.param("computes_with_threads_while_building", False, marks=pytest.mark.slow),
+    ],
 )
 def test_torch_s_pool_of_threads_hangs_no_fork(place: Path, target: str, fork_safe: bool) -> None:  # noqa: FBT001 - as pytest passes it
     running = start(place, target)
@@ -237,18 +247,6 @@ def test_a_target_that_can_not_be_built_says_why(place: Path) -> None:
     assert "the disk is not mounted" in caught.value.traceback
 
 
-@linux
-def test_the_same_samples_come_in_every_trial(place: Path) -> None:
-    """What Python's random draws after the fork is the same from trial to trial."""
-    running = start(place, "plain")
-    try:
-        first, second = running.run(config()), running.run(config())
-    finally:
-        running.bench.close()
-
-    assert first.samples_per_batch == second.samples_per_batch == 32
-
-
 def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     inbox = Inbox()
     launcher, watcher = FreshLauncher(inbox, place), ObserverProcess(inbox)
@@ -273,11 +271,9 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     assert trial.samples_per_s is not None
 
 
-@pytest.mark.parametrize(("samples", "a_batch"), [(400, 4), (6, 3)])  # six are 4 and 2
-def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(
-    tmp_path: Path, samples: int, a_batch: float
-) -> None:
-    (tmp_path / "own.py").write_text(
+def own_loader(folder: Path, samples: int, attr: str) -> TrialRunner:
+    """A bench of a dataset that makes its own loader."""
+    (folder / "own.py").write_text(
         "import torch\n"
         "from torch.utils.data import DataLoader, IterableDataset, TensorDataset\n"
         "class Own(IterableDataset):\n"
@@ -289,19 +285,22 @@ def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(
         "def make(num_workers=0):\n"
         "    return Own(num_workers)\n"
     )
-    request = BuildRequest(target=f"{tmp_path}/own.py:Own", seed=0)
-    bench = TrialRunner(request, directory=tmp_path)
-    try:
-        with pytest.raises(TargetError, match="makes a DataLoader of its own"):
-            Running(bench)
-    finally:
-        bench.close()
-    bench = TrialRunner(
-        dataclasses.replace(request, target=f"{tmp_path}/own.py:make"), directory=tmp_path
-    )
-    try:
+    return TrialRunner(BuildRequest(target=f"{folder}/own.py:{attr}", seed=0), directory=folder)
+
+
+def test_a_dataset_that_makes_its_own_loader_is_refused_as_a_dataset(tmp_path: Path) -> None:
+    with (
+        contextlib.closing(own_loader(tmp_path, 400, "Own")) as bench,
+        pytest.raises(TargetError, match="makes a DataLoader of its own"),
+    ):
+        Running(bench)
+
+
+@pytest.mark.parametrize(("samples", "a_batch"), [(400, 4), (6, 3)])  # six are 4 and 2
+def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(
+    tmp_path: Path, samples: int, a_batch: float
+) -> None:
+    with contextlib.closing(own_loader(tmp_path, samples, "make")) as bench:
         trial = Running(bench).run(config(2))
-    finally:
-        bench.close()
     assert trial.outcome == "completed", trial.failure
     assert trial.samples_per_batch == a_batch

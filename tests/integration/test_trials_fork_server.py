@@ -21,9 +21,10 @@ TARGETS = Path(__file__).parent / "faulty_targets.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a fork server needs Linux")
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[TrialRunner]:
-    made = TrialRunner(BuildRequest(target=f"{TARGETS}:plain", arguments={}), directory=tmp_path)
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialRunner]:
+    request = BuildRequest(target=f"{TARGETS}:plain", arguments={})
+    made = TrialRunner(request, directory=tmp_path_factory.mktemp("bench"))
     try:
         made.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
         yield made
