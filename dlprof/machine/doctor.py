@@ -58,9 +58,13 @@ class SystemFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at, what was found, and what to do if anything is.
+    """One thing that was looked at.
 
-    Loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
+    Attributes:
+        name: What.
+        state: Whether loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
+        finding: What is so, one sentence.
+        advice: What to do; empty where nothing is to be done.
     """
 
     name: str
