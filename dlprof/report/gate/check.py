@@ -100,7 +100,15 @@ def headline(check: CheckReport) -> str:
     ]
     if check.state == "fail" and failed and all(gate.unit == "bytes" for gate in failed):
         return "Data loading takes more memory"
+    if check.state == "inconclusive" and any((v.low or 0.0) > 0 for v in _service_views(check)):
+        return "Data loading got slower; whether by more than its limit is undecided"
     return _HEADLINES[check.state]
+
+
+def _service_views(check: CheckReport) -> list[ViewFigures]:
+    """What is known of the service time of all targets that have figures."""
+    gates = (gate for target in check.targets for gate in target.verdict.gates)
+    return [view for gate in gates if gate.name == "service" for view in gate.views]
 
 
 def state_word(check: CheckReport) -> str:
@@ -180,7 +188,8 @@ def advice(check: CheckReport) -> str:
     """What to do now, in a sentence; empty where there is nothing to do."""
     if check.state == "fail" and not check.override:
         accept = "" if check.warn_only else "; --allow-regression REASON accepts it"
-        return f"dlprof profile finds why{accept}"
+        target = short(named_targets(check)[0][1].target)
+        return f"dlprof profile {target}{accept}"
     reasons = {gate.reason for target in check.targets for gate in target.verdict.gates}
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
         return "Fix what kept the blocks from being measured, then check again"
@@ -263,16 +272,26 @@ def _also(target: TargetCheck) -> str:
 
 
 def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
-    """How seldom such a verdict is a false alarm, and how long it was measured."""
+    """What a pass excludes, or how seldom such a failure is a false alarm; how long it took."""
     bounds = [target.verdict.error_bound for target in check.targets]
     known = [bound for bound in bounds if bound is not None]
     took_s = sum(target.measured_s for target in check.targets)
-    took = f"measured for {format_duration(took_s)}" if took_s else ""
-    if known and check.state in {"pass", "fail"}:
-        share = percent(max(known), signed=False)
+    took = f"took {format_duration(took_s)}" if took_s else ""
+    sure, views = "", _service_views(check)
+    if check.state == "fail" and known:
         each = " of a target" if len(known) > 1 else ""
-        sure = f"at most {share} of checks{each} raise a false alarm"
-        yield "Certainty", f"{sure}, {took}" if took else sure
+        share = percent(max(known), signed=False)
+        sure = f"code at its limits fails in at most {share} of checks{each}"
+    elif check.state == "pass" and views:
+        highs = [view.high for view in views if view.high is not None]
+        most = percent(max(0.0, *highs)).removeprefix("+")
+        sure = (
+            f"a slowdown of more than {most} is excluded"
+            if len(highs) == len(views)
+            else f"only a slowdown of more than {views[0].limit_text} would be seen"
+        )
+    if sure:
+        yield "Certainty", f"{sure}; {took}" if took else sure
     elif took:
         yield "Certainty", f"none yet; {took}"
 
