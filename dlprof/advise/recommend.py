@@ -225,6 +225,7 @@ def _reasons(
 
 def expected_of(choice: Choice, candidate: Candidate) -> Expected:
     """What a configuration should give."""
+    log = choice.speeds.epochs[candidate.key].value
     return Expected(
         samples_per_s=choice.speeds.rate(candidate.key),
         wait_fraction=choice.speeds.wait_fraction(candidate),
@@ -232,6 +233,7 @@ def expected_of(choice: Choice, candidate: Candidate) -> Expected:
         shm_bytes=candidate.shm_bytes,
         startup_s=candidate.startup_s,
         epoch_turnover_s=candidate.epoch_turnover_s,
+        turnover_fraction=-math.expm1(log) if log < 0 else None,
     )
 
 

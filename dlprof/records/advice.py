@@ -43,6 +43,8 @@ class Expected:
         shm_bytes: Shared memory with full queues.
         startup_s: ``iter`` plus first ``next``.
         epoch_turnover_s: Last batch of an epoch to the first of the next.
+        turnover_fraction: Share of an epoch that this takes, which the rate counts and the wait
+            does not; ``None`` where the epoch's length isn't known.
     """
 
     samples_per_s: Estimate
@@ -51,6 +53,7 @@ class Expected:
     shm_bytes: int | None = None
     startup_s: float | None = None
     epoch_turnover_s: float | None = None
+    turnover_fraction: float | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,11 @@ def wait_text(wait: float | None, *, in_trials: bool, step: str = "") -> str:
     return f"{percent_text(wait)} of the time" + (f" ({about})" if about else "")
 
 
+def turnover_text(share: float | None) -> str:
+    """What epochs' turnovers take beside the wait, where it is worth a word: the rate counts it."""
+    return f"; starting takes {percent_text(share)} of each epoch" if (share or 0) >= 0.05 else ""
+
+
 def cores_text(cores: float | None) -> str:
     """A number of cores, such as ``1.9`` or ``12``; ``-`` for a missing one."""
     if cores is None:

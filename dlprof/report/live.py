@@ -157,7 +157,10 @@ class ProgressView:
             again = f" (repeat {state.repetition + 1})" if state.repetition else ""
             rows.append(("now", f"{_short(state.current, room - len(again))}{again}"))
         if state.usage is not None:
-            rows.append(("machine", usage_text(state.usage)))
+            parts = usage_text(state.usage).split("; ")
+            while len(parts) > 1 and len("; ".join(parts)) > room:  # no part is shown in part
+                parts.pop()
+            rows.append(("machine", "; ".join(parts)))
         return rows
 
 

@@ -33,11 +33,12 @@ from dlprof.report.labels import (
     rates_chart,
     setting_columns,
     step_text,
+    turnover_text,
     value_text,
     wait_text,
 )
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import about_file, certainty, first, title_of
+from dlprof.report.sweep import certainty, first, title_of
 from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
@@ -75,7 +76,7 @@ def forecast_report(
             doc.FactList(tuple(_answer(run, forecast, named=named))),
             *doc.known(rates_chart(rated, forecast.pick, unit=unit, most=MOST_BARS - 1)),
         ),
-        hints=doc.hint(f"{about_file(run)} (every row)"),
+        hints=doc.hint("Details: -v (every row)"),
         details=(
             *doc.section("Configurations", *_table(forecast, rows)),
             *doc.section("Resources", *_resources(forecast)),
@@ -107,10 +108,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         if (wait := _wait(picked)) is not None:
             text = wait_text(wait, in_trials=picked.measured is not None, step=_step(forecast))
             start = 0.0 if picked.measured else 1.0 - picked.speed / picked.rate
-            # A share of an epoch from which on its start is worth a word: the rate counts it.
-            if start >= 0.05:
-                text += f"; starting takes {percent_text(start)} of each epoch"
-            yield "Data wait", text
+            yield "Data wait", text + turnover_text(start)
         if limit := _limit(forecast, picked):
             yield "Bottleneck", limit
     if forecast.resources and _shares(forecast):
@@ -340,7 +338,7 @@ def feed_report(run: Run, feed: Feed) -> doc.Document:
             doc.FactList(tuple(_feed_rows(feed))),
             doc.Code(difference(feed.config, None, run.header.target.call.checked())),
         ),
-        hints=doc.hint(f"{about_file(run)} (what it rests on)"),
+        hints=doc.hint("Details: -v (what it rests on)"),
         details=(
             *doc.section("Needs", doc.facts(_needs(feed))),
             *doc.section("Assumed", doc.items(feed.notes)),

@@ -40,6 +40,7 @@ from dlprof.report.labels import (
     ratio_text,
     setting_columns,
     step_text,
+    turnover_text,
     value_text,
     wait_text,
 )
@@ -192,13 +193,17 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
 
 def _wait(advice: Recommendation) -> str:
     wait, limits = advice.expected.wait_fraction, advice.constraints
-    step = step_text(limits.step_s, limits.step_spread) if limits.step_s else ""
-    text = wait_text(wait, in_trials=advice.basis == "measured", step=step)
-    if wait is None or wait <= PERHAPS_FED_WAIT_FRACTION:
-        fed = wait is None or wait <= FED_WAIT_FRACTION
-        return f"{text}: {'fed' if fed else 'nearly fed'}"
-    used = next((r.evidence for r in advice.reasons if "available_cpu_cores" in r.evidence), None)
-    return f"{text}: not fully fed" + (", CPU cores are the bottleneck" if used else "")
+    fed = "fed"
+    if wait is not None and wait > FED_WAIT_FRACTION:
+        used = any("available_cpu_cores" in reason.evidence for reason in advice.reasons)
+        cause = ", CPU cores are the bottleneck" if used else ""
+        fed = "nearly fed" if wait <= PERHAPS_FED_WAIT_FRACTION else f"not fully fed{cause}"
+    text = wait_text(
+        wait,
+        in_trials=advice.basis == "measured",
+        step=step_text(limits.step_s, limits.step_spread) if limits.step_s else "",
+    )
+    return f"{text}: {fed}{turnover_text(advice.expected.turnover_fraction)}"
 
 
 def _shortfall(run: Run) -> Iterator[tuple[str, doc.Words]]:
@@ -233,7 +238,7 @@ def _is_elsewhere(asked: Constraints) -> bool:
 def about_file(run: Run) -> str:
     """Where the run is kept, and how more of it is shown."""
     name = shortened(run.path, 34)  # the command beside it has all of it
-    return f"Run file {name} · details: -v" if run.path else "Details: -v"
+    return f"Run file {name} · details: dlprof report -v" if run.path else "Details: -v"
 
 
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
