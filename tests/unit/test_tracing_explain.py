@@ -325,6 +325,10 @@ def test_a_ring_gives_back_its_latest_rows(values: list[Any], capacity: int) -> 
         ring.add(each)
     assert list(ring.rows()) == rows[-capacity:]
     assert ring.added == len(rows)
+    ring.clear()
+    for each in rows[:1]:
+        ring.add(each)
+    assert list(ring.rows()) == rows[:1]
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))

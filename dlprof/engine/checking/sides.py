@@ -129,6 +129,7 @@ class Sides:
         self._processes = processes
         self._settings = settings
         self._clock = clock
+        self._waits_s: dict[Side, float] = {}  # in the last block, of sides that can't be followed
         self._refused: list[int] = []  # cores that a side can't be held to
 
     @property
@@ -206,10 +207,14 @@ class Sides:
         self.block_s = max(cold.values())
         if self.block_s > self._settings.sweep.budget_s / 4:  # no room for a verdict
             return
-        warm = self._try_all("load")
-        self._fit_block(warm, least, workers)
-        if self.batches != least:  # seldom right at once, as the first batches differ from the rest
-            self._fit_block(self._try_all("load"), least, workers)
+        warm = took = self._try_all("load")
+        # Seldom right at once, as the first batches differ from the rest.
+        for left in reversed(range(6 if self._waits_s else 2)):
+            before = self.batches
+            self._fit_block(took, least, workers)
+            if self.batches == before or not left:
+                break
+            took = self._try_all("load")
         self._try_starts({side: cold[side] - warm[side] for side in cold})
 
     def _try_all(self, series: Series) -> dict[Side, float]:
@@ -228,9 +233,13 @@ class Sides:
     def _fit_block(self, took: Mapping[Side, float], least: int, workers: int) -> None:
         """Make blocks longer or shorter, where they are far from what is wanted."""
         self.block_s, wanted_s = max(took.values()), self._settings.block_s
-        if wanted_s / _NEAR <= self.block_s <= wanted_s * _NEAR:
+        # What can't be followed may load while its memory is read: what is waited for then has to
+        # be as long, which one block alone doesn't show.
+        loaded_s = max(self._waits_s.values(), default=self.block_s)
+        if wanted_s / _NEAR <= loaded_s <= wanted_s * _NEAR:
             return
-        wanted = _whole(self.batches * wanted_s / self.block_s, workers)
+        most = 4.0 * self.batches if self._waits_s else math.inf
+        wanted = _whole(min(most, self.batches * wanted_s / max(loaded_s, 1e-9)), workers)
         fitting = min(4096, max(least, wanted))
         self.block_s *= fitting / self.batches
         self.batches = fitting
@@ -252,9 +261,11 @@ class Sides:
         """Load a block that isn't judged; what it took, in seconds."""
         began_s = self._clock()
         self._processes[side].order(self._request(series))
-        _, failure = self._processes[side].collect(self._patience_s)
+        block, failure = self._processes[side].collect(self._patience_s)
         if failure is not None:
             raise self._not_measured(side, f"can't be loaded from: {failure.message}", failure)
+        if series == "load" and "fetch" not in block.stages_s:
+            self._waits_s[side] = math.fsum(block.service_s)
         return self._clock() - began_s
 
     def quad(self, order: str, series: Series, number: int) -> Quad:

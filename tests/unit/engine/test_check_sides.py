@@ -63,6 +63,7 @@ class FakeProcess:
     cold_s: float = 0.0
     failure: Failure = BROKEN
     failing_s: float = 0.0
+    ahead_s: float = 0.0
     unpinned: str = ""
     stays_on: tuple[int, ...] = ()
     noise: float = 0.0
@@ -101,7 +102,10 @@ class FakeProcess:
             return Block(side=self.side, startup_s=self.start_s, epoch_turnover_s=0.01), None
         batch_s = self.batch_s * self.coin.lognormvariate(0, self.noise)
         took_s = batch_s * request.batches + self.cold_s * (len(self.asked) == 1)
-        self.clock.now_s += took_s
+        self.clock.now_s += max(took_s, self.ahead_s)
+        if self.ahead_s:  # loads on while its memory is read
+            service_s = (max(0.0, took_s - self.ahead_s) / request.batches,) * request.batches
+            return Block(side=self.side, service_s=service_s, samples=(4,) * request.batches), None
         block = Block(
             side=self.side,
             service_s=(batch_s,) * request.batches,
@@ -246,6 +250,11 @@ def test_batches_that_are_too_quick_are_said() -> None:
     listener = Listener()
     measured(bench({"batch_s": 1e-4}, {"batch_s": 1e-4}), listener)
     assert any("larger batches" in message for message in listener.messages)
+
+
+def test_blocks_of_what_loads_while_its_memory_is_read_are_longer_than_that_takes() -> None:
+    made = bench(*[{"batch_s": 0.002, "ahead_s": 0.04}] * 2)
+    assert 0.03 < 0.002 * made.sides.batches - 0.04 < 0.08
 
 
 def test_starts_that_would_take_the_whole_budget_are_left_out() -> None:
