@@ -212,5 +212,6 @@ def _reasons(
     known["processes"] = after.unavailable.get("processes", "")
     missing = [name for name in _FIELDS if getattr(usage, name) is None]
     reasons = {name: known.get(name) or silence or _NOT_READY for name in missing}
-    notes = {"samples": silence or known.get("samples", "")}
-    return {**reasons, **{name: why for name, why in notes.items() if why}}
+    if note := silence or known.get("samples", ""):
+        reasons["samples"] = note
+    return reasons

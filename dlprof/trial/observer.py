@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from dlprof.internals import WORKER
 from dlprof.machine.core_speed import SpeedProbe
@@ -175,7 +176,7 @@ class Observer:
         self._each: tuple[EachRank, ...] = ()
         self._guard: MemoryGuard | None = None
         self._glances: Glances | None = None
-        self._waits: dict[str, dict[str, float]] = {}
+        self._waits: dict[str, Any] = {}  # fields of the usage
         self._look_at_s = self._pulse_at_s = 0.0
 
     @property
@@ -242,12 +243,7 @@ class Observer:
             self._end, pss_peak_bytes=full.pss_peak_bytes, shm_peak_bytes=full.shm_peak_bytes
         )
         usage, unavailable = usage_between(self._start, last, gpu=self._gpus.usage())
-        usage = dataclasses.replace(
-            usage,
-            core_speed=self._speed.mean,
-            main_waits=self._waits.get("main_waits", {}),
-            worker_waits=self._waits.get("worker_waits", {}),
-        )
+        usage = dataclasses.replace(usage, core_speed=self._speed.mean, **self._waits)
         if usage.core_speed is None:
             unavailable["core_speed"] = self._speed.unavailable
         else:
