@@ -112,7 +112,7 @@ def _option_row(command: str, parameter: Any) -> list[str]:
 
 def _takes(command: str, option: Option) -> str:
     """What an option may be set to; several values only where they are compared."""
-    once = command in _ONE_CONFIGURATION and option.kind.allowed_once
+    once = option.kind.once.allowed if option.kind.once and command in _ONE_CONFIGURATION else ""
     return once or option.kind.allowed
 
 

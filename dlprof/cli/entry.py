@@ -97,7 +97,8 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 def _flags(arguments: Sequence[str]) -> set[str]:
     """The words that may be flags, known even where the arguments could not be parsed."""
-    with_values = set(_options_with_values(program()))
+    commands = _commands(program())
+    with_values = {flag for _, each in commands for flag in taking_values(each.params)}
     found: set[str] = set()
     before = ""
     for word in arguments:
@@ -108,19 +109,19 @@ def _flags(arguments: Sequence[str]) -> set[str]:
     return found
 
 
-def _options_with_values(group: click.Group) -> Iterator[str]:
-    """Those of all commands of a group."""
+def _commands(group: click.Group, name: str = "dlprof") -> Iterator[tuple[str, click.Command]]:
+    """All commands, by what is typed for them."""
     context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
         if isinstance(command, click.Group):
-            yield from _options_with_values(command)
+            yield from _commands(command, f"{name} {word}")
         elif command is not None:
-            yield from taking_values(command.params)
+            yield f"{name} {word}", command
 
 
 class _OwnFaultError(DlprofError):
-    """What nobody foresaw."""
+    """What nobody expected."""
 
     kind = "internal"
 
@@ -133,7 +134,9 @@ def describe(error: BaseException, *, verbose: bool) -> DlprofError:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "dlprof"
         hint = f"See {command} --help."
-        if isinstance(error, click.NoSuchOption) and (others := _with_option(error.option_name)):
+        flag = error.option_name if isinstance(error, click.NoSuchOption) else None
+        known = ((name, each.opts) for name, c in _commands(program()) for each in c.params)
+        if flag is not None and (others := [name for name, opts in known if flag in opts]):
             hint = f"{' and '.join(others[:2])} {'have' if others[1:] else 'has'} it. {hint}"
         return UsageError(error.format_message(), hint=hint)
     if isinstance(error, KeyboardInterrupt | click.Abort):
@@ -161,18 +164,6 @@ def describe(error: BaseException, *, verbose: bool) -> DlprofError:
         hint=f"{ask}, together with the command line.",
         traceback="".join(traceback.format_exception(error)),
     )
-
-
-def _with_option(flag: str) -> list[str]:
-    """The commands that take an option."""
-    group = program()
-    context = click.Context(group)
-    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    return [
-        f"dlprof {name}"
-        for name, command in commands.items()
-        if command is not None and any(flag in each.opts for each in command.params)
-    ]
 
 
 def show(fault: DlprofError, *, as_json: bool, verbose: bool = False) -> None:

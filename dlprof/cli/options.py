@@ -153,9 +153,10 @@ def _kind_of(annotation: Any) -> type:
 
 def _of_the_table(row: table.Option, *, once: bool) -> click.Parameter:
     once = once and row.panel == SEARCH_SPACE
-    kind, default = row.kind, "" if once else row.default
+    kind = (once and row.kind.once) or row.kind
+    default = "" if once else row.default
     text = f"{row.text} Default: {default}." if default else row.text
-    metavar = row.metavar or (once and kind.metavar_once) or kind.metavar
+    metavar = row.metavar or kind.metavar
     if row.key == "target":
         return Argument([row.key], metavar=metavar, text=text, required=False)
     panel = ONE_CONFIGURATION if once else row.panel

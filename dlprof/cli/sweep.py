@@ -6,16 +6,11 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dlprof.cli import BEGAN_S, options, streams
 from dlprof.cli.measuring import leave_interrupted, listening, resolve, run_path
 from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
-
-if TYPE_CHECKING:
-    from dlprof.engine.ranks import Ranks
-    from dlprof.settings import SweepSettings
 
 
 @options.command(
@@ -62,49 +57,36 @@ def sweep(
         streams.write_result(settings_as_toml(settings, origins))
         return
     path = run_path(output, settings.target, resume=resume)
-    from dlprof.engine.ranks import gather_ranks
-
-    with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
-        if ranks is not None:  # else the first rank of all has measured this one
-            _measure(asked, settings, path, ranks, resume=resume, force=force)
-
-
-def _measure(
-    asked: options.Asked,
-    settings: SweepSettings,
-    path: Path,
-    ranks: Ranks,
-    *,
-    resume: bool,
-    force: bool,
-) -> None:
-    """Sweep, and show what came of it."""
     from dlprof.engine import resume_command, run_sweep
+    from dlprof.engine.ranks import gather_ranks
     from dlprof.report.documents import sweep_document
     from dlprof.report.sweep import sweep_report
     from dlprof.settings import by_key
     from dlprof.units import counted
 
-    with listening(asked) as listener:
-        run = run_sweep(
-            settings,
-            output=path,
-            listener=listener,
-            resume=resume,
-            force=force,
-            # What a resumed run can't silently ignore.
-            given=frozenset(by_key()[key].field for key in asked.given),
-            began_s=BEGAN_S.get(),
-            ranks=ranks,
+    with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
+        if ranks is None:  # the first rank of all has measured this one
+            return
+        with listening(asked) as listener:
+            run = run_sweep(
+                settings,
+                output=path,
+                listener=listener,
+                resume=resume,
+                force=force,
+                # What a resumed run can't silently ignore.
+                given=frozenset(by_key()[key].field for key in asked.given),
+                began_s=BEGAN_S.get(),
+                ranks=ranks,
+            )
+        # The file by the name that the user knows it by; the engine has made it absolute.
+        asked.show(
+            lambda: sweep_document(run),
+            lambda: sweep_report(dataclasses.replace(run, path=str(path))),
         )
-    # The file by the name that the user knows it by; the engine has made it absolute.
-    asked.show(
-        lambda: sweep_document(run),
-        lambda: sweep_report(dataclasses.replace(run, path=str(path))),
-    )
-    leave_interrupted(
-        run,
-        f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
-        hint=f"Continue it with: {resume_command(settings, path)}",
-        as_json=asked.as_json,
-    )
+        leave_interrupted(
+            run,
+            f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
+            hint=f"Continue it with: {resume_command(settings, path)}",
+            as_json=asked.as_json,
+        )

@@ -36,29 +36,20 @@ class Kind:
         read: Makes the value, or raises a ``UsageError`` that quotes what was given.
         allowed: Ends the sentence "this option takes ...".
         metavar: What stands for the value in the help; empty for a switch, which takes none.
-        metavar_once: The same where a command takes one value; empty where nothing differs.
-        allowed_once: The same where a command takes one value of those that others may try; empty
-            where there is no difference.
+        once: Of each value, where there may be several.
     """
 
     read: Callable[[object], Any]
     allowed: str
     metavar: str
-    allowed_once: str = ""
-    metavar_once: str = ""
+    once: Kind | None = None
 
 
 def _wrong(raw: object, what: str) -> UsageError:
     return UsageError(f"{quoted(raw)} is not {what}")
 
 
-def _several(
-    one: Kind,
-    parse: Callable[[str], Sequence[Any]],
-    allowed: str,
-    metavar: str,
-    metavar_once: str,
-) -> Kind:
+def _several(one: Kind, parse: Callable[[str], Sequence[Any]], allowed: str, metavar: str) -> Kind:
     """Values to try: a text of them, one, or a list; without duplicates, in that order."""
 
     def read(raw: object) -> tuple[Any, ...]:
@@ -72,25 +63,26 @@ def _several(
             raise UsageError(f"{quoted(raw)} names more than {MAX_VALUES} values")
         return tuple(dict.fromkeys(checked))
 
-    return Kind(read, allowed, metavar, allowed_once=one.allowed, metavar_once=metavar_once)
+    return Kind(read, allowed, metavar, one)
 
 
 def integers(low: int, high: int) -> Kind:
     """Values to try: ``4``, ``0,2,4``, ``0:16:2``, or a list of numbers."""
     allowed = f"whole numbers from {low} to {high}, such as 4, 2,4,8 or 2:16:2"
-    return _several(whole(low, high), parse_ints, allowed, "VALUES", "N")
+    return _several(whole(low, high), parse_ints, allowed, "VALUES")
 
 
 def switches() -> Kind:
     """Values to try: ``on``, ``off``, ``both``, or a boolean, or a list of booleans."""
-    return _several(switch(), parse_switches, "on, off or both", "SWITCH", "on|off")
+    one = dataclasses.replace(switch(), metavar="on|off")
+    return _several(one, parse_switches, "on, off or both", "SWITCH")
 
 
 def names(*choices: str) -> Kind:
     """Values to try, out of a few: one, several with commas, or a list."""
-    one = name(*choices)
+    one = dataclasses.replace(name(*choices), metavar="NAME")
     allowed = f"{one.allowed}, or several of them with commas between"
-    return _several(one, lambda raw: raw.split(","), allowed, "NAMES", "NAME")
+    return _several(one, lambda raw: raw.split(","), allowed, "NAMES")
 
 
 def name(*choices: str) -> Kind:

@@ -157,7 +157,7 @@ def _label_text(**labels: str) -> str:
 
 
 def render_junit(check: CheckReport) -> str:
-    """The document. FAIL is a failure, all that could not be told is skipped.
+    """The document. FAIL is a failure, all that is undecided is skipped.
 
     A failure that was allowed, or that is only a warning, is skipped with the reason.
     """
