@@ -22,7 +22,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dlprof.gate.plan import SIDES
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, Shift, least_differences, shift_interval
@@ -40,21 +40,16 @@ from dlprof.records.gate import (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GateProgress:
-    """Where a metric stands.
-
-    Attributes:
-        result: What it says.
-        usable: Quads that show something of it.
-        needed: Further quads until its next look; 0 where no look could change the result.
-        left_out: Quads that would count, but for the machine that changed during them.
-    """
+class GateProgress(NamedTuple):
+    """Where a metric stands."""
 
     result: GateResult
     usable: int
+    """Quads that show something of it."""
     needed: int
-    left_out: int = 0
+    """Further quads until its next look; 0 where no look could change the result."""
+    left_out: int
+    """Quads that would count, but for the machine that changed during them."""
 
 
 def judge_gate(
@@ -198,23 +193,17 @@ _MOST_APART = 0.5
 _Finding = Literal["slower", "not_slower", "undecided"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _MetricView:
-    """A view of the metric, on the scale on which sides are compared.
-
-    Attributes:
-        name: Of the view.
-        bounds: Of its shift.
-        passes_below: What the upper bound is held against.
-        fails_above: What the lower bound is held against.
-        figures: The same for people.
-    """
+class _MetricView(NamedTuple):
+    """A view of the metric, on the scale on which sides are compared."""
 
     name: str
     bounds: Shift
     passes_below: float
+    """What the upper bound is held against."""
     fails_above: float
+    """What the lower bound is held against."""
     figures: ViewFigures
+    """The same for people."""
 
 
 def look_at(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from dlprof.gate.plan import SIDES
 from dlprof.gate.rule import UNCORRECTED_FACTOR, GateProgress, cores_apart, judge_gate
@@ -30,17 +30,13 @@ _LOADING = frozenset({"service", "receive", "wall"})
 """Metrics whose shift lies in a stage of loading."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NextLook:
-    """What a check should do now.
-
-    Attributes:
-        needed: Further quads by series until something can be decided; empty where all is.
-        verdict: What is known so far, pending gates counting as inconclusive.
-    """
+class NextLook(NamedTuple):
+    """What a check should do now."""
 
     needed: Mapping[Series, int]
+    """Further quads by series until something can be decided; empty where all is."""
     verdict: Verdict
+    """What is known so far, pending gates counting as inconclusive."""
 
 
 def next_look(plan: CheckPlan, history: Sequence[Quad], *, ended: bool = False) -> NextLook:

@@ -22,18 +22,18 @@ WORTH = 0.02
 DEEPEST = 16
 """``prefetch_factor``, at most: in-order delivery gains little beyond."""
 
-_WINDOW_S, _REST_S = 0.25, 1.0
+_WINDOW_S, _REST_S = 0.25, 1.0  # of a window while settings are tried, and while none is
 _FEWEST = 4  # batches of a window, windows of a stay, turns: what fewer show may be chance
 _IN_A_ROW = 3  # windows that calibrate, or that show that something has changed
 _ENOUGH = 8  # turns that decide; windows that show how far waits scatter
 _EQUAL = 0.01  # of a batch's time: what is no more is no gain and no loss
 _JUMP = 4  # times as many workers, or as deep, at most, in one step
 _HEADROOM = 1.1  # workers are never quite even
-_APART, _SIGMAS = 0.03, 4.0
-_ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.008
-_MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8
-_AGAIN_S = _MINUTE_S / 2
-_ABORT_S, _ABORT_FACTOR = 0.3, 1.3
+_APART, _SIGMAS = 0.03, 4.0  # the wait has changed: by such a share, and so many deviations
+_ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.008  # what trials may cost in all
+_MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8  # the same lately, before anything was gained
+_AGAIN_S = _MINUTE_S / 2  # until what brought nothing is tried again
+_ABORT_S, _ABORT_FACTOR = 0.3, 1.3  # what is slower by both ends at once
 _EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
 _EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
 _MOVED = 0.05  # of a batch's time: much faster, or much slower
