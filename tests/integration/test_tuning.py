@@ -284,7 +284,7 @@ def test_an_exception_in_a_worker_comes_where_it_comes_without(scripted: None) -
         iterator = iter(made)
         with pytest.raises(KeyError) as caught:
             batches.extend(batch.tolist() for batch in iterator)
-        # Of an iterator that ends as garbage, torch waits 5 s for each worker: its queues went first.
+        # Where an iterator ends as garbage its queues may go first: torch waits 5 s per worker.
         internals.shut_down(iterator)
         return batches, str(caught.value)[:60]
 
