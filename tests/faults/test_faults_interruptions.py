@@ -65,7 +65,9 @@ def reason(run_file: Path) -> str | None:
     return None if end is None else end.reason
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 @pytest.mark.usefixtures("clean")
 def test_asked_to_end(tmp_path: Path, number: signal.Signals) -> None:
     run_file = tmp_path / "run.dlprof.jsonl"
@@ -96,6 +98,7 @@ def test_asked_twice(tmp_path: Path) -> None:
     assert read_run(run_file).trials[: len(kept)] == kept
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_a_hang_up(tmp_path: Path) -> None:
     run_file = tmp_path / "run.dlprof.jsonl"
