@@ -71,8 +71,9 @@ def session(world: World, slowdown: Slowdown, seed: int) -> tuple[str, int]:
     plan = make_plan(gates=("wall",), seed=seed, in_main=True, fail_above=slowdown.limit)
     machine = Machine(world, slowdown, f"{world.name}/{slowdown.name}/{seed}")
     quads: list[Quad] = []
-    while needed := next_look(plan, quads).needed:
-        quads += [machine.quad(len(quads), seed) for _ in range(needed["load"])]
+    while (look := next_look(plan, quads)).needed:
+        more = (machine.quad(len(quads), seed) for _ in range(look.needed["load"]))
+        quads += [dataclasses.replace(quad, processes=look.processes) for quad in more]
     return judge(plan, quads).state, len(quads)
 
 

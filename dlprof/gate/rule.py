@@ -50,6 +50,8 @@ class GateProgress(NamedTuple):
     """Further quads until its next look; 0 where no look could change the result."""
     left_out: int
     """Quads that would count, but for the machine that changed during them."""
+    confirms: bool = False
+    """Whether it failed in the first pair of processes, and the rest is of the second."""
 
 
 def judge_gate(
@@ -64,7 +66,29 @@ def judge_gate(
         ended: Whether no more will be measured. The next look is then taken early, with what
             there is, and spends the error that was laid aside for it.
     """
-    walked = _walk(plan, rule, [quad for quad in quads if quad.series == rule.series])
+    own = [quad for quad in quads if quad.series == rule.series]
+    if not rule.confirmed:
+        return _progress(plan, rule, own, ended=ended)
+    first = _progress(plan, rule, [quad for quad in own if not quad.processes], ended=ended)
+    if first.result.state != "fail":
+        return first
+    again = _progress(plan, rule, [quad for quad in own if quad.processes], ended=ended)
+    if again.result.state != "fail":
+        seen = again.result.views[0].text if again.result.views else "too little"
+        result = gate_result(
+            *(rule.name, "inconclusive", "unconfirmed", first.result.views, seen),
+            scale=rule.scale,
+            pending=again.needed > 0,
+        )
+        again = again._replace(result=result)
+    return again._replace(confirms=True)
+
+
+def _progress(
+    plan: CheckPlan, rule: GateRule, quads: Sequence[Quad], *, ended: bool
+) -> GateProgress:
+    """Where a metric stands by quads of one pair of processes, or of any."""
+    walked = _walk(plan, rule, quads)
     can_tell = len(walked.usable) >= least_differences(rule.alpha)
     if ended and not can_tell:
         walked.have_all_count()

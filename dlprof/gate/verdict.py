@@ -37,6 +37,8 @@ class NextLook(NamedTuple):
     """Further quads by series until something can be decided; empty where all is."""
     verdict: Verdict
     """What is known so far, pending gates counting as inconclusive."""
+    processes: int
+    """The pair of processes that is to load them: the second, 1, confirms failures of the first."""
 
 
 def next_look(plan: CheckPlan, history: Sequence[Quad], *, ended: bool = False) -> NextLook:
@@ -48,12 +50,15 @@ def next_look(plan: CheckPlan, history: Sequence[Quad], *, ended: bool = False) 
     progress = [judge_gate(plan, rule, quads, ended=ended) for rule in plan.rules]
     verdict = _verdict(plan, quads, progress)
     counts: dict[Series, list[int]] = {series: [] for series in _SERIES}
+    confirms = any(each.confirms for each in progress)
     for rule, each in zip(plan.rules, progress, strict=True):
+        if each.confirms is not confirms:
+            continue  # what a failure of another metric leaves open stays so
         waits = each.needed and (each.result.blocking or not each.usable)
         if waits and verdict.state != "fail":
             counts[rule.series].append(each.needed)
     needed = {series: min(some) for series, some in counts.items() if some}
-    return NextLook(needed=needed, verdict=verdict)
+    return NextLook(needed=needed, verdict=verdict, processes=int(confirms))
 
 
 def judge(plan: CheckPlan, quads: Sequence[Quad]) -> Verdict:

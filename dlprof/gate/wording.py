@@ -194,6 +194,10 @@ _SENTENCES: Mapping[ReasonCode, str] = MappingProxyType(
             "{label}: {figures} against a limit of {limit}, but {detail}, whose speeds may "
             "differ, so it can't decide."
         ),
+        "unconfirmed": (
+            "{label}: {figures}, beyond the limit of {limit}, in one pair of processes, but a "
+            "second pair shows {detail}, so it can't decide."
+        ),
         "too_few_quads": "{label}: too little was measured, {detail}.",
         "not_measured": "{label} was not measured.",
         "unusable_blocks": "{label}: too many blocks gave no figures ({detail}).",

@@ -33,6 +33,7 @@ ReasonCode = Literal[
     "contended",
     "settings_differ",
     "cores_differ",
+    "unconfirmed",
     "too_few_runs",
     "spread",
     "other_machine",
@@ -92,11 +93,14 @@ class Quad:
         number: From 0 within its series.
         series: ``load`` (steady loading) or ``start`` (starts and epoch restarts).
         blocks: Four as ABBA or BAAB; two in the series ``start``; the one that failed is the last.
+        processes: Number of the pair of processes that loaded them: 1 for the pair that is to
+            confirm a failure of the first, 0.
     """
 
     number: int
     series: Series
     blocks: tuple[Block, ...]
+    processes: int = 0
 
     @property
     def order(self) -> str:
@@ -123,6 +127,7 @@ class GateRule:
         most_change: ABBA blocks in which a side differs from itself by more are left out, as the
             machine changed its speed. As the logarithm of a ratio; ``None`` leaves none out.
         holds_up: Whether the check waits for it, where it has found nothing.
+        confirmed: Whether it fails only where a second pair of processes fails by itself as well.
     """
 
     name: GateName
@@ -137,6 +142,7 @@ class GateRule:
     looks: tuple[int, ...]
     most_change: float | None = None
     holds_up: bool = True
+    confirmed: bool = False
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -154,12 +154,18 @@ def _quads(
     took_s = dict.fromkeys(done, 0.0)
     look = next_look(plan, quads)
     while look.needed:
+        if look.processes and not (quads and quads[-1].processes):
+            if elapsed_s() + sides.build_s > settings.sweep.budget_s:
+                return tuple(quads)
+            listener.message("slower; confirming it in a second pair of processes")
+            sides.renew()
         for series in _in_turns(look.needed, starts_last=starts_last):
             began_s = elapsed_s()
             if began_s + took_s[series] > settings.sweep.budget_s:
                 return tuple(quads)
             order = order_of(plan.seed, series, done[series])
-            quads.append(sides.quad(order, series, done[series]))
+            quad = sides.quad(order, series, done[series])
+            quads.append(dataclasses.replace(quad, processes=look.processes))
             sides.refuse_failing()
             done[series] += 1
             if not quads[-1].blocks[-1].failure:  # which is long, and says nothing of the next

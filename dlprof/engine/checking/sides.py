@@ -103,6 +103,7 @@ class Sides:
         built: What each side reported of its target.
         configs: The settings of each side's loader.
         batches: Of a block of loading.
+        build_s: What it took to start the processes and to build the targets.
         block_s: What a block of loading takes, all included.
         tried_s: What the last block or start that isn't judged took, by series and side.
         starts_s: What a start of each side takes, the turn of an epoch included.
@@ -121,6 +122,7 @@ class Sides:
         self.built: dict[Side, BuiltSide] = {}
         self.configs: dict[Side, Config] = {}
         self.batches = 0
+        self.build_s = 0.0
         self.block_s = 0.0
         self.tried_s: dict[Series, dict[Side, float]] = {}
         self.starts_s: dict[Side, float] = {}
@@ -159,6 +161,7 @@ class Sides:
         Raises:
             DlprofError: One can't be built; says which side's.
         """
+        began_s = self._clock()
         for process in self._processes.values():
             process.begin()
         self._on_all(self._build)
@@ -168,6 +171,18 @@ class Sides:
             config = single_config(self._settings.sweep, built.target, has_accelerator=pins)
             self.configs[side] = config
         self._on_all(self._open)
+        self.build_s = self._clock() - began_s
+
+    def renew(self) -> None:
+        """Load by new processes from now on, with warm loaders as before.
+
+        Raises:
+            DlprofError: A side can't be built or loaded from any more.
+        """
+        for process in self._processes.values():
+            process.close()
+        self.build()
+        self._try_all("load")
 
     def _on_all(self, act: Callable[[Side], None]) -> None:
         """Have all sides do something, whatever fails on one of them.
