@@ -11,7 +11,7 @@ from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
 from dlprof.targets.faults import one_line, user_traceback
-from dlprof.targets.parts import KEYWORDS
+from dlprof.targets.parts import KEYWORDS, is_default
 
 SWEPT: Mapping[str, Any] = {
     "num_workers": 0,
@@ -23,17 +23,6 @@ SWEPT: Mapping[str, Any] = {
     "multiprocessing_context": None,
 }
 """DataLoader arguments that a sweep sets, with values that are legal together at no workers."""
-
-_WORKER_SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers")
-
-_HARMLESS: Mapping[str, tuple[Any, ...]] = {
-    "prefetch_factor": (None, 2),
-    "pin_memory": (False,),
-    "persistent_workers": (False,),
-    "in_order": (True,),
-    "multiprocessing_context": (None,),
-}
-"""Values that a callable need not take: they are what torch does by itself."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +64,8 @@ class Factory:
         """The defaults of its own that :meth:`first_call` puts others in the place of."""
         if "num_workers" not in self.named:
             return {}
-        return {key: self.named[key] for key in _WORKER_SETTINGS if key in self.named}
+        of_workers = ("num_workers", "prefetch_factor", "persistent_workers")
+        return {key: self.named[key] for key in of_workers if key in self.named}
 
     def takes(self, setting: str) -> bool:
         """Whether a swept setting can be passed to it."""
@@ -119,7 +109,9 @@ class Factory:
     def _passes(self, key: str, value: Any, own: Config | None) -> bool:
         if key in self.named:
             return True
-        if value in _HARMLESS.get(key, ()) or value == getattr(own, key, None):
+        # What torch does by itself need not be taken.
+        is_torchs = key not in {"num_workers", "batch_size"} and is_default(key, value)
+        if is_torchs or value == getattr(own, key, None):
             return False
         if self.takes(key):
             return True

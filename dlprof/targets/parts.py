@@ -131,7 +131,7 @@ class LoaderParts:
             accepted = {
                 key: value
                 for key, value in arguments.items()
-                if known is None or key in known or not _is_default(key, value)
+                if known is None or key in known or not is_default(key, value)
             }
             return self.loader_class(self.dataset, **accepted)
         # Which also looks whether they are legal.
@@ -305,10 +305,13 @@ def _parameters(cls: type) -> frozenset[str] | None:
     return frozenset(named_parameters(signature))
 
 
-def _is_default(key: str, value: Any) -> bool:
+def is_default(key: str, value: Any) -> bool:
+    """Whether a DataLoader does the same without this argument."""
     if key == "prefetch_factor" and value == 2:
         return True  # torch's own, with workers
-    return key in _DEFAULTS and (value is None or value is _DEFAULTS[key] or value in (False, 0))
+    if key not in _DEFAULTS or value is None or value is _DEFAULTS[key]:
+        return key in _DEFAULTS
+    return isinstance(value, int | float) and bool(value == _DEFAULTS[key])
 
 
 def inner_loaders(found: object) -> tuple[DataLoader[Any], ...]:

@@ -24,6 +24,7 @@ from dlprof.records import Config
 from dlprof.targets.build import BuiltTarget, build_from_object, build_target
 from dlprof.targets.grammar import parse_target
 from dlprof.targets.loader import make_loader
+from dlprof.targets.parts import is_default
 
 
 class Numbers(Dataset[int]):
@@ -481,3 +482,11 @@ def test_a_built_in_is_built_with_its_parameters() -> None:
     first, second, index = next(iter(batches))
     assert first.shape == second.shape == (32, 2, 3)
     assert index.tolist() == list(range(32))
+
+
+def test_a_setting_that_is_not_torchs_is_never_dropped() -> None:
+    assert is_default("in_order", True)
+    assert not is_default("in_order", False)
+    assert is_default("prefetch_factor", 2)
+    assert not is_default("prefetch_factor", 4)
+    assert is_default("timeout", 0.0)
