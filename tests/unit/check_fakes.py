@@ -57,6 +57,9 @@ class FakeSides(Sides):
         self._noise, self._fails = noise, fails
         self._coin = random.Random(1)
 
+    def renew(self) -> None:
+        """There are no processes."""
+
     def blocks(self, order: str, series: Series, cores: tuple[int, ...] = ()) -> tuple[Block, ...]:
         return tuple(self._block(SIDES[letter], series) for letter in order)
 

@@ -131,9 +131,24 @@ def start_quads(count: int, base_s: float, longer_s: float = 0.0, seed: int = 0)
     ]
 
 
+def lone_plan(**rest: Any) -> CheckPlan:
+    """A plan by which one pair of processes decides."""
+    plan = make_plan(**rest)
+    rules = tuple(dataclasses.replace(rule, confirmed=False) for rule in plan.rules)
+    return dataclasses.replace(plan, rules=rules)
+
+
 def service_plan(**rest: Any) -> CheckPlan:
-    """A plan for the service time alone."""
-    return make_plan(**({"gates": ()} | rest))
+    """The same for the service time alone."""
+    return lone_plan(**({"gates": ()} | rest))
+
+
+def confirmed(quads: Sequence[Quad]) -> list[Quad]:
+    """The quads, and the same again by a second pair of processes."""
+    again = (
+        dataclasses.replace(quad, number=quad.number + len(quads), processes=1) for quad in quads
+    )
+    return [*quads, *again]
 
 
 def gate(verdict: Verdict, name: GateName) -> GateResult:
@@ -157,7 +172,7 @@ def entries(figures: Sequence[float], key: BaselineKey = KEY) -> list[BaselineEn
 @functools.cache
 def failing_check() -> CheckReport:
     """A regression of 10 % in the transform, with a longer start, on a quiet machine."""
-    quads = load_quads(15, 0.10, noise=0.01)
+    quads = confirmed(load_quads(15, 0.10, noise=0.01))
     quads += start_quads(11, 0.5, 1.0)
     target = checked_target("data.py:make", make_plan(), quads)
     target = dataclasses.replace(
@@ -195,7 +210,7 @@ def hostile_check() -> CheckReport:
         "a|b`c`<script>&\"'\\]]>\r\n::error::x%0A\x1b[31m\x00\ud800 "
         'EOF\n# EOF\n<!-- --> ghadelimiter {}{label="v"} \u202e @all #1 [x](http://y)'
     )
-    target = checked_target(evil, make_plan(), load_quads(11, 0.3, failure=evil))
+    target = checked_target(evil, make_plan(), confirmed(load_quads(11, 0.3, failure=evil)))
     target = dataclasses.replace(target, source_file=f"{evil}.py", source_line=3)
     side = Compared(name=evil, commit=evil, note=evil)
     check = _finished([target, failing_check().targets[0]])

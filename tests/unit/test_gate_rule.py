@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from gate_samples import BATCHES, block, gate, load_quads, recomputed, service_plan, start_quads
+from gate_samples import (
+    BATCHES,
+    block,
+    confirmed,
+    gate,
+    load_quads,
+    lone_plan,
+    recomputed,
+    service_plan,
+    start_quads,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,7 +80,7 @@ def test_what_lies_at_the_limit_is_looked_at_again_and_again() -> None:
 
 
 def test_what_noise_leaves_open_for_long_is_decided_in_the_end() -> None:
-    plan, quads = make_plan(gates=("wall",)), load_quads(LOOKS[-1], noise=0.06)
+    plan, quads = lone_plan(gates=("wall",)), load_quads(LOOKS[-1], noise=0.06)
     early = judge(plan, quads[: LOOKS[1]])
     assert [each.state for each in early.gates] == ["inconclusive", "inconclusive"]
     assert [each.state for each in judge(plan, quads).gates] == ["pass", "pass"]
@@ -115,7 +125,7 @@ def test_too_few_quads_still_say_what_they_have_shown() -> None:
         "Service time: too little was measured, 4 of 10 ABBA blocks; so far +1,100%."
     )
     starts = [*load_quads(11, noise=0.01), *start_quads(1, 0.5, 1.0)]
-    startup = gate(judge(make_plan(gates=("startup",)), starts), "startup")
+    startup = gate(judge(lone_plan(gates=("startup",)), starts), "startup")
     assert "too little was measured, 1 of 10 ABBA blocks; so far +" in startup.explanation
 
 
@@ -135,6 +145,44 @@ def test_many_targets_share_the_error() -> None:
     assert many.error_bound <= one.error_bound / 4
     assert next_look(many, []).needed["load"] == 12
     assert any("false alarm" in note for note in judge(many, []).notes)
+
+
+@pytest.mark.parametrize(
+    ("again", "state", "shown"),
+    [
+        (0.12, "fail", "beyond the limit"),
+        (0.0, "inconclusive", "a second pair shows 0.0% ("),
+        (None, "inconclusive", "a second pair shows too little"),
+    ],
+)
+def test_a_failure_shows_in_a_second_pair_of_processes_or_decides_nothing(
+    again: float | None, state: str, shown: str
+) -> None:
+    """The same code in two processes may differ for as long as they live."""
+    plan, first = make_plan(gates=()), load_quads(FIRST, 0.12, noise=0.005)
+    look = next_look(plan, first)
+    assert (look.verdict.state, look.processes) == ("inconclusive", 1)
+    assert look.needed == {"load": FIRST}
+    second = [] if again is None else load_quads(FIRST, again, noise=0.0)
+    quads = [*first, *confirmed(second)[len(second) :]]
+    verdict = judge(plan, quads)
+    assert verdict.state == state
+    assert shown in verdict.gates[0].explanation
+    assert not second or not next_look(plan, quads).needed
+
+
+def test_what_passes_needs_no_second_pair_of_processes() -> None:
+    look = next_look(make_plan(gates=()), load_quads(FIRST, noise=0.01))
+    assert (look.verdict.state, look.needed, look.processes) == ("pass", {}, 0)
+
+
+def test_a_second_pair_that_is_undecided_is_measured_on() -> None:
+    plan, first = make_plan(gates=()), load_quads(FIRST, 0.12, noise=0.005)
+    second = confirmed(load_quads(FIRST, 0.05, noise=0.03))[FIRST:]
+    look = next_look(plan, [*first, *second])
+    assert (look.verdict.state, look.processes) == ("inconclusive", 1)
+    assert look.needed
+    assert look.verdict.gates[0].pending
 
 
 def test_the_service_time_spends_as_much_on_each_view_and_look() -> None:
@@ -164,14 +212,14 @@ def wall_only(count: int, slower: float, **rest: Any) -> list[Quad]:
 
 
 def test_wall_time_fails_a_check_on_a_quiet_machine() -> None:
-    verdict = judge(make_plan(gates=("wall",)), wall_only(11, 0.3))
+    verdict = judge(lone_plan(gates=("wall",)), wall_only(11, 0.3))
     assert verdict.state == "fail"
     assert gate(verdict, "service").state == "pass"
 
 
 @pytest.mark.parametrize("crowd", [CROWDED, {"run_queue_wait_fraction": None}])
 def test_wall_time_never_fails_a_check_beside_neighbours(crowd: dict[str, Any]) -> None:
-    plan, quads = make_plan(gates=("wall",)), wall_only(140, 0.3, **crowd)
+    plan, quads = lone_plan(gates=("wall",)), wall_only(140, 0.3, **crowd)
     verdict = judge(plan, quads)
     assert verdict.state == "inconclusive"
     assert gate(verdict, "wall").reason == "contended"
@@ -190,7 +238,7 @@ def test_noisy_wall_time_beside_neighbours_does_not_hold_up_a_pass() -> None:
         )
         for quad in quads
     ]
-    look = next_look(make_plan(gates=("wall",)), noisy)
+    look = next_look(lone_plan(gates=("wall",)), noisy)
     assert not look.needed
     assert look.verdict.state == "pass"
     assert gate(look.verdict, "wall").state == "inconclusive"
@@ -198,7 +246,7 @@ def test_noisy_wall_time_beside_neighbours_does_not_hold_up_a_pass() -> None:
 
 def test_wall_time_of_loaders_set_otherwise_cannot_fail_and_cannot_pass_unseen() -> None:
     difference = loader_difference(Config(num_workers=4), Config(num_workers=2))
-    plan = make_plan(gates=("wall",), loader_difference=difference)
+    plan = lone_plan(gates=("wall",), loader_difference=difference)
     verdict = judge(plan, wall_only(11, 0.3))
     assert verdict.state == "inconclusive"
     assert "num_workers 4 -> 2" in verdict.explanation
@@ -260,13 +308,13 @@ def test_receiving_is_judged_beside_neighbours_too() -> None:
         {"stages_s": {"receive": 0.040}, **CROWDED},
         {"stages_s": {"receive": 0.052}, **CROWDED},
     )
-    verdict = judge(make_plan(gates=("receive",)), quads)
+    verdict = judge(lone_plan(gates=("receive",)), quads)
     assert (verdict.state, gate(verdict, "receive").state) == ("fail", "fail")
 
 
 def test_a_receive_that_nobody_waits_for_may_double() -> None:
     quads = quads_of(11, {"stages_s": {"receive": 0.0005}}, {"stages_s": {"receive": 0.001}})
-    assert judge(make_plan(gates=("receive",)), quads).state == "pass"
+    assert judge(lone_plan(gates=("receive",)), quads).state == "pass"
 
 
 @pytest.mark.parametrize(
@@ -275,25 +323,25 @@ def test_a_receive_that_nobody_waits_for_may_double() -> None:
 )
 def test_starts_have_limits_of_their_own(base_s: float, longer_s: float, state: str) -> None:
     quads = [*load_quads(11, noise=0.01), *start_quads(11, base_s, longer_s)]
-    verdict = judge(make_plan(gates=("startup", "epoch_turnover")), quads)
+    verdict = judge(lone_plan(gates=("startup", "epoch_turnover")), quads)
     assert gate(verdict, "startup").state == state
     assert gate(verdict, "epoch_turnover").state == "pass"
     assert verdict.state == state
 
 
 def test_a_check_asks_for_the_series_that_is_undecided() -> None:
-    plan = make_plan(gates=("startup",))
+    plan = lone_plan(gates=("startup",))
     assert next_look(plan, []).needed == {"load": FIRST, "start": FIRST}
     assert next_look(plan, load_quads(11, noise=0.01)).needed == {"start": FIRST}
     assert next_look(plan, start_quads(11, 0.5)).needed == {"load": FIRST}
 
 
 def test_a_failure_ends_the_measuring() -> None:
-    assert not next_look(make_plan(), load_quads(11, 0.5, noise=0.01)).needed
+    assert not next_look(lone_plan(), load_quads(11, 0.5, noise=0.01)).needed
 
 
 def test_shared_memory_that_was_never_used_is_no_error() -> None:
-    plan = make_plan(gates=("shared_memory", "memory"))
+    plan = lone_plan(gates=("shared_memory", "memory"))
     verdict = judge(plan, load_quads(11, noise=0.01))
     assert [result.state for result in verdict.gates] == ["pass"] * 3
     more = quads_of(11, {"shm_peak_bytes": 0.0}, {"shm_peak_bytes": 64.0 * (1 << 20)})
@@ -302,7 +350,7 @@ def test_shared_memory_that_was_never_used_is_no_error() -> None:
 
 def test_a_metric_that_nobody_measured_holds_nothing_up() -> None:
     quads = load_quads(11, noise=0.01, pss_peak_bytes=None, stages_s={}, wall_s=None)
-    look = next_look(make_plan(gates=("memory", "receive", "wall")), quads)
+    look = next_look(lone_plan(gates=("memory", "receive", "wall")), quads)
     assert not look.needed
     assert look.verdict.state == "pass"
     assert {result.reason for result in look.verdict.gates[1:]} == {"not_measured"}
@@ -388,7 +436,7 @@ def test_without_correction_limits_are_wider_and_it_is_said() -> None:
 def test_a_failure_says_which_stage_got_slower() -> None:
     base = {"fetch": 0.064, "collate": 0.016, "receive": 0.008}
     quads = quads_of(11, {"stages_s": base}, {"stages_s": {**base, "collate": 0.032}})
-    stages = judge(make_plan(), quads).stages
+    stages = judge(lone_plan(), quads).stages
     assert stages[0].stage == "collate"
     assert stages[0].shift_s == pytest.approx(0.016 / 32)
     assert [stage.shift_s for stage in stages[1:]] == [0, 0]
@@ -397,7 +445,7 @@ def test_a_failure_says_which_stage_got_slower() -> None:
         {"stages_s": base},
         {"stages_s": {**base, "collate": 0.032}, "service_s": (0.012,) * BATCHES},
     )
-    explanation = judge(make_plan(), slower).explanation
+    explanation = judge(lone_plan(), slower).explanation
     assert explanation.endswith(
         "Most of it is in collate: +500 µs a sample, from 500 µs to 1.00 ms."
     )
@@ -407,7 +455,7 @@ def test_a_failure_says_which_transform_got_slower() -> None:
     base = {"fetch": 0.064, "collate": 0.016, "fetch: Crop": 0.008, "fetch: Resize": 0.032}
     more = {**base, "fetch": 0.080, "fetch: Resize": 0.048}
     quads = quads_of(11, {"stages_s": base}, {"stages_s": more, "service_s": (0.012,) * BATCHES})
-    verdict = judge(make_plan(), quads)
+    verdict = judge(lone_plan(), quads)
     assert verdict.explanation.endswith(
         "Most of it is in fetch: +500 µs a sample, from 2.00 ms to 2.50 ms, +500 µs of which in "
         "Resize."
@@ -497,9 +545,9 @@ def test_whatever_was_measured_there_is_a_verdict(
     odd = Quad(number=99, series="load", blocks=tuple(blocks))
     start = Quad(number=0, series="start", blocks=tuple(blocks[:2]))
     quads = [*good, *[odd] * counts[1], start]
-    target = checked_target("t", make_plan(), quads)
+    target = checked_target("t", lone_plan(), quads)
     verdict = target.verdict
-    assert verdict == judge(make_plan(), quads)
+    assert verdict == judge(lone_plan(), quads)
     assert [result.name for result in verdict.gates] == list(ALL_GATES)
     side = Compared(name="x")
     document = check_document(make_check([target], base=side, change=side))
@@ -512,7 +560,7 @@ def test_whatever_was_measured_there_is_a_verdict(
 def test_no_metric_passes_by_what_it_lacks(name: GateName) -> None:
     """Fewer quads than the first look needs, or none, are never a pass."""
     for quads in ([], load_quads(FIRST - 1), start_quads(FIRST - 1, 0.5)):
-        assert gate(judge(make_plan(), quads), name).state == "inconclusive"
+        assert gate(judge(lone_plan(), quads), name).state == "inconclusive"
 
 
 # A machine that changes meanwhile
@@ -620,7 +668,7 @@ def test_without_workers_nothing_waits_for_wall_time() -> None:
         )
         for quad in quads
     ]
-    assert next_look(make_plan(gates=("wall",)), loud).needed
-    alone = make_plan(gates=("wall",), in_main=True)
+    assert next_look(lone_plan(gates=("wall",)), loud).needed
+    alone = lone_plan(gates=("wall",), in_main=True)
     assert next_look(alone, loud).verdict.state == "pass"
     assert gate(judge(alone, wall_only(FIRST, 0.5)), "wall").state == "fail"

@@ -13,6 +13,7 @@ import pytest
 from gate_samples import (
     baseline_check,
     block,
+    confirmed,
     failing_check,
     hostile_check,
     inconclusive_check,
@@ -322,7 +323,7 @@ def test_a_comment_says_its_verdict_in_five_lines(check: CheckReport, override: 
 @pytest.mark.parametrize(
     ("state", "quads"),
     [
-        ("fail", load_quads(12, 0.2, noise=0.01)),
+        ("fail", confirmed(load_quads(12, 0.2, noise=0.01))),
         ("inconclusive", load_quads(140, 0.05, noise=0.15)),
     ],
 )

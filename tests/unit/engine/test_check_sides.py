@@ -69,9 +69,14 @@ class FakeProcess:
     noise: float = 0.0
     coin: random.Random = dataclasses.field(default_factory=lambda: random.Random(1))
     asked: list[BlockRequest] = dataclasses.field(default_factory=list)
+    begun: int = 0
+    lucky: int = 0  # of the processes begun, the one that is as fast as it should be
 
     def begin(self) -> None:
-        """Nothing to start."""
+        self.begun += 1
+
+    def close(self) -> None:
+        """Nothing to end."""
 
     def build(self, patience_s: float) -> BuiltSide:
         if self.error is not None:
@@ -100,7 +105,8 @@ class FakeProcess:
         if request.series == "start":
             self.clock.now_s += self.start_s
             return Block(side=self.side, startup_s=self.start_s, epoch_turnover_s=0.01), None
-        batch_s = self.batch_s * self.coin.lognormvariate(0, self.noise)
+        usual_s = 0.01 if self.begun == self.lucky else self.batch_s
+        batch_s = usual_s * self.coin.lognormvariate(0, self.noise)
         took_s = batch_s * request.batches + self.cold_s * (len(self.asked) == 1)
         self.clock.now_s += max(took_s, self.ahead_s)
         if self.ahead_s:  # loads on while its memory is read
@@ -216,11 +222,33 @@ def test_the_same_code_passes_at_the_first_look() -> None:
     assert found.unavailable == {}
 
 
-def test_a_slower_change_fails_at_the_first_look() -> None:
-    found = measured(bench(None, {"batch_s": 0.011}))
+def test_a_slower_change_fails_at_the_first_look_in_each_of_two_pairs_of_processes() -> None:
+    made = bench(None, {"batch_s": 0.011})
+    found = measured(made)
     verdict = judge(found.plan, found.quads)
     assert verdict.state == "fail"
     assert "in fetch" in verdict.explanation
+    assert [process.begun for process in made.processes.values()] == [2, 2]
+    first, second = (
+        sum(quad.series == "load" and quad.processes == pair for quad in found.quads)
+        for pair in (0, 1)
+    )
+    assert first == second == found.plan.rules[0].looks[0]
+
+
+def test_a_process_that_happens_to_be_slower_fails_nothing() -> None:
+    found = measured(bench(None, {"batch_s": 0.011, "lucky": 2}))
+    verdict = judge(found.plan, found.quads)
+    assert verdict.state == "inconclusive"
+    assert "in one pair of processes, but a second pair shows" in verdict.explanation
+
+
+def test_without_time_for_a_second_pair_of_processes_nothing_fails() -> None:
+    made = bench(None, {"batch_s": 0.011})
+    made.sides.build_s = 1000.0
+    found = measured(made)
+    assert {quad.processes for quad in found.quads} == {0}
+    assert judge(found.plan, found.quads).state == "inconclusive"
 
 
 def test_a_budget_that_is_spent_ends_it() -> None:
