@@ -323,8 +323,11 @@ def feed_text(feed: Feed) -> str:
         workers = f"{workers} a rank"
         cores = f"{cores} in all"
     rate = feed.batch_bytes_per_s
-    bytes_ = "" if rate is None else f" and {format_bytes(rate)}/s"
+    bytes_ = "" if rate is None else f" for {format_bytes(rate)}/s of batches"
     takes = "takes" if feed.reached else "can't be done; the closest is"
+    if feed.reached and feed.least_wait_fraction > feed.asked_wait_fraction:
+        asked = percent_text(feed.asked_wait_fraction)
+        takes = f"to {asked} wait can't be done; the closest is"
     return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}{bytes_}"
 
 
