@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dlprof.records import Config, Failure, Machine, Target
+from dlprof.records import BY_COPY, Config, Failure, Machine, Target
 from dlprof.settings import SweepSettings
 from dlprof.trial import failures
 from dlprof.units import counted, format_bytes
@@ -22,8 +22,6 @@ FORKED_WORKER_BYTES = 11_000_000
 SPAWNED_WORKER_BYTES = 100_000_000
 """The same for spawn and forkserver, where each worker imports torch again: 155 MB were measured,
 and smaller builds of torch are about."""
-
-_BY_COPY = ("spawn", "forkserver")
 
 
 class ResourceLimit(NamedTuple):
@@ -94,7 +92,7 @@ class Preflight:
 
     def starts_by_copy(self, config: Config) -> bool:
         """Whether its workers get the dataset pickled."""
-        return config.num_workers > 0 and self.method(config) in _BY_COPY
+        return config.num_workers > 0 and self.method(config) in BY_COPY
 
     def method(self, config: Config) -> str:
         """What the workers of a configuration are started by."""

@@ -25,6 +25,8 @@ from dlprof.records.calibration import Calibration as Calibration
 from dlprof.records.calibration import PredictedCell as PredictedCell
 from dlprof.records.calibration import Prediction as Prediction
 from dlprof.records.calibration import SweepPrediction as SweepPrediction
+from dlprof.records.config import BY_COPY as BY_COPY
+from dlprof.records.config import START_METHODS as START_METHODS
 from dlprof.records.config import Config as Config
 from dlprof.records.config import Estimate as Estimate
 from dlprof.records.findings import PIPE_BYTES as PIPE_BYTES

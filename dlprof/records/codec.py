@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
 
 from dlprof.records import (
+    START_METHODS,
     BatchCosts,
     Calibration,
     Config,
@@ -211,7 +212,7 @@ _LARGEST_INTEGER = 2**64
 """No count of bytes or of nanoseconds comes near it; it fits a float."""
 _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "start_method": ("fork", "spawn", "forkserver"),
+        "start_method": START_METHODS,
         "sharing_strategy": ("file_descriptor", "file_system"),
     }
 )

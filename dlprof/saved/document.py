@@ -15,7 +15,7 @@ from typing import Any
 
 from dlprof.errors import FileError, UsageError
 from dlprof.files import folder_lock, replace_file, write_fault
-from dlprof.records import Expected, Machine, Recommendation
+from dlprof.records import START_METHODS, Expected, Machine, Recommendation
 from dlprof.tomlfile import (
     SWITCH,
     TABLE,
@@ -43,7 +43,6 @@ version = {VERSION}
 
 _NUMBER = number_rule()
 _COUNT = whole_rule(1, 1_000_000_000)
-_NAMES = ("fork", "spawn", "forkserver")
 
 KWARGS: Mapping[str, Rule] = MappingProxyType(
     {
@@ -53,7 +52,9 @@ KWARGS: Mapping[str, Rule] = MappingProxyType(
         "persistent_workers": SWITCH,
         "in_order": SWITCH,
         "batch_size": _COUNT,
-        "multiprocessing_context": Rule(" or ".join(_NAMES), lambda value: value in _NAMES),
+        "multiprocessing_context": Rule(
+            " or ".join(START_METHODS), lambda value: value in START_METHODS
+        ),
     }
 )
 _ABOUT_ENTRY: Mapping[str, Rule] = MappingProxyType(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import TargetError
 from dlprof.internals import iterator_maker, set_iterator_maker
-from dlprof.records import Config, DatasetWeight, Failure, FailureKind, WorkerStart
+from dlprof.records import BY_COPY, Config, DatasetWeight, Failure, FailureKind, WorkerStart
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer, try_consumer
@@ -183,7 +183,6 @@ def _sent(first: object, second: object) -> SentBatch:
     )
 
 
-_BY_COPY = ("spawn", "forkserver")
 _ITS_OWN = ("worker_exception", "not_picklable", "batch_not_picklable")
 """Kinds that lie in the object itself; others, such as a full /dev/shm, may not come again."""
 
@@ -242,7 +241,7 @@ def try_start(loader: Any, config: Config) -> Failure | None:
     configuration's start method, the loader's own, or the platform's.
     """
     method = start_method_of(loader, config)
-    if method not in _BY_COPY or not hasattr(loader, "dataset"):
+    if method not in BY_COPY or not hasattr(loader, "dataset"):
         return None
     context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe(duplex=False)
@@ -385,7 +384,7 @@ def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerS
     from dlprof.trial.starting import measure_start  # noqa: PLC0415
 
     method, loader = str(config.start_method), _loader(built, config)
-    if method not in _BY_COPY:
+    if method not in BY_COPY:
         return measure_start(loader, method)
     packing_s = weight.pickle_s + weight.unpickle_s
     # What is sent to a worker to see how it starts; of more it is computed what that would take.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
-from dlprof.records import Config, Failure, Target, Trial, Usage
+from dlprof.records import BY_COPY, Config, Failure, Target, Trial, Usage
 from dlprof.records.codec import from_json
 from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, FreshLauncher, Launcher
 from dlprof.trial.nodes import Link, Ranks
@@ -286,7 +286,7 @@ class TrialRunner:
         slow_s = 20.0 * self._batch_s
         if not self.fork_safe:
             slow_s += self._build_s
-        if (config.start_method or self._start_method) in ("spawn", "forkserver"):
+        if (config.start_method or self._start_method) in BY_COPY:
             # One interpreter that imports torch, on a busy core.
             slow_s += 4.0 * config.num_workers
         return self._limits.stall_s + slow_s

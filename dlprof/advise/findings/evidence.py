@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from dlprof.advise import thresholds as at
 from dlprof.model import Conditions, Means, fit, predict_all, rate_allowed
 from dlprof.records import (
+    BY_COPY,
     Calibration,
     Config,
     Copies,
@@ -706,7 +707,7 @@ class Evidence:
             return 0.0
         if costs.put_cpu_s < max(at.LEAST_CPU_S, at.LEAST_PART * costs.making.own_s):
             return 0.0  # a feeder's pickling, or next to nothing beside what the worker waits for
-        watched = self.config.start_method in ("spawn", "forkserver")  # by a thread of dlprof's
+        watched = self.config.start_method in BY_COPY  # by a thread of dlprof's
         many = self.most_threads > at.OWN_THREADS + watched
         return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
 
@@ -744,7 +745,7 @@ class Evidence:
             return 0.0
         if seen_s is not None:
             return min(costs.making.io_s, seen_s)
-        watched = self.config.start_method in ("spawn", "forkserver")
+        watched = self.config.start_method in BY_COPY
         if self.workers and self.most_threads <= at.OWN_THREADS + watched:
             return 0.0
         return min(costs.making.io_s, explained.fetch_threads_cpu_s or 0.0)
