@@ -116,6 +116,7 @@ def test_a_slower_change_fails_and_the_verdict_follows_from_the_blocks(repositor
     assert target.verdict.stages[0].stage == "fetch"
     assert "in fetch" in report.explanation
     assert (target.source_file, target.source_line) == ("data.py", 15)
+    assert "the same file" not in report.base.note
     assert report.base.commit == report.change.commit
     assert report.change.note == "with uncommitted changes"
     assert report.machine is not None
