@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import random
 import time
 import zlib
@@ -16,8 +17,8 @@ _SHORTEST_S, _LONGEST_S = 0.5, 5.0
 
 def neighbour(seed: int, ended: Event) -> None:
     """Compute, rest, compute: each for a time drawn anew."""
-    coin = random.Random(seed)
-    while not ended.is_set():
+    coin, started_by = random.Random(seed), os.getppid()
+    while not ended.is_set() and os.getppid() == started_by:  # which may have been killed
         until = time.monotonic() + coin.uniform(_SHORTEST_S, _LONGEST_S)
         while time.monotonic() < until and not ended.is_set():
             zlib.compress(_TEXT)

@@ -118,11 +118,11 @@ class Warm:
         unpinned = self._placement.hold(self._workers(), self._config, request.cores)
         for tracer in self._tracers:
             tracer.forget()
-        before, held, began_s = self._tree.read(), _shared_bytes(), _clock()
+        before, held = self._tree.read(), _shared_bytes()
         seen = self._take(min(request.batches, MOST_BATCHES), held)
-        after, took_s = self._tree.read(), _clock() - began_s
+        after = self._tree.read()
         if not request.cores or unpinned:
-            self._placement.learn(self._workers(), took_s)
+            self._placement.learn(self._workers())
         elif not self._placement.is_held():
             unpinned = "its cores were changed during a block"
         rows, names = self._rows(len(seen.samples), seen.beyond)
@@ -495,6 +495,7 @@ class Placement:
     def __init__(self) -> None:
         self._own = _affinity(os.getpid())
         self._spent_ns: dict[int, int] = {}
+        self._free_since_s = 0.0
         self._is_threaded = False
         self._follows = False  # where it was let go, its code had not chosen cores
         self._held: dict[int, frozenset[int]] = {}
@@ -520,6 +521,7 @@ class Placement:
                 obstacle = "the system refuses it"
         if obstacle or not cores:
             self.release(workers)
+            self._free_since_s = _clock()  # from here on, as dlprof's own reads take CPU time, too
             self._spent_ns = {pid: _spent_ns(pid) for pid in pids}
         return obstacle
 
@@ -550,15 +552,11 @@ class Placement:
         """Whether processes are still held where they were put."""
         return all(_affinity(pid) == cores for pid, cores in self._held.items())
 
-    def learn(self, workers: Sequence[int], took_s: float) -> None:
-        """See by a block that ran free whether processes compute with several threads.
-
-        Args:
-            workers: Those that loaded it.
-            took_s: How long it took.
-        """
+    def learn(self, workers: Sequence[int]) -> None:
+        """See by a block that these loaded free whether they compute with several threads."""
         for pid in [*workers, os.getpid()]:
-            if _spent_ns(pid) - self._spent_ns.get(pid, 0) > 1.15 * took_s * 1e9:
+            spent_ns = _spent_ns(pid) - self._spent_ns.get(pid, 0)
+            if spent_ns > 1.15e9 * (_clock() - self._free_since_s):
                 self._is_threaded = True
 
     def release(self, workers: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from dlprof import trial
 from dlprof.records import Config
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row
+from dlprof.trial import warm
 from dlprof.trial.warm import Placement, block_figures, cores_of, relocated
 
 MS = 1_000_000
@@ -202,14 +203,20 @@ def test_what_the_code_has_chosen_is_let_be(worker: BaseProcess, own: set[int]) 
     assert os.sched_getaffinity(worker.pid) == {min(own)}
 
 
-def test_what_computes_with_several_threads_runs_free(own: set[int]) -> None:
+@pytest.mark.parametrize(("took_s", "threads"), [(0.01, True), (0.02, False)])
+def test_what_computes_with_several_threads_runs_free(
+    own: set[int], monkeypatch: pytest.MonkeyPatch, took_s: float, *, threads: bool
+) -> None:
+    times = iter([0.0, took_s])
+    monkeypatch.setattr(warm, "_clock", lambda: next(times, 0.0))
     placement = Placement()
     placement.hold([], Config(), [])
     until = time.process_time() + 0.02
     while time.process_time() < until:
         pass
-    placement.learn([], took_s=0.01)  # twice as much CPU time as wall time
-    assert "several threads" in placement.hold([], Config(), [min(own)])
+    placement.learn([])
+    assert ("several threads" in placement.hold([], Config(), [min(own)])) is threads
+    placement.release([])
 
 
 def test_a_core_that_the_job_no_longer_has(own: set[int]) -> None:
