@@ -225,7 +225,7 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
     """Where the rest is, and what to run next."""
     if advice is not None and advice.measure_there:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
-        said = f"{about_file(run)} · {'check it there' if there else 'measure it'}:"
+        said = f"Details: -v · {'check it there' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
     command = f"dlprof report {shlex.quote(run.path)} -o report.html"
     return doc.hint(f"{about_file(run)} · all of it:", command) if run.path else ()
