@@ -103,7 +103,7 @@ def wait_text(wait: float | None, *, in_trials: bool, step: str = "") -> str:
 
 def turnover_text(share: float | None) -> str:
     """What epochs' turnovers take beside the wait, where it is worth a word: the rate counts it."""
-    return f"; starting takes {percent_text(share)} of each epoch" if (share or 0) >= 0.05 else ""
+    return f"; starting takes {percent_text(share)}" if (share or 0) >= 0.05 else ""
 
 
 def cores_text(cores: float | None) -> str:
