@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dlprof.gate.plan import SIDES
 from dlprof.gate.rule import UNCORRECTED_FACTOR, GateProgress, cores_apart, judge_gate
-from dlprof.gate.signed_rank import shift_interval
+from dlprof.gate.signed_rank import MOST_DIFFERENCES, shift_interval
 from dlprof.gate.views import cleaned
 from dlprof.gate.wording import amount, percent, stage_line
 from dlprof.records.gate import (
@@ -205,6 +205,7 @@ def _shift(name: str, quads: Sequence[Quad], value: _Value) -> StageShift | None
     rows = [row for quad in quads if (row := _sides(quad, value)) is not None]
     if not rows:
         return None
+    rows = rows[-MOST_DIFFERENCES:]  # of two pairs of processes, the second's first of all
     # The intervals of stages are 95 % each.
     shift = shift_interval([change - base for base, change in rows], 0.025)
     return StageShift(

@@ -171,6 +171,13 @@ def test_a_failure_shows_in_a_second_pair_of_processes_or_decides_nothing(
     assert not second or not next_look(plan, quads).needed
 
 
+def test_two_pairs_of_processes_may_load_more_than_intervals_hold() -> None:
+    first, second = load_quads(FIRST, 0.12, noise=0.005), load_quads(195, 0.05, noise=0.1)
+    again = [dataclasses.replace(quad, processes=1) for quad in second]
+    stages = judge(make_plan(gates=()), [*first, *again]).stages
+    assert {"fetch", "collate"} <= {each.stage for each in stages}
+
+
 def test_what_passes_needs_no_second_pair_of_processes() -> None:
     look = next_look(make_plan(gates=()), load_quads(FIRST, noise=0.01))
     assert (look.verdict.state, look.needed, look.processes) == ("pass", {}, 0)
