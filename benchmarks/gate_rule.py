@@ -1,6 +1,6 @@
 """How often does the rule of ``dlprof check`` err, on machines whose noise is known?
 
-A simulation: it measures nothing of this machine and takes about six minutes.
+A simulation: it measures nothing of this machine and takes about four minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from others_rules import RULES, Rule
 from dlprof.gate import judge, make_plan, next_look
 from dlprof.records.gate import Block, Quad
 
-SESSIONS, QUICK_SESSIONS = 500, 4
+SESSIONS, QUICK_SESSIONS = 300, 4
 FALSE_ALARMS = 0.01
 CAUGHT_QUIET, CAUGHT, CAUGHT_FINE = 0.99, 0.90, 0.95
 PASSED_UNSEEN = 0.02

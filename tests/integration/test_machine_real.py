@@ -203,7 +203,7 @@ def test_a_profile_is_not_saved_as_one(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "--save and --machine" in done.stderr
+    assert "--machine and --save exclude each other" in done.stderr
     assert not saved.exists()
 
 
