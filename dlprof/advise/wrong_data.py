@@ -128,9 +128,9 @@ def said_first(run: Run) -> list[str]:
     That the settings as they are give wrong data, or fail; then what is wrong, with the data and
     with the rates of an earlier version.
     """
-    told = [each.claim for each in present_failure(run)]
+    said = [each.claim for each in present_failure(run)]
     if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):
-        told.append(ONE_BATCH)
+        said.append(ONE_BATCH)
     present, advice = present_of(run), run.recommendation
     chosen = None if advice is None else advice.config
     used = [each.num_workers for each in (present, chosen) if each is not None]
@@ -143,8 +143,8 @@ def said_first(run: Run) -> list[str]:
             if any(finding.code == each.code for finding in diagnosed):
                 continue  # which knows why
             fix = ""  # what is recommended keeps to it
-        told.append(f"{each.title}. {each.explanation}{fix}")
-    return told
+        said.append(f"{each.title}. {each.explanation}{fix}")
+    return said
 
 
 def present_failure(run: Run) -> Iterator[Reason]:

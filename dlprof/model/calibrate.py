@@ -45,17 +45,17 @@ def fit(
             several: ``num_workers`` 0, 1 and 2 are enough.
         trials: All trials of those runs, the instrumented ones among them: start-up, turnover and
             memory come from these.
-        batch_tensors: Tensors in a batch, where the target's probe told.
+        batch_tensors: Tensors in a batch, where the target's probe counted them.
 
     Returns:
         The calibration. Whatever makes it unreliable is among its ``doubts``; with no usable
         batch at all, both of its costs are ``None``.
     """
-    told = [each for each in explanations if each.hooked and each.costs.cpu_s]
+    traced = [each for each in explanations if each.hooked and each.costs.cpu_s]
     by_id = {trial.id: trial for trial in trials}
     clean = [
         dataclasses.replace(each, costs=unstolen(cleaned(each.costs), by_id.get(each.trial_id)))
-        for each in told
+        for each in traced
     ]
     usable = [each for each in clean if each.costs.cpu_s]
     by_strategy: dict[str, list[Explanation]] = {}
@@ -101,7 +101,7 @@ def fit(
             for t in mine
         ),
         trials=tuple(each.trial_id for each in usable),
-        doubts=tuple(_doubts(told, usable, error, run_queue)),
+        doubts=tuple(_doubts(traced, usable, error, run_queue)),
     )
 
 
@@ -128,13 +128,13 @@ def _merged(parts: Sequence[BatchCosts]) -> BatchCosts | None:
 
 
 def _doubts(
-    told: Sequence[Explanation],
+    traced: Sequence[Explanation],
     usable: Sequence[Explanation],
     error: float | None,
     run_queue: float | None,
 ) -> Iterable[str]:
     """What makes a calibration unreliable."""
-    whole, batches = (sum(len(each.costs.cpu_s) for each in some) for some in (told, usable))
+    whole, batches = (sum(len(each.costs.cpu_s) for each in some) for some in (traced, usable))
     if lost := whole - batches:
         yield f"{lost} of {whole} batches had figures below 0 or none, and were left out"
     if batches < MIN_BATCHES:
@@ -286,9 +286,9 @@ def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]
         if share is not None
     ]
     points += [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
-    told, busy_s = [share for share, _ in points], 0.0
+    spread, busy_s = [share for share, _ in points], 0.0
     # Shares of time that differ by less tell no slope.
-    if len(points) > 1 and max(told) - min(told) >= 0.3:
+    if len(points) > 1 and max(spread) - min(spread) >= 0.3:
         slope, _ = statistics.linear_regression(*zip(*points, strict=True))
         busy_s = max(0.0, slope) if math.isfinite(slope) else 0.0
     return busy_s, [

@@ -29,7 +29,7 @@ _TRIAL_S = 0.8
 
 _CAP_S = 6.0
 """Measured seconds after which calibrating ends, however much batches vary: what remains open then
-is told by the intervals, and the race sees to it."""
+is shown by the intervals, and the race sees to it."""
 
 _PRECISION = 0.03
 """Relative standard error of the mean batch cost that is enough: the model is as far off."""

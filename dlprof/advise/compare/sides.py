@@ -575,8 +575,8 @@ def _explanation(run: Run, config: Config) -> Explanation | None:
         alike = dataclasses.replace(each, num_workers=some, persistent_workers=False)
         return dataclasses.replace(alike, prefetch_factor=None, in_order=True)
 
-    told = [each for each in run.explanations if each.hooked]
-    alike = [each for each in reversed(told) if sample(each.config) == sample(config)]
+    hooked = [each for each in run.explanations if each.hooked]
+    alike = [each for each in reversed(hooked) if sample(each.config) == sample(config)]
     return max(alike, key=lambda each: each.config == config, default=None)
 
 

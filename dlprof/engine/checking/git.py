@@ -152,9 +152,9 @@ def worktree(git: Git, commit: str) -> Iterator[Path]:
             "worktree", "add", "--detach", "--lock", "--reason", reason, str(path), commit
         )
         if made.returncode != 0:
-            told = made.stderr.strip().splitlines()
+            why = (made.stderr.strip().splitlines() or ["no reason"])[-1]
             raise FileError(
-                f"git can't make a worktree of {commit[:12]}: {told[-1] if told else 'no reason'}",
+                f"git can't make a worktree of {commit[:12]}: {why}",
                 hint="Give a directory that holds the base with --against DIRECTORY.",
             )
         with cleanup_at_exit(lambda: _remove(git, path)):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides
-from dlprof.errors import UsageError
+from dlprof.errors import DlprofError, UsageError
 from dlprof.gate import ALL_GATES, loader_difference, make_plan, next_look, order_of
 from dlprof.records.gate import CheckPlan, Quad, Series
 from dlprof.units import format_duration
@@ -158,7 +158,11 @@ def _quads(
             if elapsed_s() + sides.build_s > settings.sweep.budget_s:
                 return tuple(quads)
             listener.message("slower; confirming it in a second pair of processes")
-            sides.renew()
+            try:
+                sides.renew()
+            except DlprofError as error:  # what was measured stays, and is unconfirmed
+                listener.message(f"there is no second pair of processes: {error.message}")
+                return tuple(quads)
         for series in _in_turns(look.needed, starts_last=starts_last):
             began_s = elapsed_s()
             if began_s + took_s[series] > settings.sweep.budget_s:

@@ -243,6 +243,16 @@ def test_a_process_that_happens_to_be_slower_fails_nothing() -> None:
     assert "in one pair of processes, but a second pair shows" in verdict.explanation
 
 
+def test_a_second_pair_that_can_not_be_built_loses_nothing_that_was_measured() -> None:
+    made = bench(None, {"batch_s": 0.011})
+    made.processes["change"].error = DlprofError("It broke.")
+    found = measured(made, listener := Listener())
+    assert {quad.processes for quad in found.quads} == {0}
+    assert judge(found.plan, found.quads).gates[0].reason == "unconfirmed"
+    assert "there is no second pair of processes: " in listener.messages[-1]
+    assert "It broke." in listener.messages[-1]
+
+
 def test_without_time_for_a_second_pair_of_processes_nothing_fails() -> None:
     made = bench(None, {"batch_s": 0.011})
     made.sides.build_s = 1000.0
