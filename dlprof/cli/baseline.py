@@ -66,16 +66,15 @@ def update(
 
         settings = for_check(*resolve(asked.given, config))
         with listening(asked) as listener:
-            entries = [measure_run(settings, listener=listener).entry]
+            entry = measure_run(settings, listener=listener).entry
     else:
-        entries = _taken(document)
-    counts = [(entry, record_entry(file, entry)) for entry in entries]
+        entry = _taken(document)
+    count = record_entry(file, entry)
     if asked.as_json:
-        added = [{"entry": entry, "comparable_runs": count} for entry, count in counts]
+        added = [{"entry": entry, "comparable_runs": count}]
         written = {"schema_version": 1, "file": str(file), "added": added}
         streams.write_result(json.dumps(to_json(written), allow_nan=False, indent=2))
-        return
-    for entry, count in () if asked.quiet else counts:
+    elif not asked.quiet:
         kept = counted(count, "run")
         streams.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
 
@@ -99,11 +98,11 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
     )
 
 
-def _taken(document: Path) -> list[BaselineEntry]:
-    """The runs that the document of a check holds, one per target; warns of doubtful ones."""
+def _taken(document: Path) -> BaselineEntry:
+    """The run that the document of a check holds; warns of a doubtful one."""
     check = _read(document)
-    entries = [each.recordable for each in check.targets if each.recordable is not None]
-    if not entries:
+    entry = check.target.recordable
+    if entry is None:
         raise FileError(
             f"{document} holds no run that a baseline could keep",
             hint="Measure one: dlprof baseline update FILE TARGET.",
@@ -120,7 +119,7 @@ def _taken(document: Path) -> list[BaselineEntry]:
         )
     for doubt in doubts:
         sys.stderr.write(f"dlprof: warning: {document} {doubt}\n")
-    return entries
+    return entry
 
 
 def _read(document: Path) -> CheckReport:

@@ -70,7 +70,7 @@ def _report(
         length=built.target.length,
     )
     return make_check(
-        [target],
+        target,
         base=compared,
         change=change.compared,
         override=settings.override,

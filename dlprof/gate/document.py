@@ -19,7 +19,6 @@ from dlprof.records.gate import (
     CheckReport,
     Compared,
     GateRule,
-    GateState,
     Quad,
     Reach,
     SelfTest,
@@ -27,9 +26,6 @@ from dlprof.records.gate import (
     TargetCheck,
 )
 from dlprof.units import format_duration
-
-_GRAVITY: tuple[GateState, ...] = ("pass", "no_baseline", "inconclusive", "fail")
-"""The gravest is the last."""
 
 
 def checked_target(target: str, plan: CheckPlan, quads: Sequence[Quad]) -> TargetCheck:
@@ -63,20 +59,13 @@ def checked_baseline(
 
 
 def make_check(
-    targets: Sequence[TargetCheck], *, base: Compared, change: Compared, **more: Any
+    target: TargetCheck, *, base: Compared, change: Compared, **more: Any
 ) -> CheckReport:
-    """The whole check; ``more`` are further fields of it.
-
-    Raises:
-        ValueError: If there is no target.
-    """
-    if not targets:
-        raise ValueError("a check of no target")
-    worst = max(targets, key=lambda each: _GRAVITY.index(each.verdict.state))
+    """The whole check; ``more`` are further fields of it."""
     return CheckReport(
-        state=worst.verdict.state,
-        explanation=worst.verdict.explanation,
-        targets=tuple(targets),
+        state=target.verdict.state,
+        explanation=target.verdict.explanation,
+        targets=(target,),
         base=base,
         change=change,
         **more,

@@ -47,7 +47,6 @@ def make_plan(
     fail_above: float = THRESHOLD,
     gates: Collection[str] = ALL_GATES,
     confidence: float = CONFIDENCE,
-    targets: int = 1,
     seed: int = 0,
     loader_difference: str = "",
     in_main: bool = False,
@@ -57,23 +56,21 @@ def make_plan(
     Args:
         fail_above: What service time, receiving and wall time may be slower by, as a fraction.
         gates: Of ``ALL_GATES``, what is measured and so to be judged; the service time always is.
-        confidence: That code which is not slower than its limit does not fail: of the service
-            time, over all targets together.
-        targets: How many targets are checked at once; each gets an equal share of the error.
+        confidence: That code which is not slower than its limit does not fail: of the service time.
         seed: Of their random order.
         loader_difference: From ``loader_difference``.
         in_main: Whether both sides load in the main process. Wall time is service time there and
             little else, so that nothing waits for it.
 
     Raises:
-        ValueError: If the confidence is not from 0.5 to below 1, a threshold is not above 0,
-            there is no target, or a gate is unknown.
+        ValueError: If the confidence is not from 0.5 to below 1, a threshold is not above 0, or a
+            gate is unknown.
     """
     if unknown := set(gates) - set(ALL_GATES):
         raise ValueError(f"there is no gate {min(unknown)!r}")
-    if not (0.5 <= confidence < 1 and targets >= 1 and fail_above > 0):
-        raise ValueError("a plan needs a confidence from 0.5 to below 1, a target and a limit")
-    alpha = (1 - confidence) / (len(_SERVICE_VIEWS) * len(LOOKS)) / targets
+    if not (0.5 <= confidence < 1 and fail_above > 0):
+        raise ValueError("a plan needs a confidence from 0.5 to below 1, and a limit")
+    alpha = (1 - confidence) / (len(_SERVICE_VIEWS) * len(LOOKS))
     alpha = round(alpha, 15)  # 1 - 0.99 is not 0.01
     wanted = {"service", *gates}
     rules = tuple(
@@ -84,7 +81,6 @@ def make_plan(
     return CheckPlan(
         rules=rules,
         confidence=confidence,
-        targets=targets,
         seed=seed,
         loader_difference=loader_difference,
         error_bound=sum(rule.alpha * len(rule.views) * len(rule.looks) for rule in rules),
@@ -148,8 +144,7 @@ def _rules(fail_above: float, alpha: float) -> tuple[GateRule, ...]:
 def looks_for(alpha: float, looks: tuple[int, ...]) -> tuple[int, ...]:
     """The looks that can decide anything at ``alpha``, none before so many quads are there.
 
-    Where the error is shared by many targets, eleven quads can't decide any more; the first look
-    then waits for as many as can.
+    With a high confidence ten quads can't decide; the first look then waits for as many as can.
     """
     least = least_differences(alpha)
     later = tuple(look for look in looks if look > least)

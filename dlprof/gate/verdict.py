@@ -147,7 +147,7 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, 
                 f"with them do not count: {failures[-1]}"
             )
     judged = len(plan.rules)
-    if judged > 1 or plan.targets > 1:
+    if judged > 1:
         notes.append(
             f"{judged} metrics were judged; code that lies exactly at all their limits would "
             f"raise a false alarm in at most {percent(plan.error_bound, signed=False)} of checks."

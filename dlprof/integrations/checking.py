@@ -180,7 +180,7 @@ def message(report: CheckReport) -> str:
     ]
     lines.append(f"{side_text(report.change)} against {side_text(report.base)}")
     if report.state == "fail":
-        lines += [f"{name}: {text}" for each in report.targets for name, text in stage_lines(each)]
+        lines += [f"{name}: {text}" for name, text in stage_lines(report.target)]
         lines.append("If the slowdown is meant, run pytest with --dlprof-regression warn.")
     return "\n".join(lines)
 

@@ -14,7 +14,6 @@ CHECK_SCHEMA_VERSION = 1
 
 Side = Literal["base", "change"]
 Series = Literal["load", "start"]
-Design = Literal["abba", "duet"]
 Scale = Literal["ratio", "difference"]
 GateState = Literal["pass", "fail", "inconclusive", "no_baseline"]
 GateName = Literal[
@@ -151,19 +150,15 @@ class CheckPlan:
 
     Attributes:
         rules: One per metric.
-        confidence: That the service-time gates of all targets together raise no false alarm.
-        targets: How many targets are checked at once: they share the probability of error.
-        design: ``abba`` (one side at a time); documents of earlier versions may hold ``duet``.
+        confidence: That the gate of service time raises no false alarm.
         seed: Of the random order of blocks.
         loader_difference: How the loaders' settings differ; empty where they are the same.
-        error_bound: Upper bound of the probability of any false alarm of this target, all metrics
-            together, each of them taken to lie exactly at its limit.
+        error_bound: Upper bound of the probability of any false alarm, all metrics together, each
+            of them taken to lie exactly at its limit.
     """
 
     rules: tuple[GateRule, ...]
     confidence: float
-    targets: int = 1
-    design: Design = "abba"
     seed: int = 0
     loader_difference: str = ""
     error_bound: float
@@ -389,9 +384,9 @@ class CheckReport:
 
     Attributes:
         schema_version: Of this document.
-        state: The worst of the targets' verdicts.
-        explanation: That of the target which decides.
-        targets: One per TARGET.
+        state: The target's verdict.
+        explanation: The verdict's.
+        targets: The one that was checked.
         base: What was compared with.
         change: What was checked.
         override: The reason given for letting a regression pass; empty where none was given.
@@ -418,6 +413,11 @@ class CheckReport:
     torch_version: str = ""
     machine: Machine | None = None
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def target(self) -> TargetCheck:
+        """What was checked."""
+        return self.targets[0]
 
 
 @record(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def _target(target: Mapping[str, Any]) -> dict[str, Any]:
 
 _HEAD = ("schema_version", "error", "run_file", "ended", "state", "explanation")
 _BRIEF: Mapping[str, Callable[[Any], Any] | None] = {
-    "targets": lambda targets: [_target(each) for each in targets[:_MOST]],
+    "targets": lambda targets: list(map(_target, targets)),
     "dataloader_kwargs": None,
     "expected": None,
     "confidence": None,

@@ -109,7 +109,7 @@ def left_nothing(repository: Path) -> bool:
 def test_a_slower_change_fails_and_the_verdict_follows_from_the_blocks(repository: Path) -> None:
     (repository / "data.py").write_text(data(0.004))
     report = check(repository)
-    target = report.targets[0]
+    target = report.target
     assert report.state == "fail"
     assert target.plan is not None
     assert judge(target.plan, target.quads) == target.verdict
@@ -132,12 +132,12 @@ def test_workers_that_start_late_fail_the_start(repository: Path) -> None:
     late = lasting.replace("persistent", "worker_init_fn=lambda _: time.sleep(0.8), persistent")
     (repository / "data.py").write_text(late)
     report = check(repository)
-    gates = {gate.name: gate for gate in report.targets[0].verdict.gates}
+    gates = {gate.name: gate for gate in report.target.verdict.gates}
     assert gates["startup"].state == "fail"
     shift = gates["startup"].views[0].shift
     assert shift is not None
     assert shift > 0.4
-    block = report.targets[0].quads[0].blocks[0]
+    block = report.target.quads[0].blocks[0]
     assert set(block.stages_s) == {"fetch", "collate", "receive"}
 
 
@@ -164,7 +164,7 @@ def test_both_sides_of_a_quad_run_on_the_same_cores(
     finally:
         os.sched_setaffinity(0, own)
     assert report.state == "pass"
-    load = [quad for quad in report.targets[0].quads if quad.series == "load"]
+    load = [quad for quad in report.target.quads if quad.series == "load"]
     places = [{(block.cores, block.pinned) for block in quad.blocks} for quad in load]
     for number, place in enumerate(places):
         cores = [usable[(number + each) % len(usable)] for each in range(max(1, workers))]
@@ -177,7 +177,7 @@ def test_a_side_that_chooses_its_core_frees_both_and_that_is_said(repository: Pa
         pytest.skip("there is one core, so nothing to choose")
     chosen = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
     (repository / "data.py").write_text(data(inside=chosen))
-    target = check(repository).targets[0]
+    target = check(repository).target
     load = [block for quad in target.quads if quad.series == "load" for block in quad.blocks]
     assert {block.unpinned for block in load[:4]} == {"", "its code chooses cores itself"}
     assert not any(block.unpinned for block in load[4:])
@@ -194,7 +194,7 @@ def test_a_system_that_refuses_to_hold_processes_does_no_harm(
         "os.sched_setaffinity = refuse\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    target = check(repository).targets[0]
+    target = check(repository).target
     assert target.verdict.state == "pass"
     assert "the system refuses it" in target.verdict.notes[0]
 
@@ -259,7 +259,7 @@ def test_a_cpuset_that_changes_in_the_middle_is_followed(repository: Path, worke
 
         (group / "cgroup.procs").write_text(str(os.getpid()))
         report = run_check(settings(), listener=AfterQuads(narrow), environ={}, cwd=repository)
-    load = [quad for quad in report.targets[0].quads if quad.series == "load"]
+    load = [quad for quad in report.target.quads if quad.series == "load"]
     assert report.state == "pass"
     assert all(block.pinned for quad in load for block in quad.blocks)
     for place, core in ((4, own[0]), (6, own[1])):
@@ -295,7 +295,7 @@ def test_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> N
     target = f"{repository / 'data.py'}:make"
     report = check(repository, target=target, against=str(before))
     assert report.state == "pass"
-    shift = report.targets[0].verdict.gates[0].views[0].shift
+    shift = report.target.verdict.gates[0].views[0].shift
     assert shift is not None
     assert shift < -0.5
 

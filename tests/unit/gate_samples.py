@@ -178,29 +178,28 @@ def failing_check() -> CheckReport:
     target = dataclasses.replace(
         target, source_file="src/data.py", source_line=12, measured_s=21.4, length=1281
     )
-    return _finished([target])
+    return _finished(target)
 
 
 @functools.cache
 def passing_check() -> CheckReport:
-    """Two targets that stayed as they were."""
-    plan = make_plan(targets=2)
+    """Code that stayed as fast as it was."""
     quads = [*load_quads(15, 0.002, noise=0.01), *start_quads(12, 0.5)]
-    return _finished([checked_target(name, plan, quads) for name in ("images", "voc")])
+    return _finished(checked_target("images", make_plan(), quads))
 
 
 @functools.cache
 def inconclusive_check() -> CheckReport:
     """Too noisy to tell within the looks."""
     quads = load_quads(140, 0.05, noise=0.15)
-    return _finished([checked_target("data.py:make", make_plan(gates=("wall",)), quads)])
+    return _finished(checked_target("data.py:make", make_plan(gates=("wall",)), quads))
 
 
 def baseline_check(*, stored: int = 10, slower: float = 0.0) -> CheckReport:
     """A comparison with a stored history."""
     now = entries([0.010 * (1 + slower)] * 28)[-1]
     history = entries([0.010 + 0.0001 * (place % 3) for place in range(stored)])
-    return _finished([checked_baseline("data.py:make", now, history)])
+    return _finished(checked_baseline("data.py:make", now, history))
 
 
 @functools.cache
@@ -213,13 +212,13 @@ def hostile_check() -> CheckReport:
     target = checked_target(evil, make_plan(), confirmed(load_quads(11, 0.3, failure=evil)))
     target = dataclasses.replace(target, source_file=f"{evil}.py", source_line=3)
     side = Compared(name=evil, commit=evil, note=evil)
-    check = _finished([target, failing_check().targets[0]])
+    check = _finished(target)
     return dataclasses.replace(check, base=side, change=side, override=evil, explanation=evil)
 
 
-def _finished(targets: list[Any]) -> CheckReport:
+def _finished(target: TargetCheck) -> CheckReport:
     check = make_check(
-        targets,
+        target,
         base=Compared(name="main", commit="1" * 40),
         change=Compared(name="working tree", commit="2" * 40, note="with uncommitted changes"),
     )

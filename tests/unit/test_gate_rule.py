@@ -139,12 +139,12 @@ def test_tails_are_seen_by_the_mean_and_not_by_the_quartile() -> None:
     assert result.views[1].shift == 0
 
 
-def test_many_targets_share_the_error() -> None:
-    one, many = make_plan(), make_plan(targets=4)
-    assert many.rules[0].alpha == pytest.approx(one.rules[0].alpha / 4)
-    assert many.error_bound <= one.error_bound / 4
-    assert next_look(many, []).needed["load"] == 12
-    assert any("false alarm" in note for note in judge(many, []).notes)
+def test_a_high_confidence_leaves_less_error_and_looks_later() -> None:
+    usual, high = make_plan(), make_plan(confidence=0.9975)
+    assert high.rules[0].alpha == pytest.approx(usual.rules[0].alpha / 4)
+    assert high.error_bound == pytest.approx(usual.error_bound / 4)
+    assert next_look(high, []).needed["load"] == 12
+    assert any("false alarm" in note for note in judge(high, []).notes)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_the_service_time_spends_as_much_on_each_view_and_look() -> None:
     assert service_plan().error_bound == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize("bad", [{"confidence": 1.0}, {"targets": 0}, {"confidence": 0.1}])
+@pytest.mark.parametrize("bad", [{"confidence": 1.0}, {"confidence": 0.1}])
 def test_plans_that_make_no_sense(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a plan needs"):
         make_plan(**bad)
@@ -557,8 +557,8 @@ def test_whatever_was_measured_there_is_a_verdict(
     assert verdict == judge(lone_plan(), quads)
     assert [result.name for result in verdict.gates] == list(ALL_GATES)
     side = Compared(name="x")
-    document = check_document(make_check([target], base=side, change=side))
-    assert recomputed(read_check(document, "check.json").targets[0]) == verdict
+    document = check_document(make_check(target, base=side, change=side))
+    assert recomputed(read_check(document, "check.json").target) == verdict
     if counts[0] < 11 and counts[1] < 11:
         assert verdict.state != "pass"
 

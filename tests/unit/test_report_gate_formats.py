@@ -58,18 +58,14 @@ TEXTS = st.text(st.characters(codec=None), max_size=60)
 def with_texts(text: str) -> CheckReport:
     """A failing check into which a text has been put wherever texts can stand."""
     check = failing_check()
-    (target,) = check.targets
-    verdict = target.verdict
+    target, verdict = check.target, check.target.verdict
     gates = tuple(dataclasses.replace(gate, explanation=text, label=text) for gate in verdict.gates)
     verdict = dataclasses.replace(verdict, explanation=text, gates=gates, notes=(text,))
-    targets = (
-        dataclasses.replace(target, target=text, verdict=verdict, source_file=text),
-        dataclasses.replace(target, target=text, verdict=verdict),
-    )
+    target = dataclasses.replace(target, target=text, verdict=verdict, source_file=text)
     side = Compared(name=text, commit=text, note=text)
     return dataclasses.replace(
         check,
-        targets=targets,
+        targets=(target,),
         explanation=text,
         base=side,
         change=side,
@@ -93,9 +89,8 @@ def test_a_document_is_read_back_whole(make: Callable[[], CheckReport]) -> None:
 
 @pytest.mark.parametrize("make", CHECKS)
 def test_the_verdict_follows_from_the_document(make: Callable[[], CheckReport]) -> None:
-    read = read_check(check_document(make()), "check.json")
-    for target in read.targets:
-        assert recomputed(target) == target.verdict
+    target = read_check(check_document(make()), "check.json").target
+    assert recomputed(target) == target.verdict
 
 
 def test_blocks_that_no_json_can_hold_give_the_same_verdict_from_the_document() -> None:
@@ -108,8 +103,8 @@ def test_blocks_that_no_json_can_hold_give_the_same_verdict_from_the_document() 
     ]
     side = Compared(name="x")
     target = checked_target("t", make_plan(), [*spoiled, *quads[2:]])
-    read = read_check(check_document(make_check([target], base=side, change=side)), "c")
-    assert recomputed(read.targets[0]) == target.verdict
+    read = read_check(check_document(make_check(target, base=side, change=side)), "c")
+    assert recomputed(read.target) == target.verdict
     assert target.verdict.gates[0].state == "pass"
 
 
@@ -161,14 +156,11 @@ def test_exit_codes(check: Callable[[], CheckReport], code: ExitCode, strict: Ex
     )
 
 
-def test_the_worst_target_is_the_verdict() -> None:
-    side = Compared(name="x")
-    targets = [each.targets[0] for each in (passing_check(), inconclusive_check())]
-    assert make_check(targets, base=side, change=side).state == "inconclusive"
-    targets.append(failing_check().targets[0])
-    assert make_check(targets, base=side, change=side).state == "fail"
-    with pytest.raises(ValueError, match="no target"):
-        make_check([], base=side, change=side)
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_document_of_another_number_of_targets_is_refused(count: int) -> None:
+    check = dataclasses.replace(passing_check(), targets=passing_check().targets * count)
+    with pytest.raises(FileError, match=f"a check of {count} targets"):
+        read_check(check_document(check), "check.json")
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 64)), max_size=2000))
@@ -189,7 +181,7 @@ def test_a_long_document_stays_bounded() -> None:
     quad = Quad(number=0, series="load", blocks=tuple(block(each, **columns) for each in "ABBA"))
     side = Compared(name="x")
     target = checked_target("t", make_plan(), [quad] * LOOKS[-1])
-    assert len(check_document(make_check([target], base=side, change=side))) < 3 << 20
+    assert len(check_document(make_check(target, base=side, change=side))) < 3 << 20
 
 
 def test_more_memory_is_not_called_slower() -> None:
@@ -207,7 +199,7 @@ def test_more_memory_is_not_called_slower() -> None:
         for quad in quads
     ]
     side = Compared(name="x")
-    check = make_check([checked_target("t", make_plan(), more)], base=side, change=side)
+    check = make_check(checked_target("t", make_plan(), more), base=side, change=side)
     assert "Data loading takes more memory" in render_summary(check)
     assert "+1.0 GiB" in check.explanation
 
@@ -280,7 +272,7 @@ def test_no_text_leaves_an_output(text: str) -> None:
 
 def test_the_metric_of_an_undecided_check_is_the_one_that_is_waited_for() -> None:
     check = inconclusive_check()
-    (target,) = check.targets
+    target = check.target
     (gate, *_) = target.verdict.gates
     unseen = dataclasses.replace(gate, name="receive", views=(), blocking=False)
     verdict = dataclasses.replace(target.verdict, gates=(unseen, *target.verdict.gates))
@@ -343,7 +335,7 @@ def test_a_comment_names_the_stage_that_got_slower(state: str, quads: list[Quad]
     ]
     target = checked_target("data.py:make", make_plan(gates=()), slower)
     side = Compared(name="x")
-    seen, _, _ = render_comment(make_check([target], base=side, change=side)).partition("<details>")
+    seen, _, _ = render_comment(make_check(target, base=side, change=side)).partition("<details>")
     assert target.verdict.state == state
     assert "Most of it is in collate: +700 µs a sample, from 1.40 ms to 2.10 ms." in seen
 
@@ -358,19 +350,18 @@ def test_nobody_is_called_by_a_comment() -> None:
 @pytest.mark.parametrize("letter", ["x", "\u20ac", "|", "@"])
 def test_sizes_are_bounded(size: int, letter: str) -> None:
     check = with_texts(letter * size)
-    many = dataclasses.replace(check, targets=check.targets * 400)
+    stages = tuple(
+        dataclasses.replace(check.target.verdict.stages[0], stage=f"fetch: {letter * size}{each}")
+        for each in range(800)
+    )
+    verdict = dataclasses.replace(check.target.verdict, stages=stages)
+    target = dataclasses.replace(check.target, verdict=verdict)
+    many = dataclasses.replace(check, targets=(target,))
     comment, summary = render_comment(many), render_summary(many)
     assert len(comment.encode()) <= MOST_COMMENT_BYTES < 65_536
     assert len(summary.encode()) <= MOST_SUMMARY_BYTES < 1024 * 1024
-    assert "more targets are in the JSON document." in comment
-    assert "\n- **Versions**: dlprof " in comment
-
-
-def test_the_worst_target_comes_first() -> None:
-    side = Compared(name="x")
-    targets = [passing_check().targets[0], failing_check().targets[0]]
-    text = render_summary(make_check(targets, base=side, change=side))
-    assert text.index("### data.py:make: FAIL") < text.index("### images: PASS")
+    if size == 3000:
+        assert "The details are in the JSON document." in comment
 
 
 # JUnit
@@ -379,8 +370,7 @@ def test_the_worst_target_comes_first() -> None:
 @given(TEXTS)
 def test_junit_is_xml_whatever_the_texts(text: str) -> None:
     root = ET.fromstring(render_junit(with_texts(text)).encode())  # noqa: S314 - our own
-    assert [suite.get("tests") for suite in root] == ["7", "7"]
-    assert len({suite.get("name") for suite in root}) == 2
+    assert [suite.get("tests") for suite in root] == ["7"]
 
 
 def counts(check: CheckReport) -> tuple[str | None, ...]:
@@ -392,7 +382,7 @@ def counts(check: CheckReport) -> tuple[str | None, ...]:
 
 def test_junit_fails_for_fail_and_skips_what_is_not_known() -> None:
     assert counts(failing_check()) == ("7", "3", "0")
-    assert counts(passing_check()) == ("14", "0", "0")
+    assert counts(passing_check()) == ("7", "0", "0")
     assert counts(inconclusive_check()) == ("2", "0", "2")
     assert counts(baseline_check(stored=2)) == ("1", "0", "1")
     excuses: tuple[dict[str, Any], ...] = ({"warn_only": True}, {"override": "a new decoder"})
@@ -479,7 +469,7 @@ def parsed_metrics(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
 @given(TEXTS)
 def test_openmetrics_parse_whatever_the_texts(text: str) -> None:
     found = parsed_metrics(render_openmetrics(with_texts(text)))
-    assert sum(found[key] for key in found if key[0] == "dlprof_check_failed") == 6
+    assert sum(found[key] for key in found if key[0] == "dlprof_check_failed") == 3
 
 
 def test_openmetrics_hold_the_figures() -> None:

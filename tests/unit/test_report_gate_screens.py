@@ -119,7 +119,7 @@ def test_what_was_not_judged_is_said_with_its_reason() -> None:
 
 def test_where_the_time_went_never_contradicts_itself() -> None:
     check = failing_check()
-    (target,) = check.targets
+    target = check.target
     stage = StageShift(stage="startup", base_s=0.322, change_s=0.301, shift_s=0.0295)
     verdict = dataclasses.replace(target.verdict, stages=(stage,))
     target = dataclasses.replace(target, verdict=verdict)
@@ -130,7 +130,7 @@ def test_where_the_time_went_never_contradicts_itself() -> None:
     ("length", "told"), [(512, ["Blocks load the same 32 of 512 samples."]), (32, []), (None, [])]
 )
 def test_how_much_of_the_data_blocks_load_is_said(length: int | None, told: list[str]) -> None:
-    (target,) = failing_check().targets
+    target = failing_check().target
     target = dataclasses.replace(target, length=length)
     assert notes(target) == [*told, *target.verdict.notes]
 

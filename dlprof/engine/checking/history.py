@@ -111,7 +111,7 @@ def check_baseline(
     runs = counted(len(comparable(history, entry.key)), "comparable run")
     base = Compared(name=str(path), note=runs if path.exists() else "there is no such file")
     check = make_check(
-        [dataclasses.replace(target, measured_s=run.took_s)],
+        dataclasses.replace(target, measured_s=run.took_s),
         base=base,
         change=run.compared,
         override=settings.override,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import math
 import re
@@ -74,30 +73,14 @@ def sentence(text: str) -> str:
     return short(text, 1000)
 
 
-def target_names(check: CheckReport) -> list[str]:
-    """A name for each target, short, none empty and none twice."""
-    names: dict[str, None] = {}
-    numbers: collections.Counter[str] = collections.Counter()
-    for target in check.targets:
-        name = plain = short(target.target, MOST_CHARACTERS - 8) or "target"
-        while name in names:
-            numbers[plain] += 1
-            name = f"{plain} ({numbers[plain] + 1})"
-        names[name] = None
-    return list(names)
-
-
-def named_targets(check: CheckReport) -> list[tuple[str, TargetCheck]]:
-    """The targets with their names, the worst verdicts first."""
-    pairs, worst_first = zip(target_names(check), check.targets, strict=True), [*_HEADLINES]
-    return sorted(pairs, key=lambda pair: worst_first.index(pair[1].verdict.state))
+def target_name(check: CheckReport) -> str:
+    """A name for the target, short and not empty."""
+    return short(check.target.target) or "target"
 
 
 def headline(check: CheckReport) -> str:
     """The whole check's verdict as a headline."""
-    failed = [
-        gate for target in check.targets for gate in target.verdict.gates if gate.state == "fail"
-    ]
+    failed = [gate for gate in check.target.verdict.gates if gate.state == "fail"]
     if check.state == "fail" and failed and all(gate.unit == "bytes" for gate in failed):
         return "Data loading takes more memory"
     if check.state == "inconclusive" and any((v.low or 0.0) > 0 for v in _service_views(check)):
@@ -106,8 +89,8 @@ def headline(check: CheckReport) -> str:
 
 
 def _service_views(check: CheckReport) -> list[ViewFigures]:
-    """What is known of the service time of all targets that have figures."""
-    gates = (gate for target in check.targets for gate in target.verdict.gates)
+    """What is known of the service time."""
+    gates = check.target.verdict.gates
     return [view for gate in gates if gate.name == "service" for view in gate.views]
 
 
@@ -188,13 +171,12 @@ def advice(check: CheckReport) -> str:
     """What to do now, in a sentence; empty where there is nothing to do."""
     if check.state == "fail" and not check.override:
         accept = "" if check.warn_only else "; --allow-regression REASON accepts it"
-        target = short(named_targets(check)[0][1].target)
-        return f"dlprof profile {target}{accept}"
-    reasons = {gate.reason for target in check.targets for gate in target.verdict.gates}
+        return f"dlprof profile {short(check.target.target)}{accept}"
+    reasons = {gate.reason for gate in check.target.verdict.gates}
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
         return "Fix what kept the blocks from being measured, then check again"
     if check.state == "inconclusive" and reasons & _UNDECIDED:
-        if any(map(_has_looks_left, check.targets)):
+        if _has_looks_left(check.target):
             return "Give it more time with --budget, or use a quieter machine"
         return "More time won't help: use a quieter machine, or accept more with --fail-above"
     if check.state == "no_baseline":
@@ -214,46 +196,27 @@ def _has_looks_left(target: TargetCheck) -> bool:
 _HINT = "Give a document that dlprof check --json printed."
 _TONES: dict[GateState, doc.Tone] = dict.fromkeys(_HEADLINES, "warn")
 _TONES |= {"pass": "good", "fail": "bad"}
-_MOST_TARGETS = 3
 
 
 def check_report(check: CheckReport) -> doc.Document:
-    """The verdict, what to do, and what it rests on, the worst target first."""
-    targets = named_targets(check)
+    """The verdict, what to do, and what it rests on."""
     return doc.Document(
         title=f"{state_word(check)}: {headline(check)}",
-        answer=doc.known(doc.facts(_answer(check, targets)), _pictured(targets[0][1])),
+        answer=doc.known(doc.facts(_answer(check)), _pictured(check.target)),
         hints=doc.hint("Details: -v"),
-        details=doc.Later(lambda: _details(check, targets)),
+        details=doc.Later(lambda: _details(check)),
     )
 
 
-def _details(
-    check: CheckReport, targets: Sequence[tuple[str, TargetCheck]]
-) -> Iterator[doc.Section]:
-    """Where it was measured, then one section a target."""
-    yield from doc.section("Measured on", doc.facts(_place(check)))
-    pictured = _pictured(targets[0][1])
-    for name, target in targets:
-        yield from _target(name, target, pictured)
-
-
-def _answer(
-    check: CheckReport, targets: Sequence[tuple[str, TargetCheck]]
-) -> Iterator[tuple[str, doc.Words]]:
+def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     yield "Verdict", (doc.Styled(state_word(check), _TONES[check.state]), f": {headline(check)}")
     if to_do := advice(check):
         yield "To do", to_do
     if check.override and check.state == "fail":
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
-    for name, target in targets[:_MOST_TARGETS]:
-        state = doc.Styled(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
-        why = sentence(target.verdict.explanation).removeprefix(f"{headline(check)}: ")
-        one_of_many = (" ", state) if len(targets) > 1 else ()
-        yield "Target", (doc.Styled(name, "strong"), *one_of_many, f": {why}")
-    if more := targets[_MOST_TARGETS:]:
-        yield "Target", f"{len(more)} more, none of them worse"
-    if also := _also(targets[0][1]):
+    why = sentence(check.target.verdict.explanation).removeprefix(f"{headline(check)}: ")
+    yield "Target", (doc.Styled(target_name(check), "strong"), f": {why}")
+    if also := _also(check.target):
         yield "Also", also
     left_out: dict[str, list[str]] = {}
     for label, why in not_judged(check).items():
@@ -273,15 +236,12 @@ def _also(target: TargetCheck) -> str:
 
 def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     """What a pass excludes, or how seldom such a failure is a false alarm; how long it took."""
-    bounds = [target.verdict.error_bound for target in check.targets]
-    known = [bound for bound in bounds if bound is not None]
-    took_s = sum(target.measured_s for target in check.targets)
+    bound, took_s = check.target.verdict.error_bound, check.target.measured_s
     took = f"took {format_duration(took_s)}" if took_s else ""
     sure, views = "", _service_views(check)
-    if check.state == "fail" and known:
-        each = " of a target" if len(known) > 1 else ""
-        share = percent(max(known), signed=False)
-        sure = f"code at its limits fails in at most {share} of checks{each}"
+    if check.state == "fail" and bound is not None:
+        share = percent(bound, signed=False)
+        sure = f"code at its limits fails in at most {share} of checks"
     elif check.state == "pass" and views:
         highs = [view.high for view in views if view.high is not None]
         most = percent(max(0.0, *highs)).removeprefix("+")
@@ -317,17 +277,16 @@ def _stages(target: TargetCheck, most: int | None = None) -> doc.Chart | None:
     return doc.chart(bars, "stage", "a sample", "signed")
 
 
-def _target(name: str, target: TargetCheck, seen: doc.Chart | None) -> Iterator[doc.Section]:
-    """All that a target's verdict rests on, without the charts that are in the answer."""
-    verdict = target.verdict
-    stages = _stages(target)
+def _details(check: CheckReport) -> Iterator[doc.Section]:
+    """Where it was measured, and all that the verdict rests on but the chart of the answer."""
+    yield from doc.section("Measured on", doc.facts(_place(check)))
+    target, verdict, stages = check.target, check.target.verdict, _stages(check.target)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
     remarks = doc.items(sentence(text) for text in (*said, *notes(target)))
-    title = f"{name}: {STATE_WORDS[verdict.state]}"
-    yield from doc.section(
-        title, _metrics(verdict.gates), None if stages == seen else stages, remarks
-    )
+    title = f"{target_name(check)}: {STATE_WORDS[verdict.state]}"
+    shown = None if stages == _pictured(target) else stages
+    yield from doc.section(title, _metrics(verdict.gates), shown, remarks)
 
 
 def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
@@ -391,9 +350,12 @@ def read_check(text: str, name: str) -> CheckReport:
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
     try:
-        return from_json(CheckReport, data)
+        check = from_json(CheckReport, data)
     except MismatchError as error:
         raise FileError(f"{name}: {error}", hint=_HINT) from None
+    if len(check.targets) != 1:
+        raise FileError(f"{name} is a check of {len(check.targets)} targets", hint=_HINT)
+    return check
 
 
 def self_test_report(test: SelfTest) -> doc.Document:

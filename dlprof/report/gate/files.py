@@ -17,12 +17,11 @@ from dlprof.report.gate.check import (
     check_document,
     check_report,
     headline,
-    named_targets,
     not_judged,
     rows,
     sentence,
     short,
-    target_names,
+    target_name,
     view_text,
 )
 from dlprof.report.markdown import to_markdown
@@ -50,7 +49,6 @@ _BY_SAMPLE = frozenset({"service", "receive", "wall"})
 class _Figure(NamedTuple):
     """One figure of the change, with the ends of its interval: seconds or bytes."""
 
-    target: str
     gate: GateResult
     view: ViewFigures
     value: float
@@ -59,13 +57,12 @@ class _Figure(NamedTuple):
 
 
 def _figures(check: CheckReport) -> Iterator[_Figure]:
-    for target, checked in zip(target_names(check), check.targets, strict=True):
-        for gate in checked.verdict.gates:
-            for view in gate.views:
-                value = _shifted(gate, view, view.shift)
-                if value is not None and (gate.name, view.view) in _MEASURES:
-                    low, high = (_shifted(gate, view, end) for end in (view.low, view.high))
-                    yield _Figure(target, gate, view, value, low, high)
+    for gate in check.target.verdict.gates:
+        for view in gate.views:
+            value = _shifted(gate, view, view.shift)
+            if value is not None and (gate.name, view.view) in _MEASURES:
+                low, high = (_shifted(gate, view, end) for end in (view.low, view.high))
+                yield _Figure(gate, view, value, low, high)
 
 
 def _shifted(gate: GateResult, view: ViewFigures, shift: float | None) -> float | None:
@@ -78,9 +75,8 @@ def _shifted(gate: GateResult, view: ViewFigures, shift: float | None) -> float 
 
 def render_bencher(check: CheckReport) -> str:
     """Bencher Metric Format: seconds as nanoseconds, bytes as bytes, throughput a second."""
-    document: dict[str, dict[str, dict[str, float]]] = {}
+    measures: dict[str, dict[str, float]] = {}
     for figure in _figures(check):
-        measures = document.setdefault(figure.target, {})
         scale = 1.0 if figure.gate.unit == "bytes" else _NS
         ends = {"value": figure.value, "lower_value": figure.low, "upper_value": figure.high}
         measures[_MEASURES[figure.gate.name, figure.view.view]] = {
@@ -88,17 +84,17 @@ def render_bencher(check: CheckReport) -> str:
         }
         if figure.gate.name == "wall" and figure.value > 0:
             measures["throughput"] = {"value": 1 / figure.value}
-    return _json(document)
+    return _json({target_name(check): measures} if measures else {})
 
 
 def render_benchmark_action(check: CheckReport) -> str:
     """``customSmallerIsBetter`` of github-action-benchmark."""
-    found = []
+    found, name = [], target_name(check)
     for figure in _figures(check):
         gate, sized = figure.gate, figure.gate.unit == "bytes"
         scale = 1 if sized else _NS
         entry = {
-            "name": f"{figure.target}: {short(gate.label)}{view_text(figure.view)}",
+            "name": f"{name}: {short(gate.label)}{view_text(figure.view)}",
             "unit": "bytes" if sized else "ns/sample" if gate.name in _BY_SAMPLE else "ns",
             "value": figure.value * scale,
             "extra": short(gate.explanation),
@@ -126,21 +122,21 @@ _FAMILIES: tuple[tuple[str, str, str], ...] = (
 def render_openmetrics(check: CheckReport) -> str:
     """OpenMetrics text, for ``artifacts:reports:metrics`` of GitLab and for Prometheus."""
     samples: dict[str, list[str]] = {name: [] for name, _, _ in _FAMILIES}
+    target = target_name(check)
 
     def add(family: str, value: object, **labels: str) -> None:
-        samples[family].append(f"{family}{_label_text(**labels)} {value!r}")
+        samples[family].append(f"{family}{_label_text(target=target, **labels)} {value!r}")
 
     for figure in _figures(check):
         gate, view = figure.gate, figure.view
-        labels = {"target": figure.target, "metric": gate.name, "view": view.view}
+        labels = {"metric": gate.name, "view": view.view}
         add(
             f"dlprof_check_{'bytes' if gate.unit == 'bytes' else 'seconds'}", figure.value, **labels
         )
         if gate.scale == "ratio":
             add("dlprof_check_shift_ratio", view.shift, **labels)
-    for target, checked in zip(target_names(check), check.targets, strict=True):
-        for gate in checked.verdict.gates:
-            add("dlprof_check_failed", int(gate.state == "fail"), target=target, metric=gate.name)
+    for gate in check.target.verdict.gates:
+        add("dlprof_check_failed", int(gate.state == "fail"), metric=gate.name)
     lines: list[str] = []
     for name, unit, text in _FAMILIES:
         if samples[name]:
@@ -161,19 +157,18 @@ def render_junit(check: CheckReport) -> str:
 
     A failure that was allowed, or that is only a warning, is skipped with the reason.
     """
-    suites = ET.Element("testsuites", name="dlprof check")
-    for name, target in zip(target_names(check), check.targets, strict=True):
-        suite = ET.SubElement(suites, "testsuite", name=name)
-        for gate in target.verdict.gates:
-            _judged(_case(suite, name, gate.label), check, gate)
-        for label, why in not_judged(check).items():
-            message = sentence(f"{label} was not judged: {why}.")
-            ET.SubElement(_case(suite, name, label), "skipped", message=message)
-        _count(suite)
-        suite.set("time", f"{target.measured_s:.3f}")
-        if check.started_at:
-            suite.set("timestamp", short(check.started_at).removesuffix("Z"))
-    _count(suites)
+    suites, name = ET.Element("testsuites", name="dlprof check"), target_name(check)
+    suite = ET.SubElement(suites, "testsuite", name=name)
+    for gate in check.target.verdict.gates:
+        _judged(_case(suite, name, gate.label), check, gate)
+    for label, why in not_judged(check).items():
+        message = sentence(f"{label} was not judged: {why}.")
+        ET.SubElement(_case(suite, name, label), "skipped", message=message)
+    suite.set("time", f"{check.target.measured_s:.3f}")
+    if check.started_at:
+        suite.set("timestamp", short(check.started_at).removesuffix("Z"))
+    for each in (suite, suites):
+        _count(each)
     ET.indent(suites)
     text = ET.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
@@ -224,11 +219,11 @@ def render_summary(check: CheckReport) -> str:
     """What goes to ``$GITHUB_STEP_SUMMARY``."""
     whole = check_report(check)
     head = to_markdown(dataclasses.replace(whole, details=()), level=2)
-    return head + _details(whole, len(check.targets), MOST_SUMMARY_BYTES - len(head.encode()))
+    return head + _details(whole, MOST_SUMMARY_BYTES - len(head.encode()))
 
 
 def render_comment(check: CheckReport) -> str:
-    """A comment on a pull or merge request: five lines of one target, all else folded away."""
+    """A comment on a pull or merge request: five lines, all else folded away."""
     whole = check_report(check)
     facts, *folded = whole.answer
     if isinstance(facts, FactList):  # the title says the verdict, the table the other metrics
@@ -240,25 +235,15 @@ def render_comment(check: CheckReport) -> str:
     drawn = f"\n{to_markdown(Document(title='', answer=tuple(folded)))}" if folded else ""
     head = f"{MARKER}\n{answer}\n<details><summary>Details</summary>\n{drawn}"
     end = "\n</details>\n"
-    return (
-        head
-        + _details(whole, len(check.targets), MOST_COMMENT_BYTES - len((head + end).encode()))
-        + end
-    )
+    return head + _details(whole, MOST_COMMENT_BYTES - len((head + end).encode())) + end
 
 
-def _details(whole: Document, count: int, most_bytes: int) -> str:
-    """Where it was measured and as many of the targets, worst first, as the place takes."""
-    more = "\n{} more targets are in the JSON document.\n"
-    room = most_bytes - len(more.format(count))
-    parts: list[str] = []
-    for number, section in enumerate(whole.details):  # the first says where, not what
-        text = "\n" + to_markdown(Document(title=section.title, answer=section.blocks), level=3)
-        room -= len(text.encode())
-        if room < 0:
-            return "".join([*parts, more.format(count + 1 - number)])
-        parts.append(text)
-    return "".join(parts)
+def _details(whole: Document, most_bytes: int) -> str:
+    """The details, where the place takes them: texts of the user's can be long."""
+    parts = (Document(title=each.title, answer=each.blocks) for each in whole.details)
+    text = "".join(f"\n{to_markdown(part, level=3)}" for part in parts)
+    more = "\nThe details are in the JSON document.\n"
+    return text if len(text.encode()) <= most_bytes else more
 
 
 def render_annotation(check: CheckReport, *, fails: bool) -> str:
@@ -266,7 +251,7 @@ def render_annotation(check: CheckReport, *, fails: bool) -> str:
     if check.state == "pass":
         return ""
     level = "error" if fails else "warning"
-    _, target = named_targets(check)[0]
+    target = check.target
     properties = {"title": f"dlprof: {headline(check)}"}
     if target.source_file:
         place = {"file": short(target.source_file)}
@@ -303,10 +288,8 @@ def render_outputs(
 
 
 def _outputs(check: CheckReport) -> Mapping[str, str]:
-    name, target = named_targets(check)[0]
-    gates = target.verdict.gates
-    state = target.verdict.state
-    fitting = [gate for gate in gates if gate.state == state]
+    state = check.state
+    fitting = [gate for gate in check.target.verdict.gates if gate.state == state]
     # An undecided metric that nobody waits for decides nothing.
     decisive = next((gate for gate in fitting if gate.blocking or state != "inconclusive"), None)
     view = decisive.views[0] if decisive and decisive.views else None
@@ -314,9 +297,9 @@ def _outputs(check: CheckReport) -> Mapping[str, str]:
     figures = (ratio.shift, ratio.low, ratio.high) if ratio else (None, None, None)
     shift, low, high = ("" if figure is None else f"{figure:.6f}" for figure in figures)
     return {
-        "verdict": check.state,
+        "verdict": state,
         "explanation": check.explanation,
-        "target": name,
+        "target": target_name(check),
         "metric": decisive.name if decisive else "",
         "slower": shift,
         "slower_low": low,
