@@ -37,7 +37,7 @@ class Kind:
         slower: By how much, as a fraction; seconds of ``startup``.
         workers: Numbers of workers that sessions take in turn.
         share: How many sessions for each of a slowdown's.
-        wanted: Pairs of processes that the goals ask for.
+        wanted: Sessions that the goals ask for, quiet and beside neighbours.
         placement: Of the two sides.
         limit: ``--fail-above``.
     """
@@ -47,7 +47,7 @@ class Kind:
     slower: float
     workers: tuple[int, ...] = (0, 2)
     share: int = 1
-    wanted: int = 100
+    wanted: tuple[int, int] = (15, 15)
     placement: Placement = "rotating"
     limit: float = THRESHOLD
 
@@ -58,20 +58,20 @@ class Kind:
 
 
 KINDS = (
-    Kind(name="none", argument="cpu", slower=0.0, wanted=300),
-    Kind(name="none, a Python loop", argument="loop", slower=0.0, wanted=200),
-    Kind(name="none, sides free", argument="cpu", slower=0.0, wanted=300, placement="free"),
+    Kind(name="none", argument="cpu", slower=0.0, wanted=(150, 150)),
+    Kind(name="none, a Python loop", argument="loop", slower=0.0, wanted=(75, 75)),
+    Kind(name="none, sides free", argument="cpu", slower=0.0, wanted=(150, 150), placement="free"),
     Kind(
         name="none, sides apart",
         argument="cpu",
         slower=0.0,
         workers=(0,),
         share=2,
-        wanted=300,
+        wanted=(150, 150),
         placement="apart",
     ),
     Kind(name="3 % slower", argument="cpu", slower=0.03),
-    Kind(name="uniform CPU 10 %", argument="cpu", slower=0.10),
+    Kind(name="uniform CPU 10 %", argument="cpu", slower=0.10, wanted=(300, 100)),
     Kind(name="CPU 5 %, --fail-above 3 %", argument="cpu", slower=0.05, limit=0.03),
     Kind(name="storage wait 10 %", argument="wait", slower=0.10),
     Kind(name="10 % in 5 % of the samples", argument="tail", slower=0.10),
@@ -175,10 +175,8 @@ def is_reached(cells: Sequence[Cell]) -> bool | None:
     """Whether the goals are kept; ``None`` while too few sessions keep them."""
     if not all(cell.keeps_goals for cell in cells):
         return False
-    counts = collections.Counter[str]()
-    for cell in cells:
-        counts[cell.kind.name] += cell.pairs
-    return True if all(counts[kind.name] >= kind.wanted for kind in KINDS) else None
+    enough = [len(cell.sessions) >= cell.kind.wanted[cell.crowded] for cell in cells]
+    return True if all(enough) and len(enough) == 2 * len(KINDS) else None
 
 
 def _percent(share: float) -> str:
