@@ -59,11 +59,16 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def gain_text(gain: Estimate, over: str = "") -> str:
-    """What a change brings: a figure, a bound where that is too noisy, or that there is none."""
-    behind = f" over {over}" if over else ""
+    """What a change brings, or costs; a bound where that is too noisy, or that there is no gain."""
+    behind, than = (f" over {over}", f" than {over}") if over else ("", "")
     if gain.low is None or gain.high is None:
         return f"{ratio_text(gain.value)}{behind}"
     interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
+    if gain.high < 1:
+        if gain.is_wide:
+            return f"slower{than}, by at least {percent_text(1 - gain.high)} (95%)"
+        slower = f"{percent_text(1 - gain.value)} slower{than}"
+        return f"{slower} ({ratio_text(gain.value)}, {interval})"
     if gain.is_wide:
         if gain.low > 1:
             return f"at least {end_text(gain.low)}x{behind} (95%)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.machine.doctor import Check
@@ -35,19 +36,20 @@ def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
 
 def machine_report(overview: Overview) -> doc.Document:
     """What is free on the machine, what limits a job there, and who uses it."""
-    machine, neighbours = overview.machine, overview.neighbours
+    neighbours = overview.neighbours
     watched = format_duration(neighbours.watched_s)
-    name = machine.hostname or "this machine"
+    name = overview.machine.hostname or "this machine"
     # Users who have a bar of their own; the others are summed. The details name more of them.
     users = _users(neighbours, 3)
-    bars = (doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users)
+    bars = [doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users]
+    bars[1:] = [dataclasses.replace(bar, spare=n) for n, bar in enumerate(bars[1:], 1)]
     title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
     return doc.Document(
         title=title,
         answer=doc.known(
-            doc.facts(_answer(machine, neighbours)), doc.chart(bars, "used by", "cores")
+            doc.facts(_answer(overview)), doc.chart(bars, "used by", "cores")
         ),
-        hints=doc.hint(f"Watched {name} for {watched} · details: -v"),
+        hints=doc.hint(f"{name} · details: -v"),
         details=(
             doc.Section(title, (doc.FactList(tuple(_offer(overview))),)),
             doc.Section(use, (doc.FactList(tuple(_activity(neighbours))),)),
@@ -90,9 +92,10 @@ def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
     yield from (("Note", note) for note in profile.notes)
 
 
-def _answer(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
-    yield "Free cores", _free(machine, neighbours)
-    yield "Usable", _usable(machine)
+def _answer(overview: Overview) -> Iterator[_Row]:
+    machine, neighbours = overview.machine, overview.neighbours
+    yield from _free(machine, neighbours)
+    yield "Usable", _usable(machine, overview.quota_cgroup)
     yield "Memory", _memory(machine)
     yield "Shared memory", _shared_memory(machine)
     yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
@@ -103,17 +106,25 @@ def _answer(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
         yield "GPU use", f"{used} of {len(cards)} run processes{most}"
 
 
-def _free(machine: Machine, neighbours: Neighbours) -> doc.Words:
+def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
+    """How many cores are free, what that means for a loader, and how sure it is."""
     if neighbours.free_cores is None:
-        return f"not known: {neighbours.unavailable.get('busy_cores', 'the system has no figures')}"
-    usable = machine.usable_cores
+        why = neighbours.unavailable.get("busy_cores", "the system has no figures")
+        yield "Free cores", f"not known: {why}"
+        return
+    usable, allowed = machine.usable_cores, machine.affinity_cpus
     free = min(neighbours.free_cores, usable)
+    to_do = f"plan for {usable:g} cores: dlprof sweep finds num_workers"
     if free >= (1 - _BUSY_SHARE) * usable:
-        return (doc.Styled("nearly all", "good"), f" of {usable:g} usable")
-    return (
-        doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn"),
-        ": other processes slow down what you measure",
-    )
+        yield "Free cores", (doc.Styled("nearly all", "good"), f" of {usable:g} usable")
+    else:
+        busy = f"{cores_text(allowed - neighbours.free_cores)} of its {allowed} CPUs are busy"
+        few = f"{cores_text(free)} of {usable:g} usable"
+        yield "Free cores", (doc.Styled(few, "warn"), f": {busy}")
+        to_do = f"plan for {cores_text(free)} cores, or wait: others slow what you measure"
+    yield "To do", to_do
+    watched = format_duration(neighbours.watched_s)
+    yield "Certainty", f"as of {watched}: dlprof machine --seconds 60 watches for longer"
 
 
 def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]]:
@@ -159,14 +170,16 @@ def _speed(machine: Machine) -> str:
 
 
 def _usable(machine: Machine, cgroup: str | None = None) -> str:
+    """How many cores, and by what: the limit that decides comes first."""
     limits = []
     if machine.affinity_cpus < machine.logical_cpus:
-        limits.append(f"affinity {machine.affinity_cpus}")
+        limits.append((machine.affinity_cpus, "CPU affinity"))
     if machine.quota_cores is not None:
         of = f" of cgroup {cgroup}" if cgroup else ""
-        limits.append(f"CPU quota {machine.quota_cores:g}{of}")
+        limits.append((machine.quota_cores, f"CPU quota{of}"))
     cores = "1 core" if machine.usable_cores == 1 else f"{machine.usable_cores:g} cores"
-    return f"{cores} of {counted(machine.logical_cpus, 'CPU')}{_in_brackets(limits)}"
+    by = ", ".join(f"{name}: {amount:g}" for amount, name in sorted(limits))
+    return f"{cores} of {counted(machine.logical_cpus, 'CPU')}" + (f" ({by})" if by else "")
 
 
 def _memory(machine: Machine, cgroup: str | None = None) -> str:

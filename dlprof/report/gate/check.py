@@ -290,10 +290,7 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
             if len(highs) == len(views)
             else f"only a slowdown of more than {views[0].limit_text} would be seen"
         )
-    if sure:
-        yield "Certainty", f"{sure}; {took}" if took else sure
-    elif took:
-        yield "Certainty", f"none yet; {took}"
+    yield "Certainty", "; ".join(filter(None, (sure or "none yet", took)))
 
 
 def _pictured(target: TargetCheck) -> doc.Chart | None:
