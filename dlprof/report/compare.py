@@ -11,7 +11,7 @@ from dlprof.advise.compare import Comparison
 from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
-from dlprof.report.labels import end_text, interval_text, rate_text
+from dlprof.report.labels import end_text, gain_text, interval_text, rate_text
 from dlprof.report.text import shortened
 
 
@@ -59,7 +59,7 @@ def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
     unclear = any(part.title == first.title and part.factor.is_wide for part in comparison.parts)
     slow = "B" if comparison.ratio.value < 1 else "A"
     gain = None if unclear else first.predicted_gain
-    worth = "" if gain is None else f" Predicted: {_factor_text(gain)} for {slow}."
+    worth = "" if gain is None else f" Predicted for {slow}: {gain_text(gain)}."
     yield "Fix", f"{first.fix.text}{worth}"
 
 

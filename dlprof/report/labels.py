@@ -60,15 +60,18 @@ def ratio_text(ratio: float | None) -> str:
 
 def gain_text(gain: Estimate, over: str = "") -> str:
     """What a change brings, or costs; a bound where that is too noisy, or that there is no gain."""
-    behind, than = (f" over {over}", f" than {over}") if over else ("", "")
+    behind = f" over {over}" if over else ""
     if gain.low is None or gain.high is None:
         return f"{ratio_text(gain.value)}{behind}"
     interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
     if gain.high < 1:
+        slower = f"slower than {over}" if over else "slower"
         if gain.is_wide:
-            return f"slower{than}, by at least {percent_text(1 - gain.high)} (95%)"
-        slower = f"{percent_text(1 - gain.value)} slower{than}"
-        return f"{slower} ({ratio_text(gain.value)}, {interval})"
+            slower, interval = f"at least {percent_text(1 - gain.high)} {slower}", "95%"
+        else:
+            slower = f"{percent_text(1 - gain.value)} {slower}"
+            interval = f"{ratio_text(gain.value)}, {interval}"
+        return f"{slower} ({interval})"
     if gain.is_wide:
         if gain.low > 1:
             return f"at least {end_text(gain.low)}x{behind} (95%)"

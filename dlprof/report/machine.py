@@ -46,9 +46,7 @@ def machine_report(overview: Overview) -> doc.Document:
     title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
     return doc.Document(
         title=title,
-        answer=doc.known(
-            doc.facts(_answer(overview)), doc.chart(bars, "used by", "cores")
-        ),
+        answer=doc.known(doc.facts(_answer(overview)), doc.chart(bars, "used by", "cores")),
         hints=doc.hint(f"{name} · details: -v"),
         details=(
             doc.Section(title, (doc.FactList(tuple(_offer(overview))),)),
@@ -118,9 +116,9 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
     if free >= (1 - _BUSY_SHARE) * usable:
         yield "Free cores", (doc.Styled("nearly all", "good"), f" of {usable:g} usable")
     else:
-        busy = f"{cores_text(allowed - neighbours.free_cores)} of its {allowed} CPUs are busy"
-        few = f"{cores_text(free)} of {usable:g} usable"
-        yield "Free cores", (doc.Styled(few, "warn"), f": {busy}")
+        busy = cores_text(max(0.0, allowed - neighbours.free_cores))
+        few = doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn")
+        yield "Free cores", (few, f": {busy} of the {allowed} CPUs that it may use are busy")
         to_do = f"plan for {cores_text(free)} cores, or wait: others slow what you measure"
     yield "To do", to_do
     watched = format_duration(neighbours.watched_s)

@@ -198,7 +198,7 @@ def test_gains_say_how_they_are_known() -> None:
         (0.9, 1.2, "no measurable gain over yours (1.05x, 95% CI 0.90-1.20)"),
         (1.1, 1.2, "1.15x over yours (95% CI 1.10-1.20)"),
         (0.7, 0.9, "20% slower than yours (0.80x, 95% CI 0.70-0.90)"),
-        (0.2, 0.6, "slower than yours, by at least 40% (95%)"),
+        (0.2, 0.6, "at least 40% slower than yours (95%)"),
         (1.1, 4.0, "at least 1.10x over yours (95%)"),
         (0.5, 4.0, "no measurable gain over yours: too noisy to say (95% CI 0.50-4.0)"),
     ],
