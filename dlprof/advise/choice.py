@@ -189,12 +189,18 @@ def certify(
         ``None`` where it is for conditions that nobody measured: another machine, several ranks or
         what only a model answers, and where there is nothing to compare it with.
     """
-    situation, pick = choice.situation, choice.pick.key
+    situation = choice.situation
     if situation.extrapolated or situation.other_ranks or situation.by_model:
         return None
+    return _nearness(choice, unmeasured(situation, run, among))
+
+
+def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
+    """How far from the best a choice may be as far as is believed; ``more`` were only predicted."""
+    pick = choice.pick.key
     measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
     others = {each.key for each in choice.allowed if not each.measured}
-    others |= {each.key for each in unmeasured(situation, run, among)}
+    others |= {each.key for each in more}
     predicted = sorted(others - {pick})
     if not measured and not predicted:
         return None
@@ -247,10 +253,14 @@ def unmeasured(
 
 
 def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Confidence, str]:
-    """The confidence and one sentence: the gravest doubt, else what is certain."""
-    doubt = next(_doubts(choice, run), None)
-    if doubt is not None:
-        return doubt
+    """The confidence and one sentence: the gravest doubt, else what is certain.
+
+    Beside the doubt of what was only predicted is how near the best it is by the model, too.
+    """
+    for level, why in _doubts(choice, run):
+        near = None if choice.pick.measured else certificate or _nearness(choice, ())
+        by = "" if near is None or near.shown > USELESS else "by the model "
+        return level, why if near is None else f"{why}; {by}{near.text}"
     if certificate is None:
         return "low", "no other configuration has a rate to compare with"
     if certificate.shown > MEDIUM:

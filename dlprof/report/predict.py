@@ -322,13 +322,11 @@ def feed_text(feed: Feed) -> str:
     if feed.ranks > 1:
         workers = f"{workers} a rank"
         cores = f"{cores} in all"
-    rate = feed.batch_bytes_per_s
-    bytes_ = "" if rate is None else f" for {format_bytes(rate)}/s of batches"
     takes = "takes" if feed.reached else "can't be done; the closest is"
     if feed.reached and feed.least_wait_fraction > feed.asked_wait_fraction:
         asked = percent_text(feed.asked_wait_fraction)
         takes = f"to {asked} wait can't be done; the closest is"
-    return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}{bytes_}"
+    return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}"
 
 
 def feed_report(run: Run, feed: Feed) -> doc.Document:
@@ -353,7 +351,8 @@ def feed_report(run: Run, feed: Feed) -> doc.Document:
 def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     yield "Data wait", _fed(feed)
-    yield "Workers", f"{_whole(feed.workers)}{' for each rank' if feed.ranks > 1 else ''}"
+    each = " for each rank" if feed.ranks > 1 else ""
+    yield "Workers", f"{_whole(feed.workers)}{each}"
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
     wait = percent_text(feed.machine_wait_fraction)
     verdict = "are enough" if feed.enough else f"are not enough: the step would wait {wait}"
@@ -362,8 +361,9 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     yield "Cores", f"{_whole(feed.cores)}; {busy}; {there}"
     yield "Storage", _storage(feed, everyone)
     if feed.samples_per_s is not None:
-        each = " for each rank" if feed.ranks > 1 else ""
-        yield "Throughput", rate_text(feed.samples_per_s) + each
+        size = feed.batch_bytes_per_s
+        moved = "" if size is None else f"; batches of {format_bytes(size)}/s{everyone}"
+        yield "Throughput", f"{rate_text(feed.samples_per_s)}{each}{moved}"
     yield certainty(feed)
 
 
@@ -380,10 +380,7 @@ def _fed(feed: Feed) -> str:
 
 def _needs(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
-    yield "storage", _storage(feed, everyone)
     sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
-    if feed.batch_bytes_per_s is not None:
-        yield "batches", f"{format_bytes(feed.batch_bytes_per_s)}/s{everyone}"
     yield from ((n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None)
 
 
@@ -399,4 +396,4 @@ def _storage(feed: Feed, everyone: str) -> str:
 def _whole(estimate: Estimate) -> str:
     interval = interval_text(estimate, "{:,.0f}".format)
     sure = interval == MISSING or estimate.low == estimate.high
-    return f"{estimate.value:,.0f}" + ("" if sure else f" ({interval})")
+    return f"{estimate.value:,.0f}" + ("" if sure else f" (95% CI {interval})")
