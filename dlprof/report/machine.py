@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.machine.doctor import Check
@@ -41,8 +40,9 @@ def machine_report(overview: Overview) -> doc.Document:
     name = overview.machine.hostname or "this machine"
     # Users who have a bar of their own; the others are summed. The details name more of them.
     users = _users(neighbours, 3)
-    bars = [doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users]
-    bars[1:] = [dataclasses.replace(bar, spare=n) for n, bar in enumerate(bars[1:], 1)]
+    bars = doc.spare_between(
+        [doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users]
+    )
     title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
     return doc.Document(
         title=title,

@@ -103,8 +103,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
             yield "Faster?", f"{better.config.text}: {rate}, only predicted{if_fed}"
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
-        if forecast.speedup is not None and picked.config.num_workers:
-            yield "Speed-up", gain_text(forecast.speedup, default_named(picked.config))
+        yield "Speed-up", _speed_up(forecast, picked.config)
         if (wait := _wait(picked)) is not None:
             text = wait_text(wait, in_trials=picked.measured is not None, step=_step(forecast))
             start = 0.0 if picked.measured else 1.0 - picked.speed / picked.rate
@@ -116,6 +115,15 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
     if forecast.accelerators is not None:
         yield "Utilization", _accelerators(forecast.accelerators)
     yield certainty(forecast)
+
+
+def _speed_up(forecast: Forecast, pick: Config) -> str:
+    default = default_named(pick)
+    if pick == Config(batch_size=pick.batch_size):
+        return f"none: that is {default}"
+    if forecast.speedup is None:
+        return f"not known: {forecast.unavailable['speedup']}"
+    return gain_text(forecast.speedup, default)
 
 
 def _perhaps_better(forecast: Forecast, picked: ForecastRow) -> ForecastRow | None:

@@ -128,6 +128,7 @@ def _chart(device: DeviceTransfer) -> doc.Chart | None:
         rate = cell.time_s.inverse.times(cell.bytes / 1e9)
         figure = _gigabytes(cell.bytes_per_s)
         bars.append(doc.Bar.of(format_bytes(cell.bytes), rate, figure, note))
+    bars = doc.spare_between(bars)
     return doc.chart(bars, f"{cells[0].memory} copy" if cells else "", "GB/s")
 
 
