@@ -434,6 +434,12 @@ def test_pinning_that_brings_nothing_is_called_so() -> None:
     assert "no measurable gain over pageable copies (1.00x, 95% CI 0.90-1.11)" in text
 
 
+def test_how_sure_a_copys_gain_is_follows_from_its_interval() -> None:
+    assert "Certainty     high for the copy alone" in _text(_transfers(), verbose=False)
+    once = {way: Estimate(value=1e-3) for way in ("pageable", "pinned_by_loader")}
+    assert "Certainty     low for the copy alone" in _text(_with_batch(**once), verbose=False)
+
+
 def test_without_a_batch_of_ones_own_large_buffers_are_compared() -> None:
     text = _text(dataclasses.replace(_transfers(), batch=None), verbose=False)
     assert "pin_memory=True" in text

@@ -192,6 +192,29 @@ def test_gains_say_how_they_are_known() -> None:
     assert known_gain(dataclasses.replace(found, predicted_gain=None)) == ""
 
 
+def _other(low: float, high: float | None, **fix: Any) -> Finding:
+    return dataclasses.replace(
+        _hostile(),
+        title="Too few workers",
+        evidence={"gain_from": "model"},
+        fix=Fix(text="Set them.", dataloader_kwargs=fix) if fix else None,
+        predicted_gain=Estimate(value=(low + (high or low)) / 2, low=low, high=high),
+        doubtful="",
+    )
+
+
+def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
+    first = dataclasses.replace(_hostile(), title="First", predicted_gain=None)
+    more = (_other(0.9, 1.3), _other(1.2, 1.4), _other(1.4, 1.8, num_workers=8))
+    text = drawn(shown(Diagnosis(config=PRESENT, findings=(first, *more)), _explanation()), 100)
+    assert "Also        Too few workers  fetch.cpu: num_workers=8, 1.60x (95% CI 1.40-" in text
+    assert "(2 more findings)" in text
+    none = Diagnosis(config=PRESENT, findings=(first, more[0]))
+    text = drawn(shown(none, _explanation()), 100)
+    assert "Also" not in text
+    assert "(1 more finding)" in text
+
+
 @pytest.mark.parametrize(
     ("low", "high", "says"),
     [
