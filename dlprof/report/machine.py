@@ -141,13 +141,11 @@ def _offer(overview: Overview) -> Iterator[_Row]:
     yield "System", machine.platform
     yield "CPU", machine.cpu_model
     yield "Cores", _cores(machine)
-    yield "Usable", _usable(machine, overview.quota_cgroup)
     yield "Core speed", _speed(machine)
-    yield "Memory", _memory(machine, overview.memory_limit_cgroup)
-    yield "Shared memory", _shared_memory(machine)
+    if overview.memory_limit_cgroup is not None:
+        yield "Memory limit", f"that of cgroup {overview.memory_limit_cgroup}"
     yield "Open files", count_text(machine.open_files_limit)
     yield "NUMA nodes", count_text(machine.numa_nodes)
-    yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
     yield "Fingerprint", machine.fingerprint
 
 
@@ -167,7 +165,7 @@ def _speed(machine: Machine) -> str:
     return f"{speed.median:,.0f} {speed.unit} ({', '.join(parts)})"
 
 
-def _usable(machine: Machine, cgroup: str | None = None) -> str:
+def _usable(machine: Machine, cgroup: str | None) -> str:
     """How many cores, and by what: the limit that decides comes first."""
     limits = []
     if machine.affinity_cpus < machine.logical_cpus:
@@ -180,17 +178,16 @@ def _usable(machine: Machine, cgroup: str | None = None) -> str:
     return f"{cores} of {counted(machine.logical_cpus, 'CPU')}" + (f" ({by})" if by else "")
 
 
-def _memory(machine: Machine, cgroup: str | None = None) -> str:
+def _memory(machine: Machine) -> str:
     text = format_bytes(machine.memory_bytes)
     if machine.memory_available_bytes is not None:
         text += f", {format_bytes(machine.memory_available_bytes)} available"
     notes = []
     if machine.memory_limit_bytes is not None:
-        of = f" of cgroup {cgroup}" if cgroup else ""
-        notes.append(f"limit {format_bytes(machine.memory_limit_bytes)}{of}")
+        notes.append(f"limit {format_bytes(machine.memory_limit_bytes)}")
     if machine.swap_used_bytes:
         notes.append(f"{format_bytes(machine.swap_used_bytes)} swapped out")
-    return text + _in_brackets(notes)
+    return text + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _shared_memory(machine: Machine) -> str:
@@ -249,10 +246,6 @@ def _card_activity(card: GpuNeighbours) -> str:
         parts.append(f"{format_bytes(card.memory_used_bytes)} in use")
     parts.append(f"kernels active {percent_text(card.kernel_active_fraction)}")
     return f"{card.index} {card.name}: {', '.join(parts)}"
-
-
-def _in_brackets(notes: Sequence[str]) -> str:
-    return f" ({', '.join(notes)})" if notes else ""
 
 
 _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}

@@ -157,7 +157,7 @@ def _accelerators(found: Accelerators) -> str:
     limit = _RESOURCES.get(found.held_by, found.held_by)
     if not found.count.value:
         return f"at most {has}, not {asked}: limited by {limit}"
-    more = f"{limit} limits more" if found.held_by else "more were not looked at"
+    more = f"more are limited by {limit}" if found.held_by else "more were not looked at"
     busy = "accelerator is" if found.count.value == 1 else "accelerators are"
     return f"{_whole(found.count)} {busy} {asked} busy: {has} with {settings} each; {more}"
 
