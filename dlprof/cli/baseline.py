@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +55,7 @@ def update(
         )
     from dlprof.engine.checking.history import read_baseline, record_entry
     from dlprof.files import replaceable
-    from dlprof.records.codec import to_json
+    from dlprof.report.documents import json_document
 
     replaceable(file)  # before time is spent
     read_baseline(file)
@@ -72,8 +71,7 @@ def update(
     counts = [(entry, record_entry(file, entry)) for entry in entries]
     if asked.as_json:
         added = [{"entry": entry, "comparable_runs": count} for entry, count in counts]
-        written = {"schema_version": 1, "file": str(file), "added": added}
-        streams.write_result(json.dumps(to_json(written), allow_nan=False, indent=2))
+        streams.write_result(json_document(file=str(file), added=added))
         return
     for entry, count in () if asked.quiet else counts:
         kept = counted(count, "run")

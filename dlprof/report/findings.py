@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, FactList, Styled, Text, Tone, Words
 from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
@@ -76,7 +77,7 @@ def answer(
     if not gain and finding.fix is not None:
         if wait is None:
             gain = "not known"
-        elif 0.05 <= wait < 1:  # a share of the time below this is not worth a figure
+        elif NOTABLE <= wait < 1:
             gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
     yield from _worth(finding, gain)
     if (other := _next_best(findings)) is not None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import Config, Estimate, GpuUsage, Usage
 from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.report.text import clean
@@ -111,7 +112,7 @@ def wait_text(wait: float | None, *, in_trials: bool, step: str = "") -> str:
 
 def turnover_text(share: float | None) -> str:
     """What epochs' turnovers take beside the wait, where it is worth a word: the rate counts it."""
-    return f"; starting takes {percent_text(share)}" if (share or 0) >= 0.05 else ""
+    return f"; starting takes {percent_text(share)}" if (share or 0) >= NOTABLE else ""
 
 
 def cores_text(cores: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from dlprof.advise.thresholds import SHARED
 from dlprof.machine.doctor import Check
 from dlprof.machine.gpus import GpuNeighbours
 from dlprof.machine.neighbours import Neighbours, Overview
@@ -15,9 +16,6 @@ from dlprof.report.labels import cores_text, count_text, percent_text, processes
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
 _Row = tuple[str, doc.Words]
-
-# From here on others use so much that measurements and training suffer.
-_BUSY_SHARE = 0.1
 
 
 def machine_document(found: Overview) -> str:
@@ -113,7 +111,7 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
     usable, allowed = machine.usable_cores, machine.affinity_cpus
     free = min(neighbours.free_cores, usable)
     to_do = f"plan for {usable:g} cores: dlprof sweep finds num_workers"
-    if free >= (1 - _BUSY_SHARE) * usable:
+    if free >= (1 - SHARED) * usable:
         yield "Free cores", (doc.Styled("nearly all", "good"), f" of {usable:g} usable")
     else:
         busy = cores_text(max(0.0, allowed - neighbours.free_cores))
@@ -132,7 +130,7 @@ def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]
     if rest := neighbours.users[most:]:
         yield f"{len(rest)} more", sum(user.cpu_cores for user in rest), ""
     unseen = neighbours.unseen_cores
-    if unseen is not None and unseen >= _BUSY_SHARE:
+    if unseen is not None and unseen >= SHARED:
         yield "not visible", unseen, "other containers, hidden processes"
 
 
@@ -219,7 +217,7 @@ def _activity(neighbours: Neighbours) -> Iterator[_Row]:
         stolen = neighbours.stolen_cores
         text = f"{cores_text(neighbours.busy_cores)} cores used, "
         text += f"{cores_text(neighbours.idle_cores)} idle"
-        if stolen is not None and stolen >= _BUSY_SHARE:
+        if stolen is not None and stolen >= SHARED:
             text += f", {cores_text(stolen)} stolen by the hypervisor"
         yield "CPU", text
         for name, cores, note in _users(neighbours, 20):

@@ -39,7 +39,7 @@ from dlprof.records.gate import (
     ViewFigures,
 )
 from dlprof.report import document as doc
-from dlprof.report.documents import line_by_line
+from dlprof.report.documents import json_document, line_by_line
 from dlprof.report.labels import MOST_BARS
 from dlprof.report.text import clean
 from dlprof.units import MISSING, counted, format_duration
@@ -437,9 +437,6 @@ def _slowdown(sight: Sight) -> str:
     return percent(sight.slowdown).removeprefix("+")
 
 
-BASELINE_SCHEMA_VERSION = 1
-"""Of the JSON document; fields may be added without a new one."""
-
 _METRIC = "service.mean"
 _TO_THE_MINUTE = len("2026-01-01T00:00")
 
@@ -447,8 +444,7 @@ _TO_THE_MINUTE = len("2026-01-01T00:00")
 def baseline_document(name: str, history: Sequence[BaselineEntry]) -> str:
     """What ``dlprof baseline show --json`` prints of a file and all its entries."""
     keys = [{"key": key, "runs": runs} for key, runs in _by_key(history)]
-    document = {"schema_version": BASELINE_SCHEMA_VERSION, "file": name, "keys": keys}
-    return json.dumps(to_json(document), allow_nan=False, indent=2)
+    return json_document(file=name, keys=keys)
 
 
 def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document:
