@@ -109,6 +109,7 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
         yield "Free cores", f"not known: {why}"
         return
     usable, allowed = machine.usable_cores, machine.affinity_cpus
+    by = " that affinity allows" if allowed < machine.logical_cpus else ""
     free = min(neighbours.free_cores, usable)
     to_do = f"plan for {usable:g} cores: dlprof sweep finds num_workers"
     if free >= (1 - SHARED) * usable:
@@ -116,11 +117,11 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
     else:
         busy = cores_text(max(0.0, allowed - neighbours.free_cores))
         few = doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn")
-        yield "Free cores", (few, f": {busy} of the {allowed} CPUs that it may use are busy")
+        yield "Free cores", (few, f": {busy} of the {allowed} CPUs{by} are busy")
         to_do = f"plan for {cores_text(free)} cores, or wait: others slow what you measure"
     yield "To do", to_do
     watched = format_duration(neighbours.watched_s)
-    yield "Certainty", f"as of {watched}: dlprof machine --seconds 60 watches for longer"
+    yield "Certainty", f"a look of {watched}: dlprof machine --seconds 60 watches longer"
 
 
 def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]]:

@@ -331,9 +331,10 @@ def feed_text(feed: Feed) -> str:
         workers = f"{workers} a rank"
         cores = f"{cores} in all"
     takes = "takes" if feed.reached else "can't be done; the closest is"
-    if feed.reached and feed.least_wait_fraction > feed.asked_wait_fraction:
-        asked = percent_text(feed.asked_wait_fraction)
-        takes = f"to {asked} wait can't be done; the closest is"
+    if feed.reached and not _is_fed(feed):
+        never = feed.least_wait_fraction > feed.asked_wait_fraction
+        asked, can = percent_text(feed.asked_wait_fraction), "can't" if never else "can hardly"
+        takes = f"to {asked} wait {can} be done; the closest is"
     return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}"
 
 
@@ -375,11 +376,17 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     yield certainty(feed)
 
 
+def _is_fed(feed: Feed) -> bool:
+    """Whether the step waits no longer than asked for."""
+    asked, wait = feed.asked_wait_fraction, feed.prediction.wait_fraction
+    return feed.max_wait_fraction <= asked or (wait is not None and wait <= asked)
+
+
 def _fed(feed: Feed) -> str:
     asked = percent_text(feed.asked_wait_fraction)
     wait = f"{percent_text(feed.prediction.wait_fraction)} of the time"
-    if feed.max_wait_fraction <= feed.asked_wait_fraction:
-        return f"{wait}: fed, as that is less than {asked}"
+    if _is_fed(feed):
+        return f"{wait}: fed, as at most {asked} is asked for"
     beyond = feed.least_wait_fraction > feed.asked_wait_fraction
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
     least = percent_text(feed.least_wait_fraction)
