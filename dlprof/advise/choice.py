@@ -259,8 +259,11 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
     """
     for level, why in _doubts(choice, run):
         near = None if choice.pick.measured else certificate or _nearness(choice, ())
-        by = "" if near is None or near.shown > USELESS else "by the model "
-        return level, why if near is None else f"{why}; {by}{near.text}"
+        if near is None:
+            return level, why
+        if near.epsilon > USELESS:
+            return level, f"{why}; how near the best it is, the model can't say"
+        return level, f"{why}; by the model {near.text}"
     if certificate is None:
         return "low", "no other configuration has a rate to compare with"
     if certificate.shown > MEDIUM:

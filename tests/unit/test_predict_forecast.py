@@ -196,6 +196,11 @@ def test_how_near_the_best_it_is_by_the_model_is_said_beside_the_doubt(
     assert near is not None
     assert 1 <= int(near[1]) <= 50
     assert int(near[2]) <= len(found.rows)
+
+
+def test_where_all_are_too_uncertain_the_model_does_not_say_how_near_the_best_it_is() -> None:
+    unsure = predicted(calibrated(calibration(cpu=0.01, standard_error=2.0)))
+    assert unsure.confidence_reason.endswith("; how near the best it is, the model can't say")
     impossible = predicted(calibrated(), machine=elsewhere(96, memory_bytes=1 << 20))
     assert impossible.pick is None
     assert "by the model" not in impossible.confidence_reason
