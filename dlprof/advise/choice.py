@@ -253,17 +253,10 @@ def unmeasured(
 
 
 def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Confidence, str]:
-    """The confidence and one sentence: the gravest doubt, else what is certain.
-
-    Beside the doubt of what was only predicted is how near the best it is by the model, too.
-    """
-    for level, why in _doubts(choice, run):
-        near = None if choice.pick.measured else certificate or _nearness(choice, ())
-        if near is None:
-            return level, why
-        if near.epsilon > USELESS:
-            return level, f"{why}; how near the best it is, the model can't say"
-        return level, f"{why}; by the model {near.text}"
+    """The confidence and one sentence: the gravest doubt, else what is certain."""
+    doubt = next(_doubts(choice, run), None)
+    if doubt is not None:
+        return doubt[0], doubt[1] + _by_model(choice, certificate)
     if certificate is None:
         return "low", "no other configuration has a rate to compare with"
     if certificate.shown > MEDIUM:
@@ -273,6 +266,16 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
     return "high" if certificate.epsilon <= HIGH else "medium", certificate.text
+
+
+def _by_model(choice: Choice, certificate: Certificate | None) -> str:
+    """How near the best a choice is that was only predicted; empty for one that was measured."""
+    near = None if choice.pick.measured else certificate or _nearness(choice, ())
+    if near is None:
+        return ""
+    if near.epsilon > USELESS:
+        return "; how near the best it is, the model can't say"
+    return f"; by the model {near.text}"
 
 
 def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:

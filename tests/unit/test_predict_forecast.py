@@ -201,6 +201,9 @@ def test_how_near_the_best_it_is_by_the_model_is_said_beside_the_doubt(
 def test_where_all_are_too_uncertain_the_model_does_not_say_how_near_the_best_it_is() -> None:
     unsure = predicted(calibrated(calibration(cpu=0.01, standard_error=2.0)))
     assert unsure.confidence_reason.endswith("; how near the best it is, the model can't say")
+
+
+def test_what_is_not_recommended_is_near_nothing() -> None:
     impossible = predicted(calibrated(), machine=elsewhere(96, memory_bytes=1 << 20))
     assert impossible.pick is None
     assert "by the model" not in impossible.confidence_reason
