@@ -10,7 +10,7 @@ from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import Config, Estimate, GpuUsage, Usage
 from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.report.text import clean
-from dlprof.units import MISSING, format_bytes, format_duration, format_rate
+from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _Item = TypeVar("_Item")
 
@@ -177,9 +177,7 @@ def count_text(count: int | None) -> str:
 
 def processes_text(count: int | None) -> str:
     """A number of processes; ``-`` where it is not known."""
-    if count is None:
-        return MISSING
-    return "1 process" if count == 1 else f"{count:,} processes"
+    return MISSING if count is None else counted(count, "process")
 
 
 MOST_BARS = 7

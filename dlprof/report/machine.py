@@ -172,8 +172,8 @@ def _usable(machine: Machine, cgroup: str | None) -> str:
     if machine.quota_cores is not None:
         of = f" of cgroup {cgroup}" if cgroup else ""
         limits.append((machine.quota_cores, f"CPU quota{of}"))
-    cores = "1 core" if machine.usable_cores == 1 else f"{machine.usable_cores:g} cores"
     by = ", ".join(f"{name}: {amount:g}" for amount, name in sorted(limits))
+    cores = counted(machine.usable_cores, "core")
     return f"{cores} of {counted(machine.logical_cpus, 'CPU')}" + (f" ({by})" if by else "")
 
 

@@ -218,7 +218,7 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
 def _conditions(forecast: Forecast) -> str:
     """Cores, ranks and the rest in one line; the step is beside what is waited for it."""
     where = forecast.conditions
-    cores = f"{where.cores:g} {'core' if where.cores == 1 else 'cores'}"
+    cores = counted(where.cores, "core")
     if where.neighbours:
         cores += f" (other processes use {where.neighbours:.3g})"
     if forecast.ranks > 1:
@@ -312,8 +312,7 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
 
 def _calibrated(found: Calibrated) -> str:
     """What predictions rest on, one sentence."""
-    noun = "batch" if found.batches == 1 else "batches"
-    text = f"Predicted from {found.batches:,} {noun} traced on {found.hostname}"
+    text = f"Predicted from {counted(found.batches, 'batch')} traced on {found.hostname}"
     if found.available_cores is not None:
         text += f" with {cores_text(found.available_cores)} cores available"
     if found.standard_error is not None:

@@ -271,8 +271,7 @@ def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:
 
 def _made(loader: WatchedLoader) -> str:
     """How much it gave, and how fast."""
-    batches = "1 batch" if loader.batches == 1 else f"{loader.batches:,} batches"
-    made = f"{batches} in {counted(loader.epochs, 'epoch')}"
+    made = f"{counted(loader.batches, 'batch')} in {counted(loader.epochs, 'epoch')}"
     if (left := loader.epochs - loader.epochs_completed) > 0:
         made += f", {left:,} of them left half way"
     rates = [f"{format_rate(loader.batches_per_s)} batches/s"] if loader.batches_per_s else []

@@ -492,8 +492,7 @@ def _cost(run: Run) -> Iterator[doc.Words]:
     if run.prediction is not None:
         measured = f"{counted(len(run.prediction.cells), 'configuration')} predicted, {measured}"
     yield measured + (f"; {counted(traced, 'traced trial')}" if traced else "")
-    usable = run.header.machine.usable_cores
-    yield f"{title_of(run)} ({usable:g} usable {'core' if usable == 1 else 'cores'})"
+    yield f"{title_of(run)} ({counted(run.header.machine.usable_cores, 'usable core')})"
     if run.end is not None:
         cost = run.end.cost_s
         outside = cost.overhead / cost.total if cost.total > 0 else None
