@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 baseline = Group("baseline", kind="CI", help="Keep the history that check --baseline reads.")
 
-_GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
 _FILE: Any = options.argument("FILE", "The baseline, JSON lines.")
 
 
@@ -124,15 +123,15 @@ def _taken(document: Path) -> list[BaselineEntry]:
 def _read(document: Path) -> CheckReport:
     """The check that a document holds."""
     from dlprof.files import check_plain
-    from dlprof.report.gate.check import read_check
+    from dlprof.report.gate.check import GIVE_DOCUMENT, read_check
 
     try:
-        check_plain(document, document.stat().st_mode, hint=_GIVE_DOCUMENT)
+        check_plain(document, document.stat().st_mode, hint=GIVE_DOCUMENT)
         text = document.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = f"can't be read: {error.strerror}" if isinstance(error, OSError) else ""
         why = why or "is no document of a check: it isn't text"
-        raise FileError(f"{document} {why}", hint=_GIVE_DOCUMENT) from None
+        raise FileError(f"{document} {why}", hint=GIVE_DOCUMENT) from None
     return read_check(text, str(document))
 
 

@@ -99,7 +99,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         yield "Recommended", (doc.Styled(picked.config.text, "strong"), doc.Styled(among, "soft"))
         if (better := _perhaps_better(forecast, picked)) is not None:
             if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
-            rate = format_rate(_rate(better).value)
+            rate = rate_text(_rate(better), _unit(forecast.rows))
             yield "Faster?", f"{better.config.text}: {rate}, only predicted{if_fed}"
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each

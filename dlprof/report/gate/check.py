@@ -211,7 +211,9 @@ def _has_looks_left(target: TargetCheck) -> bool:
     )
 
 
-_HINT = "Give a document that dlprof check --json printed."
+GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
+"""The hint where a file is no such document."""
+
 _TONES: dict[GateState, doc.Tone] = dict.fromkeys(_HEADLINES, "warn")
 _TONES |= {"pass": "good", "fail": "bad"}
 _MOST_TARGETS = 3
@@ -377,10 +379,10 @@ def read_check(text: str, name: str) -> CheckReport:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         fault = "nested too deeply" if isinstance(error, RecursionError) else "not JSON"
-        raise FileError(f"{name} is {fault}", hint=_HINT) from None
+        raise FileError(f"{name} is {fault}", hint=GIVE_DOCUMENT) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int):
-        raise FileError(f"{name} is no document of a check", hint=_HINT)
+        raise FileError(f"{name} is no document of a check", hint=GIVE_DOCUMENT)
     if version > CHECK_SCHEMA_VERSION:
         raise FileError(
             f"{name} was written by a newer dlprof "
@@ -390,7 +392,7 @@ def read_check(text: str, name: str) -> CheckReport:
     try:
         return from_json(CheckReport, data)
     except MismatchError as error:
-        raise FileError(f"{name}: {error}", hint=_HINT) from None
+        raise FileError(f"{name}: {error}", hint=GIVE_DOCUMENT) from None
 
 
 def self_test_report(test: SelfTest) -> doc.Document:
