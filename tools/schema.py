@@ -58,7 +58,7 @@ _Schema = dict[str, Any]
 def documents() -> dict[str, _Schema]:
     """Each schema under the name of its file."""
     version, text = _version(SCHEMA_VERSION), {"type": "string"}
-    baseline = {**_version(SCHEMA_VERSION), "file": text}
+    baseline = {**version, "file": text}
     file = _fields(Run, run_file="path")
     header = {**file, **_fields(RunHeader, "run_id", "machine", "target")}
     ended = {**_fields(RunEnd, null=True, ended="reason"), **_fields(RunEnd, "cost_s")}
