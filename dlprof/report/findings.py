@@ -108,9 +108,11 @@ def _least_gain(finding: Finding) -> float:
 
 
 def more_findings(findings: Sequence[Finding]) -> str:
-    """How many there are beside those of the answer; empty without any."""
-    more = len(findings) - 1 - (_next_best(findings) is not None)
-    return counted(more, "more finding") if more > 0 else ""
+    """How many there are beside those of the answer, and whether they bring anything."""
+    pays = _next_best(findings) is not None
+    more = len(findings) - 1 - pays
+    sure = "" if pays else " without a sure gain"
+    return f"{counted(more, 'more finding')}{sure}" if more > 0 else ""
 
 
 def known_gain(finding: Finding) -> str:

@@ -212,7 +212,7 @@ def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
     none = Diagnosis(config=PRESENT, findings=(first, more[0]))
     text = drawn(shown(none, _explanation()), 100)
     assert "Also" not in text
-    assert "(1 more finding)" in text
+    assert "(1 more finding without a sure gain)" in text
 
 
 @pytest.mark.parametrize(
