@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import SCRIPT_SPEC, Copies, Finding, Headroom, Run, WatchedLoader, WatchedScript
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
@@ -15,6 +14,9 @@ from dlprof.report.labels import gain_text, percent_text
 from dlprof.report.profile import stage_sections
 from dlprof.report.text import shortened
 from dlprof.units import counted, format_bytes, format_duration, format_rate
+
+_HARDLY = 0.05
+"""Below this share of its loop a loader is not worth a change."""
 
 _TUNED = "dlprof.tune: "
 _ENDINGS = {
@@ -167,7 +169,7 @@ def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> doc
         ),
         figure=f"{percent_text(share)} {waited}",
         note=note,
-        tone="bad" if (share or 0.0) >= NOTABLE else "good",
+        tone="bad" if (share or 0.0) >= _HARDLY else "good",
     )
 
 
@@ -213,7 +215,7 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
         return f"{name} gave no batch."
     if is_harmless(loaders, script):
         whole = None if script is None else script.wait_fraction
-        of_all = whole is not None and whole < NOTABLE
+        of_all = whole is not None and whole < _HARDLY
         who, wait = ("the script", whole) if of_all else (name, share)
         return f"No DataLoader bottleneck: {who} spends {percent_text(wait)} waiting for data."
     sentence = f"{name} spends {percent_text(share)} of its time waiting for data."
@@ -232,9 +234,9 @@ def is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None) 
         return False
     slowest = _slowest(loaders)
     whole = None if script is None else script.wait_fraction
-    if whole is not None and whole < NOTABLE and not slowest.background_s:
+    if whole is not None and whole < _HARDLY and not slowest.background_s:
         return True
-    return slowest.wait_fraction is not None and slowest.wait_fraction < NOTABLE
+    return slowest.wait_fraction is not None and slowest.wait_fraction < _HARDLY
 
 
 def summary_text(loader: WatchedLoader) -> str:
