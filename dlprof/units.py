@@ -324,13 +324,15 @@ def format_rate(rate: float | None) -> str:
     return f"{rate:,.0f}" if abs(rate) >= 99.95 else f"{rate:#.3g}"
 
 
-def counted(count: int, noun: str) -> str:
-    """A count with its noun, which takes an s unless there is one.
+def counted(count: float, noun: str) -> str:
+    """A count with its noun, as a plural unless there is one.
 
-    >>> counted(1, "trial"), counted(1200, "trial")
-    ('1 trial', '1,200 trials')
+    >>> counted(1, "trial"), counted(1200, "trial"), counted(2, "batch"), counted(1.5, "core")
+    ('1 trial', '1,200 trials', '2 batches', '1.5 cores')
     """
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    plural = "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{number} {noun}" if count == 1 else f"{number} {noun}{plural}"
 
 
 def with_hint(message: str, hint: str) -> str:

@@ -38,7 +38,6 @@ from dlprof.records import (
 )
 from dlprof.records.gate import BaselineEntry, BaselineKey, CheckReport, SelfTest, TargetCheck
 from dlprof.records.transfer import Transfers
-from dlprof.report.gate.check import BASELINE_SCHEMA_VERSION
 from dlprof.store.format import KIND, RECORD_TYPES
 
 FOLDER = Path(__file__).parents[1] / "dlprof" / "schema"
@@ -59,7 +58,7 @@ _Schema = dict[str, Any]
 def documents() -> dict[str, _Schema]:
     """Each schema under the name of its file."""
     version, text = _version(SCHEMA_VERSION), {"type": "string"}
-    baseline = {**_version(BASELINE_SCHEMA_VERSION), "file": text}
+    baseline = {**version, "file": text}
     file = _fields(Run, run_file="path")
     header = {**file, **_fields(RunHeader, "run_id", "machine", "target")}
     ended = {**_fields(RunEnd, null=True, ended="reason"), **_fields(RunEnd, "cost_s")}

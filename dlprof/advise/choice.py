@@ -189,12 +189,18 @@ def certify(
         ``None`` where it is for conditions that nobody measured: another machine, several ranks or
         what only a model answers, and where there is nothing to compare it with.
     """
-    situation, pick = choice.situation, choice.pick.key
+    situation = choice.situation
     if situation.extrapolated or situation.other_ranks or situation.by_model:
         return None
+    return _nearness(choice, unmeasured(situation, run, among))
+
+
+def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
+    """How far from the best a choice may be as far as is believed; ``more`` were only predicted."""
+    pick = choice.pick.key
     measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
     others = {each.key for each in choice.allowed if not each.measured}
-    others |= {each.key for each in unmeasured(situation, run, among)}
+    others |= {each.key for each in more}
     predicted = sorted(others - {pick})
     if not measured and not predicted:
         return None
@@ -250,7 +256,7 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
     """The confidence and one sentence: the gravest doubt, else what is certain."""
     doubt = next(_doubts(choice, run), None)
     if doubt is not None:
-        return doubt
+        return doubt[0], doubt[1] + _by_model(choice, certificate)
     if certificate is None:
         return "low", "no other configuration has a rate to compare with"
     if certificate.shown > MEDIUM:
@@ -260,6 +266,16 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
     return "high" if certificate.epsilon <= HIGH else "medium", certificate.text
+
+
+def _by_model(choice: Choice, certificate: Certificate | None) -> str:
+    """How near the best a choice is that was only predicted; empty for one that was measured."""
+    near = None if choice.pick.measured else certificate or _nearness(choice, ())
+    if near is None:
+        return ""
+    if near.epsilon > USELESS:
+        return "; how near the best it is, the model can't say"
+    return f"; by the model {near.text}"
 
 
 def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:

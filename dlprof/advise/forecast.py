@@ -369,7 +369,8 @@ def _decided(
     among = None if configs is None else [each.config for each in candidates]
     if all(breach(each, situation) is not None for each in candidates):
         choice = choose(candidates, situation, speeds)
-        return None, *judge(choice, run, certify(choice, run))
+        nothing = dataclasses.replace(choice, allowed=())  # that could be near the best
+        return None, *judge(nothing, run, certify(choice, run))
     try:
         choice, _ = decide(run, situation, among=among)
     except NothingMeasuredError:  # without a trial, the model alone answers

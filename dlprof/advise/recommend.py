@@ -407,7 +407,7 @@ def _kept(run: Run, pick: Config, present: Config | None) -> str:
 def _nothing_measured(run: Run) -> NothingMeasuredError:
     failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
-    said, hint = "The run holds no trials", "Run the sweep again, or go on with --resume."
+    said, hint = "The run holds no trials", f"Go on with it: {run.resume_command}"
     if not run.trials and run.end is not None and run.end.reason == "budget":
         said, hint = "The budget ended before the first trial", "Give more: --budget 1m."
     if run.is_script:
@@ -422,7 +422,7 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
     elif not failed and any(trial.purpose == "explain" for trial in run.trials):
         also = ", or give this run file to dlprof predict" if is_calibrated(run) else ""
         said = "The run holds only traced trials, whose rates are not compared"
-        hint = f"Go on with dlprof sweep --resume{also}."
+        hint = f"Go on with it{also}: {run.resume_command}"
     elif run.trials:
         count = len(run.trials)
         said = "The run's only trial gave no rate"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 baseline = Group("baseline", kind="CI", help="Keep the history that check --baseline reads.")
 
-_GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
 _FILE: Any = options.argument("FILE", "The baseline, JSON lines.")
 
 
@@ -56,7 +54,7 @@ def update(
         )
     from dlprof.engine.checking.history import read_baseline, record_entry
     from dlprof.files import replaceable
-    from dlprof.records.codec import to_json
+    from dlprof.report.documents import json_document
 
     replaceable(file)  # before time is spent
     read_baseline(file)
@@ -72,8 +70,7 @@ def update(
     count = record_entry(file, entry)
     if asked.as_json:
         added = [{"entry": entry, "comparable_runs": count}]
-        written = {"schema_version": 1, "file": str(file), "added": added}
-        streams.write_result(json.dumps(to_json(written), allow_nan=False, indent=2))
+        streams.write_result(json_document(file=str(file), added=added))
     elif not asked.quiet:
         kept = counted(count, "run")
         streams.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
@@ -125,15 +122,15 @@ def _taken(document: Path) -> BaselineEntry:
 def _read(document: Path) -> CheckReport:
     """The check that a document holds."""
     from dlprof.files import check_plain
-    from dlprof.report.gate.check import read_check
+    from dlprof.report.gate.check import GIVE_DOCUMENT, read_check
 
     try:
-        check_plain(document, document.stat().st_mode, hint=_GIVE_DOCUMENT)
+        check_plain(document, document.stat().st_mode, hint=GIVE_DOCUMENT)
         text = document.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = f"can't be read: {error.strerror}" if isinstance(error, OSError) else ""
         why = why or "is no document of a check: it isn't text"
-        raise FileError(f"{document} {why}", hint=_GIVE_DOCUMENT) from None
+        raise FileError(f"{document} {why}", hint=GIVE_DOCUMENT) from None
     return read_check(text, str(document))
 
 

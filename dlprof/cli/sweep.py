@@ -57,7 +57,7 @@ def sweep(
         streams.write_result(settings_as_toml(settings, origins))
         return
     path = run_path(output, settings.target, resume=resume)
-    from dlprof.engine import resume_command, run_sweep
+    from dlprof.engine import run_sweep
     from dlprof.engine.ranks import gather_ranks
     from dlprof.report.documents import sweep_document
     from dlprof.report.sweep import sweep_report
@@ -80,13 +80,11 @@ def sweep(
                 ranks=ranks,
             )
         # The file by the name that the user knows it by; the engine has made it absolute.
-        asked.show(
-            lambda: sweep_document(run),
-            lambda: sweep_report(dataclasses.replace(run, path=str(path))),
-        )
+        named = dataclasses.replace(run, path=str(path))
+        asked.show(lambda: sweep_document(run), lambda: sweep_report(named))
         leave_interrupted(
             run,
             f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
-            hint=f"Continue it with: {resume_command(settings, path)}",
+            hint=f"Continue it with: {named.resume_command}",
             as_json=asked.as_json,
         )

@@ -2,7 +2,6 @@
 
 from dlprof.engine.preparation import SweepListener
 from dlprof.engine.profile import run_profile
-from dlprof.engine.resume import resume_command
 from dlprof.engine.sweep import run_sweep
 
-__all__ = ["SweepListener", "resume_command", "run_profile", "run_sweep"]
+__all__ = ["SweepListener", "run_profile", "run_sweep"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shlex
 from collections.abc import Collection, Mapping
 
@@ -105,16 +104,3 @@ def _names_code(settings: SweepSettings, name: str) -> bool:
     if name == "arguments":
         return bool(settings.arguments) and _names_code(settings, "target")
     return settings.step_callable is not None
-
-
-def resume_command(settings: SweepSettings, path: str | os.PathLike[str]) -> str:
-    """The command line that continues a run."""
-    words = ["dlprof", "sweep"]
-    if _names_code(settings, "target"):
-        words.append(settings.target)
-    if _names_code(settings, "arguments"):
-        for key, value in settings.arguments.items():
-            words += ["--arg", f"{key}={value}"]
-    if settings.step_callable is not None:
-        words += ["--step", settings.step_callable]
-    return shlex.join([*words, "--resume", "-o", os.fspath(path)])

@@ -21,7 +21,7 @@ from typing import Any
 from dlprof.errors import FileError
 from dlprof.gate.rule import fraction_of
 from dlprof.gate.views import block_value
-from dlprof.gate.wording import VIEW_NAMES, gate_result, percent
+from dlprof.gate.wording import VIEW_NAMES, figures_text, gate_result, percent
 from dlprof.records import Config, Machine
 from dlprof.records.codec import MismatchError, from_json
 from dlprof.records.gate import (
@@ -154,6 +154,7 @@ def _judge_view(
     bound = t_quantile(rule.confidence, runs - 1) * spread * math.sqrt(1 + 1 / runs)
     threshold = math.log1p(rule.threshold)
     limit, shift = max(threshold, bound), log - middle
+    about, low, high = map(fraction_of, (shift, shift - bound, shift + bound))
     state: GateState = "inconclusive"
     if shift > limit:
         state = "fail"
@@ -165,11 +166,11 @@ def _judge_view(
         quads=runs,
         base=math.exp(middle),
         change=math.exp(log),
-        shift=fraction_of(shift),
-        low=fraction_of(shift - bound),
-        high=fraction_of(shift + bound),
+        shift=about,
+        low=low,
+        high=high,
         limit=fraction_of(limit),
-        text=f"{percent(fraction_of(shift))} on the median of {runs} runs",
+        text=f"{figures_text(about, low, high, unit=None, base=None)} on the median of {runs} runs",
         limit_text=percent(fraction_of(limit), signed=False),
     )
 

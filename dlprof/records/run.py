@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -158,6 +159,21 @@ class Run:
             for trial in self.trials
             if trial.outcome == "completed" and trial.purpose == "measure"
         )
+
+    @property
+    def resume_command(self) -> str:
+        """The command line that continues a sweep.
+
+        It names again what code is run: a run file from elsewhere can't choose that by itself.
+        """
+        settings = self.header.settings
+        words = ["dlprof", "sweep", str(settings.get("target") or self.header.target.spec)]
+        if isinstance(arguments := settings.get("arguments"), Mapping):
+            for key, value in arguments.items():
+                words += ["--arg", f"{key}={value}"]
+        if step := settings.get("step_callable"):
+            words += ["--step", str(step)]
+        return shlex.join([*words, "--resume", "-o", self.path])
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> Any:
         """The trials as a table: a row for each, every figure in a column with a type of its own.

@@ -9,7 +9,7 @@ from dlprof.attach import Attached
 from dlprof.machine.waits import WAITS
 from dlprof.records.codec import to_json
 from dlprof.report import document as doc
-from dlprof.report.findings import answer, cards
+from dlprof.report.findings import answer, cards, more_findings
 from dlprof.report.labels import cores_text, percent_text, used_text
 from dlprof.report.text import shortened
 from dlprof.units import MISSING, counted, format_duration, format_rate
@@ -124,8 +124,7 @@ def _workers(found: Attached) -> str:
 
 
 def _last(found: Attached) -> Iterator[doc.Block]:
-    more = len(found.diagnosis.findings) - 1
-    said = f"{counted(more, 'more finding')} (-v) · " if more > 0 else ""
+    said = f"{more} (-v) · " if (more := more_findings(found.diagnosis.findings)) else ""
     again = found.seen.training.rerun
     yield doc.Text(doc.Styled(f"{said}each batch's stages, from the start of a run:", "soft"))
     yield doc.Code(again or "dlprof run SCRIPT", "sh")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -11,24 +10,23 @@ from dlprof.advise.compare import Comparison
 from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
-from dlprof.report.labels import end_text, interval_text, rate_text
+from dlprof.report.labels import end_text, gain_text, interval_text, rate_text
 from dlprof.report.text import shortened
 
 
 def comparison_report(comparison: Comparison) -> doc.Document:
     """How much slower one of two runs is, and why."""
     doubts, parts = comparison.doubts, comparison.parts
-    # Each part is a factor; the bars are logarithms, which add up.
+    # Each part is a factor; the bars are logarithms, which add up. The largest is first, what is
+    # unexplained last.
     bars = [doc.Bar.of(part.title, part.log_ratio, _factor_text(part.factor)) for part in parts]
-    # The largest is first and what is unexplained last: those between make room for the answer.
-    bars[1:-1] = [dataclasses.replace(bar, spare=n) for n, bar in enumerate(bars[1:-1], 1)]
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
     return doc.Document(
         title=" and ".join(_names(comparison)),
         answer=(
             doc.Text(doc.Styled(comparison.verdict, "strong")),
             doc.FactList(tuple(_sides(comparison))),
-            *doc.known(doc.chart(bars, "part", "factor", "signed")),
+            *doc.known(doc.chart(doc.spare_between(bars), "part", "factor", "signed")),
             *(doc.Text(doc.Styled(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
         hints=doc.hint("Details: -v"),
@@ -59,7 +57,7 @@ def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
     unclear = any(part.title == first.title and part.factor.is_wide for part in comparison.parts)
     slow = "B" if comparison.ratio.value < 1 else "A"
     gain = None if unclear else first.predicted_gain
-    worth = "" if gain is None else f" Predicted: {_factor_text(gain)} for {slow}."
+    worth = "" if gain is None else f" Predicted for {slow}: {gain_text(gain)}."
     yield "Fix", f"{first.fix.text}{worth}"
 
 

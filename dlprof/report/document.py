@@ -7,6 +7,7 @@ anywhere: the writers clean and escape every one of them, so that nothing in it 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -286,6 +287,13 @@ def chart(
     """A chart of the bars that there are; ``None`` without any."""
     found = tuple(bars)
     return Chart(bars=found, label=label, unit=unit, kind=kind) if found else None
+
+
+def spare_between(bars: Sequence[Bar]) -> list[Bar]:
+    """Bars of which the first and the last stay where a screen has no room; the later go sooner."""
+    found = list(bars)
+    found[1:-1] = [dataclasses.replace(bar, spare=n) for n, bar in enumerate(found[1:-1], 1)]
+    return found
 
 
 def hint(said: str, command: str = "") -> tuple[Block, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, FactList, Styled, Text, Tone, Words
 from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
-from dlprof.units import format_bytes, format_duration, format_rate
+from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
 _SOURCES = {
@@ -58,7 +59,7 @@ def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
 def answer(
     findings: Sequence[Finding], wait: float | None = None, *, sharded: bool = False
 ) -> Iterator[tuple[str, Words]]:
-    """The first finding in two lines or three: the bottleneck, the fix and what it brings.
+    """The first finding: the bottleneck, the fix and what it brings; and what else pays most.
 
     Args:
         findings: All of them, the cause to bet on first.
@@ -71,19 +72,47 @@ def answer(
         return
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
-        fix = finding.fix
-        settings = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
-        change = fix.call.rpartition("\n")[2].strip() or settings
-        if sharded and fix.dataloader_kwargs.get("num_workers"):
-            change += ", if its shards feed as many"
-        yield "Fix", change or fix.text
+        yield "Fix", _change(finding.fix, sharded=sharded) or finding.fix.text
     gain = _gain(finding, names_step=False)  # which the line on the wait has
     if not gain and finding.fix is not None:
         if wait is None:
             gain = "not known"
-        elif 0.05 <= wait < 1:  # a share of the time below this is not worth a figure
+        elif NOTABLE <= wait < 1:
             gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
     yield from _worth(finding, gain)
+    if (other := _next_best(findings)) is not None:
+        change = "" if other.fix is None else _change(other.fix, sharded=sharded)
+        worth = ", ".join(filter(None, (change, _gain(other, names_step=False))))
+        yield "Also", (other.title, Styled(f"  {other.code}", "soft"), f": {worth}")
+
+
+def _change(fix: Fix, *, sharded: bool) -> str:
+    """The settings of a fix in a line; empty for one that changes something else."""
+    settings = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
+    change = fix.call.rpartition("\n")[2].strip() or settings
+    more = sharded and fix.dataloader_kwargs.get("num_workers")
+    return f"{change}, if its shards feed as many" if more else change
+
+
+def _next_best(findings: Sequence[Finding]) -> Finding | None:
+    """The finding after the first whose fix surely brings most, if any surely brings something."""
+    best = max(findings[1:], key=_least_gain, default=None)
+    return best if best is not None and _least_gain(best) > 1 else None
+
+
+def _least_gain(finding: Finding) -> float:
+    gain = finding.predicted_gain
+    if gain is None:
+        return 0.0
+    return gain.value if gain.low is None else gain.low
+
+
+def more_findings(findings: Sequence[Finding]) -> str:
+    """How many there are beside those of the answer, and whether they bring anything."""
+    pays = _next_best(findings) is not None
+    more = len(findings) - 1 - pays
+    sure = "" if pays else " without a sure gain"
+    return f"{counted(more, 'more finding')}{sure}" if more > 0 else ""
 
 
 def known_gain(finding: Finding) -> str:

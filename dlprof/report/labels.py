@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import Config, Estimate, GpuUsage, Usage
 from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.report.text import clean
-from dlprof.units import MISSING, format_bytes, format_duration, format_rate
+from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _Item = TypeVar("_Item")
 
@@ -59,11 +60,19 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def gain_text(gain: Estimate, over: str = "") -> str:
-    """What a change brings: a figure, a bound where that is too noisy, or that there is none."""
+    """What a change brings, or costs; a bound where that is too noisy, or that there is no gain."""
     behind = f" over {over}" if over else ""
     if gain.low is None or gain.high is None:
         return f"{ratio_text(gain.value)}{behind}"
     interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
+    if gain.high < 1:
+        slower = f"slower than {over}" if over else "slower"
+        if gain.is_wide:
+            slower, interval = f"at least {percent_text(1 - gain.high)} {slower}", "95%"
+        else:
+            slower = f"{percent_text(1 - gain.value)} {slower}"
+            interval = f"{ratio_text(gain.value)}, {interval}"
+        return f"{slower} ({interval})"
     if gain.is_wide:
         if gain.low > 1:
             return f"at least {end_text(gain.low)}x{behind} (95%)"
@@ -103,7 +112,7 @@ def wait_text(wait: float | None, *, in_trials: bool, step: str = "") -> str:
 
 def turnover_text(share: float | None) -> str:
     """What epochs' turnovers take beside the wait, where it is worth a word: the rate counts it."""
-    return f"; starting takes {percent_text(share)}" if (share or 0) >= 0.05 else ""
+    return f"; starting takes {percent_text(share)}" if (share or 0) >= NOTABLE else ""
 
 
 def cores_text(cores: float | None) -> str:
@@ -168,9 +177,7 @@ def count_text(count: int | None) -> str:
 
 def processes_text(count: int | None) -> str:
     """A number of processes; ``-`` where it is not known."""
-    if count is None:
-        return MISSING
-    return "1 process" if count == 1 else f"{count:,} processes"
+    return MISSING if count is None else counted(count, "process")
 
 
 MOST_BARS = 7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from dlprof.advise.thresholds import SHARED
 from dlprof.machine.doctor import Check
 from dlprof.machine.gpus import GpuNeighbours
 from dlprof.machine.neighbours import Neighbours, Overview
@@ -15,9 +16,6 @@ from dlprof.report.labels import cores_text, count_text, percent_text, processes
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
 _Row = tuple[str, doc.Words]
-
-# From here on others use so much that measurements and training suffer.
-_BUSY_SHARE = 0.1
 
 
 def machine_document(found: Overview) -> str:
@@ -35,19 +33,19 @@ def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
 
 def machine_report(overview: Overview) -> doc.Document:
     """What is free on the machine, what limits a job there, and who uses it."""
-    machine, neighbours = overview.machine, overview.neighbours
+    neighbours = overview.neighbours
     watched = format_duration(neighbours.watched_s)
-    name = machine.hostname or "this machine"
+    name = overview.machine.hostname or "this machine"
     # Users who have a bar of their own; the others are summed. The details name more of them.
     users = _users(neighbours, 3)
-    bars = (doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users)
+    bars = doc.spare_between(
+        [doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users]
+    )
     title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
     return doc.Document(
         title=title,
-        answer=doc.known(
-            doc.facts(_answer(machine, neighbours)), doc.chart(bars, "used by", "cores")
-        ),
-        hints=doc.hint(f"Watched {name} for {watched} · details: -v"),
+        answer=doc.known(doc.facts(_answer(overview)), doc.chart(bars, "used by", "cores")),
+        hints=doc.hint(f"{name} · details: -v"),
         details=(
             doc.Section(title, (doc.FactList(tuple(_offer(overview))),)),
             doc.Section(use, (doc.FactList(tuple(_activity(neighbours))),)),
@@ -90,9 +88,10 @@ def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
     yield from (("Note", note) for note in profile.notes)
 
 
-def _answer(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
-    yield "Free cores", _free(machine, neighbours)
-    yield "Usable", _usable(machine)
+def _answer(overview: Overview) -> Iterator[_Row]:
+    machine, neighbours = overview.machine, overview.neighbours
+    yield from _free(machine, neighbours)
+    yield "Usable", _usable(machine, overview.quota_cgroup)
     yield "Memory", _memory(machine)
     yield "Shared memory", _shared_memory(machine)
     yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
@@ -103,17 +102,26 @@ def _answer(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
         yield "GPU use", f"{used} of {len(cards)} run processes{most}"
 
 
-def _free(machine: Machine, neighbours: Neighbours) -> doc.Words:
+def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
+    """How many cores are free, what that means for a loader, and how sure it is."""
     if neighbours.free_cores is None:
-        return f"not known: {neighbours.unavailable.get('busy_cores', 'the system has no figures')}"
-    usable = machine.usable_cores
+        why = neighbours.unavailable.get("busy_cores", "the system has no figures")
+        yield "Free cores", f"not known: {why}"
+        return
+    usable, allowed = machine.usable_cores, machine.affinity_cpus
+    by = " that affinity allows" if allowed < machine.logical_cpus else ""
     free = min(neighbours.free_cores, usable)
-    if free >= (1 - _BUSY_SHARE) * usable:
-        return (doc.Styled("nearly all", "good"), f" of {usable:g} usable")
-    return (
-        doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn"),
-        ": other processes slow down what you measure",
-    )
+    to_do = f"plan for {usable:g} cores: dlprof sweep finds num_workers"
+    if free >= (1 - SHARED) * usable:
+        yield "Free cores", (doc.Styled("nearly all", "good"), f" of {usable:g} usable")
+    else:
+        busy = cores_text(max(0.0, allowed - neighbours.free_cores))
+        few = doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn")
+        yield "Free cores", (few, f": {busy} of the {allowed} CPUs{by} are busy")
+        to_do = f"plan for {cores_text(free)} cores, or wait: others slow what you measure"
+    yield "To do", to_do
+    watched = format_duration(neighbours.watched_s)
+    yield "Certainty", f"a look of {watched}: dlprof machine --seconds 60 watches longer"
 
 
 def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]]:
@@ -123,7 +131,7 @@ def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]
     if rest := neighbours.users[most:]:
         yield f"{len(rest)} more", sum(user.cpu_cores for user in rest), ""
     unseen = neighbours.unseen_cores
-    if unseen is not None and unseen >= _BUSY_SHARE:
+    if unseen is not None and unseen >= SHARED:
         yield "not visible", unseen, "other containers, hidden processes"
 
 
@@ -132,13 +140,11 @@ def _offer(overview: Overview) -> Iterator[_Row]:
     yield "System", machine.platform
     yield "CPU", machine.cpu_model
     yield "Cores", _cores(machine)
-    yield "Usable", _usable(machine, overview.quota_cgroup)
     yield "Core speed", _speed(machine)
-    yield "Memory", _memory(machine, overview.memory_limit_cgroup)
-    yield "Shared memory", _shared_memory(machine)
+    if overview.memory_limit_cgroup is not None:
+        yield "Memory limit", f"that of cgroup {overview.memory_limit_cgroup}"
     yield "Open files", count_text(machine.open_files_limit)
     yield "NUMA nodes", count_text(machine.numa_nodes)
-    yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
     yield "Fingerprint", machine.fingerprint
 
 
@@ -158,28 +164,29 @@ def _speed(machine: Machine) -> str:
     return f"{speed.median:,.0f} {speed.unit} ({', '.join(parts)})"
 
 
-def _usable(machine: Machine, cgroup: str | None = None) -> str:
+def _usable(machine: Machine, cgroup: str | None) -> str:
+    """How many cores, and by what: the limit that decides comes first."""
     limits = []
     if machine.affinity_cpus < machine.logical_cpus:
-        limits.append(f"affinity {machine.affinity_cpus}")
+        limits.append((machine.affinity_cpus, "CPU affinity"))
     if machine.quota_cores is not None:
         of = f" of cgroup {cgroup}" if cgroup else ""
-        limits.append(f"CPU quota {machine.quota_cores:g}{of}")
-    cores = "1 core" if machine.usable_cores == 1 else f"{machine.usable_cores:g} cores"
-    return f"{cores} of {counted(machine.logical_cpus, 'CPU')}{_in_brackets(limits)}"
+        limits.append((machine.quota_cores, f"CPU quota{of}"))
+    by = ", ".join(f"{name}: {amount:g}" for amount, name in sorted(limits))
+    cores = counted(machine.usable_cores, "core")
+    return f"{cores} of {counted(machine.logical_cpus, 'CPU')}" + (f" ({by})" if by else "")
 
 
-def _memory(machine: Machine, cgroup: str | None = None) -> str:
+def _memory(machine: Machine) -> str:
     text = format_bytes(machine.memory_bytes)
     if machine.memory_available_bytes is not None:
         text += f", {format_bytes(machine.memory_available_bytes)} available"
     notes = []
     if machine.memory_limit_bytes is not None:
-        of = f" of cgroup {cgroup}" if cgroup else ""
-        notes.append(f"limit {format_bytes(machine.memory_limit_bytes)}{of}")
+        notes.append(f"limit {format_bytes(machine.memory_limit_bytes)}")
     if machine.swap_used_bytes:
         notes.append(f"{format_bytes(machine.swap_used_bytes)} swapped out")
-    return text + _in_brackets(notes)
+    return text + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _shared_memory(machine: Machine) -> str:
@@ -211,7 +218,7 @@ def _activity(neighbours: Neighbours) -> Iterator[_Row]:
         stolen = neighbours.stolen_cores
         text = f"{cores_text(neighbours.busy_cores)} cores used, "
         text += f"{cores_text(neighbours.idle_cores)} idle"
-        if stolen is not None and stolen >= _BUSY_SHARE:
+        if stolen is not None and stolen >= SHARED:
             text += f", {cores_text(stolen)} stolen by the hypervisor"
         yield "CPU", text
         for name, cores, note in _users(neighbours, 20):
@@ -238,10 +245,6 @@ def _card_activity(card: GpuNeighbours) -> str:
         parts.append(f"{format_bytes(card.memory_used_bytes)} in use")
     parts.append(f"kernels active {percent_text(card.kernel_active_fraction)}")
     return f"{card.index} {card.name}: {', '.join(parts)}"
-
-
-def _in_brackets(notes: Sequence[str]) -> str:
-    return f" ({', '.join(notes)})" if notes else ""
 
 
 _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}

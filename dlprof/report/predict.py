@@ -99,12 +99,11 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         yield "Recommended", (doc.Styled(picked.config.text, "strong"), doc.Styled(among, "soft"))
         if (better := _perhaps_better(forecast, picked)) is not None:
             if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
-            rate = format_rate(_rate(better).value)
+            rate = rate_text(_rate(better), _unit(forecast.rows))
             yield "Faster?", f"{better.config.text}: {rate}, only predicted{if_fed}"
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
-        if forecast.speedup is not None and picked.config.num_workers:
-            yield "Speed-up", gain_text(forecast.speedup, default_named(picked.config))
+        yield "Speed-up", _speed_up(forecast, picked.config)
         if (wait := _wait(picked)) is not None:
             text = wait_text(wait, in_trials=picked.measured is not None, step=_step(forecast))
             start = 0.0 if picked.measured else 1.0 - picked.speed / picked.rate
@@ -116,6 +115,15 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
     if forecast.accelerators is not None:
         yield "Utilization", _accelerators(forecast.accelerators)
     yield certainty(forecast)
+
+
+def _speed_up(forecast: Forecast, pick: Config) -> str:
+    default = default_named(pick)
+    if pick == Config(batch_size=pick.batch_size):
+        return f"none: that is {default}"
+    if forecast.speedup is None:
+        return f"not known: {forecast.unavailable['speedup']}"
+    return gain_text(forecast.speedup, default)
 
 
 def _perhaps_better(forecast: Forecast, picked: ForecastRow) -> ForecastRow | None:
@@ -149,7 +157,7 @@ def _accelerators(found: Accelerators) -> str:
     limit = _RESOURCES.get(found.held_by, found.held_by)
     if not found.count.value:
         return f"at most {has}, not {asked}: limited by {limit}"
-    more = f"{limit} limits more" if found.held_by else "more were not looked at"
+    more = f"more are limited by {limit}" if found.held_by else "more were not looked at"
     busy = "accelerator is" if found.count.value == 1 else "accelerators are"
     return f"{_whole(found.count)} {busy} {asked} busy: {has} with {settings} each; {more}"
 
@@ -210,7 +218,7 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
 def _conditions(forecast: Forecast) -> str:
     """Cores, ranks and the rest in one line; the step is beside what is waited for it."""
     where = forecast.conditions
-    cores = f"{where.cores:g} {'core' if where.cores == 1 else 'cores'}"
+    cores = counted(where.cores, "core")
     if where.neighbours:
         cores += f" (other processes use {where.neighbours:.3g})"
     if forecast.ranks > 1:
@@ -304,8 +312,7 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
 
 def _calibrated(found: Calibrated) -> str:
     """What predictions rest on, one sentence."""
-    noun = "batch" if found.batches == 1 else "batches"
-    text = f"Predicted from {found.batches:,} {noun} traced on {found.hostname}"
+    text = f"Predicted from {counted(found.batches, 'batch')} traced on {found.hostname}"
     if found.available_cores is not None:
         text += f" with {cores_text(found.available_cores)} cores available"
     if found.standard_error is not None:
@@ -322,13 +329,12 @@ def feed_text(feed: Feed) -> str:
     if feed.ranks > 1:
         workers = f"{workers} a rank"
         cores = f"{cores} in all"
-    rate = feed.batch_bytes_per_s
-    bytes_ = "" if rate is None else f" for {format_bytes(rate)}/s of batches"
     takes = "takes" if feed.reached else "can't be done; the closest is"
-    if feed.reached and feed.least_wait_fraction > feed.asked_wait_fraction:
-        asked = percent_text(feed.asked_wait_fraction)
-        takes = f"to {asked} wait can't be done; the closest is"
-    return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}{bytes_}"
+    if feed.reached and not _is_fed(feed):
+        never = feed.least_wait_fraction > feed.asked_wait_fraction
+        asked, can = percent_text(feed.asked_wait_fraction), "can't" if never else "can hardly"
+        takes = f"to {asked} wait {can} be done; the closest is"
+    return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}"
 
 
 def feed_report(run: Run, feed: Feed) -> doc.Document:
@@ -353,7 +359,8 @@ def feed_report(run: Run, feed: Feed) -> doc.Document:
 def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     yield "Data wait", _fed(feed)
-    yield "Workers", f"{_whole(feed.workers)}{' for each rank' if feed.ranks > 1 else ''}"
+    each = " for each rank" if feed.ranks > 1 else ""
+    yield "Workers", f"{_whole(feed.workers)}{each}"
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
     wait = percent_text(feed.machine_wait_fraction)
     verdict = "are enough" if feed.enough else f"are not enough: the step would wait {wait}"
@@ -362,16 +369,23 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     yield "Cores", f"{_whole(feed.cores)}; {busy}; {there}"
     yield "Storage", _storage(feed, everyone)
     if feed.samples_per_s is not None:
-        each = " for each rank" if feed.ranks > 1 else ""
-        yield "Throughput", rate_text(feed.samples_per_s) + each
+        size = feed.batch_bytes_per_s
+        moved = "" if size is None else f"; batches of {format_bytes(size)}/s{everyone}"
+        yield "Throughput", f"{rate_text(feed.samples_per_s)}{each}{moved}"
     yield certainty(feed)
+
+
+def _is_fed(feed: Feed) -> bool:
+    """Whether the step waits no longer than asked for."""
+    asked, wait = feed.asked_wait_fraction, feed.prediction.wait_fraction
+    return feed.max_wait_fraction <= asked or (wait is not None and wait <= asked)
 
 
 def _fed(feed: Feed) -> str:
     asked = percent_text(feed.asked_wait_fraction)
     wait = f"{percent_text(feed.prediction.wait_fraction)} of the time"
-    if feed.max_wait_fraction <= feed.asked_wait_fraction:
-        return f"{wait}: fed, as that is less than {asked}"
+    if _is_fed(feed):
+        return f"{wait}: fed, as at most {asked} is asked for"
     beyond = feed.least_wait_fraction > feed.asked_wait_fraction
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
     least = percent_text(feed.least_wait_fraction)
@@ -380,10 +394,7 @@ def _fed(feed: Feed) -> str:
 
 def _needs(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
-    yield "storage", _storage(feed, everyone)
     sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
-    if feed.batch_bytes_per_s is not None:
-        yield "batches", f"{format_bytes(feed.batch_bytes_per_s)}/s{everyone}"
     yield from ((n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None)
 
 
@@ -399,4 +410,4 @@ def _storage(feed: Feed, everyone: str) -> str:
 def _whole(estimate: Estimate) -> str:
     interval = interval_text(estimate, "{:,.0f}".format)
     sure = interval == MISSING or estimate.low == estimate.high
-    return f"{estimate.value:,.0f}" + ("" if sure else f" ({interval})")
+    return f"{estimate.value:,.0f}" + ("" if sure else f" (95% CI {interval})")

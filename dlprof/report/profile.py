@@ -19,7 +19,7 @@ from dlprof.records import (
     WorkerCosts,
 )
 from dlprof.report import document as doc
-from dlprof.report.findings import answer, cards
+from dlprof.report.findings import answer, cards, more_findings
 from dlprof.report.labels import (
     STAGES,
     cores_text,
@@ -53,7 +53,7 @@ def profile_report(run: Run) -> doc.Document:
         if run.end is None:
             rows.append(("Cut off", "the profile did not end; run it once more"))
         row = doc.FactList(tuple(rows))
-        return doc.Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
+        return doc.Document(title=title_of(run), answer=(row,), hints=_last(run))
     traced = run.traced
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
     trial = plain[0] if plain else next(iter(run.trials), None)
@@ -64,7 +64,7 @@ def profile_report(run: Run) -> doc.Document:
             doc.FactList(tuple(_answer(run, diagnosis, traced, trial))),
             *doc.known(_lanes(traced)),
         ),
-        hints=_last(run, len(diagnosis.findings) - 1),
+        hints=_last(run),
         details=tuple(_details(run, diagnosis, traced, trial)),
     )
 
@@ -139,9 +139,10 @@ def _lanes(traced: Explanation | None) -> doc.Chart | None:
     return doc.chart(bars, unit="seconds a batch", kind="lanes")
 
 
-def _last(run: Run, more: int) -> tuple[doc.Block, ...]:
+def _last(run: Run) -> tuple[doc.Block, ...]:
     """What else there is, and where."""
-    said = about_file(run) + (f" ({counted(more, 'more finding')})" if more > 0 else "")
+    more = more_findings(run.findings)
+    said = about_file(run) + (f" ({more})" if more else "")
     if not run.path or not any(timeline.batch for timeline in run.timelines):
         return doc.hint(said)
     command = f"dlprof report {shlex.quote(run.path)} -o trace.perfetto.json"

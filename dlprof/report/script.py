@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dlprof.records import SCRIPT_SPEC, Copies, Finding, Headroom, Run, WatchedLoader, WatchedScript
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
-from dlprof.report.findings import answer, cards
+from dlprof.report.findings import answer, cards, more_findings
 from dlprof.report.labels import gain_text, percent_text
 from dlprof.report.profile import stage_sections
 from dlprof.report.text import shortened
@@ -66,7 +66,7 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
         yield "Data wait", doc.Styled(verdict(run.watched, run.script), "strong")
         yield from _headroom(_slowest(run.watched))
     diagnosis = run.diagnosis
-    shown = [each for each in run.findings if not _is_of_data(each)]
+    shown = _of_speed(run)
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
         yield from answer(shown, _slowest(run.watched).wait_fraction if run.watched else None)
     elif diagnosis is not None and diagnosis.notes and run.watched:
@@ -97,6 +97,11 @@ def headroom_text(found: Headroom) -> str:
     else:
         step = f"loading slows the step, by {percent_text(slower.value)} of a batch's time"
     return f"{gain_text(found.speedup)} with a perfect loader; {step}"
+
+
+def _of_speed(run: Run) -> list[Finding]:
+    """The findings but for those of wrong data, which are said before all else."""
+    return [each for each in run.findings if not _is_of_data(each)]
 
 
 def _is_of_data(finding: Finding) -> bool:
@@ -180,8 +185,7 @@ def _shortfall(run: Run) -> Iterator[doc.Block]:
 def _last(run: Run) -> tuple[doc.Block, ...]:
     if not run.path:
         return ()
-    more = len(run.findings) - 1
-    found = f" ({counted(more, 'more finding')})" if more > 0 else ""
+    found = f" ({more})" if (more := more_findings(_of_speed(run))) else ""
     command = f"dlprof report {shlex.quote(run.path)} -v"
     return doc.hint(f"Run file {shortened(run.path, 40)}{found} · all of it:", command)
 
@@ -269,8 +273,7 @@ def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:
 
 def _made(loader: WatchedLoader) -> str:
     """How much it gave, and how fast."""
-    batches = "1 batch" if loader.batches == 1 else f"{loader.batches:,} batches"
-    made = f"{batches} in {counted(loader.epochs, 'epoch')}"
+    made = f"{counted(loader.batches, 'batch')} in {counted(loader.epochs, 'epoch')}"
     if (left := loader.epochs - loader.epochs_completed) > 0:
         made += f", {left:,} of them left half way"
     rates = [f"{format_rate(loader.batches_per_s)} batches/s"] if loader.batches_per_s else []

@@ -64,7 +64,11 @@ _CUT_SHORT = {
     "complete": "the best is clear without them",
     "noise": "noise hides what they might gain",
 }
-_CUT_OFF = {None: "did not end", "interrupted": "was interrupted", "failed": "ended early"}
+_CUT_OFF = {
+    None: "The sweep did not end",
+    "interrupted": "The sweep was interrupted",
+    "failed": "The sweep ended early",
+}
 _CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)
 """A call in a traceback."""
 
@@ -79,7 +83,11 @@ def sweep_report(run: Run) -> doc.Document:
     why = "no configuration was measured" if failed is None else _with_hint(failed)
     return doc.Document(
         title=title_of(run),
-        answer=(*first(run), doc.FactList((("Recommended", f"nothing: {why}"), *_shortfall(run)))),
+        answer=(
+            *first(run),
+            doc.FactList((("Recommended", f"nothing: {why}"), *_failed(run))),
+            *_cut_off(run),
+        ),
         hints=_last(run, None),
         details=tuple(_details(run, None)),
     )
@@ -94,6 +102,7 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
         answer=(
             *first(run),
             doc.FactList(tuple(_answer(run, advice))),
+            *_cut_off(run),
             *doc.known(_chart(run, advice), code),
         ),
         hints=_last(run, advice),
@@ -129,7 +138,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     if is_alone(run, advice):
         yield "Recommended", f"nothing yet: only {pick.text} has a rate; dlprof sweep measures more"
         yield "Throughput", rate_text(advice.expected.samples_per_s)
-        yield from _shortfall(run)
+        yield from _failed(run)
         return
     if present is not None:
         same = present == pick
@@ -158,7 +167,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     yield certainty(advice)
     if asked and not predicted:
         yield "Asked for", asked
-    yield from _shortfall(run)
+    yield from _failed(run)
 
 
 def _speed_up(run: Run, advice: Recommendation) -> str:
@@ -175,6 +184,8 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
             said.setdefault(gain_text(rates[config].ratio.inverse, "{}"), []).append(name)
     if said:
         gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
+        if all((rates[config].ratio.low or 0) > 1 for config, _ in compared if config in rates):
+            gains = f"none: {gains}"
         wide = next(rates[config].ratio.is_wide for config, _ in compared if config in rates)
         if not wide or advice.basis == "predicted":
             return gains
@@ -206,19 +217,23 @@ def _wait(advice: Recommendation) -> str:
     return f"{text}: {fed}{turnover_text(advice.expected.turnover_fraction)}"
 
 
-def _shortfall(run: Run) -> Iterator[tuple[str, doc.Words]]:
-    """What failed, or was cut off, in a line; what gives wrong data is said first."""
+def _failed(run: Run) -> Iterator[tuple[str, doc.Words]]:
+    """What failed, in a line; what gives wrong data is said first."""
     faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
     failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
     for config, failure in itertools.islice(failed.items(), 1):
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         yield "Failed", f"{config.text}: {failure.message}{more}"
-    if run.truncated:
-        yield "Cut off", "the run file ends in the middle of a record; --resume continues it"
-        return
-    how = _CUT_OFF.get(None if run.end is None else run.end.reason)
-    if how is not None:
-        yield "Cut off", f"the sweep {how}; --resume continues it"
+
+
+def _cut_off(run: Run) -> tuple[doc.Block, ...]:
+    """How a sweep ended early, and the command that continues it."""
+    ended = _CUT_OFF.get(None if run.end is None else run.end.reason)
+    how = "The run file ends in the middle of a record" if run.truncated else ended
+    if how is None:
+        return ()
+    lead = doc.Text(doc.Styled(f"{how}{'. Continue it:' if run.path else '.'}", "warn"))
+    return (lead, doc.Code(run.resume_command, "sh")) if run.path else (lead,)
 
 
 def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
@@ -477,8 +492,7 @@ def _cost(run: Run) -> Iterator[doc.Words]:
     if run.prediction is not None:
         measured = f"{counted(len(run.prediction.cells), 'configuration')} predicted, {measured}"
     yield measured + (f"; {counted(traced, 'traced trial')}" if traced else "")
-    usable = run.header.machine.usable_cores
-    yield f"{title_of(run)} ({usable:g} usable {'core' if usable == 1 else 'cores'})"
+    yield f"{title_of(run)} ({counted(run.header.machine.usable_cores, 'usable core')})"
     if run.end is not None:
         cost = run.end.cost_s
         outside = cost.overhead / cost.total if cost.total > 0 else None

@@ -79,6 +79,8 @@ def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
     what = "a batch" if pinning.of_batch else f"{format_bytes(pinning.bytes)} at a time"
     time = seconds_text(pinning.pinned_s.value)
     yield "Speed-up", f"{gain_text(pinning.speedup, 'pageable copies')}; {what} in {time}"
+    sure = "low" if pinning.speedup.low is None or pinning.speedup.is_wide else "high"
+    yield "Certainty", f"{sure} for the copy alone: what a training loop gains, a sweep measures"
 
 
 def _of_device(
@@ -126,6 +128,7 @@ def _chart(device: DeviceTransfer) -> doc.Chart | None:
         rate = cell.time_s.inverse.times(cell.bytes / 1e9)
         figure = _gigabytes(cell.bytes_per_s)
         bars.append(doc.Bar.of(format_bytes(cell.bytes), rate, figure, note))
+    bars = doc.spare_between(bars)
     return doc.chart(bars, f"{cells[0].memory} copy" if cells else "", "GB/s")
 
 

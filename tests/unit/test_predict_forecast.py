@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -179,6 +180,33 @@ def test_doubts_are_told(run: Run, question: dict[str, Any], confidence: str, wo
     found = predicted(run, **question)
     assert found.confidence == confidence
     assert words in found.confidence_reason
+
+
+@pytest.mark.parametrize(
+    "question", [{}, {"ranks": 2}, {"cores": 64.0}, {"machine": elsewhere(), "speed": 1.0}]
+)
+def test_how_near_the_best_it_is_by_the_model_is_said_beside_the_doubt(
+    question: dict[str, Any],
+) -> None:
+    found = predicted(calibrated(), **question)
+    near = re.search(
+        r"; by the model within (\d+)% of the best of (\d+) settings \(95%\)$",
+        found.confidence_reason,
+    )
+    assert near is not None
+    assert 1 <= int(near[1]) <= 50
+    assert int(near[2]) <= len(found.rows)
+
+
+def test_where_all_are_too_uncertain_the_model_does_not_say_how_near_the_best_it_is() -> None:
+    unsure = predicted(calibrated(calibration(cpu=0.01, standard_error=2.0)))
+    assert unsure.confidence_reason.endswith("; how near the best it is, the model can't say")
+
+
+def test_what_is_not_recommended_is_near_nothing() -> None:
+    impossible = predicted(calibrated(), machine=elsewhere(96, memory_bytes=1 << 20))
+    assert impossible.pick is None
+    assert "by the model" not in impossible.confidence_reason
 
 
 def test_a_speed_that_is_not_known_widens_intervals_of_loaders_that_compute() -> None:

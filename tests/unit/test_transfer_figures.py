@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from schemas import conforms
 
 from dlprof.advise.reasons import gain_words, pin_gains, typical_gain
-from dlprof.engine.transfer import largest_buffer
+from dlprof.engine.transfer import _SHARED, largest_buffer
 from dlprof.machine.inspection import node_cpus
 from dlprof.machine.nvidia import read_link
 from dlprof.records import Config, Copies, Estimate, Machine, PinCosts, Trial
@@ -299,22 +299,23 @@ def test_a_typical_gain_is_told_with_what_it_costs() -> None:
 
 def _cell(size: int, memory: Any, mode: Any, speed: float) -> CopyTime:
     seconds = 10e-6 + size / speed
+    ordered = memory == "pinned" and mode != "blocking"  # and not waited for; others are staged
     return CopyTime(
         bytes=size,
         memory=memory,
         mode=mode,
         time_s=Estimate(value=seconds, low=seconds * 0.9, high=seconds * 1.1),
         bytes_per_s=size / seconds,
-        host_s=2e-6,
+        host_s=2e-6 if ordered else seconds,
         copies=1,
         rounds=6,
     )
 
 
-def _transfers() -> Transfers:
-    speed = Estimate(value=12e9, low=11.9e9, high=12.1e9)
+def _transfers(devices: int = 1) -> Transfers:
+    speed, size = Estimate(value=12e9, low=11.9e9, high=12.1e9), 40 * 3 * 224 * 224 * 4
     ways = (
-        WayTime(way="pageable", copy_s=Estimate(value=4e-3, low=3.5e-3, high=4.8e-3)),
+        WayTime(way="pageable", copy_s=Estimate(value=6e-3, low=5.3e-3, high=7.2e-3)),
         WayTime(way="pinned_by_caller", copy_s=Estimate(value=2e-3), pin_s=Estimate(value=3e-3)),
         WayTime(way="pinned_by_loader", copy_s=Estimate(value=2e-3, low=2e-3, high=2.1e-3)),
     )
@@ -327,7 +328,7 @@ def _transfers() -> Transfers:
             _cell(size, memory, mode, speed)
             for size in _SIZES
             for memory, speed in (("pageable", 4e9), ("pinned", 12e9))
-            for mode in ("blocking", "non_blocking", "side_stream")
+            for mode in ("blocking", "non_blocking")
         ),
         fits=(
             LinkFit(
@@ -354,20 +355,25 @@ def _transfers() -> Transfers:
         machine=_machine(),
         torch_version="2.13.0",
         accelerator="cuda",
-        devices=(device,),
-        together=(
-            TogetherRate(device="cuda:0", alone_bytes_per_s=12e9, together_bytes_per_s=speed),
+        devices=tuple(
+            dataclasses.replace(device, device=f"cuda:{number}") for number in range(devices)
+        ),
+        together=tuple(
+            TogetherRate(
+                device=f"cuda:{number}", alone_bytes_per_s=12e9, together_bytes_per_s=speed
+            )
+            for number in range(devices if devices > 1 else 0)
         ),
         batch=BatchTransfer(
             target="data.py:train",
             device="cuda:0",
-            bytes=1 << 20,
+            bytes=size,
             tensors=(
                 TensorTransfer(
                     path="['x']",
-                    shape=(8, 3, 224, 224),
-                    dtype="uint8",
-                    bytes=1 << 20,
+                    shape=(40, 3, 224, 224),
+                    dtype="float32",
+                    bytes=size,
                     contiguous=True,
                     ways=ways,
                 ),
@@ -375,7 +381,7 @@ def _transfers() -> Transfers:
             tensors_count=1,
             together=ways,
         ),
-        warnings=("a warning",),
+        warnings=(_SHARED,) if devices > 1 else (),
     )
 
 
@@ -395,17 +401,17 @@ def test_the_screen_in_ascii() -> None:
 
 
 def test_all_figures_as_recorded() -> None:
-    check_golden("transfer-verbose.txt", _text(_transfers(), 80))
+    check_golden("transfer-verbose.txt", _text(_transfers(2), 80))
 
 
 def test_the_screen_shows_the_figures_and_what_limits_them() -> None:
-    text = _text(_transfers())
+    text = _text(_transfers(2))
     assert "PCIe 3 x16 of at most 4 x16, 76% of 15.8 GB/s reached" in text
     assert "3.00 ms + 2.00 ms" in text
-    assert "2.00x over pageable copies (95% CI 1.67-2.4); a batch in 2.00 ms" in text
+    assert "3.00x over pageable copies (95% CI 2.5-3.6); a batch in 2.00 ms" in text
     assert "near" in text
     assert "100%" in text
-    assert "a warning" in text
+    assert _SHARED in text
     assert "\x1b" not in text
 
 
@@ -426,6 +432,12 @@ def test_pinning_that_brings_nothing_is_called_so() -> None:
     text = _text(_with_batch(pageable=same, pinned_by_loader=same), verbose=False)
     assert "pin_memory=False" in text
     assert "no measurable gain over pageable copies (1.00x, 95% CI 0.90-1.11)" in text
+
+
+def test_how_sure_a_copys_gain_is_follows_from_its_interval() -> None:
+    assert "Certainty     high for the copy alone" in _text(_transfers(), verbose=False)
+    once = {way: Estimate(value=1e-3) for way in ("pageable", "pinned_by_loader")}
+    assert "Certainty     low for the copy alone" in _text(_with_batch(**once), verbose=False)
 
 
 def test_without_a_batch_of_ones_own_large_buffers_are_compared() -> None:

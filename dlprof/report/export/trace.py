@@ -33,19 +33,8 @@ _MAIN, _RECEIVE, _PIN = (1, "main"), (2, "main: receiving"), (3, "pin thread")
 _LATEST_S = 1e9
 """No time is further from a timeline's start, whatever a file says."""
 
-_COLUMNS = (
-    "dispatched_s",
-    "picked_s",
-    "fetched_s",
-    "collated_s",
-    "serialising_s",
-    "serialised_s",
-    "received_s",
-    "rebuilt_s",
-    "pinned_s",
-    "yielded_s",
-    "asked_s",
-)
+_COLUMNS = tuple(each.name for each in dataclasses.fields(Timeline) if each.name.endswith("_s"))
+"""Of times, in the order of a batch's way."""
 
 
 class Slice(NamedTuple):

@@ -38,7 +38,7 @@ from dlprof.records.gate import (
     ViewFigures,
 )
 from dlprof.report import document as doc
-from dlprof.report.documents import line_by_line
+from dlprof.report.documents import json_document, line_by_line
 from dlprof.report.labels import MOST_BARS
 from dlprof.report.text import clean
 from dlprof.units import MISSING, counted, format_duration
@@ -193,7 +193,9 @@ def _has_looks_left(target: TargetCheck) -> bool:
     )
 
 
-_HINT = "Give a document that dlprof check --json printed."
+GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
+"""The hint where a file is no such document."""
+
 _TONES: dict[GateState, doc.Tone] = dict.fromkeys(_HEADLINES, "warn")
 _TONES |= {"pass": "good", "fail": "bad"}
 
@@ -250,10 +252,7 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
             if len(highs) == len(views)
             else f"only a slowdown of more than {views[0].limit_text} would be seen"
         )
-    if sure:
-        yield "Certainty", f"{sure}; {took}" if took else sure
-    elif took:
-        yield "Certainty", f"none yet; {took}"
+    yield "Certainty", "; ".join(filter(None, (sure or "none yet", took)))
 
 
 def _pictured(target: TargetCheck) -> doc.Chart | None:
@@ -339,10 +338,10 @@ def read_check(text: str, name: str) -> CheckReport:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         fault = "nested too deeply" if isinstance(error, RecursionError) else "not JSON"
-        raise FileError(f"{name} is {fault}", hint=_HINT) from None
+        raise FileError(f"{name} is {fault}", hint=GIVE_DOCUMENT) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int):
-        raise FileError(f"{name} is no document of a check", hint=_HINT)
+        raise FileError(f"{name} is no document of a check", hint=GIVE_DOCUMENT)
     if version > CHECK_SCHEMA_VERSION:
         raise FileError(
             f"{name} was written by a newer dlprof "
@@ -352,9 +351,9 @@ def read_check(text: str, name: str) -> CheckReport:
     try:
         check = from_json(CheckReport, data)
     except MismatchError as error:
-        raise FileError(f"{name}: {error}", hint=_HINT) from None
+        raise FileError(f"{name}: {error}", hint=GIVE_DOCUMENT) from None
     if len(check.targets) != 1:
-        raise FileError(f"{name} is a check of {len(check.targets)} targets", hint=_HINT)
+        raise FileError(f"{name} is a check of {len(check.targets)} targets", hint=GIVE_DOCUMENT)
     return check
 
 
@@ -402,9 +401,6 @@ def _slowdown(sight: Sight) -> str:
     return percent(sight.slowdown).removeprefix("+")
 
 
-BASELINE_SCHEMA_VERSION = 1
-"""Of the JSON document; fields may be added without a new one."""
-
 _METRIC = "service.mean"
 _TO_THE_MINUTE = len("2026-01-01T00:00")
 
@@ -412,8 +408,7 @@ _TO_THE_MINUTE = len("2026-01-01T00:00")
 def baseline_document(name: str, history: Sequence[BaselineEntry]) -> str:
     """What ``dlprof baseline show --json`` prints of a file and all its entries."""
     keys = [{"key": key, "runs": runs} for key, runs in _by_key(history)]
-    document = {"schema_version": BASELINE_SCHEMA_VERSION, "file": name, "keys": keys}
-    return json.dumps(to_json(document), allow_nan=False, indent=2)
+    return json_document(file=name, keys=keys)
 
 
 def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import config, run, trial
 
-from dlprof.engine import resume_command, run_sweep
+from dlprof.engine import run_sweep
 from dlprof.engine.resume import resumed_settings, same_run
 from dlprof.errors import UsageError
 from dlprof.records import RankFigures
 from dlprof.report.live import QuietListener
-from dlprof.settings import SweepSettings
+from dlprof.settings import SweepSettings, settings_to_json
 
 STORED = SweepSettings(num_workers=(0, 2), budget_s=10.0)
 
@@ -79,8 +81,22 @@ def test_the_command_to_go_on_can_be_pasted() -> None:
         target="my data.py:make", arguments={"root": "a b"}, step_callable="my:step"
     )
 
-    assert resume_command(settings, "run.dlprof.jsonl") == (
+    assert run((), settings=settings_to_json(settings)).resume_command == (
         "dlprof sweep 'my data.py:make' --arg 'root=a b' --step my:step --resume "
         "-o run.dlprof.jsonl"
     )
-    assert resume_command(SweepSettings(), "r") == "dlprof sweep --resume -o r"
+    plain = run((), settings=settings_to_json(SweepSettings()))
+    assert plain.resume_command == "dlprof sweep images --resume -o run.dlprof.jsonl"
+    # What is named again is what was stored.
+    assert (
+        resumed_settings(settings, settings, {"target", "arguments", "step_callable"}) == settings
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, {"arguments": ["a"], "target": 5, "step_callable": 0.5}])
+def test_of_a_file_that_says_nonsense_the_command_is_one_all_the_same(
+    settings: dict[str, Any],
+) -> None:
+    words = shlex.split(run((), settings=settings).resume_command)
+    assert words[:2] == ["dlprof", "sweep"]
+    assert words[-3:] == ["--resume", "-o", "run.dlprof.jsonl"]

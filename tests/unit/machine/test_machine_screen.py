@@ -104,6 +104,19 @@ def test_a_machine_that_says_little() -> None:
     check_golden("machine-silent.txt", drawn(shown, 80, verbose=True))
 
 
+def test_what_the_usable_cores_follow_from_is_said() -> None:
+    overview = _shared_server()
+    text = " ".join(drawn(machine_report(overview), 80).split())
+    assert "Free cores 12 of 24 usable: 36 of the 48 CPUs that affinity allows are busy" in text
+    quota = "CPU quota of cgroup /user.slice/user-1004.slice: 24"
+    assert f"Usable 24 cores of 96 CPUs ({quota}, CPU affinity: 48)" in text
+    free = dataclasses.replace(
+        overview.machine, affinity_cpus=8, usable_cores=8.0, quota_cores=24.0
+    )
+    text = " ".join(drawn(machine_report(dataclasses.replace(overview, machine=free)), 80).split())
+    assert f"Usable 8 cores of 96 CPUs (CPU affinity: 8, {quota})" in text
+
+
 def test_a_quiet_machine_is_called_so() -> None:
     overview = _shared_server()
     quiet = dataclasses.replace(

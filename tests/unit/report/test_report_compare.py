@@ -93,7 +93,7 @@ def test_two_training_scripts_are_compared_by_their_loops() -> None:
     assert f"{one:,.0f} samples/s" in screen
     assert f"{two:,.0f} samples/s" in screen
     assert "A has num_workers=2" in " ".join(screen.split())
-    assert "num_workers=8, batch_size=32. Predicted: 2.87x for A." in " ".join(screen.split())
+    assert "num_workers=8, batch_size=32. Predicted for A: 2.87x" in " ".join(screen.split())
     assert "each measured once" in " ".join(screen.split())
     assert len(screen.splitlines()) <= 16
 
@@ -161,7 +161,7 @@ def test_the_answer_names_the_settings_and_the_fix() -> None:
     text = drawn(comparison_report(_comparison()), 80)
     assert "  Both  num_workers=8\n" in text
     assert "  Fix   Move the other processes" in text
-    assert "Predicted: 2.00x for B." in " ".join(text.split())
+    assert "Predicted for B: 2.00x" in " ".join(text.split())
     same = made_run(Costs())
     alike = drawn(comparison_report(compare(same, same)), 80)
     assert "No measurable difference" in alike

@@ -55,9 +55,11 @@ def test_what_is_left_out_on_purpose_is_not_called_unmeasured() -> None:
 def test_one_that_was_interrupted_while_calibrating_shows_no_empty_table() -> None:
     explained = [trial(NONE, purpose="explain"), trial(config(1), purpose="explain")]
     text = screen(led(explained, None, "interrupted"))
-    assert "the sweep ended early" in screen(led(explained, None, "failed"))
+    assert "The sweep ended early. Continue it: dlprof sweep" in screen(
+        led(explained, None, "failed")
+    )
     assert "0 configurations measured in 0 trials; 2 traced trials" in text
-    assert "Cut off" in text
+    assert "The sweep was interrupted. Continue it: dlprof sweep" in text
     assert "relative" not in text
     assert "not measured" not in text
 

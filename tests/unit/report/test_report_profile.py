@@ -192,12 +192,36 @@ def test_gains_say_how_they_are_known() -> None:
     assert known_gain(dataclasses.replace(found, predicted_gain=None)) == ""
 
 
+def _other(low: float, high: float | None, **fix: Any) -> Finding:
+    return dataclasses.replace(
+        _hostile(),
+        title="Too few workers",
+        evidence={"gain_from": "model"},
+        fix=Fix(text="Set them.", dataloader_kwargs=fix) if fix else None,
+        predicted_gain=Estimate(value=(low + (high or low)) / 2, low=low, high=high),
+        doubtful="",
+    )
+
+
+def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
+    first = dataclasses.replace(_hostile(), title="First", predicted_gain=None)
+    more = (_other(0.9, 1.3), _other(1.2, 1.4), _other(1.4, 1.8, num_workers=8))
+    text = drawn(shown(Diagnosis(config=PRESENT, findings=(first, *more)), _explanation()), 100)
+    assert "Also        Too few workers  fetch.cpu: num_workers=8, 1.60x (95% CI 1.40-" in text
+    assert "(2 more findings)" in text
+    none = Diagnosis(config=PRESENT, findings=(first, more[0]))
+    text = drawn(shown(none, _explanation()), 100)
+    assert "Also" not in text
+    assert "(1 more finding without a sure gain)" in text
+
+
 @pytest.mark.parametrize(
     ("low", "high", "says"),
     [
         (0.9, 1.2, "no measurable gain over yours (1.05x, 95% CI 0.90-1.20)"),
         (1.1, 1.2, "1.15x over yours (95% CI 1.10-1.20)"),
-        (0.7, 0.9, "0.80x over yours (95% CI 0.70-0.90)"),
+        (0.7, 0.9, "20% slower than yours (0.80x, 95% CI 0.70-0.90)"),
+        (0.2, 0.6, "at least 40% slower than yours (95%)"),
         (1.1, 4.0, "at least 1.10x over yours (95%)"),
         (0.5, 4.0, "no measurable gain over yours: too noisy to say (95% CI 0.50-4.0)"),
     ],

@@ -165,7 +165,21 @@ def test_a_run_in_which_everything_failed_still_shows() -> None:
 
 def test_an_empty_and_cut_off_run_still_shows() -> None:
     run = Run(path="cut.jsonl", header=example_run().header, truncated=True)
-    assert "--resume continues it" in drawn(sweep_report(run), 60)
+    text = drawn(sweep_report(run), 60)
+    assert "The run file ends in the middle of a record. Continue it:\n  dlprof sweep" in text
+    assert "--resume -o cut.jsonl\n" in text
+    nowhere = drawn(sweep_report(dataclasses.replace(run, path="")), 60)
+    assert "in the middle of a record." in nowhere
+    assert "--resume" not in nowhere
+
+
+def test_what_limits_cost_is_said_in_words() -> None:
+    measured = present_run(config(4))
+    limits = dataclasses.replace(stored_limits(measured.header.settings), max_workers=0)
+    advice = recommend(measured, limits)
+    text = drawn(recommendation_report(measured, advice), 80)
+    assert re.search(r"Speed-up +none: \d\d% slower than your settings \(0\.\d\dx, 95% CI", text)
+    assert "at most 0 workers" in text
 
 
 def test_what_a_data_set_raised_is_told_with_its_place() -> None:
