@@ -49,10 +49,13 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
     Those of sweeps that have died are removed first.
 
     Raises:
-        OSError: It can't be created.
+        FileError: It can't be created.
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
-    directory, held = _create(place)
+    try:
+        directory, held = _create(place)
+    except OSError as error:
+        raise write_fault(place / _PREFIX, error) from None
     try:
         if held is not None:
             _clear(place)
@@ -85,16 +88,15 @@ def _create(place: Path) -> tuple[Path, int | None]:
     """A new directory and the descriptor that holds its lock, where locks can be relied on."""
     while True:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        held = _locked(directory)
-        # Between its creation and the lock, another sweep may have taken it for abandoned.
-        if held is not None and not directory.exists():
-            os.close(held)
-            continue
-        if held is None or _locked(directory) is None:
+        held = _locked(directory, wait=True)
+        # Another sweep may have taken it for abandoned, and held the lock to remove it.
+        if directory.exists() and (held is None or _locked(directory) is None):
             return directory, held
-        # The lock was given twice: the file system has none, and nothing follows from it.
-        os.close(held)
-        return directory, None
+        if held is not None:
+            os.close(held)
+        if directory.exists():
+            # The lock was given twice: the file system has none, and nothing follows from it.
+            return directory, None
 
 
 def _clear(place: Path) -> None:
@@ -108,7 +110,7 @@ def _clear(place: Path) -> None:
                 os.close(held)
 
 
-def _locked(directory: Path) -> int | None:
+def _locked(directory: Path, *, wait: bool = False) -> int | None:
     """A descriptor that holds the directory's lock; ``None`` where it can't be had."""
     if sys.platform == "win32":
         return None
@@ -116,7 +118,7 @@ def _locked(directory: Path) -> int | None:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
-    if lock(descriptor, wait=False):
+    if lock(descriptor, wait=wait):
         return descriptor
     os.close(descriptor)
     return None

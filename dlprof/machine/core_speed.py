@@ -7,6 +7,7 @@ the very window whose rate is to be understood: before it or after it says nothi
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -83,14 +84,12 @@ class SpeedProbe:
         self._visits = {cpu: [] for cpu in some}
         self._busy = {cpu: -ticks for cpu, ticks in self._ticks().items()}
         self._over = threading.Event()
-        self._threads = [
-            threading.Thread(
-                target=self._visit, args=(place, cpu, self._over, self._pin), daemon=True
-            )
-            for place, cpu in enumerate(some)
-        ]
-        for thread in self._threads:
-            thread.start()
+        for place, cpu in enumerate(some):
+            visit = (place, cpu, self._over, self._pin)
+            thread = threading.Thread(target=self._visit, args=visit, daemon=True)
+            with contextlib.suppress(RuntimeError):  # a limit of threads (pids.max, ulimit -u)
+                thread.start()
+                self._threads.append(thread)
 
     def stop(self) -> None:
         """The window has ended."""
@@ -122,12 +121,13 @@ class SpeedProbe:
         speeds = self.speeds
         if not speeds or len(speeds) < len(self._visits):
             return None
-        busy = sum(max(0.0, ticks) for ticks in self._busy.values())
-        if sum(max(0.0, self._busy.get(cpu, 0.0)) for cpu in speeds) < busy / 2:
+        # Where a container numbers its CPUs again (lxcfs), nothing says how busy each of them was.
+        known = self._busy if speeds.keys() <= self._busy.keys() else {}
+        busy = {cpu: max(0.0, ticks) for cpu, ticks in known.items()}
+        if sum(busy.get(cpu, 0.0) for cpu in speeds) < sum(busy.values()) / 2:
             self.unavailable = ELSEWHERE
             return None
-        weights = [1e-3 + max(0.0, self._busy.get(cpu, 0.0)) for cpu in speeds]
-        return statistics.fmean(speeds.values(), weights)
+        return statistics.fmean(speeds.values(), [1e-3 + busy.get(cpu, 0.0) for cpu in speeds])
 
     @property
     def over_all(self) -> CoreSpeeds | None:

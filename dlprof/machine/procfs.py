@@ -8,6 +8,7 @@ No parser raises on any text, and none does I/O. The formats are those of the ke
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +258,17 @@ def parse_allowed_cpus(text: str) -> frozenset[int] | None:
     """The affinity mask, cpuset included, from ``/proc/PID/status``."""
     allowed = _fields(text).get("Cpus_allowed_list")
     return None if allowed is None else parse_cpu_list(allowed)
+
+
+def usable_cpus(mask: Collection[int] | None, online: Collection[int]) -> frozenset[int]:
+    """The CPUs of ``/proc/stat`` that a mask allows; all of them without one.
+
+    A mask may name CPUs that are offline. Where a container numbers its CPUs again (lxcfs), it has
+    the host's numbers, which are some that the container lacks and lack some that it has: then all
+    that are there are its own.
+    """
+    cpus, allowed = frozenset(online), frozenset(mask or online)
+    return cpus & allowed if cpus <= allowed or allowed <= cpus else cpus
 
 
 def parse_counters(text: str) -> dict[str, int]:

@@ -17,7 +17,13 @@ from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
 from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.memory import available_memory, read_shared_memory
-from dlprof.machine.procfs import parse_allowed_cpus, parse_cpu_ticks, parse_runnable
+from dlprof.machine.procfs import (
+    CpuTicks,
+    parse_allowed_cpus,
+    parse_cpu_ticks,
+    parse_runnable,
+    usable_cpus,
+)
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import GpuUsage, Usage
 
@@ -31,7 +37,7 @@ class Snapshot:
     Attributes:
         time_ns: When, on a clock that never steps.
         tree: What the trial's processes had used.
-        idle_ns: Idle time of the CPUs that the trial may use, summed.
+        idle_ns: Idle time of the CPUs that the trial may use, summed, since the first snapshot.
         allowed_cpus: How many CPUs that is.
         quota_cores: Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
         throttled_ns: Time for which quotas held CPUs back, summed over CPUs, by cgroup.
@@ -41,7 +47,7 @@ class Snapshot:
         observer_cpu_ns: CPU time of the process that takes the snapshots.
         runnable: Threads of the whole machine that ran or waited for a core, summed over looks.
         looks: How many of those there were.
-        stolen_ns: Time of the CPUs that the trial may use which a hypervisor gave to others.
+        stolen_ns: Time of these CPUs which a hypervisor gave to others, likewise.
         unavailable: Reasons, by the names of ``records.Usage``.
     """
 
@@ -95,6 +101,8 @@ class Sampler:
         self._pss_peak: int | None = None
         self._cost_ns = 0
         self._runnable = self._looks = 0
+        self._ticks: Mapping[int, CpuTicks] = {}
+        self._idle = self._stolen = 0
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -164,13 +172,16 @@ class Sampler:
             return idle, None, count
         ticks = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
         status = read_text(self._root / "proc" / str(self._pid) / "status") or ""
-        mask = parse_allowed_cpus(status)
-        allowed = [ticks[cpu] for cpu in mask if cpu in ticks] if mask else list(ticks.values())
-        if not any(cpu.busy + cpu.idle + cpu.stolen for cpu in allowed):
-            return None, None, len(allowed) or None
+        cpus = usable_cpus(parse_allowed_cpus(status), ticks.keys())
+        if not any(ticks[cpu].busy + ticks[cpu].idle + ticks[cpu].stolen for cpu in cpus):
+            return None, None, len(cpus) or None
+        # Of CPUs that come or go (hotplug, a cpuset that is changed) only what they do meanwhile.
+        for cpu in cpus & self._ticks.keys():
+            self._idle += max(0, ticks[cpu].idle - self._ticks[cpu].idle)
+            self._stolen += max(0, ticks[cpu].stolen - self._ticks[cpu].stolen)
+        self._ticks = {cpu: ticks[cpu] for cpu in cpus}
         tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        idle, stolen = (sum(cpu.idle for cpu in allowed), sum(cpu.stolen for cpu in allowed))
-        return idle * tick_ns, stolen * tick_ns, len(allowed)
+        return self._idle * tick_ns, self._stolen * tick_ns, len(cpus)
 
     def _reasons(self, snapshot: Snapshot) -> dict[str, str]:
         """Why figures are missing, by the names that ``records.Usage`` has for them."""

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dlprof import files
 from dlprof.engine import workplace
 from dlprof.engine.workplace import check_folder, work_directory
 from dlprof.errors import FileError
@@ -35,6 +40,38 @@ def test_those_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path: Pa
         assert len(list(tmp_path.iterdir())) == 2
         with work_directory(tmp_path) as second:
             assert set(tmp_path.iterdir()) == {first, second}
+
+
+@posix
+def test_one_that_another_sweep_takes_for_abandoned_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def taken_at_once(**options: Any) -> str:
+        made.append(make(**options))
+        if len(made) == 1:
+            other = os.open(made[0], os.O_RDONLY)
+            assert files.lock(other, wait=False)
+            removal = threading.Timer(0.2, lambda: (Path(made[0]).rmdir(), os.close(other)))
+            removal.start()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", taken_at_once)
+    with work_directory(tmp_path) as directory:
+        assert directory == Path(made[1])
+        assert list(tmp_path.iterdir()) == [directory]
+
+
+def test_one_that_cannot_be_made_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_options: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(FileError, match="disk is full"), work_directory(tmp_path):
+        pass
 
 
 @posix
