@@ -17,6 +17,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from dlprof.files import is_there
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import inspect_machine, open_files_limit
@@ -85,7 +86,7 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         machine=inspect_machine(root, gpus=gpus),
         system=sys.platform,
         cpu_count=os.cpu_count() if root == Path("/") else None,
-        shm_writable=os.access(shm, os.W_OK) if shm.is_dir() else None,
+        shm_writable=os.access(shm, os.W_OK) if is_there(shm) else None,
         hard_open_files=open_files_limit(hard=True),
         start_method=multiprocessing.get_all_start_methods()[0],  # the first is the default
         python=sys.version_info[:3],
@@ -105,7 +106,8 @@ def _others(path: str, own: Path) -> Iterator[str]:
     for folder in dict.fromkeys(path.split(os.pathsep)):
         found = shutil.which("dlprof", path=folder) if folder else None
         if found and homes.isdisjoint({Path(found).parent, Path(found).resolve().parent}):
-            yield found.replace(str(Path.home()), "~", 1)
+            # Not Path.home(), which raises for a user whom the system doesn't know.
+            yield found.replace(os.path.expanduser("~/"), "~/", 1)  # noqa: PTH111
 
 
 def _temporary() -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dlprof.errors import FileError
-from dlprof.files import replace_file
+from dlprof.files import is_there, replace_file
 from dlprof.machine.inspection import REASONS, fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
 from dlprof.tomlfile import TABLE, Rule, check_table, number_rule, read_text, read_toml, whole_rule
@@ -177,8 +177,8 @@ def read_profile(named: Path) -> MachineProfile:
     """
     name = str(named).replace(".", "-")
     names = {path.stem: path for path in _KNOWN.glob("*.toml")}
-    path = named if named.exists() else names.get(name, named)
-    if not path.exists() and len(named.parts) == 1 and named.suffix != ".toml":
+    path = named if is_there(named) else names.get(name, named)
+    if not is_there(path) and len(named.parts) == 1 and named.suffix != ".toml":
         close = difflib.get_close_matches(name, names, n=1)
         raise FileError(
             f"{quoted(str(named))} is neither a machine that dlprof knows nor a file",
@@ -195,7 +195,7 @@ def save_profile(path: Path, profile: MachineProfile) -> None:
         FileError: The file can't be written, or holds something that is no TOML.
     """
     text = ""
-    if path.exists():
+    if is_there(path):
         read_toml(path)
         text = read_text(path)
     try:

@@ -87,7 +87,7 @@ class Sampler:
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self._pid = pid
+        self._first = (pid, *beside)
         self._root = root
         self._clock = clock
         self._cpu_clock = cpu_clock
@@ -171,8 +171,9 @@ class Sampler:
             idle, count = portable.cpu_times() or (None, None)
             return idle, None, count
         ticks = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
-        status = read_text(self._root / "proc" / str(self._pid) / "status") or ""
-        cpus = usable_cpus(parse_allowed_cpus(status), ticks.keys())
+        status = (read_text(f"{self._root}/proc/{pid}/status") or "" for pid in self._first)
+        masks = filter(None, map(parse_allowed_cpus, status))  # a launcher may bind each rank
+        cpus = usable_cpus(frozenset[int]().union(*masks), ticks.keys())
         if not any(ticks[cpu].busy + ticks[cpu].idle + ticks[cpu].stolen for cpu in cpus):
             return None, None, len(cpus) or None
         # Of CPUs that come or go (hotplug, a cpuset that is changed) only what they do meanwhile.
@@ -194,7 +195,7 @@ class Sampler:
             missing["available_cpu_cores"] = missing["other_cpu_cores"] = uncounted
             missing.setdefault("stolen_cpu_cores", uncounted)
         if not snapshot.tree.processes:
-            missing["own_cpu_cores"] = f"process {self._pid} had ended"
+            missing["own_cpu_cores"] = f"process {self._first[0]} had ended"
         return missing
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dlprof.errors import FileError, UsageError
-from dlprof.files import folder_lock, replace_file, write_fault
+from dlprof.files import folder_lock, is_there, replace_file, write_fault
 from dlprof.records import START_METHODS, Expected, Machine, Recommendation
 from dlprof.tomlfile import (
     SWITCH,
@@ -174,7 +174,7 @@ def saved_kwargs(path: Path, machine: Machine, target_spec: str) -> dict[str, An
     Raises:
         FileError: If the file can't be read or is no settings file.
     """
-    machines = read_document(path) if path.exists() else {}
+    machines = read_document(path) if is_there(path) else {}
     targets = machines.get(machine.fingerprint, {}).get("target", {})
     return kwargs_in(targets.get(target_spec, {}))
 

@@ -97,6 +97,21 @@ def test_a_cpuset_that_is_changed_within_a_window(tmp_path: Path) -> None:
     assert (usage.available_cpu_cores, usage.other_cpu_cores) == (1.0, 0.0)
 
 
+def test_ranks_may_use_the_cpus_of_all_of_them(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    for pid, cpu in ((10, 0), (11, 1)):
+        proc.start(pid, run_ns=0)
+        proc.write()
+        (tmp_path / f"proc/{pid}/status").write_text(f"Cpus_allowed_list:\t{cpu}\n")
+    (tmp_path / "proc/10/status").write_text("Cpus_allowed_list:\t0\n")
+    _system(tmp_path, (0, 0, 0))
+    sampler = Sampler(10, beside=[11], root=tmp_path, clock=iter([0, _S]).__next__)
+    first = sampler.take()
+    _system(tmp_path, (100, 50, 100))
+    usage, _ = usage_between(first, sampler.take())
+    assert (first.allowed_cpus, usage.available_cpu_cores, usage.other_cpu_cores) == (2, 1.5, 0.5)
+
+
 def test_a_container_that_numbers_its_cpus_again(tmp_path: Path) -> None:
     """The mask has the host's numbers, /proc/stat the container's (lxcfs)."""
     proc = FakeProc(tmp_path)
