@@ -204,13 +204,13 @@ def _start_method(facts: SystemFacts) -> Iterator[Check]:
 
 
 class _Fault(NamedTuple):
-    """A fault of versions of Python, from the first to the last of a series.
+    """A fault of versions of Python, from the first that has it to the next that hasn't.
 
     On one system, or everywhere but on Windows; its source was read on 2026-11-23.
     """
 
-    first: tuple[int, int, int]
-    last: tuple[int, int, int]
+    first: tuple[int, ...]
+    until: tuple[int, ...]
     system: str
     finding: str
     source: str
@@ -225,16 +225,15 @@ _CLEANS_NOT = (
     "joblib's worker processes fail to clean up (unknown resource type)",
     "github.com/joblib/loky/issues/475",
 )
-_LEAVES = 99  # after the last release of a series
 _FAULTS = (
-    _Fault((3, 12, 10), (3, 12, _LEAVES), "", *_HANGS, "3.13.14"),
-    _Fault((3, 13, 3), (3, 13, 13), "", *_HANGS, "3.13.14"),
-    _Fault((3, 14, 0), (3, 14, 4), "", *_HANGS, "3.14.5"),
-    _Fault((3, 13, 10), (3, 13, 10), "", *_CLEANS_NOT, "3.13.11"),
-    _Fault((3, 14, 1), (3, 14, 1), "", *_CLEANS_NOT, "3.14.2"),
+    _Fault((3, 12, 10), (3, 13), "", *_HANGS, "3.13.14"),
+    _Fault((3, 13, 3), (3, 13, 14), "", *_HANGS, "3.13.14"),
+    _Fault((3, 14), (3, 14, 5), "", *_HANGS, "3.14.5"),
+    _Fault((3, 13, 10), (3, 13, 11), "", *_CLEANS_NOT, "3.13.11"),
+    _Fault((3, 14, 1), (3, 14, 2), "", *_CLEANS_NOT, "3.14.2"),
     _Fault(
-        (3, 12, 0),
-        (3, 14, _LEAVES),
+        (3, 12),
+        (3, 15),
         "darwin",
         "A program may not end after workers sent it tensors",
         "github.com/pytorch/pytorch/issues/153050",
@@ -248,7 +247,7 @@ def _python(facts: SystemFacts) -> Iterator[Check]:
     found = [
         fault
         for fault in _FAULTS
-        if fault.first <= facts.python <= fault.last
+        if fault.first <= facts.python < fault.until
         and (fault.system or facts.system) == facts.system != "win32"
     ]
     for fault in found:
