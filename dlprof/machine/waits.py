@@ -238,7 +238,7 @@ class Thread:
 
     def look(self) -> Wait | None:
         """What it does; ``None`` where it has ended."""
-        call = None if self.unreadable else self._syscall.read()
+        call, stat = None if self.unreadable else self._syscall.read(), None
         if call is None or call.startswith(_ENDED):
             stat = parse_process_stat(self._stat.read() or "")
             if stat is None or stat.state in ("Z", "X"):
@@ -246,7 +246,10 @@ class Thread:
             if stat.state == "R":
                 return "running"
         channel = self._channel.read() if needs_channel(call, self._machine) else None
-        return parse_wait(call, channel, self._machine, self._gil)
+        wait = parse_wait(call, channel, self._machine, self._gil)
+        if call is None and stat and wait == "running":  # it sleeps; the kernel hides in what
+            return "disk" if stat.state == "D" else "other"
+        return wait
 
     def close(self) -> None:
         """Let go of its files."""
