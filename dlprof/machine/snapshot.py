@@ -201,10 +201,11 @@ class Sampler:
 
 def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
     tree = snapshot.tree
+    no_delay = "this kernel doesn't count it (/proc/PID/task/*/schedstat)"
     no_io = "the system doesn't report what these processes read (/proc/PID/io)"
     reasons = {
-        "other_runnable": (tree.wait_ns, "this kernel has no /proc/PID/task/*/schedstat"),
-        "run_queue_wait_fraction": (tree.wait_ns, "this kernel has no /proc/PID/task/*/schedstat"),
+        "other_runnable": (tree.wait_ns, no_delay),
+        "run_queue_wait_fraction": (tree.wait_ns, no_delay),
         "throttled_fraction": (
             snapshot.throttled_ns,
             "no CPU controller is visible in the process's cgroups",
