@@ -238,17 +238,17 @@ class Thread:
 
     def look(self) -> Wait | None:
         """What it does; ``None`` where it has ended."""
-        call, stat = None if self.unreadable else self._syscall.read(), None
+        call, state = None if self.unreadable else self._syscall.read(), ""
         if call is None or call.startswith(_ENDED):
             stat = parse_process_stat(self._stat.read() or "")
             if stat is None or stat.state in ("Z", "X"):
                 return None
-            if stat.state == "R":
+            if (state := stat.state) == "R":
                 return "running"
         channel = self._channel.read() if needs_channel(call, self._machine) else None
         wait = parse_wait(call, channel, self._machine, self._gil)
-        if call is None and stat and wait == "running":  # it sleeps; the kernel hides in what
-            return "disk" if stat.state == "D" else "other"
+        if call is None and wait == "running":  # it sleeps, and the kernel hides in what
+            return "disk" if state == "D" else "other"
         return wait
 
     def close(self) -> None:

@@ -53,9 +53,12 @@ def test_one_that_another_sweep_takes_for_abandoned_is_made_again(
         if len(made) == 1:
             other = os.open(made[0], os.O_RDONLY)
             assert files.lock(other, wait=False)
-            removal = threading.Timer(0.2, lambda: (Path(made[0]).rmdir(), os.close(other)))
-            removal.start()
+            threading.Timer(0.2, remove, [other]).start()
         return made[-1]
+
+    def remove(other: int) -> None:
+        Path(made[0]).rmdir()
+        os.close(other)
 
     monkeypatch.setattr(tempfile, "mkdtemp", taken_at_once)
     with work_directory(tmp_path) as directory:
