@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,7 +41,8 @@ def clean_up_now() -> None:
             _cleanups.pop()()
 
 
-_PREFIX = "dlprof-sweep-"
+_PREFIX = f"dlprof-sweep-{zlib.crc32(platform.node().encode()):08x}-"
+"""Of this machine alone: of a folder that several share, each may know no locks but its own."""
 
 
 @contextlib.contextmanager

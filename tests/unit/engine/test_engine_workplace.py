@@ -16,6 +16,7 @@ from dlprof.engine import workplace
 from dlprof.engine.workplace import check_folder, work_directory
 from dlprof.errors import FileError
 
+PREFIX = workplace._PREFIX
 posix = pytest.mark.skipif(sys.platform == "win32", reason="there are no locks on folders")
 
 
@@ -83,15 +84,15 @@ def test_what_is_not_a_sweeps_is_kept(tmp_path: Path) -> None:
     elsewhere.mkdir()
     others = tmp_path / "tmp"
     (others / "dlprof-notes").mkdir(parents=True)
-    (others / "dlprof-sweep-link").symlink_to(elsewhere)
-    (others / "dlprof-sweep-file").write_text("text")
+    (others / f"{PREFIX}link").symlink_to(elsewhere)
+    (others / f"{PREFIX}file").write_text("text")
     with work_directory(others):
         pass
     assert elsewhere.exists()
     assert {path.name for path in others.iterdir()} == {
         "dlprof-notes",
-        "dlprof-sweep-link",
-        "dlprof-sweep-file",
+        f"{PREFIX}link",
+        f"{PREFIX}file",
     }
 
 
@@ -99,21 +100,31 @@ def test_what_is_not_a_sweeps_is_kept(tmp_path: Path) -> None:
 def test_other_users_directories_are_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "dlprof-sweep-theirs").mkdir()
+    (tmp_path / f"{PREFIX}theirs").mkdir()
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
     with work_directory(tmp_path):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["dlprof-sweep-theirs"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{PREFIX}theirs"]
+
+
+@posix
+def test_other_machines_directories_are_not_touched(tmp_path: Path) -> None:
+    """On storage that both use, where each knows its own locks alone (Lustre, NFS)."""
+    other = tmp_path / "dlprof-sweep-another-machine"
+    other.mkdir()
+    with work_directory(tmp_path) as directory:
+        assert directory.name.startswith(PREFIX)
+    assert list(tmp_path.iterdir()) == [other]
 
 
 @posix
 def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "dlprof-sweep-whose").mkdir()
+    (tmp_path / f"{PREFIX}whose").mkdir()
     monkeypatch.setattr(workplace, "lock", lambda _descriptor, **_: True)
     with work_directory(tmp_path):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["dlprof-sweep-whose"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{PREFIX}whose"]
 
 
 def test_a_folder_that_takes_files_is_left_empty(tmp_path: Path) -> None:
