@@ -135,16 +135,17 @@ class SpeedProbe:
         speeds = sorted(self.speeds.values())
         if not speeds:
             return None
-        visits = sorted(speed for seen in self._visits.values() for speed in seen)
-        quick = visits[math.ceil(0.9 * len(visits)) - 1]
-        # A visit counts as slow if it took this many times as long as the quickest tenth: single
-        # visits of one state scatter by 7 to 10 %, states lie 1.8x apart.
+        kinds: dict[str | None, list[float]] = {}  # of cores, such as big and little ones
+        for cpu, seen in self._visits.items():
+            clock = self._root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq"
+            kinds.setdefault(read_text(clock), []).extend(seen)
+        slow = sum(map(_slow_visits, kinds.values()))
         return CoreSpeeds(
             median=statistics.median(speeds),
             low=speeds[0],
             high=speeds[-1],
             unit=CoreSpeeds.unit_of(platform.python_version()),
-            slow_fraction=sum(speed * 1.3 < quick for speed in visits) / len(visits),
+            slow_fraction=slow / sum(map(len, kinds.values())),
         )
 
     def _visit(
@@ -169,6 +170,15 @@ class SpeedProbe:
         """Clock ticks that each core was busy since boot."""
         found = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
         return {cpu: float(each.busy) for cpu, each in found.items()}
+
+
+def _slow_visits(speeds: Sequence[float]) -> int:
+    """Visits that took 1.3 times as long as the quickest tenth.
+
+    Those of one state scatter by 7 to 10 %, states lie 1.8x apart.
+    """
+    quick = sorted(speeds)[math.ceil(0.9 * len(speeds)) - 1] if speeds else 0.0
+    return sum(speed * 1.3 < quick for speed in speeds)
 
 
 def _loop(steps: int) -> int:

@@ -258,6 +258,18 @@ def test_slow_time_is_what_is_slow_beside_the_quickest(made: Made) -> None:
     assert probe.over_all.slow_fraction == pytest.approx(3 / 8)
 
 
+def test_little_cores_are_not_big_ones_that_are_slow(made: Made, tmp_path: Path) -> None:
+    cores, probe = made({0: _SLOW_NS, 1: _FAST_NS})
+    for cpu in cores.lasts_ns:
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "cpuinfo_max_freq").write_text(f"{3_600_000 + 1_300_000 * cpu}\n")
+    window(cores, probe, {})
+    assert probe.over_all is not None
+    assert (probe.over_all.low, probe.over_all.high) == pytest.approx((_SLOW, _FAST), rel=1e-3)
+    assert probe.over_all.slow_fraction == 0
+
+
 def test_its_own_work_is_timed_by_its_own_cpu_time(tmp_path: Path) -> None:
     """On whatever machine: of the cores that this process may use, with neither made up."""
     if not hasattr(os, "sched_setaffinity"):
