@@ -268,8 +268,8 @@ def usable_cpus(mask: Collection[int] | None, online: Collection[int]) -> frozen
     """The CPUs of ``/proc/stat`` that a mask allows; all of them without one.
 
     A mask may name CPUs that are offline. Where a container numbers its CPUs again (lxcfs), it has
-    the host's numbers, which are some that the container lacks and lack some that it has: then all
-    that are there are its own.
+    the host's numbers: others than are there, and not all of those. Whatever is there is the
+    container's own then.
     """
     cpus, allowed = frozenset(online), frozenset(mask or online)
     return cpus & allowed if cpus <= allowed or allowed <= cpus else cpus
