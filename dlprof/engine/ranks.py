@@ -39,6 +39,7 @@ _BUILDER_BYTES = 200 << 20
 """What a process with torch and a small dataset takes at least."""
 
 _PATIENCE_S = 60.0  # for all ranks of a machine to come
+_PAUSE_S = 0.1
 _PORTS = 16  # tried one after another: torch's own rendezvous has the one before
 _ALONE = "For one loader alone, unset WORLD_SIZE; to launch ranks here, use --launch-ranks N."
 
@@ -309,14 +310,6 @@ class _Silent:
         """Nothing."""
 
 
-def _tries() -> Iterator[None]:
-    """Again and again, while others may still come."""
-    ends_s = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < ends_s:
-        yield
-        time.sleep(0.1)
-
-
 def _first_reach(me: LaunchedRank, hello: Message) -> tuple[socket.socket, Channel, Message]:
     """Come to the node that leads, which may come later.
 
@@ -324,10 +317,12 @@ def _first_reach(me: LaunchedRank, hello: Message) -> tuple[socket.socket, Chann
         UsageError: It can't be reached.
     """
     address, ports = cast(tuple[str, range], me.leader)
-    for _ in _tries():
+    ends_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < ends_s:
         with contextlib.suppress(ConnectionRefusedError):
             if (found := knock(address, ports, hello)) is not None:
                 return found
+        time.sleep(_PAUSE_S)
     raise UsageError(
         f"Rank {me.rank} reached no rank 0 at {address}, ports {ports[0]} to {ports[-1]}, within "
         f"{_PATIENCE_S:.0f} s",
@@ -365,11 +360,14 @@ def _refuse_one_core(environ: Mapping[str, str], own: LocalRank, ranks: int) -> 
 def _follow(me: LaunchedRank, name: str, said: Mapping[str, object]) -> None:
     """Hand this rank over to the first of its machine, and wait until that has ended."""
     with socket.socket(socket.AF_UNIX) as link:
-        if all(link.connect_ex(name) for _ in _tries()):
-            raise UsageError(
-                f"Rank {me.rank} found no first rank of its machine within {_PATIENCE_S:.0f} s",
-                hint="See what the rank with LOCAL_RANK=0 says.",
-            )
+        ends_s = time.monotonic() + _PATIENCE_S
+        while link.connect_ex(name):
+            if time.monotonic() > ends_s:
+                raise UsageError(
+                    f"Rank {me.rank} found no first rank of its machine within {_PATIENCE_S:.0f} s",
+                    hint="See what the rank with LOCAL_RANK=0 says.",
+                )
+            time.sleep(_PAUSE_S)
         sent = {
             "said": said,
             "rank": me.local_rank,
