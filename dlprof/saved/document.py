@@ -276,12 +276,38 @@ def kwargs_for(
 
         machine = inspect_machine()
     targets = machines.get(machine.fingerprint, {}).get("target", {})
+    targets = targets or _of_all_ranks(machines, machine)
     kwargs, warning = _choose(targets, machine, target, path)
     if warning and warn is not None:
         warn(warning)
     elif warning:
         warnings.warn(warning, stacklevel=2)
     return kwargs
+
+
+def _of_all_ranks(machines: Mapping[str, Any], machine: Machine) -> Mapping[str, Any]:
+    """What was measured by several ranks on the cores of all, where this is one on its share.
+
+    So srun binds a job's tasks, and what it gives to one of them has a fingerprint of its own.
+    """
+    from dlprof.machine.inspection import fingerprint  # noqa: PLC0415 - few come here
+
+    for key, table in machines.items():
+        cores = table.get("usable_cores", 0.0)
+        shared = {
+            spec: entry
+            for spec, entry in table.get("target", {}).items()
+            if entry.get("ranks", 1) > 1 and entry["ranks"] * machine.usable_cores == cores
+        }
+        if shared and key == fingerprint(
+            cpu_model=machine.cpu_model,
+            usable_cores=cores,
+            logical_cpus=machine.logical_cpus,
+            memory_bytes=machine.memory_size_bytes,
+            gpus=machine.gpus,
+        ):
+            return shared
+    return {}
 
 
 def _choose(
