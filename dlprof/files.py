@@ -43,6 +43,14 @@ def write_fault(path: Path, error: OSError) -> FileError:
     return FileError(message, hint=hint)
 
 
+def is_there(path: Path | str) -> bool:
+    """Whether there is anything of this name, as far as may be seen.
+
+    ``Path.exists`` and its kin raise where a folder on the way is closed.
+    """
+    return os.path.exists(path)  # noqa: PTH110 - as said
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and those that it lies in, where they are missing.
 

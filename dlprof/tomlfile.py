@@ -6,6 +6,7 @@ import difflib
 import json
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,6 @@ MAX_DEPTH = 32
 """No settings of people's are nested deeper; dotted keys can be, without end."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-_MOST_NUMBER = 1e300  # TOML has whole numbers that no float can hold
 
 
 class Rule(NamedTuple):
@@ -45,9 +44,11 @@ def whole_rule(least: int, most: int) -> Rule:
     )
 
 
-def number_rule(above: float = -_MOST_NUMBER, most: float = _MOST_NUMBER) -> Rule:
+def number_rule(above: float = -math.inf, most: float = math.inf) -> Rule:
     """A number over one bound and up to the other; neither nan nor infinite."""
-    words = "a number" if most == _MOST_NUMBER else f"a number above {above:g}, at most {most:g}"
+    words = "a number" if most == math.inf else f"a number above {above:g}, at most {most:g}"
+    # TOML has whole numbers that no float can hold.
+    most = min(most, sys.float_info.max)
     return Rule(words, lambda value: is_number(value) and above < value <= most)
 
 

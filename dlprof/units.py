@@ -114,9 +114,6 @@ _SPREADS: Mapping[str, str] = {
     "exponential": "MEAN",
 }
 STEP_FORMS = ", ".join(f"{name}:{values}" for name, values in _SPREADS.items())
-_STEPS, _DRAWS = 200, 100
-"""Steps of a shape: the model goes through a multiple of them; each is the mean of so many draws
-that are next to each other in length."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -169,8 +166,10 @@ def _spread_step(name: str, first: float, second: float, spread: str) -> StepTim
         "uniform": lambda: rng.uniform(first, second),
         "exponential": lambda: rng.expovariate(1 / first),
     }
-    draws = sorted(draw[name]() for _ in range(_STEPS * _DRAWS))
-    groups = [draws[at : at + _DRAWS] for at in range(0, len(draws), _DRAWS)]
+    # 200 steps, a multiple of which the model goes through; each is the mean of 100 draws that are
+    # next to each other in length.
+    draws = sorted(draw[name]() for _ in range(20_000))
+    groups = [draws[at : at + 100] for at in range(0, len(draws), 100)]
     by = mean / statistics.fmean(draws)
     steps = [abs(by * statistics.fmean(group)) for group in groups]
     rng.shuffle(steps)

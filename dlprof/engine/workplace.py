@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,7 +41,8 @@ def clean_up_now() -> None:
             _cleanups.pop()()
 
 
-_PREFIX = "dlprof-sweep-"
+_PREFIX = f"dlprof-sweep-{zlib.crc32(platform.node().encode()):08x}-"
+"""Of this machine alone: of a folder that several share, each may know no locks but its own."""
 
 
 @contextlib.contextmanager
@@ -49,10 +52,13 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
     Those of sweeps that have died are removed first.
 
     Raises:
-        OSError: It can't be created.
+        FileError: It can't be created.
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
-    directory, held = _create(place)
+    try:
+        directory, held = _create(place)
+    except OSError as error:
+        raise write_fault(place / _PREFIX, error) from None
     try:
         if held is not None:
             _clear(place)
@@ -85,16 +91,15 @@ def _create(place: Path) -> tuple[Path, int | None]:
     """A new directory and the descriptor that holds its lock, where locks can be relied on."""
     while True:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        held = _locked(directory)
-        # Between its creation and the lock, another sweep may have taken it for abandoned.
-        if held is not None and not directory.exists():
-            os.close(held)
-            continue
-        if held is None or _locked(directory) is None:
+        held = _locked(directory, wait=True)
+        # Another sweep may have taken it for abandoned, and held the lock to remove it.
+        if directory.exists() and (held is None or _locked(directory) is None):
             return directory, held
-        # The lock was given twice: the file system has none, and nothing follows from it.
-        os.close(held)
-        return directory, None
+        if held is not None:
+            os.close(held)
+        if directory.exists():
+            # The lock was given twice: the file system has none, and nothing follows from it.
+            return directory, None
 
 
 def _clear(place: Path) -> None:
@@ -108,7 +113,7 @@ def _clear(place: Path) -> None:
                 os.close(held)
 
 
-def _locked(directory: Path) -> int | None:
+def _locked(directory: Path, *, wait: bool = False) -> int | None:
     """A descriptor that holds the directory's lock; ``None`` where it can't be had."""
     if sys.platform == "win32":
         return None
@@ -116,7 +121,7 @@ def _locked(directory: Path) -> int | None:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
-    if lock(descriptor, wait=False):
+    if lock(descriptor, wait=wait):
         return descriptor
     os.close(descriptor)
     return None

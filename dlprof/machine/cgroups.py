@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
+from dlprof.files import is_there
 from dlprof.machine.files import read_int, read_text
 from dlprof.machine.procfs import parse_counters, parse_cpu_list, parse_int
 
@@ -233,7 +234,7 @@ def _ancestry(path: str, mount: CgroupMount, root: Path) -> list[Level]:
     """The visible directories from the process's own up to the mount's root."""
     top = root / mount.mount_point.lstrip("/")
     rest = _below(path, mount.root)
-    if rest is None or not (top / rest).is_dir():
+    if rest is None or not is_there(top / rest):
         rest = PurePosixPath()
     return [
         Level(

@@ -7,6 +7,7 @@ the very window whose rate is to be understood: before it or after it says nothi
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -83,14 +84,12 @@ class SpeedProbe:
         self._visits = {cpu: [] for cpu in some}
         self._busy = {cpu: -ticks for cpu, ticks in self._ticks().items()}
         self._over = threading.Event()
-        self._threads = [
-            threading.Thread(
-                target=self._visit, args=(place, cpu, self._over, self._pin), daemon=True
-            )
-            for place, cpu in enumerate(some)
-        ]
-        for thread in self._threads:
-            thread.start()
+        for place, cpu in enumerate(some):
+            visit = (place, cpu, self._over, self._pin)
+            thread = threading.Thread(target=self._visit, args=visit, daemon=True)
+            with contextlib.suppress(RuntimeError):  # a limit of threads (pids.max, ulimit -u)
+                thread.start()
+                self._threads.append(thread)
 
     def stop(self) -> None:
         """The window has ended."""
@@ -122,12 +121,13 @@ class SpeedProbe:
         speeds = self.speeds
         if not speeds or len(speeds) < len(self._visits):
             return None
-        busy = sum(max(0.0, ticks) for ticks in self._busy.values())
-        if sum(max(0.0, self._busy.get(cpu, 0.0)) for cpu in speeds) < busy / 2:
+        # Where a container numbers its CPUs again (lxcfs), nothing says how busy each of them was.
+        known = self._busy if speeds.keys() <= self._busy.keys() else {}
+        busy = {cpu: max(0.0, ticks) for cpu, ticks in known.items()}
+        if sum(busy.get(cpu, 0.0) for cpu in speeds) < sum(busy.values()) / 2:
             self.unavailable = ELSEWHERE
             return None
-        weights = [1e-3 + max(0.0, self._busy.get(cpu, 0.0)) for cpu in speeds]
-        return statistics.fmean(speeds.values(), weights)
+        return statistics.fmean(speeds.values(), [1e-3 + busy.get(cpu, 0.0) for cpu in speeds])
 
     @property
     def over_all(self) -> CoreSpeeds | None:
@@ -135,16 +135,17 @@ class SpeedProbe:
         speeds = sorted(self.speeds.values())
         if not speeds:
             return None
-        visits = sorted(speed for seen in self._visits.values() for speed in seen)
-        quick = visits[math.ceil(0.9 * len(visits)) - 1]
-        # A visit counts as slow if it took this many times as long as the quickest tenth: single
-        # visits of one state scatter by 7 to 10 %, states lie 1.8x apart.
+        kinds: dict[str | None, list[float]] = {}  # of cores, such as big and little ones
+        for cpu, seen in self._visits.items():
+            clock = self._root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq"
+            kinds.setdefault(read_text(clock), []).extend(seen)
+        slow = sum(map(_slow_visits, kinds.values()))
         return CoreSpeeds(
             median=statistics.median(speeds),
             low=speeds[0],
             high=speeds[-1],
             unit=CoreSpeeds.unit_of(platform.python_version()),
-            slow_fraction=sum(speed * 1.3 < quick for speed in visits) / len(visits),
+            slow_fraction=slow / sum(map(len, kinds.values())),
         )
 
     def _visit(
@@ -169,6 +170,15 @@ class SpeedProbe:
         """Clock ticks that each core was busy since boot."""
         found = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
         return {cpu: float(each.busy) for cpu, each in found.items()}
+
+
+def _slow_visits(speeds: Sequence[float]) -> int:
+    """Visits that took 1.3 times as long as the quickest tenth.
+
+    Those of one state scatter by 7 to 10 %, states lie 1.8x apart.
+    """
+    quick = sorted(speeds)[math.ceil(0.9 * len(speeds)) - 1] if speeds else 0.0
+    return sum(speed * 1.3 < quick for speed in speeds)
 
 
 def _loop(steps: int) -> int:

@@ -17,6 +17,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from dlprof.files import is_there
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import inspect_machine, open_files_limit
@@ -85,7 +86,7 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         machine=inspect_machine(root, gpus=gpus),
         system=sys.platform,
         cpu_count=os.cpu_count() if root == Path("/") else None,
-        shm_writable=os.access(shm, os.W_OK) if shm.is_dir() else None,
+        shm_writable=os.access(shm, os.W_OK) if is_there(shm) else None,
         hard_open_files=open_files_limit(hard=True),
         start_method=multiprocessing.get_all_start_methods()[0],  # the first is the default
         python=sys.version_info[:3],
@@ -105,7 +106,8 @@ def _others(path: str, own: Path) -> Iterator[str]:
     for folder in dict.fromkeys(path.split(os.pathsep)):
         found = shutil.which("dlprof", path=folder) if folder else None
         if found and homes.isdisjoint({Path(found).parent, Path(found).resolve().parent}):
-            yield found.replace(str(Path.home()), "~", 1)
+            # Not Path.home(), which raises for a user whom the system doesn't know.
+            yield found.replace(os.path.expanduser("~/"), "~/", 1)  # noqa: PTH111
 
 
 def _temporary() -> str | None:
@@ -202,13 +204,13 @@ def _start_method(facts: SystemFacts) -> Iterator[Check]:
 
 
 class _Fault(NamedTuple):
-    """A fault of versions of Python, from the first to the last of a series.
+    """A fault of versions of Python, from the first that has it to the next that hasn't.
 
     On one system, or everywhere but on Windows; its source was read on 2026-11-23.
     """
 
-    first: tuple[int, int, int]
-    last: tuple[int, int, int]
+    first: tuple[int, ...]
+    until: tuple[int, ...]
     system: str
     finding: str
     source: str
@@ -223,16 +225,15 @@ _CLEANS_NOT = (
     "joblib's worker processes fail to clean up (unknown resource type)",
     "github.com/joblib/loky/issues/475",
 )
-_LEAVES = 99  # after the last release of a series
 _FAULTS = (
-    _Fault((3, 12, 10), (3, 12, _LEAVES), "", *_HANGS, "3.13.14"),
-    _Fault((3, 13, 3), (3, 13, 13), "", *_HANGS, "3.13.14"),
-    _Fault((3, 14, 0), (3, 14, 4), "", *_HANGS, "3.14.5"),
-    _Fault((3, 13, 10), (3, 13, 10), "", *_CLEANS_NOT, "3.13.11"),
-    _Fault((3, 14, 1), (3, 14, 1), "", *_CLEANS_NOT, "3.14.2"),
+    _Fault((3, 12, 10), (3, 13), "", *_HANGS, "3.13.14"),
+    _Fault((3, 13, 3), (3, 13, 14), "", *_HANGS, "3.13.14"),
+    _Fault((3, 14), (3, 14, 5), "", *_HANGS, "3.14.5"),
+    _Fault((3, 13, 10), (3, 13, 11), "", *_CLEANS_NOT, "3.13.11"),
+    _Fault((3, 14, 1), (3, 14, 2), "", *_CLEANS_NOT, "3.14.2"),
     _Fault(
-        (3, 12, 0),
-        (3, 14, _LEAVES),
+        (3, 12),
+        (3, 15),
         "darwin",
         "A program may not end after workers sent it tensors",
         "github.com/pytorch/pytorch/issues/153050",
@@ -246,7 +247,7 @@ def _python(facts: SystemFacts) -> Iterator[Check]:
     found = [
         fault
         for fault in _FAULTS
-        if fault.first <= facts.python <= fault.last
+        if fault.first <= facts.python < fault.until
         and (fault.system or facts.system) == facts.system != "win32"
     ]
     for fault in found:

@@ -82,15 +82,14 @@ def inspect_machine(
 def _count_affinity(
     cgroups: Cgroups, online: frozenset[int], root: Path, pid: int | None
 ) -> int | None:
-    """CPUs in the affinity mask that are also online: the mask may name some that are not."""
+    """How many CPUs of the affinity mask are online, whatever their numbers (``usable_cpus``)."""
     status = read_text(root / "proc" / str(pid or "self") / "status")
     if status is None:
         return portable.allowed_cpu_count() if root == _HERE else None
     mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)
     if not mask:
         return None
-    # Where a container numbers its CPUs again (LXC), the mask still has the host's numbers.
-    return len(mask & online) or len(mask)
+    return min(len(mask), len(online) or len(mask))
 
 
 def _physical_cores(root: Path) -> int | None:

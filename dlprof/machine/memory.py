@@ -21,9 +21,9 @@ images of 3x224x224 in float32): with less, loading may die of a bus error."""
 class SystemMemory:
     """Bytes of the machine's memory, cgroup limits left aside."""
 
-    total_bytes: int | None
-    available_bytes: int | None
-    swap_used_bytes: int | None
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    swap_used_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,11 @@ def read_system_memory(root: Path = Path("/")) -> SystemMemory:
     text = read_text(root / "proc/meminfo")
     if text is None:
         if root != Path("/"):
-            return _UNKNOWN
+            return SystemMemory()
         try:
             memory, swap_of = psutil.virtual_memory(), psutil.swap_memory()
         except (psutil.Error, OSError, RuntimeError):
-            return _UNKNOWN
+            return SystemMemory()
         return SystemMemory(
             total_bytes=memory.total, available_bytes=memory.available, swap_used_bytes=swap_of.used
         )
@@ -87,6 +87,3 @@ def available_memory(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
     system = read_system_memory(root).available_bytes
     room = memory_headroom(cgroups)
     return min((size for size in (system, room) if size is not None), default=None)
-
-
-_UNKNOWN = SystemMemory(total_bytes=None, available_bytes=None, swap_used_bytes=None)

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from dlprof.errors import UsageError
@@ -26,6 +26,7 @@ from dlprof.machine.procfs import (
     parse_cpu_ticks,
     parse_load,
     parse_running,
+    usable_cpus,
 )
 from dlprof.machine.snapshot import NO_PSI, pressure_fractions
 from dlprof.machine.tree import scan_processes
@@ -91,8 +92,8 @@ class ProcessScan:
 
     Attributes:
         time_ns: When, on a clock that never steps.
-        cpus: Ticks of all CPUs together.
-        allowed: Ticks of the CPUs that this process may use.
+        cpus: Ticks of each CPU; empty where the system doesn't report them.
+        allowed: Those that this process may use.
         processes: Owner and figures, by process id and start time.
         pressures_us: Time held up, by resource.
         runnable: Threads running or waiting for a core, the watcher left out.
@@ -100,8 +101,8 @@ class ProcessScan:
     """
 
     time_ns: int
-    cpus: CpuTicks | None
-    allowed: CpuTicks | None
+    cpus: Mapping[int, CpuTicks]
+    allowed: frozenset[int]
     processes: Mapping[tuple[int, int], tuple[int, ProcessStat]]
     pressures_us: Mapping[str, int | None]
     runnable: int | None
@@ -125,7 +126,7 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
     """Read every process and the machine's totals once; about 10 µs per process."""
     stat = read_text(root / "proc/stat") or ""
     cpus = parse_cpu_ticks(stat)
-    mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "") or frozenset(cpus)
+    mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "")
     running, proc = parse_running(stat), str(root / "proc")
     processes = {}
     for pid, process in scan_processes(proc):
@@ -134,8 +135,8 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
             processes[pid, process.start_ticks] = owner, process
     return ProcessScan(
         time_ns=clock(),
-        cpus=_sum(cpus.values()),
-        allowed=_sum(ticks for cpu, ticks in cpus.items() if cpu in mask),
+        cpus=cpus,
+        allowed=usable_cpus(mask, cpus.keys()),
         processes=processes,
         pressures_us=read_pressures(root),
         runnable=None if running is None else max(0, running - 1),
@@ -150,7 +151,8 @@ def between(
     window_ns = last.time_ns - first.time_ns
     if window_ns <= 0:
         return Neighbours(watched_s=0.0, unavailable=dict.fromkeys(_FIELDS, "no time passed"))
-    busy, idle, stolen = _machine_cores(first.cpus, last.cpus, window_ns)
+    kinds = ("busy", "idle", "stolen")
+    busy, idle, stolen = (_machine_cores(first, last, kind, last.cpus.keys()) for kind in kinds)
     used = _cores_by_user(first, last, window_ns, busy)
     name = user_name or name_of_user
     users = [
@@ -163,7 +165,7 @@ def between(
         watched_s=window_ns / 1e9,
         busy_cores=busy,
         idle_cores=idle,
-        free_cores=_machine_cores(first.allowed, last.allowed, window_ns)[1],
+        free_cores=_machine_cores(first, last, "idle", last.allowed),
         stolen_cores=stolen,
         runnable=last.runnable,
         load_1m=last.load_1m,
@@ -220,27 +222,16 @@ def _cores_by_user(
 
 
 def _machine_cores(
-    first: CpuTicks | None, last: CpuTicks | None, window_ns: int
-) -> tuple[float | None, float | None, float | None]:
-    if first is None or last is None:
-        return None, None, None
-    return (
-        _to_cores(last.busy - first.busy, window_ns),
-        _to_cores(last.idle - first.idle, window_ns),
-        _to_cores(last.stolen - first.stolen, window_ns),
-    )
+    first: ProcessScan, last: ProcessScan, kind: str, cpus: Collection[int]
+) -> float | None:
+    """Cores that one kind of ticks makes, of CPUs that were there at both looks."""
+    there = [(first.cpus[cpu], last.cpus[cpu]) for cpu in cpus if cpu in first.cpus]
+    grown = sum(max(0, getattr(now, kind) - getattr(then, kind)) for then, now in there)
+    return _to_cores(grown, last.time_ns - first.time_ns) if there else None
 
 
 def _to_cores(ticks: int, window_ns: int) -> float:
     return max(0, ticks) * (1e9 / os.sysconf("SC_CLK_TCK")) / window_ns
-
-
-def _sum(cpus: Iterable[CpuTicks]) -> CpuTicks | None:
-    counted = [(cpu.busy, cpu.idle, cpu.stolen) for cpu in cpus]
-    if not counted:
-        return None
-    busy, idle, stolen = map(sum, zip(*counted, strict=True))
-    return CpuTicks(busy=busy, idle=idle, stolen=stolen)
 
 
 def name_of_user(number: int) -> str:

@@ -398,20 +398,13 @@ def read_link(
 
 def _read(nvml: Driver, handle: Any) -> LinkState:
     reasons: dict[str, str] = {}
-    found: dict[str, int | None] = {
+    found: dict[str, Any] = {
         field: nvml.ask(reasons, field, function, handle) for field, function in _QUESTIONS.items()
     }
     theory = link_bytes_per_s(found["generation"], found["width"])
     if theory is None:
         reasons["theory_bytes_per_s"] = "the link's generation or width is not known"
-    return LinkState(
-        generation=found["generation"],
-        width=found["width"],
-        max_generation=found["max_generation"],
-        max_width=found["max_width"],
-        theory_bytes_per_s=theory,
-        unavailable=reasons,
-    )
+    return LinkState(**found, theory_bytes_per_s=theory, unavailable=reasons)
 
 
 def _without(reason: str) -> LinkState:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from dlprof.files import is_there
 from dlprof.machine.amd_gpus import AmdReader
 from dlprof.machine.gpus import GpuNeighbours, Gpus, SilentDriverError, within
 from dlprof.machine.nvidia import GpuReader
@@ -29,7 +30,7 @@ def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
         gpus.close()
         reasons.append(gpus.unavailable)
     nvidia, amd = reasons
-    if (root / "sys/class/kfd").exists():  # ROCm's driver is loaded: NVIDIA's is not what lacks
+    if is_there(root / "sys/class/kfd"):  # ROCm's driver is loaded: NVIDIA's is not what lacks
         return Gpus(amd)
     if platform == "darwin":
         return Gpus({"gpus": "Apple's GPUs report to their user's processes only"})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from dlprof.files import is_there
 from dlprof.machine.tree import ProcessTree, TreeUsage
 
 
@@ -30,12 +31,12 @@ class PortableTree:
     def read(self) -> TreeUsage:
         """Read every process of the tree once."""
         self._alive = {}
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):  # as where /proc has processes alone
             first = psutil.Process(self._pid)
             family = [first, *first.children(recursive=True)]
             self._alive = {process.pid: process for process in family}
         for process in self._alive.values():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, OSError):
                 times = process.cpu_times()
                 key = (process.pid, process.create_time())
                 self._cpu_ns[key] = int((times.user + times.system) * 1e9)
@@ -56,7 +57,7 @@ class PortableTree:
         """Memory that would be free if the tree's processes ended (psutil's ``uss``)."""
         sizes = []
         for process in self._alive.values():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, OSError):
                 sizes.append(int(process.memory_full_info().uss))
         return sum(sizes) if sizes else None
 
@@ -70,7 +71,7 @@ def open_tree(
 
 def has_proc(root: Path = Path("/")) -> bool:
     """Whether there is a ``/proc`` as Linux has it."""
-    return (root / "proc/stat").exists()
+    return is_there(root / "proc/stat")
 
 
 def cpu_times() -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ No parser raises on any text, and none does I/O. The formats are those of the ke
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +170,13 @@ def parse_cpu_ticks(text: str) -> dict[int, CpuTicks]:
 
 
 def parse_running(text: str) -> int | None:
-    """Threads that are running or want to, from ``procs_running`` of ``/proc/stat``."""
+    """Threads that are running or want to, from ``procs_running`` of ``/proc/stat``.
+
+    Who reads it runs, so that 0 is a system's that doesn't count them (gVisor); here and below.
+    """
     for line in text.splitlines():
         if line.startswith("procs_running "):
-            return parse_int(line.partition(" ")[2])
+            return parse_int(line.partition(" ")[2]) or None
     return None
 
 
@@ -206,8 +210,9 @@ def parse_schedstat(text: str) -> SchedStat | None:
     >>> parse_schedstat("941011 145265 2\n")
     SchedStat(run_ns=941011, wait_ns=145265)
     """
-    values = _parse_ints(text.split()[:2])
-    if values is None or len(values) < 2:
+    values = _parse_ints(text.split()[:3])
+    # Three zeros are a kernel's that keeps no such account, or a thread's that never ran.
+    if values is None or len(values) < 2 or not any(values):
         return None
     return SchedStat(run_ns=values[0], wait_ns=values[1])
 
@@ -259,6 +264,17 @@ def parse_allowed_cpus(text: str) -> frozenset[int] | None:
     return None if allowed is None else parse_cpu_list(allowed)
 
 
+def usable_cpus(mask: Collection[int] | None, online: Collection[int]) -> frozenset[int]:
+    """The CPUs of ``/proc/stat`` that a mask allows; all of them without one.
+
+    A mask may name CPUs that are offline. Where a container numbers its CPUs again (lxcfs), it has
+    the host's numbers: others than are there, and not all of those. Whatever is there is the
+    container's own then.
+    """
+    cpus, allowed = frozenset(online), frozenset(mask or online)
+    return cpus & allowed if cpus <= allowed or allowed <= cpus else cpus
+
+
 def parse_counters(text: str) -> dict[str, int]:
     """Lines of a name and a number, as in ``/proc/vmstat`` and the ``*.stat`` of cgroups."""
     counters: dict[str, int] = {}
@@ -282,7 +298,7 @@ def parse_load(text: str) -> float | None:
 def parse_runnable(text: str) -> int | None:
     """Threads of the whole machine that run or wait for a core, from ``/proc/loadavg``."""
     words = text.split()
-    return parse_int(words[3].partition("/")[0]) if len(words) > 3 else None
+    return parse_int(words[3].partition("/")[0]) or None if len(words) > 3 else None
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import difflib
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dlprof.errors import FileError
-from dlprof.files import replace_file
+from dlprof.files import is_there, replace_file
 from dlprof.machine.inspection import REASONS, fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
 from dlprof.tomlfile import TABLE, Rule, check_table, number_rule, read_text, read_toml, whole_rule
@@ -89,7 +90,6 @@ class MachineProfile:
     def of(cls, machine: Machine, read_on: dt.date) -> MachineProfile:
         """What a machine offers to one job, its limits included, on the day that it was seen."""
         cores = max(1, int(machine.usable_cores))
-        sizes = (machine.memory_bytes, machine.memory_limit_bytes)
         cards = Counter(
             GpuProfile(
                 model=card.name,
@@ -106,7 +106,7 @@ class MachineProfile:
             logical_cpus=cores,
             physical_cores=machine.physical_cores and min(machine.physical_cores, cores),
             core_speed=machine.core_speed,
-            memory_gib=_to_gib(min((size for size in sizes if size), default=None)),
+            memory_gib=_to_gib(machine.memory_size_bytes),
             shm_gib=_to_gib(machine.shm_bytes),
             numa_nodes=machine.numa_nodes,
             gpus=tuple(dataclasses.replace(card, count=count) for card, count in cards.items()),
@@ -177,8 +177,8 @@ def read_profile(named: Path) -> MachineProfile:
     """
     name = str(named).replace(".", "-")
     names = {path.stem: path for path in _KNOWN.glob("*.toml")}
-    path = named if named.exists() else names.get(name, named)
-    if not path.exists() and len(named.parts) == 1 and named.suffix != ".toml":
+    path = named if is_there(named) else names.get(name, named)
+    if not is_there(path) and len(named.parts) == 1 and named.suffix != ".toml":
         close = difflib.get_close_matches(name, names, n=1)
         raise FileError(
             f"{quoted(str(named))} is neither a machine that dlprof knows nor a file",
@@ -195,7 +195,7 @@ def save_profile(path: Path, profile: MachineProfile) -> None:
         FileError: The file can't be written, or holds something that is no TOML.
     """
     text = ""
-    if path.exists():
+    if is_there(path):
         read_toml(path)
         text = read_text(path)
     try:
@@ -262,12 +262,16 @@ def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
     Raises:
         FileError: A key is unknown or missing, or a value is of the wrong type or out of range.
     """
-    _check(document, _PROFILE, name, needed=("name", "description", "logical_cpus"))
+    check = functools.partial(
+        check_table, place=name, hint="Correct it. Of what is not known, leave the key out."
+    )
+    check(document, _PROFILE, needed=("name", "description", "logical_cpus"))
     cards, speed = document.get("gpus", ()), document.get("core_speed")
     for index, card in enumerate(cards):
-        _check(card, _GPU, name, f"gpus[{index}]", needed=("model",))
+        check(card, _GPU, within=f"gpus[{index}]", needed=("model",))
     if speed is not None:
-        _check(speed, _CORE_SPEED, name, "core_speed", ("median", "low", "high", "unit"))
+        needed = ("median", "low", "high", "unit")
+        check(speed, _CORE_SPEED, within="core_speed", needed=needed)
     lists = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
     profile = MachineProfile(
         **{
@@ -290,17 +294,6 @@ def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
             hint="dlprof machine --save writes all three",
         )
     return profile
-
-
-def _check(
-    table: Mapping[str, Any],
-    rules: Mapping[str, Rule],
-    name: str,
-    within: str = "",
-    needed: Sequence[str] = (),
-) -> None:
-    hint = "Correct it. Of what is not known, leave the key out."
-    check_table(table, rules, place=name, within=within, needed=needed, hint=hint)
 
 
 def _known(value: Any) -> Any:

@@ -17,7 +17,13 @@ from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
 from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.memory import available_memory, read_shared_memory
-from dlprof.machine.procfs import parse_allowed_cpus, parse_cpu_ticks, parse_runnable
+from dlprof.machine.procfs import (
+    CpuTicks,
+    parse_allowed_cpus,
+    parse_cpu_ticks,
+    parse_runnable,
+    usable_cpus,
+)
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import GpuUsage, Usage
 
@@ -31,7 +37,7 @@ class Snapshot:
     Attributes:
         time_ns: When, on a clock that never steps.
         tree: What the trial's processes had used.
-        idle_ns: Idle time of the CPUs that the trial may use, summed.
+        idle_ns: Idle time of the CPUs that the trial may use, summed, since the first snapshot.
         allowed_cpus: How many CPUs that is.
         quota_cores: Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
         throttled_ns: Time for which quotas held CPUs back, summed over CPUs, by cgroup.
@@ -41,7 +47,7 @@ class Snapshot:
         observer_cpu_ns: CPU time of the process that takes the snapshots.
         runnable: Threads of the whole machine that ran or waited for a core, summed over looks.
         looks: How many of those there were.
-        stolen_ns: Time of the CPUs that the trial may use which a hypervisor gave to others.
+        stolen_ns: Time of these CPUs which a hypervisor gave to others, likewise.
         unavailable: Reasons, by the names of ``records.Usage``.
     """
 
@@ -81,7 +87,7 @@ class Sampler:
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self._pid = pid
+        self._first = (pid, *beside)
         self._root = root
         self._clock = clock
         self._cpu_clock = cpu_clock
@@ -95,6 +101,8 @@ class Sampler:
         self._pss_peak: int | None = None
         self._cost_ns = 0
         self._runnable = self._looks = 0
+        self._ticks: Mapping[int, CpuTicks] = {}
+        self._idle = self._stolen = 0
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -163,14 +171,18 @@ class Sampler:
             idle, count = portable.cpu_times() or (None, None)
             return idle, None, count
         ticks = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
-        status = read_text(self._root / "proc" / str(self._pid) / "status") or ""
-        mask = parse_allowed_cpus(status)
-        allowed = [ticks[cpu] for cpu in mask if cpu in ticks] if mask else list(ticks.values())
-        if not any(cpu.busy + cpu.idle + cpu.stolen for cpu in allowed):
-            return None, None, len(allowed) or None
+        status = (read_text(f"{self._root}/proc/{pid}/status") or "" for pid in self._first)
+        masks = filter(None, map(parse_allowed_cpus, status))  # a launcher may bind each rank
+        cpus = usable_cpus(frozenset[int]().union(*masks), ticks.keys())
+        if not any(ticks[cpu].busy + ticks[cpu].idle + ticks[cpu].stolen for cpu in cpus):
+            return None, None, len(cpus) or None
+        # Of CPUs that come or go (hotplug, a cpuset that is changed) only what they do meanwhile.
+        for cpu in cpus & self._ticks.keys():
+            self._idle += max(0, ticks[cpu].idle - self._ticks[cpu].idle)
+            self._stolen += max(0, ticks[cpu].stolen - self._ticks[cpu].stolen)
+        self._ticks = {cpu: ticks[cpu] for cpu in cpus}
         tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        idle, stolen = (sum(cpu.idle for cpu in allowed), sum(cpu.stolen for cpu in allowed))
-        return idle * tick_ns, stolen * tick_ns, len(allowed)
+        return self._idle * tick_ns, self._stolen * tick_ns, len(cpus)
 
     def _reasons(self, snapshot: Snapshot) -> dict[str, str]:
         """Why figures are missing, by the names that ``records.Usage`` has for them."""
@@ -183,16 +195,17 @@ class Sampler:
             missing["available_cpu_cores"] = missing["other_cpu_cores"] = uncounted
             missing.setdefault("stolen_cpu_cores", uncounted)
         if not snapshot.tree.processes:
-            missing["own_cpu_cores"] = f"process {self._pid} had ended"
+            missing["own_cpu_cores"] = f"process {self._first[0]} had ended"
         return missing
 
 
 def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
     tree = snapshot.tree
+    no_delay = "this kernel doesn't count it (/proc/PID/task/*/schedstat)"
     no_io = "the system doesn't report what these processes read (/proc/PID/io)"
     reasons = {
-        "other_runnable": (tree.wait_ns, "this kernel has no /proc/PID/task/*/schedstat"),
-        "run_queue_wait_fraction": (tree.wait_ns, "this kernel has no /proc/PID/task/*/schedstat"),
+        "other_runnable": (tree.wait_ns, no_delay),
+        "run_queue_wait_fraction": (tree.wait_ns, no_delay),
         "throttled_fraction": (
             snapshot.throttled_ns,
             "no CPU controller is visible in the process's cgroups",

@@ -208,8 +208,6 @@ _PLAIN: Mapping[Any, _Decoder] = {
 }
 
 
-_LARGEST_INTEGER = 2**64
-"""No count of bytes or of nanoseconds comes near it; it fits a float."""
 _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "start_method": START_METHODS,
@@ -265,7 +263,8 @@ def _numbers(value: Any) -> Iterator[float]:
 def number_fault(number: float) -> str | None:
     """The end of a sentence about a number, whole or not, that no record may hold."""
     if isinstance(number, int):
-        return None if -_LARGEST_INTEGER <= number <= _LARGEST_INTEGER else "is too large"
+        # No count of bytes or of nanoseconds comes near the largest, which fits a float.
+        return None if abs(number) <= 1 << 64 else "is too large"
     if not math.isfinite(number):
         return "is not a finite number"
     # The largest is far above every figure and interval's end, and its fourth power is finite;

@@ -6,6 +6,7 @@ right type pass. It is written for people.
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dlprof.errors import FileError, UsageError
-from dlprof.files import folder_lock, replace_file, write_fault
+from dlprof.files import folder_lock, is_there, replace_file, write_fault
 from dlprof.records import START_METHODS, Expected, Machine, Recommendation
 from dlprof.tomlfile import (
     SWITCH,
@@ -57,6 +58,7 @@ KWARGS: Mapping[str, Rule] = MappingProxyType(
         ),
     }
 )
+_OF_WORKERS = ("prefetch_factor", "multiprocessing_context", "persistent_workers")
 _ABOUT_ENTRY: Mapping[str, Rule] = MappingProxyType(
     {
         "saved_at": TEXT,
@@ -85,51 +87,41 @@ def read_document(path: Path) -> dict[str, dict[str, Any]]:
         FileError: If the file can't be read or holds anything else.
     """
     content = read_toml(path)
+    check = functools.partial(
+        check_table,
+        place=str(path),
+        hint="Correct the file, or remove it and save the settings again.",
+    )
     version = content.pop("version", VERSION)
-    _check(path, {"version": version}, {"version": _COUNT})
+    check({"version": version}, {"version": _COUNT})
     if version > VERSION:
         raise FileError(
             f"{path} was written by a newer dlprof (version {version}; this one reads {VERSION})",
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
-    _check(path, content, {"machine": TABLE})
+    check(content, {"machine": TABLE})
     machines: dict[str, dict[str, Any]] = content.get("machine", {})
-    _check(path, machines, dict.fromkeys(machines, TABLE), "machine")
+    check(machines, dict.fromkeys(machines, TABLE), within="machine")
     for fingerprint, table in machines.items():
         where = f"machine.{toml_key(fingerprint)}"
-        _check(path, table, {**_ABOUT_MACHINE, "target": TABLE}, where)
+        check(table, {**_ABOUT_MACHINE, "target": TABLE}, within=where)
         targets = table.get("target", {})
-        _check(path, targets, dict.fromkeys(targets, TABLE), f"{where}.target")
+        check(targets, dict.fromkeys(targets, TABLE), within=f"{where}.target")
         for spec, entry in targets.items():
-            _check_entry(path, entry, f"{where}.target.{toml_key(spec)}")
-    return machines
-
-
-def _check_entry(path: Path, entry: Mapping[str, Any], where: str) -> None:
-    _check(path, entry, {**KWARGS, **_ABOUT_ENTRY}, where, needed=("num_workers",))
-    if entry["num_workers"] == 0:
-        for key in ("prefetch_factor", "multiprocessing_context", "persistent_workers"):
-            if entry.get(key):
+            place = f"{where}.target.{toml_key(spec)}"
+            check(entry, {**KWARGS, **_ABOUT_ENTRY}, within=place, needed=("num_workers",))
+            idle = [name for name in _OF_WORKERS if entry["num_workers"] == 0 and entry.get(name)]
+            if idle:
                 raise FileError(
-                    f"{path}: {where}.{key} needs a num_workers above 0",
+                    f"{path}: {place}.{idle[0]} needs a num_workers above 0",
                     hint="Remove it, or raise num_workers.",
                 )
+    return machines
 
 
 def kwargs_in(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``DataLoader`` in a target's table."""
     return {key: value for key, value in entry.items() if key in KWARGS}
-
-
-def _check(
-    path: Path,
-    table: Mapping[str, Any],
-    rules: Mapping[str, Rule],
-    where: str = "",
-    needed: Sequence[str] = (),
-) -> None:
-    hint = "Correct the file, or remove it and save the settings again."
-    check_table(table, rules, place=str(path), within=where, needed=needed, hint=hint)
 
 
 def save_settings(
@@ -174,7 +166,7 @@ def saved_kwargs(path: Path, machine: Machine, target_spec: str) -> dict[str, An
     Raises:
         FileError: If the file can't be read or is no settings file.
     """
-    machines = read_document(path) if path.exists() else {}
+    machines = read_document(path) if is_there(path) else {}
     targets = machines.get(machine.fingerprint, {}).get("target", {})
     return kwargs_in(targets.get(target_spec, {}))
 
@@ -284,12 +276,38 @@ def kwargs_for(
 
         machine = inspect_machine()
     targets = machines.get(machine.fingerprint, {}).get("target", {})
+    targets = targets or _of_all_ranks(machines, machine)
     kwargs, warning = _choose(targets, machine, target, path)
     if warning and warn is not None:
         warn(warning)
     elif warning:
         warnings.warn(warning, stacklevel=2)
     return kwargs
+
+
+def _of_all_ranks(machines: Mapping[str, Any], machine: Machine) -> Mapping[str, Any]:
+    """What was measured by several ranks on the cores of all, where this is one on its share.
+
+    So srun binds a job's tasks, and what it gives to one of them has a fingerprint of its own.
+    """
+    from dlprof.machine.inspection import fingerprint  # noqa: PLC0415 - few come here
+
+    for key, table in machines.items():
+        cores = table.get("usable_cores", 0.0)
+        shared = {
+            spec: entry
+            for spec, entry in table.get("target", {}).items()
+            if entry.get("ranks", 1) > 1 and entry["ranks"] * machine.usable_cores == cores
+        }
+        if shared and key == fingerprint(
+            cpu_model=machine.cpu_model,
+            usable_cores=cores,
+            logical_cpus=machine.logical_cpus,
+            memory_bytes=machine.memory_size_bytes,
+            gpus=machine.gpus,
+        ):
+            return shared
+    return {}
 
 
 def _choose(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping
@@ -150,8 +151,9 @@ def _from_file(path: Path) -> _Layer:
 def _from_pyproject(cwd: Path) -> _Layer:
     for folder in (cwd, *cwd.parents):
         path = folder / "pyproject.toml"
-        if path.is_file():
-            return _from_file(path)
+        with contextlib.suppress(PermissionError):  # of a folder above that is closed to us
+            if path.is_file():
+                return _from_file(path)
     return {}
 
 

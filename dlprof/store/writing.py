@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dlprof.errors import FileError
@@ -168,12 +167,7 @@ class RunWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

@@ -165,7 +165,7 @@ def find_chains(dataset: object) -> list[Any]:
             if _is_chain(each):
                 found.append(each)
             else:
-                below += _parts(each)
+                below += (part for _, part in parts_of(each))
         level = []
         for part in below:
             if id(part) not in seen and type(part) not in _LEAVES:
@@ -192,10 +192,12 @@ def attributes_of(each: Any) -> dict[str, Any]:
     return attributes if type(attributes) is dict else {}
 
 
-def _parts(each: Any) -> list[Any]:
-    # By exact type: isinstance() would ask a lazy proxy for its class, and so load it.
-    if type(each) in (list, tuple):
-        return list(each) if len(each) <= 16 else []
-    if type(each) is dict:
-        return list(each.values()) if len(each) <= 16 else []
-    return list(attributes_of(each).values())
+def parts_of(each: Any) -> list[tuple[Any, Any]]:
+    """The entries of a short container by key or place, or an object's attributes by name."""
+    # Not by isinstance(), which would ask a lazy proxy for its class, and so load it.
+    kind: Any = next((kind for kind in (list, tuple, dict) if issubclass(type(each), kind)), None)
+    if kind is None:
+        return list(attributes_of(each).items())
+    if kind.__len__(each) > 16:
+        return []
+    return list(dict.items(each) if kind is dict else enumerate(kind.__iter__(each)))

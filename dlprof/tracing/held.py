@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dlprof.tracing.chains import attributes_of
+from dlprof.tracing.chains import parts_of
 
-_DEEPEST = 4
 _CONTAINERS = (list, dict, set, collections.deque, bytearray)
 _SIMPLE = (str, bytes, int, float, complex, bool, type(None))
 
@@ -47,11 +46,11 @@ def kept(dataset: object) -> tuple[Kept, ...]:
         if isinstance(value, _CONTAINERS):
             if name:
                 found.append(_measured(name, value))
-        elif type(value).__name__ == "_lru_cache_wrapper" and depth < _DEEPEST:
+        elif type(value).__name__ == "_lru_cache_wrapper" and depth < 4:
             found.append(Kept(f"{name} (lru_cache)", value.cache_info().currsize, 64))
             continue
-        if depth < _DEEPEST:
-            inside = _inside(value)
+        if depth < 4:
+            inside = parts_of(value)
             waiting.extend((_joined(name, value, key), each, depth + 1) for key, each in inside)
     return tuple(found)
 
@@ -60,15 +59,6 @@ def _joined(name: str, holder: object, key: Any) -> str:
     if isinstance(holder, dict | list | tuple):
         return name + f"[{key!r}]"[:40]
     return f"{name}.{key}" if name else str(key)
-
-
-def _inside(value: Any) -> list[tuple[Any, Any]]:
-    """The entries of a short container by key or place, or an object's attributes by name."""
-    if not isinstance(value, dict | list | tuple):
-        return list(attributes_of(value).items())
-    if len(value) > 16:
-        return []
-    return list(dict.items(value) if isinstance(value, dict) else enumerate(value))
 
 
 def _around(dataset: object) -> Iterator[tuple[str, Any, int]]:
@@ -82,7 +72,7 @@ def _around(dataset: object) -> Iterator[tuple[str, Any, int]]:
         for name, each in [*of_class, *of_module]:
             cached = type(each).__name__ == "_lru_cache_wrapper"
             if (isinstance(each, _CONTAINERS) or cached) and "__" not in name:
-                yield name, each, _DEEPEST - 1
+                yield name, each, 3  # one level of what it holds, and no more
 
 
 def _measured(name: str, value: Any) -> Kept:
@@ -113,5 +103,5 @@ def _bytes_of(value: Any, depth: int = 2) -> int:
         size = sys.getsizeof(value)
     except Exception:  # noqa: BLE001 - whatever a class of the user's makes of its size
         return 64
-    inside = _inside(value) if depth and not isinstance(value, _SIMPLE) else ()
+    inside = parts_of(value) if depth and not isinstance(value, _SIMPLE) else ()
     return size + sum(_bytes_of(each, depth - 1) for _, each in inside)

@@ -145,6 +145,9 @@ class SharedMemoryWatch:
     A file goes only if it appeared during the trial, has a name that torch or multiprocessing
     gives, belongs to this user, and no process has it mapped or open any more; nor does the process
     live that its name says (a batch that is under way by ``file_system`` is open nowhere).
+
+    None goes in a container that has the host's /dev/shm and not its processes (``--ipc=host``):
+    those of other containers use it unseen.
     """
 
     def __init__(self, folder: Path = _SHARED_MEMORY, proc: Path = Path("/proc")) -> None:
@@ -154,6 +157,8 @@ class SharedMemoryWatch:
 
     def left(self) -> set[str]:
         """The names of what was left."""
+        if self._is_shared_unseen():
+            return set()
         new = [name for name in self._names() if name not in self._before]
         in_use, found = self._in_use() if new else set(), set()
         for name in new:
@@ -165,6 +170,14 @@ class SharedMemoryWatch:
                 if status.st_uid == os.getuid() and not held:
                     found.add(name)
         return found
+
+    def _is_shared_unseen(self) -> bool:
+        try:
+            ipc, pids = ((self._proc / "self/ns" / name).readlink() for name in ("ipc", "pid"))
+        except OSError:
+            return False
+        # The namespaces that the host starts with (proc_ns.h)
+        return str(ipc) == "ipc:[4026531839]" and str(pids) != "pid:[4026531836]"
 
     def clear(self) -> list[str]:
         """Remove what was left; returns its names."""

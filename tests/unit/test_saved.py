@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlprof.errors import FileError, UsageError
+from dlprof.machine.inspection import fingerprint
 from dlprof.records import (
     Config,
     Constraints,
@@ -167,6 +168,32 @@ def test_an_unknown_machine_gets_a_warning_and_a_safe_default(
     assert "no settings for this machine (new)" in warned[0]
     assert f"num_workers={workers}" in warned[0]
     assert "dlprof sweep" in warned[0]
+
+
+def on_cores(cores: float, **changes: Any) -> Machine:
+    """A machine with that share of a node's cores, under the name that such a one has."""
+    node = dataclasses.replace(BOX, logical_cpus=64, memory_bytes=1 << 38, **changes)
+    key = fingerprint(
+        cpu_model=node.cpu_model,
+        usable_cores=cores,
+        logical_cpus=64,
+        memory_bytes=node.memory_bytes,
+        gpus=(),
+    )
+    return dataclasses.replace(node, usable_cores=cores, fingerprint=key)
+
+
+def test_a_rank_on_its_share_of_the_cores_has_what_all_ranks_measured(path: Path) -> None:
+    """As by srun with --cpus-per-task, which binds each task."""
+    eight = recommendation(constraints=Constraints(ranks=8))
+    save_settings(path, on_cores(64.0), eight, "train.py:data", when="2026-01-05T10:00:00Z")
+    expected = EIGHT.dataloader_kwargs()
+    for cores in (64.0, 8.0):  # as torchrun leaves them, and as srun binds them
+        assert kwargs_for(path, machine=on_cores(cores), warn=refuse) == expected
+    warned: list[str] = []
+    kwargs_for(path, machine=on_cores(16.0), warn=warned.append)
+    kwargs_for(path, machine=on_cores(8.0, cpu_model="another"), warn=warned.append)
+    assert len(warned) == 2
 
 
 def test_an_unknown_target_gets_a_warning_and_a_safe_default(path: Path) -> None:

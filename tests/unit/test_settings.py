@@ -96,6 +96,22 @@ def test_the_nearest_pyproject_counts(tmp_path: Path) -> None:
     assert resolve(cwd=tmp_path).seed == 1
 
 
+def test_a_folder_above_that_is_closed_to_us_has_no_pyproject(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    look = Path.is_file
+
+    def closed(path: Path) -> bool:
+        if path.parent == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        return look(path)
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    assert resolve(cwd=inner) == SweepSettings()
+
+
 def test_a_pyproject_of_others_is_left_alone(tmp_path: Path) -> None:
     written(tmp_path, '[project]\nname = "x"\n[tool.other]\nseed = 1\n', "pyproject.toml")
     assert resolve(cwd=tmp_path) == SweepSettings()

@@ -118,6 +118,9 @@ def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.plat
 
     ``DLPROF_CACHE_DIR`` wins; else ``dlprof`` under the platform's cache directory:
     ``XDG_CACHE_HOME`` or ``~/.cache``, ``~/Library/Caches``, ``%LOCALAPPDATA%``.
+
+    Raises:
+        RuntimeError: The user has no home, as one that a container's system doesn't know.
     """
     chosen = environ.get("DLPROF_CACHE_DIR")
     if chosen:
@@ -143,11 +146,15 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
     Raises:
         FileError: The cache can't be written, or the disk is full.
     """
-    root = root or cache_root()
-    final = root / name
-    if final.is_dir():
-        return final
+    hint = "Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare."
     try:
+        root = root or cache_root()
+    except RuntimeError:
+        raise FileError("This user has no home, where files are kept", hint=hint) from None
+    final = root / name
+    try:
+        if final.is_dir():  # which may not be seen in the home of another
+            return final
         for left in root.glob(".*-v*.*"):  # by runs that were killed; none takes a day
             with contextlib.suppress(OSError):  # another run is removing it too
                 if left.is_dir() and left.stat().st_mtime < time.time() - 24 * 3600:
@@ -157,7 +164,6 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
         what = f"{name!r} can't be made in {str(root)!r}: {error.strerror or error}."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             what = f"The disk is full: {name!r} could not be made in {str(root)!r}."
-        hint = "Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare."
         raise FileError(what, hint=hint) from error
     return final
 

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dlprof import files
 from dlprof.engine import workplace
 from dlprof.engine.workplace import check_folder, work_directory
 from dlprof.errors import FileError
 
+PREFIX = workplace._PREFIX
 posix = pytest.mark.skipif(sys.platform == "win32", reason="there are no locks on folders")
 
 
@@ -38,20 +44,55 @@ def test_those_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path: Pa
 
 
 @posix
+def test_one_that_another_sweep_takes_for_abandoned_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def taken_at_once(**options: Any) -> str:
+        made.append(make(**options))
+        if len(made) == 1:
+            other = os.open(made[0], os.O_RDONLY)
+            assert files.lock(other, wait=False)
+            threading.Timer(0.2, remove, [other]).start()
+        return made[-1]
+
+    def remove(other: int) -> None:
+        Path(made[0]).rmdir()
+        os.close(other)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", taken_at_once)
+    with work_directory(tmp_path) as directory:
+        assert directory == Path(made[1])
+        assert list(tmp_path.iterdir()) == [directory]
+
+
+def test_one_that_cannot_be_made_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_options: Any) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(FileError, match="disk is full"), work_directory(tmp_path):
+        pass
+
+
+@posix
 def test_what_is_not_a_sweeps_is_kept(tmp_path: Path) -> None:
     elsewhere = tmp_path / "data"
     elsewhere.mkdir()
     others = tmp_path / "tmp"
     (others / "dlprof-notes").mkdir(parents=True)
-    (others / "dlprof-sweep-link").symlink_to(elsewhere)
-    (others / "dlprof-sweep-file").write_text("text")
+    (others / f"{PREFIX}link").symlink_to(elsewhere)
+    (others / f"{PREFIX}file").write_text("text")
     with work_directory(others):
         pass
     assert elsewhere.exists()
     assert {path.name for path in others.iterdir()} == {
         "dlprof-notes",
-        "dlprof-sweep-link",
-        "dlprof-sweep-file",
+        f"{PREFIX}link",
+        f"{PREFIX}file",
     }
 
 
@@ -59,21 +100,31 @@ def test_what_is_not_a_sweeps_is_kept(tmp_path: Path) -> None:
 def test_other_users_directories_are_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "dlprof-sweep-theirs").mkdir()
+    (tmp_path / f"{PREFIX}theirs").mkdir()
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
     with work_directory(tmp_path):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["dlprof-sweep-theirs"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{PREFIX}theirs"]
+
+
+@posix
+def test_other_machines_directories_are_not_touched(tmp_path: Path) -> None:
+    """On storage that both use, where each knows its own locks alone (Lustre, NFS)."""
+    other = tmp_path / "dlprof-sweep-another-machine"
+    other.mkdir()
+    with work_directory(tmp_path) as directory:
+        assert directory.name.startswith(PREFIX)
+    assert list(tmp_path.iterdir()) == [other]
 
 
 @posix
 def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "dlprof-sweep-whose").mkdir()
+    (tmp_path / f"{PREFIX}whose").mkdir()
     monkeypatch.setattr(workplace, "lock", lambda _descriptor, **_: True)
     with work_directory(tmp_path):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["dlprof-sweep-whose"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{PREFIX}whose"]
 
 
 def test_a_folder_that_takes_files_is_left_empty(tmp_path: Path) -> None:

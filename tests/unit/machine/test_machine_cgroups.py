@@ -116,6 +116,13 @@ def test_a_path_that_is_not_under_the_mount_falls_back_on_the_mounts_root(tmp_pa
     assert cgroups.cpu_quota(read_cgroups(None, root)) == Limit(amount=0.5, cgroup="/docker/a")
 
 
+def test_a_path_that_cannot_be_looked_at_falls_back_on_the_mounts_root(tmp_path: Path) -> None:
+    mounts = "1 0 0:1 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n"
+    root = _container(tmp_path, f"0::/{'x' * 300}\n", mounts)
+    _cpu_max(root, "sys/fs/cgroup", "300000 100000\n")
+    assert cgroups.cpu_quota(read_cgroups(None, root)) == Limit(amount=3, cgroup="/")
+
+
 def test_of_several_mounts_the_one_that_shows_most_ancestors_is_read(tmp_path: Path) -> None:
     mounts = (
         "1 0 0:1 /a/b /part rw - cgroup2 cgroup rw\n"

@@ -105,6 +105,34 @@ def test_the_mean_is_over_the_cores_by_how_busy_they_were(made: Made) -> None:
     assert probe.mean == pytest.approx((3 * _SLOW + _FAST) / 4, rel=1e-4)
 
 
+def test_where_a_container_numbers_its_cores_again_each_counts_the_same(
+    made: Made, tmp_path: Path
+) -> None:
+    cores, probe = made({2: _SLOW_NS, 8: _FAST_NS})
+
+    def tick(busy: int) -> None:
+        lines = [f"cpu{cpu} {busy} 0 0 1000 0 0 0 0 0 0" for cpu in (0, 1, 2)]
+        (tmp_path / "proc/stat").write_text("\n".join(lines) + "\n")
+
+    tick(0)
+    probe.start()
+    cores.await_visits(2, 8)
+    tick(300)
+    probe.stop()
+    assert probe.mean == pytest.approx((_SLOW + _FAST) / 2, rel=1e-4)
+
+
+def test_a_limit_of_threads_ends_no_window(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    _, probe = made({0: _SLOW_NS})
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    probe.start()
+    probe.stop()
+    assert (probe.mean, probe.unavailable) == (None, TOO_SHORT)
+
+
 def test_where_no_core_was_busy_each_counts_the_same(made: Made) -> None:
     cores, probe = made({0: _SLOW_NS, 1: _FAST_NS})
     window(cores, probe, {})
@@ -228,6 +256,18 @@ def test_slow_time_is_what_is_slow_beside_the_quickest(made: Made) -> None:
     probe._visits = {0: [_FAST, _FAST, _FAST, _SLOW], 1: [_FAST, _FAST / 1.2, _SLOW, _SLOW]}
     assert probe.over_all is not None
     assert probe.over_all.slow_fraction == pytest.approx(3 / 8)
+
+
+def test_little_cores_are_not_big_ones_that_are_slow(made: Made, tmp_path: Path) -> None:
+    cores, probe = made({0: _SLOW_NS, 1: _FAST_NS})
+    for cpu in cores.lasts_ns:
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "cpuinfo_max_freq").write_text(f"{3_600_000 + 1_300_000 * cpu}\n")
+    window(cores, probe, {})
+    assert probe.over_all is not None
+    assert (probe.over_all.low, probe.over_all.high) == pytest.approx((_SLOW, _FAST), rel=1e-3)
+    assert probe.over_all.slow_fraction == 0
 
 
 def test_its_own_work_is_timed_by_its_own_cpu_time(tmp_path: Path) -> None:

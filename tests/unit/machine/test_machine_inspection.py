@@ -84,6 +84,23 @@ def test_a_machine_without_proc_still_counts_cpus(tmp_path: Path) -> None:
     assert "memory_bytes" in machine.unavailable
 
 
+@pytest.mark.parametrize(
+    ("mask", "online", "count"),
+    [
+        ("0-3", 8, 4),
+        ("0-63", 8, 8),  # some of them offline
+        ("2-3,8,11", 4, 4),  # the host's numbers, where lxcfs numbers CPUs again
+        ("8-11", 4, 4),
+    ],
+)
+def test_cpus_of_a_mask(tmp_path: Path, mask: str, online: int, count: int) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    lines = [f"cpu{cpu} 1 0 0 1 0 0 0 0 0 0" for cpu in range(online)]
+    (tmp_path / "proc/stat").write_text("\n".join(lines) + "\n")
+    (tmp_path / "proc/self/status").write_text(f"Cpus_allowed_list:\t{mask}\n")
+    assert inspect_machine(tmp_path, gpus=GpuReader(FakeNvml())).affinity_cpus == count
+
+
 def test_this_machine() -> None:
     machine = inspect_machine()
     assert 0 < machine.usable_cores <= machine.affinity_cpus <= machine.logical_cpus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -23,8 +24,8 @@ def _look(
 ) -> ProcessScan:
     return ProcessScan(
         time_ns=int(at_s * 1e9),
-        cpus=cpus,
-        allowed=cpus,
+        cpus={} if cpus is None else {0: cpus},
+        allowed=frozenset({0}),
         processes=processes,
         pressures_us=dict.fromkeys(_PSI, pressure),
         runnable=3,
@@ -106,6 +107,16 @@ def test_what_no_visible_process_used_is_told_apart() -> None:
     assert found.unseen_cores == 1.5
     assert found.cpu_pressure_fraction == 0.25
     assert found.unavailable == {}
+
+
+def test_a_cpu_that_comes_while_it_is_watched_adds_nothing_of_before() -> None:
+    ticks = [CpuTicks(busy=busy, idle=busy, stolen=0) for busy in (0, _HZ, 3600 * _HZ)]
+    first = dataclasses.replace(_look(0, {}), cpus={0: ticks[0]})
+    last = dataclasses.replace(
+        _look(1, {}), cpus={0: ticks[1], 1: ticks[2]}, allowed=frozenset({0, 1})
+    )
+    found = _between(first, last)
+    assert (found.busy_cores, found.idle_cores, found.free_cores) == (1.0, 1.0, 1.0)
 
 
 def test_what_is_missing_has_a_reason() -> None:

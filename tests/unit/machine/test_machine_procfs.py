@@ -135,10 +135,14 @@ def test_small_texts() -> None:
     assert procfs.parse_pss("0-1 ---p 0 [rollup]\nRss: 9 kB\nPss: 7 kB\nPss_Anon: 1 kB\n") == 7168
     assert procfs.parse_statm("900 500 200 1 0 300 0\n") == (500, 200)
     assert procfs.parse_schedstat("5\n") is None
+    assert procfs.parse_schedstat("0 0 0\n") is None  # a kernel without the account says so
+    assert procfs.parse_schedstat("0 7 1\n") == procfs.SchedStat(run_ns=0, wait_ns=7)
     assert procfs.parse_pressure("full avg10=0.00 total=5\n") is None
     assert procfs.parse_running("ctxt 1\nprocs_running 12\n") == 12
     assert procfs.parse_load("37.21 35.80 33.99 41/2817 918273\n") == 37.21
     assert procfs.parse_load("1e9 1 1\n") is None
     assert procfs.parse_runnable("37.21 35.80 33.99 41/2817 918273\n") == 41
     assert procfs.parse_runnable("37.21 35.80 33.99\n") is None
+    assert procfs.parse_runnable("0.00 0.00 0.00 0/0 0\n") is None  # gVisor counts none
+    assert procfs.parse_running("procs_running 0\n") is None
     assert procfs.parse_counters("a 1\nb x\n 3\n") == {"a": 1}

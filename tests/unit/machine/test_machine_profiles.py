@@ -64,6 +64,8 @@ def test_a_name_that_nobody_knows_gets_a_suggestion() -> None:
     assert error.value.hint == "Did you mean dgx-h100? dlprof machine --list shows the names."
     with pytest.raises(FileError, match=r"There is no file dgx-h100\.toml"):
         read_profile(Path("dgx-h100.toml"))
+    with pytest.raises(FileError, match="is neither a machine"):
+        read_profile(Path("x" * 300))  # no file can have that name, and the system says so
 
 
 def test_the_machines_of_the_field_are_there() -> None:

@@ -70,6 +70,62 @@ def test_a_window_on_a_machine_with_a_quota(tmp_path: Path) -> None:
     assert missing["core_speed"] == "it is measured in trials alone"
 
 
+def test_a_cpuset_that_is_changed_within_a_window(tmp_path: Path) -> None:
+    """Of a CPU that comes along, all that it did since boot is none of the window's."""
+    proc = FakeProc(tmp_path)
+    trial = proc.start(10, run_ns=0)
+    proc.write()
+    _system(tmp_path, (1000, 2000, 9_000_000))
+    sampler = Sampler(10, root=tmp_path, clock=iter([0, _S, 2 * _S, 3 * _S]).__next__)
+    first = sampler.take()
+    status = tmp_path / "proc/10/status"
+    trial.threads[10] = (1000 * MS, 0)
+    proc.write()
+    status.write_text("Cpus_allowed_list:\t0-2\n")
+    _system(tmp_path, (1000, 2100, 9_000_100))
+    wider = sampler.take()
+    usage, _ = usage_between(first, wider)
+    assert (wider.allowed_cpus, usage.own_cpu_cores) == (3, 1.0)
+    assert usage.available_cpu_cores == 2.0
+
+    trial.threads[10] = (2000 * MS, 0)
+    proc.write()
+    status.write_text("Cpus_allowed_list:\t0\n")
+    _system(tmp_path, (1000, 2200, 9_000_200))
+    narrower = sampler.take()
+    usage, _ = usage_between(wider, narrower)
+    assert (usage.available_cpu_cores, usage.other_cpu_cores) == (1.0, 0.0)
+
+
+def test_ranks_may_use_the_cpus_of_all_of_them(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    for pid, cpu in ((10, 0), (11, 1)):
+        proc.start(pid, run_ns=0)
+        proc.write()
+        (tmp_path / f"proc/{pid}/status").write_text(f"Cpus_allowed_list:\t{cpu}\n")
+    (tmp_path / "proc/10/status").write_text("Cpus_allowed_list:\t0\n")
+    _system(tmp_path, (0, 0, 0))
+    sampler = Sampler(10, beside=[11], root=tmp_path, clock=iter([0, _S]).__next__)
+    first = sampler.take()
+    _system(tmp_path, (100, 50, 100))
+    usage, _ = usage_between(first, sampler.take())
+    assert (first.allowed_cpus, usage.available_cpu_cores, usage.other_cpu_cores) == (2, 1.5, 0.5)
+
+
+def test_a_container_that_numbers_its_cpus_again(tmp_path: Path) -> None:
+    """The mask has the host's numbers, /proc/stat the container's (lxcfs)."""
+    proc = FakeProc(tmp_path)
+    proc.start(10, run_ns=0)
+    proc.write()
+    (tmp_path / "proc/10/status").write_text("Cpus_allowed_list:\t2-3,8\n")
+    _system(tmp_path, (0, 0, 0))
+    sampler = Sampler(10, root=tmp_path, clock=iter([0, _S]).__next__)
+    first = sampler.take()
+    _system(tmp_path, (100, 50, 0))
+    usage, _ = usage_between(first, sampler.take())
+    assert (first.allowed_cpus, usage.available_cpu_cores, usage.other_cpu_cores) == (3, 1.5, 1.5)
+
+
 def test_a_kernel_that_tells_little(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path, schedstat=False, children=False)
     proc.start(10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -246,6 +247,19 @@ def test_totals_never_go_backwards(
         assert (now.run_ns or 0) >= (last.run_ns or 0)
         assert (now.wait_ns or 0) >= (last.wait_ns or 0)
         last = now
+
+
+def test_where_psutil_finds_no_proc_there_is_nothing_to_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where /proc shows processes alone, and psutil asks when the system was started."""
+
+    def fail(_pid: int) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/proc/stat")
+
+    monkeypatch.setattr(psutil, "Process", fail)
+    tree = PortableTree(os.getpid())
+    assert (tree.read().processes, tree.private_bytes()) == (0, None)
 
 
 def test_psutil_reads_a_real_process() -> None:

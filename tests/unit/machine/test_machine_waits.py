@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.machine.waits import WAITS, needs_channel, parse_wait, python_data
+from dlprof.machine.waits import WAITS, Thread, needs_channel, parse_wait, python_data
 
 POLL = "7 0x7f174180ac10 0x1 {ms} 0x7f1762aa3f16 0x0 0x0 0x7f174180ac00 0x7f1762aa3f16\n"
 
@@ -86,6 +88,18 @@ def test_the_gil_is_told_from_locks_of_the_program_by_where_it_is() -> None:
 
 def test_arm_waits_for_its_queues_by_ppoll() -> None:
     assert parse_wait("73 0x7f17 0x1 0x7ffc 0x0 0x8 0x0 0x0 0x0", None, "aarch64") == "queue"
+
+
+@pytest.mark.parametrize(("state", "wait"), [("S", "other"), ("D", "disk"), ("R", "running")])
+def test_where_the_kernel_hides_both_a_thread_that_sleeps_does_not_run(
+    tmp_path: Path, state: str, wait: str
+) -> None:
+    """As another user's threads, or in gVisor."""
+    (tmp_path / "stat").write_text(f"7 (python3) {state} " + "0 " * 49 + "\n")
+    (tmp_path / "wchan").write_text("0")
+    thread = Thread(str(tmp_path), "x86_64")
+    assert (thread.unreadable, thread.look()) == (True, wait)
+    thread.close()
 
 
 def test_only_calls_that_say_too_little_need_the_kernels_function() -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,27 @@ def test_a_full_disk_and_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="can't be made"):
         make_once("a-v1", fill_nothing, root=tmp_path / "file")
+
+
+def test_a_cache_that_may_not_be_looked_into_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="can't be made in") as caught:
+        make_once("a-v1", lambda _folder: None, root=tmp_path / ("x" * 300))
+    assert "DLPROF_CACHE_DIR" in caught.value.hint
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there LOCALAPPDATA says it")
+def test_a_user_without_a_home_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that a container's system doesn't know."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    for name in ("DLPROF_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(FileError, match="has no home") as caught:
+        make_once("a-v1", lambda _folder: None)
+    assert "DLPROF_CACHE_DIR" in caught.value.hint
 
 
 def test_left_overs_of_killed_runs_go_after_a_day(tmp_path: Path) -> None:

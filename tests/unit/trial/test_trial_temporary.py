@@ -141,6 +141,21 @@ def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     assert SharedMemoryWatch(tmp_path / "nowhere").clear() == []
 
 
+@pytest.mark.parametrize(("pids", "left"), [("pid:[4026531836]", 1), ("pid:[4026532765]", 0)])
+def test_in_a_container_with_the_hosts_shared_memory_nothing_is_left_to_remove(
+    tmp_path: Path, pids: str, left: int
+) -> None:
+    """Whether another container uses it can't be seen there."""
+    spaces, memory = tmp_path / "proc/self/ns", tmp_path / "shm"
+    for folder in (spaces, memory):
+        folder.mkdir(parents=True)
+    (spaces / "ipc").symlink_to("ipc:[4026531839]")
+    (spaces / "pid").symlink_to(pids)
+    watch = SharedMemoryWatch(memory, proc=tmp_path / "proc")
+    (memory / "torch_71_1_0").write_bytes(b"x")
+    assert len(watch.clear()) == left
+
+
 @linux
 def test_an_open_file_is_let_be(tmp_path: Path) -> None:
     watch = SharedMemoryWatch(tmp_path)  # what is in /dev/shm, a trial beside might clear
