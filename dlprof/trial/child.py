@@ -183,7 +183,10 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     if request.probe:
         look = try_workers if request.config.num_workers else probe
         look = weigh_dataset if request.weigh else look
-        session.channel.send({"event": "result", "probe": look(built, request)})
+        # Other ranks have only built the target, whose ranks may have to meet for that.
+        idle = request.rank > 0 and (request.weigh or request.config.num_workers)
+        found = {} if idle else look(built, request)
+        session.channel.send({"event": "result", "probe": found})
         return
     loop, result = _measure(request, built, session)
     session.channel.send({"event": "result", **result})
