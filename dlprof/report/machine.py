@@ -137,6 +137,8 @@ def _offer(overview: Overview) -> Iterator[_Row]:
     yield "Memory", _memory(machine, overview.memory_limit_cgroup)
     yield "Shared memory", _shared_memory(machine)
     yield "Open files", count_text(machine.open_files_limit)
+    if machine.read_limit_bytes_per_s is not None:
+        yield "Reads", f"at most {format_bytes(machine.read_limit_bytes_per_s)}/s by a cgroup"
     yield "NUMA nodes", count_text(machine.numa_nodes)
     yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
     yield "Fingerprint", machine.fingerprint

@@ -123,6 +123,16 @@ def test_a_target_may_ask_torch_for_its_rank(tmp_path: Path) -> None:
     assert [each.epoch_batches for each in found.ranks] == [512, 512]
 
 
+def test_a_look_at_a_target_for_which_ranks_meet_has_all_of_them_come(tmp_path: Path) -> None:
+    with ranks(tmp_path, "meeting") as runner:
+        assert not runner.fork_safe
+        one = Config(num_workers=1).canonical()
+        message = runner.weigh(one, limit_s=2.0, left_s=45.0)  # alone it would wait for longer
+        assert runner.try_workers(one) is None
+
+    assert message["weight"]["attributes"]
+
+
 def test_uneven_shares_are_named_and_hang_nothing(tmp_path: Path) -> None:
     with ranks(tmp_path, "uneven") as runner:
         found = trial(runner, step_barrier=True)
