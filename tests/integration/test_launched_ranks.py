@@ -130,7 +130,7 @@ def test_a_look_at_a_target_for_which_ranks_meet_has_all_of_them_come(tmp_path: 
         message = runner.weigh(one, limit_s=2.0, left_s=45.0)  # alone it would wait for longer
         assert runner.try_workers(one) is None
 
-    assert message["weight"]["attributes"]
+    assert message["weight"]["start_method"] == "fork"
 
 
 def test_uneven_shares_are_named_and_hang_nothing(tmp_path: Path) -> None:
