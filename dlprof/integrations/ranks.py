@@ -1,7 +1,7 @@
 """Which process of a job this is, and what its ranks get of the data.
 
 torchrun and its like say the first in the environment. Of the data some ranks may get none, or rank
-0 loads it all.
+0 loads it all, or one waits for it while the others wait for that one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from dlprof.advise import thresholds as at
+from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError
 from dlprof.machine.portable import began_at
-from dlprof.records import Config, Diagnosis, Estimate, Finding, Fix, WatchedLoader
+from dlprof.records import Config, Diagnosis, Estimate, Finding, Fix, Run, WatchedLoader
 from dlprof.store import read_run
 from dlprof.store.format import SUFFIX
+from dlprof.units import format_duration
 
+BY_RANK = "by rank: "
 _TOGETHER = timedelta(minutes=2)
 """Between the starts of the ranks of one job on one machine, at most."""
 
@@ -55,8 +59,8 @@ class Rank:
 
 def read_others(
     rank: Rank, path: Path, began_at: str, *, sleep: Callable[[float], None] = time.sleep
-) -> dict[int, tuple[WatchedLoader, ...]]:
-    """What the other ranks of this machine have seen of their loaders, each to its end.
+) -> dict[int, Run]:
+    """What the other ranks of this machine have seen, each to its end.
 
     They end with this one, or a moment later; one that goes on for longer is left out. A file that
     is older than this rank's ``path``, begun at ``began_at``, is of another job.
@@ -64,7 +68,7 @@ def read_others(
     first = rank.rank // rank.local_size * rank.local_size
     left = set(range(first, first + rank.local_size)) - {rank.rank}
     head, _, tail = path.name.rpartition(f".rank{rank.rank}")
-    seen: dict[int, tuple[WatchedLoader, ...]] = {}
+    seen: dict[int, Run] = {}
     job_began = datetime.fromisoformat(began_at) - _TOGETHER
     waits = 12  # of a quarter of a second
     while left:
@@ -73,7 +77,7 @@ def read_others(
                 run = read_run(path.with_name(f"{head}.rank{other}{tail}"))
                 of_this_job = datetime.fromisoformat(run.header.started_at) >= job_began
                 if of_this_job and run.script is not None and run.script.ending != "running":
-                    seen[other] = run.watched
+                    seen[other] = run
         left -= seen.keys()
         if not waits:
             break
@@ -112,6 +116,33 @@ def job_moment(
     # Seven attempts of a job never share a name with another's of the next process number.
     apart = (7 * parent + attempt) % 1_000_000
     return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
+
+
+def waits_by_rank(runs: Mapping[int, Run]) -> str:
+    """Which rank of a machine waits longest for its data and why, in a sentence; empty for one."""
+    waits = {rank: run.script.wait_fraction or 0.0 for rank, run in runs.items() if run.script}
+    if len(waits) < 2:
+        return ""
+    order = sorted(waits, key=lambda rank: (waits[rank], rank))
+    slow, least, most = order[-1], waits[order[0]], waits[order[-2]]
+    apart = waits[slow] - most >= at.NOTABLE
+    words = f"all {len(waits)} wait {percent(least)} to {percent(waits[slow])} of the time for data"
+    if apart:
+        why = [each.title for each in runs[slow].findings if each.code != "consumer"]
+        words = (
+            f"rank {slow} waits longest for data, {percent(waits[slow])} of the time"
+            f"{f' ({why[0]})' if why else ''}; the others wait {percent(least)} to {percent(most)}"
+        )
+    starts = [
+        each.startup_s
+        for run in runs.values()
+        for each in run.watched[:1]
+        if each.startup_s is not None
+    ]
+    if starts:
+        first, last = format_duration(min(starts)), format_duration(max(starts))
+        words += f"; first batches took {first} to {last}"
+    return f"{BY_RANK}{words}"
 
 
 _DISPATCH = """config = accelerate.DataLoaderConfiguration(dispatch_batches=False)
