@@ -25,6 +25,7 @@ from dlprof.engine.preparation import as_stated, limits_of, opened_runner
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
+from dlprof.machine.launchers import launched_as
 from dlprof.machine.memory import available_memory
 from dlprof.records import Usage
 from dlprof.records.codec import from_json, to_json
@@ -53,14 +54,6 @@ _PATIENCE_S = 60.0  # for all ranks of a machine to come
 _PAUSE_S = 0.1
 _PORTS = 16  # tried one after another: torch's own rendezvous has the one before
 _ALONE = "For one loader alone, unset WORLD_SIZE; to launch ranks here, use --launch-ranks N."
-
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"),
-    "RANK": ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK"),
-    "LOCAL_RANK": ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "LOCAL_WORLD_SIZE": ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-}
-"""torch's names, and what srun and mpirun say instead."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +85,7 @@ class LaunchedRank:
         Raises:
             UsageError: What it says is not all that is needed.
         """
-        said = {name: _number(environ, name) for name in _NAMES}
+        said = launched_as(environ)
         world = said["WORLD_SIZE"]
         if world is None or world <= 1:
             return None
@@ -164,25 +157,6 @@ def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
         )
     low = min(int(port) + 1, 65_536 - _PORTS)
     return address, range(low, low + _PORTS)
-
-
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    """A number by torch's name, else by that of another launcher."""
-    for each in (name, *_NAMES[name]):
-        text = environ.get(each, "")
-        if each.endswith("_PER_NODE"):
-            text = _of_this_node(text, environ)
-        if text.isdecimal():
-            return int(text)
-    return None
-
-
-def _of_this_node(text: str, environ: Mapping[str, str]) -> str:
-    """This node's number of ``4(x2),2``: 4 on each of two nodes, and 2 on the third."""
-    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
-    counts = [count for count, times in runs for _ in range(int(times or 1))]
-    node = environ.get("SLURM_NODEID", "0" if len({*counts}) == 1 else "")
-    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else ""
 
 
 @contextlib.contextmanager

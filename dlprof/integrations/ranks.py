@@ -17,6 +17,7 @@ from pathlib import Path
 from dlprof.advise import thresholds as at
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError
+from dlprof.machine.launchers import launched_as
 from dlprof.machine.portable import began_at
 from dlprof.records import Config, Diagnosis, Estimate, Finding, Fix, Run, WatchedLoader
 from dlprof.store import read_run
@@ -89,15 +90,11 @@ def read_others(
 
 def read_rank(environ: Mapping[str, str]) -> Rank | None:
     """The rank of this process; ``None`` where it is the only one, or that isn't known."""
-    try:
-        rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
+    said = launched_as(environ)
+    rank, size = said["RANK"], said["WORLD_SIZE"]
+    if rank is None or size is None or size <= 1 or rank >= size:
         return None
-    if size <= 1 or not 0 <= rank < size:
-        return None
-    here = environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's
-    local_size = min(max(1, int(here)), size) if here.isdecimal() else 1
-    return Rank(rank=rank, world_size=size, local_size=local_size)
+    return Rank(rank=rank, world_size=size, local_size=min(said["LOCAL_WORLD_SIZE"] or 1, size))
 
 
 def job_moment(
@@ -105,10 +102,13 @@ def job_moment(
 ) -> datetime:
     """What the run files of this job are named after: the same moment for all ranks of a machine.
 
-    torchrun starts all of them, so it is when torchrun began. The fraction of its second keeps jobs
-    apart that began together, and the attempts of one. Without torchrun it is now.
+    torchrun starts all of them, so it is when torchrun began, or what srun or mpirun has there. The
+    fraction of its second keeps jobs apart that began together, and the attempts of one. Without
+    any of them it is now.
     """
-    began_s = began_at(parent) if "TORCHELASTIC_RUN_ID" in environ else None
+    by_others = "RANK" not in environ and read_rank(environ) is not None
+    launched = by_others or "TORCHELASTIC_RUN_ID" in environ
+    began_s = began_at(parent) if launched else None
     if began_s is None:
         return datetime.now().astimezone()
     restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
