@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from dlprof.engine.ranks import Ranks, launched
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
 from dlprof.store import read_run
+from dlprof.trial import child
 from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
 
@@ -144,6 +147,32 @@ def test_uneven_shares_are_named_and_hang_nothing(tmp_path: Path) -> None:
 def test_ranks_with_different_datasets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="Ranks differ: dataset is"), ranks(tmp_path, "other"):
         pass
+
+
+def test_ranks_of_several_nodes_agree_by_gloo_and_one_that_is_lost_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    RankGroup.create(tmp_path, 2, 1)
+    found: list[list[int]] = []
+    lost = list[ConnectionError]()
+
+    def agree(rank: int) -> None:
+        least = child._least_of_all(rank, 2, RankGroup(tmp_path, rank, 2))
+        found.append(least([rank, -rank]))
+        if rank == 0:
+            try:
+                least([1, 0])  # the other one has gone
+            except ConnectionError as error:
+                lost.append(error)
+
+    threads = [threading.Thread(target=agree, args=[rank], daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert found == [[0, -1]] * 2
+    assert lost
 
 
 SWEEP = (
