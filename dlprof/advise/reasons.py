@@ -394,6 +394,18 @@ def _ranks(choice: Choice) -> Iterator[Reason]:
     yield Reason(claim=claim, evidence={"trials": choice.pick.trial_ids, "share": share})
 
 
+def _placement(choice: Choice) -> Iterator[Reason]:
+    """What places the ranks, where the machine has several NUMA nodes: torch goes by the GPU's."""
+    machine = choice.situation.machine
+    nodes, ranks = machine.numa_nodes or 1, choice.situation.constraints.ranks
+    if nodes > 1 and ranks > 1 and machine.gpus:
+        claim = (
+            f"{nodes} NUMA nodes: torchrun --numa-binding=node would keep each rank on the cores "
+            "of its GPU's node; sweep with and without it to see whether that pays"
+        )
+        yield Reason(claim=claim, evidence={"numa_nodes": nodes})
+
+
 def pin_gains(trials: Sequence[Trial]) -> tuple[PinGain, ...]:
     """What pinning changed in each pair of trials of one block and purpose that differ in it alone.
 
@@ -459,6 +471,6 @@ def gain_words(gain: PinGain) -> str:
 
 REASONS = (
     *(_feeding, _bound, _present, _default, _fewer, _more),
-    *(_persistent, _pin, _undecided, _cores, _ranks),
+    *(_persistent, _pin, _undecided, _cores, _ranks, _placement),
 )
 """One function for each kind of reason, in the order of showing."""

@@ -190,7 +190,7 @@ def scales(run: Run) -> tuple[Scale, ...]:
         limit = ""
         if each == workers:
             if before is not None and rate.value < at.SCALES * before[0]:
-                limit = _limit(trials, before[1])
+                limit = _limit(trials, before[1], run.header.machine.read_limit_bytes_per_s)
             before = rate.value, trials
         over = None if one is None else product(rate.times(count), one.inverse)
         found.append(
@@ -206,7 +206,7 @@ def scales(run: Run) -> tuple[Scale, ...]:
     return tuple(found)
 
 
-def _limit(more: Sequence[Trial], fewer: Sequence[Trial]) -> str:
+def _limit(more: Sequence[Trial], fewer: Sequence[Trial], reads_at_most: float | None) -> str:
     """What more ranks ran out of, as far as their windows show it."""
     usages = [trial.usage for trial in more]
     own, had = (
@@ -217,7 +217,10 @@ def _limit(more: Sequence[Trial], fewer: Sequence[Trial]) -> str:
     if own is not None and had and (own >= at.USED_UP * had or delayed > at.STARVED):
         return "cores"
     if (typical(usage.io_pressure_fraction for usage in usages) or 0.0) > at.STORAGE_WAITS:
-        return "storage"
+        here = sum(each.host == more[0].ranks[0].host for each in more[0].ranks)
+        reads = here * (typical(usage.read_bytes_per_s for usage in usages) or 0.0)
+        held = reads_at_most is not None and reads >= at.USED_UP * reads_at_most
+        return "storage: a cgroup throttles reads" if held else "storage"
     costs = [_cpu_s_per_sample(trials) for trials in (more, fewer)]
     if costs[0] is not None and costs[1] is not None and costs[0] > at.COSTS_MORE * costs[1]:
         return "memory bandwidth, caches or the cores' clock: a sample takes more CPU time"

@@ -277,14 +277,19 @@ class _Profile(Measuring):
     def _evidence(self) -> Evidence:
         """All that is known so far, and the model that it makes."""
         settings, target, machine = self.settings, self.header.target, self.header.machine
-        share = machine.usable_cores / self.header.launched  # of one rank, as the trials' figures
+        ranks, reads = self.header.launched, machine.read_limit_bytes_per_s
+        machine = dataclasses.replace(  # of one rank, as the trials' figures
+            machine,
+            usable_cores=machine.usable_cores / ranks,
+            read_limit_bytes_per_s=reads and reads / ranks,
+        )
         explained = {each.trial_id: each for each in self.so_far.explanations}
         observations = tuple(
             Observation(experiment=experiment, trial=trial, explanation=explained.get(trial.id))
             for experiment, trial in zip(self.experiments, self.so_far.trials, strict=False)
         )
         evidence = Evidence(
-            machine=dataclasses.replace(machine, usable_cores=share),
+            machine=machine,
             target=target,
             config=self.config,
             accelerator=self.header.accelerator,

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from dlprof.engine.preparation import as_stated, limits_of, opened_runner
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
+from dlprof.machine.launchers import launched_as
 from dlprof.machine.memory import available_memory
 from dlprof.records import Usage
 from dlprof.records.codec import from_json, to_json
@@ -42,14 +44,6 @@ _PATIENCE_S = 60.0  # for all ranks of a machine to come
 _PAUSE_S = 0.1
 _PORTS = 16  # tried one after another: torch's own rendezvous has the one before
 _ALONE = "For one loader alone, unset WORLD_SIZE; to launch ranks here, use --launch-ranks N."
-
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"),
-    "RANK": ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK"),
-    "LOCAL_RANK": ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "LOCAL_WORLD_SIZE": ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-}
-"""torch's names, and what srun and mpirun say instead."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +75,7 @@ class LaunchedRank:
         Raises:
             UsageError: What it says is not all that is needed.
         """
-        said = {name: _number(environ, name) for name in _NAMES}
+        said = launched_as(environ)
         world = said["WORLD_SIZE"]
         if world is None or world <= 1:
             return None
@@ -109,6 +103,12 @@ class LaunchedRank:
         )
         job = ":".join([*(environ.get(name, "") for name in names), str(os.getuid())])
         local_rank = rank if said["LOCAL_RANK"] is None else said["LOCAL_RANK"]
+        if not (rank < world and local_rank < local_size <= world):
+            raise UsageError(
+                f"The launcher's numbers don't fit: rank {rank} of {world}, and on this machine "
+                f"{local_rank} of {local_size}",
+                hint=f"Start it by torchrun, srun or mpirun. {_ALONE}",
+            )
         named = {name: str(value) for name, value in said.items()}
         return cls(
             rank=rank,
@@ -132,9 +132,10 @@ def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
         UsageError: The launcher doesn't say.
     """
     address, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
-    listed = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
-    if not address and (first := re.match(r"([^,\[]+)(?:\[(\d+))?", listed)):
-        address = "".join(first.groups(""))
+    if not address:  # the first of rack[1-2]-n[3-4],login
+        listed = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
+        first = re.split(r",(?![^\[]*\])", listed)[0]
+        address = re.sub(r"\[(\d+)[^\]]*\]", r"\1", first)
     job = environ.get("SLURM_JOB_ID", "")
     if not port.isdecimal() and job.isdecimal():
         port = str(20_000 + int(job) % 10_000)
@@ -146,15 +147,6 @@ def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
         )
     low = min(int(port) + 1, 65_536 - _PORTS)
     return address, range(low, low + _PORTS)
-
-
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    """A number by torch's name, else by that of another launcher; ``4(x2)`` is 4 on each node."""
-    for each in (name, *_NAMES[name]):
-        text = environ.get(each, "").partition("(")[0]
-        if text.isdecimal():
-            return int(text)
-    return None
 
 
 @contextlib.contextmanager
@@ -177,11 +169,6 @@ def gather_ranks(
     if me is None:
         yield Ranks()
         return
-    if me.leader is not None and settings.step_barrier:
-        raise UsageError(
-            "step_barrier is between the ranks of one machine, and these are on several",
-            hint="Leave it out, or launch the ranks of one.",
-        )
     alike = {"words": [*words], "dlprof": __version__, **settings_to_json(settings)}
     said = {"directory": str(Path.cwd()), **json.loads(json.dumps(alike))}
     # Two nodes may be on one machine, where somebody tries it.
@@ -202,6 +189,7 @@ def gather_ranks(
         door.listen(me.local_size)
         own = _local_rank(me.environ, os.sched_getaffinity(0))
         _refuse_one_core(environ, own, me.local_size)
+        _refuse_many(me.local_size)
         local_ranks = {0: own, **_others(door, me, said, links)}
         cpus = frozenset[int]().union(*(local_rank.cpus for local_rank in local_ranks.values()))
         with contextlib.suppress(OSError):
@@ -259,20 +247,26 @@ def _serve(
         return True
 
     local = _with_rendezvous(local, cast(tuple[str, range], me.leader)[0], answer["welcome"])
-    settings = with_ranks(as_stated(settings), local)
     with contextlib.closing(Nodes(me.world, [leader], leads=False, reach=reach)) as nodes:
         try:
-            with opened_runner(
-                settings, _Silent(), ranks=Ranks(local=local, nodes=nodes)
-            ) as runner:
-                nodes.serve(_orders(runner, settings, hello))
+            settings = with_ranks(as_stated(settings), local)
+            with (
+                opened_runner(settings, _Silent(), ranks=Ranks(local=local, nodes=nodes)) as runner,
+                contextlib.ExitStack() as beside,
+            ):
+                nodes.serve(_orders(runner, settings, hello, beside))
         except DlprofError as error:
             nodes.fail(error)
             raise
 
 
-def _orders(runner: TrialRunner, settings: SweepSettings, hello: Message) -> Orders:
-    """What a node does when it is ordered to, where its own command says the same."""
+def _orders(
+    runner: TrialRunner, settings: SweepSettings, hello: Message, beside: contextlib.ExitStack
+) -> Orders:
+    """What a node does when it is ordered to, where its own command says the same.
+
+    What lasts as long as the node serves is entered into ``beside``.
+    """
 
     def build(request: Message) -> Message:
         for name in ("target", "arguments", "shuffle", "seed"):
@@ -290,11 +284,24 @@ def _orders(runner: TrialRunner, settings: SweepSettings, hello: Message) -> Ord
         runner.probe(own(request))
         return {}
 
+    def look(request: Message, **details: Any) -> Message:
+        asked = dataclasses.replace(from_json(TrialRequest, request), step_callable=None)
+        runner.look(asked, **details)
+        return {}
+
     def explain(request: Message, **details: Any) -> Message:
         trial, sent = runner.explain(own(request), **details)
         return {"trial": to_json(trial), "details": sent}
 
-    return {"build": build, "probe": probe, "explain": explain}
+    def load(**details: Any) -> Message:
+        def say(text: str) -> None:
+            sys.stderr.write(f"{hello['host']}: {text}\n")
+
+        made = runner.load(settings.make_load, folder=Path.cwd(), say=say, **details)
+        beside.enter_context(made)
+        return {}
+
+    return {"build": build, "probe": probe, "look": look, "explain": explain, "load": load}
 
 
 class _Silent:
@@ -348,7 +355,8 @@ def _refuse(mine: Mapping[str, object], theirs: Mapping[str, object], heard: Mes
 
 def _refuse_one_core(environ: Mapping[str, str], own: LocalRank, ranks: int) -> None:
     """Refuse what srun makes of a job that names its cores to sbatch alone."""
-    by_srun = "SLURM_PROCID" in environ and "SLURM_CPUS_PER_TASK" not in environ
+    # A rank inherits sbatch's own number, though srun does not go by it.
+    by_srun = "SLURM_PROCID" in environ and environ.get("SLURM_CPUS_PER_TASK") != "1"
     if by_srun and len(own.cpus) == 1 and (os.cpu_count() or 1) > ranks:
         raise UsageError(
             "srun gives each rank a single CPU",
@@ -368,6 +376,11 @@ def _follow(me: LaunchedRank, name: str, said: Mapping[str, object]) -> None:
                     hint="See what the rank with LOCAL_RANK=0 says.",
                 )
             time.sleep(_PAUSE_S)
+        if not _is_own(link):
+            raise UsageError(
+                "Another user's process has taken the place where the ranks of this machine meet",
+                hint="Launch them as another job, by another --master-port or --rdzv-id.",
+            )
         sent = {
             "said": said,
             "rank": me.local_rank,
@@ -380,6 +393,12 @@ def _follow(me: LaunchedRank, name: str, said: Mapping[str, object]) -> None:
                 pass
 
 
+def _is_own(link: socket.socket) -> bool:
+    """Whether this user's process is at the other end: anybody here may use an abstract name."""
+    peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return bool(struct.unpack("3i", peer)[1] == os.getuid())
+
+
 def _others(
     door: socket.socket, me: LaunchedRank, said: Mapping[str, object], links: contextlib.ExitStack
 ) -> dict[int, LocalRank]:
@@ -390,6 +409,8 @@ def _others(
         door.settimeout(max(0.001, ends_s - time.monotonic()))
         try:
             link = links.enter_context(door.accept()[0])
+            if not _is_own(link):
+                continue
             link.settimeout(max(0.001, ends_s - time.monotonic()))
             heard = json.loads(link.makefile("rb").readline())
         except (OSError, ValueError):
@@ -415,13 +436,7 @@ def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:
             "launch_ranks needs Linux, where ranks are forked and share a barrier",
             hint="Assume them instead: --ranks N.",
         )
-    room = available_memory(read_cgroups(os.getpid()))
-    if room is not None and count * _BUILDER_BYTES > room:
-        raise UsageError(
-            f"{counted(count, 'rank')} need {format_bytes(count * _BUILDER_BYTES)} of memory "
-            f"before they load anything, and {format_bytes(room)} is free",
-            hint=f"Launch {max(1, room // _BUILDER_BYTES)} at most, or assume them: --ranks N.",
-        )
+    _refuse_many(count)
     size = str(count)
     threads = {"OMP_NUM_THREADS": "1"} if count > 1 else {}  # as torchrun does
     local_ranks = [
@@ -438,6 +453,17 @@ def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:
         for rank in range(count)
     ]
     return _with_rendezvous(tuple(local_ranks))
+
+
+def _refuse_many(count: int) -> None:
+    """Refuse more ranks than memory holds."""
+    room = available_memory(read_cgroups(os.getpid()))
+    if room is not None and count * _BUILDER_BYTES > room:
+        raise UsageError(
+            f"{counted(count, 'rank')} need {format_bytes(count * _BUILDER_BYTES)} of memory "
+            f"before they load anything, and {format_bytes(room)} is free",
+            hint=f"Launch {max(1, room // _BUILDER_BYTES)} at most, or assume them: --ranks N.",
+        )
 
 
 def _free_port(host: str) -> int:

@@ -42,7 +42,6 @@ from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
-from dlprof.trial.load import made_load
 from dlprof.trial.nodes import Ranks
 from dlprof.units import counted, with_hint
 
@@ -375,7 +374,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 earlier_s=_spent_s(before),
                 faults=outlook.faults,
             )
-            with made_load(
+            with runner.load(
                 settings.make_load,
                 folder=output.absolute().parent,
                 limit_s=settings.budget_s + settings.timeout_s,

@@ -156,8 +156,13 @@ def _share_of(machine: Machine, ranks: int) -> Machine:
     logical = max(1, machine.logical_cpus // ranks)
     quota = None if machine.quota_cores is None else machine.quota_cores / ranks
     usable = min(machine.usable_cores, logical, math.inf if quota is None else quota)
+    reads = machine.read_limit_bytes_per_s
     return dataclasses.replace(
-        machine, logical_cpus=logical, quota_cores=quota, usable_cores=float(usable)
+        machine,
+        logical_cpus=logical,
+        quota_cores=quota,
+        usable_cores=float(usable),
+        read_limit_bytes_per_s=reads and reads / ranks,
     )
 
 

@@ -1,7 +1,7 @@
 """Which process of a job this is, and what its ranks get of the data.
 
 torchrun and its like say the first in the environment. Of the data some ranks may get none, or rank
-0 loads it all.
+0 loads it all, or one waits for it while the others wait for that one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from dlprof.advise import thresholds as at
+from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError
+from dlprof.machine.launchers import launched_as
 from dlprof.machine.portable import began_at
-from dlprof.records import Config, Diagnosis, Estimate, Finding, Fix, WatchedLoader
+from dlprof.records import Config, Diagnosis, Estimate, Finding, Fix, Run, WatchedLoader
 from dlprof.store import read_run
 from dlprof.store.format import SUFFIX
+from dlprof.units import format_duration
 
+BY_RANK = "by rank: "
 _TOGETHER = timedelta(minutes=2)
 """Between the starts of the ranks of one job on one machine, at most."""
 
@@ -55,8 +60,8 @@ class Rank:
 
 def read_others(
     rank: Rank, path: Path, began_at: str, *, sleep: Callable[[float], None] = time.sleep
-) -> dict[int, tuple[WatchedLoader, ...]]:
-    """What the other ranks of this machine have seen of their loaders, each to its end.
+) -> dict[int, Run]:
+    """What the other ranks of this machine have seen, each to its end.
 
     They end with this one, or a moment later; one that goes on for longer is left out. A file that
     is older than this rank's ``path``, begun at ``began_at``, is of another job.
@@ -64,7 +69,7 @@ def read_others(
     first = rank.rank // rank.local_size * rank.local_size
     left = set(range(first, first + rank.local_size)) - {rank.rank}
     head, _, tail = path.name.rpartition(f".rank{rank.rank}")
-    seen: dict[int, tuple[WatchedLoader, ...]] = {}
+    seen: dict[int, Run] = {}
     job_began = datetime.fromisoformat(began_at) - _TOGETHER
     waits = 12  # of a quarter of a second
     while left:
@@ -73,7 +78,7 @@ def read_others(
                 run = read_run(path.with_name(f"{head}.rank{other}{tail}"))
                 of_this_job = datetime.fromisoformat(run.header.started_at) >= job_began
                 if of_this_job and run.script is not None and run.script.ending != "running":
-                    seen[other] = run.watched
+                    seen[other] = run
         left -= seen.keys()
         if not waits:
             break
@@ -85,15 +90,11 @@ def read_others(
 
 def read_rank(environ: Mapping[str, str]) -> Rank | None:
     """The rank of this process; ``None`` where it is the only one, or that isn't known."""
-    try:
-        rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
+    said = launched_as(environ)
+    rank, size = said["RANK"], said["WORLD_SIZE"]
+    if rank is None or size is None or size <= 1 or rank >= size:
         return None
-    if size <= 1 or not 0 <= rank < size:
-        return None
-    here = environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's
-    local_size = min(max(1, int(here)), size) if here.isdecimal() else 1
-    return Rank(rank=rank, world_size=size, local_size=local_size)
+    return Rank(rank=rank, world_size=size, local_size=min(said["LOCAL_WORLD_SIZE"] or 1, size))
 
 
 def job_moment(
@@ -101,10 +102,13 @@ def job_moment(
 ) -> datetime:
     """What the run files of this job are named after: the same moment for all ranks of a machine.
 
-    torchrun starts all of them, so it is when torchrun began. The fraction of its second keeps jobs
-    apart that began together, and the attempts of one. Without torchrun it is now.
+    torchrun starts all of them, so it is when torchrun began, or what srun or mpirun has there. The
+    fraction of its second keeps jobs apart that began together, and the attempts of one. Without
+    any of them it is now.
     """
-    began_s = began_at(parent) if "TORCHELASTIC_RUN_ID" in environ else None
+    by_others = "RANK" not in environ and read_rank(environ) is not None
+    launched = by_others or "TORCHELASTIC_RUN_ID" in environ
+    began_s = began_at(parent) if launched else None
     if began_s is None:
         return datetime.now().astimezone()
     restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
@@ -112,6 +116,33 @@ def job_moment(
     # Seven attempts of a job never share a name with another's of the next process number.
     apart = (7 * parent + attempt) % 1_000_000
     return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
+
+
+def waits_by_rank(runs: Mapping[int, Run]) -> str:
+    """Which rank of a machine waits longest for its data and why, in a sentence; empty for one."""
+    waits = {rank: run.script.wait_fraction or 0.0 for rank, run in runs.items() if run.script}
+    if len(waits) < 2:
+        return ""
+    order = sorted(waits, key=lambda rank: (waits[rank], rank))
+    slow, least, most = order[-1], waits[order[0]], waits[order[-2]]
+    apart = waits[slow] - most >= at.NOTABLE
+    words = f"all {len(waits)} wait {percent(least)} to {percent(waits[slow])} of the time for data"
+    if apart:
+        why = [each.title for each in runs[slow].findings if each.code != "consumer"]
+        words = (
+            f"rank {slow} waits longest for data, {percent(waits[slow])} of the time"
+            f"{f' ({why[0]})' if why else ''}; the others wait {percent(least)} to {percent(most)}"
+        )
+    starts = [
+        each.startup_s
+        for run in runs.values()
+        for each in run.watched[:1]
+        if each.startup_s is not None
+    ]
+    if starts:
+        first, last = format_duration(min(starts)), format_duration(max(starts))
+        words += f"; first batches took {first} to {last}"
+    return f"{BY_RANK}{words}"
 
 
 _DISPATCH = """config = accelerate.DataLoaderConfiguration(dispatch_batches=False)

@@ -14,7 +14,7 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from dlprof.errors import DlprofError
 from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.integrations.ranks import Rank, read_others, with_ranks
+from dlprof.integrations.ranks import Rank, read_others, waits_by_rank, with_ranks
 from dlprof.integrations.recorder import DATALOADER_MODULE, LoaderRecorder
 from dlprof.integrations.script import Ending, Program, as_main, execute, show_fault
 from dlprof.integrations.wait_statistics import NEVER_NS, NS, Clock
@@ -142,6 +142,7 @@ class _Watching:
         self._written: dict[str, WatchedLoader] = {}
         self._reported: dict[str, Explanation] = {}
         self._tuned: Sequence[Any] = ()
+        self._others: Mapping[int, Run] = {}  # of other ranks, at the end of rank 0
         self._process = os.getpid()
         self.ending = _RUNNING
         self._pause_ns = _FIRST_PAUSE_NS
@@ -214,6 +215,17 @@ class _Watching:
         records, script = self._recorder.records(), self._script()
         self._write(*self._explanations(over=False), *self._changed())
         diagnosis = self._diagnosis(records, script.wall_s)
+        run = Run(
+            path="" if self._writer is None else str(self._writer.path),
+            header=self._header,
+            explanations=tuple(self._reported.values()),
+            watched=records,
+            script=script,
+            diagnosis=diagnosis,
+        )
+        if by_rank := waits_by_rank({0: run, **self._others}):
+            script = dataclasses.replace(script, notes=(*script.notes, by_rank))
+            run = dataclasses.replace(run, script=script)
         end = RunEnd(
             ended_at=_now(),
             reason="interrupted" if script.ending == "interrupted" else "complete",
@@ -224,20 +236,11 @@ class _Watching:
             ),
         )
         self._write(*([diagnosis] if diagnosis else []), script, end)
-        path = ""
-        if self._writer is not None:
-            path = str(self._writer.path)
+        if self._writer is None:
+            run = dataclasses.replace(run, path="")
+        else:
             self._writer.close()
-        self._plan.show(
-            Run(
-                path=path,
-                header=self._header,
-                explanations=tuple(self._reported.values()),
-                watched=records,
-                script=script,
-                diagnosis=diagnosis,
-            )
-        )
+        self._plan.show(run)
         if self.ending.kind == "interrupted":
             _end_as_interrupted()
 
@@ -276,8 +279,8 @@ class _Watching:
             if rank is None or rank.rank or writer is None:
                 return with_ranks(found, loaders, {})
             # Rank 0 speaks for all of this machine.
-            others = read_others(rank, writer.path, self._header.started_at)
-            return with_ranks(found, loaders, others)
+            self._others = read_others(rank, writer.path, self._header.started_at)
+            return with_ranks(found, loaders, {n: run.watched for n, run in self._others.items()})
         except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
             fault = f"no cause could be found: {type(error).__name__}: {error}"
             self._recorder.faults.append(fault)

@@ -37,16 +37,17 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cgroups:
-    """The levels that bind a process, its own first: for quotas, allowed CPUs and memory limits."""
+    """The levels that bind a process, its own first: quotas, CPUs, memory limits, reads."""
 
     cpu: tuple[Level, ...]
     cpuset: tuple[Level, ...]
     memory: tuple[Level, ...]
+    io: tuple[Level, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The tightest limit over all levels, in cores or bytes, and the path of who set it."""
+    """The tightest limit over all levels (cores, bytes, bytes/s), and the path of who set it."""
 
     amount: float
     cgroup: str
@@ -95,6 +96,7 @@ def read_cgroups(pid: int | None = None, root: Path = Path("/")) -> Cgroups:
         cpu=_levels("cpu", memberships, mounts, root),
         cpuset=_levels("cpuset", memberships, mounts, root),
         memory=_levels("memory", memberships, mounts, root),
+        io=_levels("blkio", memberships, mounts, root),
     )
 
 
@@ -106,6 +108,11 @@ def cpu_quota(cgroups: Cgroups) -> Limit | None:
 def memory_limit(cgroups: Cgroups) -> Limit | None:
     """The tightest memory limit in bytes; ``None`` if no level sets one."""
     return _tightest((level, _memory_bytes(level)) for level in cgroups.memory)
+
+
+def read_limit(cgroups: Cgroups) -> Limit | None:
+    """The tightest limit of reads from a device in bytes/s; ``None`` if no level sets one."""
+    return _tightest((level, _read_bytes_per_s(level)) for level in cgroups.io)
 
 
 def memory_headroom(cgroups: Cgroups) -> int | None:
@@ -168,6 +175,15 @@ def _quota_cores(level: Level) -> float | None:
         return parse_cpu_max(read_text(level.directory / "cpu.max") or "")
     names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
     return parse_cpu_max(" ".join(read_text(level.directory / name) or "" for name in names))
+
+
+def _read_bytes_per_s(level: Level) -> float | None:
+    """Of the device that has least: which one the data is on isn't known."""
+    name, line = "io.max", r"\brbps=(\d+)"  # 8:0 rbps=1048576 wbps=max riops=max wiops=max
+    if level.version == 1:
+        name, line = "blkio.throttle.read_bps_device", r"\S+ (\d+)"
+    found = re.findall(line, read_text(level.directory / name) or "")
+    return min(map(float, found), default=None)
 
 
 def _memory_bytes(level: Level) -> int | None:

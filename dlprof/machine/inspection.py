@@ -13,7 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dlprof.machine import portable
-from dlprof.machine.cgroups import Cgroups, allowed_cpus, cpu_quota, memory_limit, read_cgroups
+from dlprof.machine.cgroups import (
+    Cgroups,
+    allowed_cpus,
+    cpu_quota,
+    memory_limit,
+    read_cgroups,
+    read_limit,
+)
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
@@ -41,7 +48,7 @@ def inspect_machine(
     logical = len(online) or info.logical_cpus or os.cpu_count() or 1
     model = info.model or platform.processor() or platform.machine() or "unknown CPU"
     affinity = _count_affinity(cgroups, online, root, pid) or logical
-    quota, limit = cpu_quota(cgroups), memory_limit(cgroups)
+    quota, limit, reads = cpu_quota(cgroups), memory_limit(cgroups), read_limit(cgroups)
     usable_cores = min(float(affinity), (quota and quota.amount) or float("inf"))
     system, shm = read_system_memory(root), read_shared_memory(root, pid)
     limit_bytes = None if limit is None else int(limit.amount)
@@ -63,6 +70,7 @@ def inspect_machine(
         swap_used_bytes=system.swap_used_bytes,
         shm_bytes=None if shm is None else shm.size_bytes,
         shm_available_bytes=None if shm is None else shm.free_bytes,
+        read_limit_bytes_per_s=None if reads is None else reads.amount,
         open_files_limit=open_files_limit(),
         numa_nodes=len(node_cpus(root)) or None,  # there are also nodes of memory alone
         gpus=cards,

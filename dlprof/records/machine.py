@@ -104,6 +104,8 @@ class Machine:
         swap_used_bytes: Swap in use.
         shm_bytes: Size of /dev/shm.
         shm_available_bytes: Free there now.
+        read_limit_bytes_per_s: Tightest limit of reads from a device over all ancestor cgroups;
+            ``None`` for none.
         open_files_limit: Soft RLIMIT_NOFILE of this process.
         numa_nodes: NUMA nodes with CPUs.
         core_speed: How fast its cores are; in runs each trial has that of its own window
@@ -128,6 +130,7 @@ class Machine:
     swap_used_bytes: int | None = None
     shm_bytes: int | None = None
     shm_available_bytes: int | None = None
+    read_limit_bytes_per_s: float | None = None
     open_files_limit: int | None = None
     numa_nodes: int | None = None
     core_speed: CoreSpeeds | None = None

@@ -144,6 +144,8 @@ def _offer(overview: Overview) -> Iterator[_Row]:
     if overview.memory_limit_cgroup is not None:
         yield "Memory limit", f"that of cgroup {overview.memory_limit_cgroup}"
     yield "Open files", count_text(machine.open_files_limit)
+    if machine.read_limit_bytes_per_s is not None:
+        yield "Reads", f"at most {format_bytes(machine.read_limit_bytes_per_s)}/s by a cgroup"
     yield "NUMA nodes", count_text(machine.numa_nodes)
     yield "Fingerprint", machine.fingerprint
 

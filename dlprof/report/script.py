@@ -18,7 +18,9 @@ from dlprof.units import counted, format_bytes, format_duration, format_rate
 _HARDLY = 0.05
 """Below this share of its loop a loader is not worth a change."""
 
-_TUNED = "dlprof.tune: "
+_SIGNS = {"dlprof.tune: ": "Tuning", "by rank: ": "Ranks"}
+"""What notes begin with that the answer shows, and under which name."""
+
 _ENDINGS = {
     "exit": "ended by sys.exit",
     "exception": "ended by an exception",
@@ -72,8 +74,9 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
     for note in () if run.script is None else run.script.notes:
-        if note.startswith(_TUNED):
-            yield "Tuning", note.removeprefix(_TUNED)
+        for sign, label in _SIGNS.items():
+            if note.startswith(sign):
+                yield label, note.removeprefix(sign)
 
 
 def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:

@@ -183,7 +183,10 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     if request.probe:
         look = try_workers if request.config.num_workers else probe
         look = weigh_dataset if request.weigh else look
-        session.channel.send({"event": "result", "probe": look(built, request)})
+        # Other ranks have only built the target, whose ranks may have to meet for that.
+        idle = request.rank > 0 and (request.weigh or request.config.num_workers)
+        found = {} if idle else look(built, request)
+        session.channel.send({"event": "result", "probe": found})
         return
     loop, result = _measure(request, built, session)
     session.channel.send({"event": "result", **result})
@@ -219,6 +222,8 @@ def _measure(
             step()
 
         ranks.begin(session.beat, _clock)
+        if request.step_barrier and request.ranks > int(os.environ["LOCAL_WORLD_SIZE"]):
+            ranks.least = _least_of_all(request.rank, request.ranks, ranks)
     explainer = Explainer(loader, session.window, computes=computes) if request.explain else None
     loop = Loop(
         loader if explainer is None else explainer.tracer,
@@ -261,6 +266,47 @@ def _measure(
         **({} if copies is None else {"copies": dataclasses.asdict(copies.to_record())}),
         **({} if explainer is None else explainer.summary(request.config, copies)),
     }
+
+
+def _least_of_all(rank: int, ranks: int, group: RankGroup) -> Callable[[list[int]], list[int]]:
+    """What has ranks on several nodes pass a step together, as the exchange of gradients does.
+
+    By gloo and a store of their own: those of the target's are its own, or the fork server's.
+
+    Raises:
+        TargetError: They don't reach each other.
+    """
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    address, soon = os.environ["MASTER_ADDR"], timedelta(seconds=15)  # all of them are there
+    try:
+        store = None
+        if rank == 0:
+            store = dist.TCPStore(address, 0, None, True, soon, wait_for_workers=False)
+        port = group.number_of_first(0 if store is None else store.port)
+        store = store or dist.TCPStore(address, port, None, False, soon)
+        gloo: Any = dist.ProcessGroupGloo(store, rank, ranks, soon)
+    except RuntimeError as error:
+        raise TargetError(
+            f"step_barrier needs the ranks to reach each other by gloo: {one_line(error)}",
+            hint="Set GLOO_SOCKET_IFNAME to the network interface between the nodes.",
+        ) from None
+    options = dist.AllreduceOptions()
+    options.reduceOp, options.timeout = dist.ReduceOp.MIN, timedelta(days=1)
+
+    def least(said: list[int]) -> list[int]:
+        values = torch.tensor(said)
+        try:
+            gloo.allreduce([values], options).wait()
+        except RuntimeError as error:
+            if "DataLoader worker" in str(error):  # whose death torch raises anywhere
+                raise
+            raise ConnectionError from error
+        found: list[int] = values.tolist()
+        return found
+
+    return least
 
 
 def main() -> None:

@@ -185,7 +185,7 @@ class Nodes:
         while gone := [link for link in among if not link.is_open]:
             with contextlib.suppress(queue.Empty):
                 while True:
-                    _raise(gone[0].mail.get_nowait())
+                    _raise(gone[0].mail.get_nowait(), gone[0])
             if time.monotonic() > ends_s:
                 failure = gone[0].failure()
                 raise NothingMeasuredError(failure.message, hint=failure.hint)
@@ -211,8 +211,8 @@ class Nodes:
             return []
         ends_s = time.monotonic() + patience_s + 30.0  # beyond what the order itself may take
         found = [(link, self._answer(link, ends_s)) for link in self._among]
-        for _, answer in found:
-            _raise(answer or {})
+        for link, answer in found:
+            _raise(answer or {}, link)
         return found
 
     def _answer(self, link: Link, ends_s: float) -> Message | None:
@@ -419,9 +419,12 @@ def knock(
     return None
 
 
-def _raise(answer: Message) -> None:
+def _raise(answer: Message, link: Link | None = None) -> None:
     if "error" in answer:
-        raise error_of(answer["error"])
+        error = error_of(answer["error"])
+        if link is not None:
+            error.message = f"Node {link.host}: {error.message}"
+        raise error
 
 
 def _listed(ranks: Iterable[int]) -> str:

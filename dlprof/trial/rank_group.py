@@ -1,6 +1,7 @@
 """What the ranks of one trial share: where each of them is, and the barrier of a step.
 
-Ranks of other nodes have their marks in it too: the supervisors pass them on.
+Ranks of other nodes have their marks in it too: the supervisors pass them on. At the barrier of a
+step, which can't wait for that, ranks on several nodes say themselves where they are.
 
 A page of memory, mapped by all: reading it costs a microsecond and no system call, so that a rank
 goes on loading while it waits for the others, and none is relieved of load before all are done.
@@ -20,7 +21,8 @@ _BARRIER_BYTES = 64
 """Room for pthread's barrier, of 32 bytes with glibc."""
 
 _MEETINGS = 16
-"""More than a trial has: its start, the end of the warm-up, and at most four windows."""
+"""More than a trial has: its start, the end of the warm-up, and at most four windows. The last of
+rank 0's places is for its number."""
 
 
 class RankGroup:
@@ -33,6 +35,9 @@ class RankGroup:
         barrier: Whether all of them pass each step together, as under DDP.
 
     Attributes:
+        least: Of ranks on several nodes with a barrier: takes what this one says at a step, and
+            returns the least that any of them says, or raises ``ConnectionError`` where one is
+            lost; ``None`` on one node.
         waited_s: How long ``step`` has waited for the others.
     """
 
@@ -41,7 +46,9 @@ class RankGroup:
             self._page = mmap.mmap(file.fileno(), 0)
         self._marks = memoryview(self._page)[_BARRIER_BYTES:].cast("q")
         self._rank, self._ranks, self._barrier = rank, ranks, barrier
-        self._meeting, self._steps = -1, 0
+        self._meeting, self._steps, self._again = -1, 0, False
+        self.least: Callable[[list[int]], list[int]] | None = None
+        self._agreed = [-1, 0]  # at the last step: what meeting all have come to, and minus again
         self._known = [0] * len(self._marks)
         self._threads = ctypes.CDLL(None)
         self._address = ctypes.byref(ctypes.c_char.from_buffer(self._page))
@@ -65,11 +72,13 @@ class RankGroup:
         With a barrier the mark holds from the next step on, which all pass after it was written:
         so all of them see the last one come at the same step, and none waits for one that has gone.
         """
-        self._meeting += 1
+        self._meeting, self._again = self._meeting + 1, again
         self._marks[self._rank * _MEETINGS + self._meeting] = 2 * (self._steps + 1) + again
 
     def answer(self) -> bool | None:
         """Whether any rank wants another window; ``None`` until all have arrived."""
+        if self.least is not None:
+            return bool(self._agreed[1]) if self._agreed[0] == self._meeting else None
         marks = self._marks[self._meeting : _MEETINGS * self._ranks : _MEETINGS].tolist()
         late = self._barrier and self._meeting > 0 and max(marks) // 2 > self._steps
         if late or not all(marks):
@@ -83,13 +92,31 @@ class RankGroup:
             beat(clock())
             time.sleep(0.001)
 
+    def number_of_first(self, own: int) -> int:
+        """A number that rank 0 gives to all, once it is there."""
+        if self._rank == 0:
+            self._marks[_MEETINGS - 1] = own
+        while not (number := self._marks[_MEETINGS - 1]):
+            time.sleep(0.001)
+        return number
+
     def step(self) -> None:
         """End a step: with a barrier, together with all others."""
         if self._barrier:
             began_s = time.perf_counter()
-            self._threads.pthread_barrier_wait(self._address)
+            if self.least is None:
+                self._threads.pthread_barrier_wait(self._address)
+            else:
+                self._agree(self.least)
             self.waited_s += time.perf_counter() - began_s
         self._steps += 1
+
+    def _agree(self, least: Callable[[list[int]], list[int]]) -> None:
+        try:
+            self._agreed = least([self._meeting, -self._again])
+        except ConnectionError:
+            while True:  # until the supervisor ends this one for the one that is lost
+                time.sleep(1.0)
 
     def fresh(self) -> list[tuple[int, int]]:
         """Marks that are new since this was last asked, by their places."""
@@ -105,4 +132,5 @@ class RankGroup:
 
     def passed(self, rank: int) -> int:
         """How many meetings a rank has come to."""
-        return sum(map(bool, self._marks[rank * _MEETINGS : (rank + 1) * _MEETINGS]))
+        first = rank * _MEETINGS
+        return sum(map(bool, self._marks[first : first + _MEETINGS - 1]))

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.records import BY_COPY, Config, Failure, Target, Trial, Usage
 from dlprof.records.codec import from_json
 from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, FreshLauncher, Launcher
+from dlprof.trial.load import made_load
 from dlprof.trial.nodes import Link, Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
 from dlprof.trial.runtime import Inbox
@@ -183,12 +184,9 @@ class TrialRunner:
 
     def try_workers(self, config: Config) -> Failure | None:
         """Why workers of a configuration can't start; ``None`` if they can, or that isn't known."""
-        limits = dataclasses.replace(self._limits, stall_s=self._stall_s(config))
-        request = TrialRequest(config=config, ranks=self.ranks)
+        request = TrialRequest(config=config)
         try:
-            answer = self._persist(
-                lambda left_s: self._supervisor(limits, left_s).probe(request), limits.wall_s
-            )
+            answer = self.look(request, limit_s=self._limits.wall_s, stall_s=self._stall_s(config))
         except DlprofError:
             return None
         return record_of(Failure, answer["failure"])
@@ -205,11 +203,50 @@ class TrialRunner:
             DlprofError: It didn't come to an end in time, or the process died.
         """
         one = dataclasses.replace(config, num_workers=1).canonical()
-        limits = dataclasses.replace(self._limits, wall_s=left_s, stall_s=left_s)
-        request = TrialRequest(config=one, trial_s=limit_s, probe=True, weigh=True, starts=starts)
-        return self._persist(
-            lambda left: self._supervisor(limits, min(left, left_s)).probe(request), left_s
+        request = TrialRequest(config=one, trial_s=limit_s, weigh=True, starts=starts)
+        return self.look(request, limit_s=left_s, stall_s=left_s)
+
+    def look(self, request: TrialRequest, *, limit_s: float, stall_s: float) -> Message:
+        """Have rank 0 look at its loader in a disposable process.
+
+        Where each trial builds the target, all ranks build it with it: it may have them meet.
+
+        Raises:
+            DlprofError: It didn't come to an end in time, or the process died.
+        """
+        request = dataclasses.replace(request, ranks=1 if self.fork_safe else self.ranks)
+        limits = dataclasses.replace(self._limits, wall_s=limit_s, stall_s=stall_s)
+        self._nodes.order(
+            "look",
+            request.ranks,
+            request=dataclasses.asdict(request),
+            limit_s=limit_s,
+            stall_s=stall_s,
         )
+        try:
+            return self._persist(
+                lambda left_s: self._supervisor(limits, left_s).probe(request), limit_s
+            )
+        finally:
+            for link, answer in self._nodes.answers(limit_s):
+                _there(link, answer)
+
+    @contextlib.contextmanager
+    def load(
+        self,
+        asked: Mapping[str, float] | None,
+        *,
+        folder: Path,
+        limit_s: float,
+        say: Callable[[str], object],
+    ) -> Iterator[None]:
+        """Keep a load going on each node as long as the block lasts there; see ``made_load``."""
+        if asked:
+            self._nodes.order("load", self.ranks, limit_s=limit_s)
+        with made_load(asked, folder=folder, limit_s=limit_s, say=say):
+            for link, answer in self._nodes.answers(60.0) if asked else ():
+                _there(link, answer)
+            yield
 
     def run(
         self, request: TrialRequest, *, trial_id: str, repetition: int, wall_s: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -82,6 +83,12 @@ def asking() -> DataLoader[Tensor]:
     """As training code has it, where a process group tells the rank."""
     dataset = Waits()
     return DataLoader(dataset, batch_size=4, sampler=DistributedSampler(dataset))
+
+
+def meeting() -> DataLoader[Tensor]:
+    """The same where each trial builds the target, since a thread doesn't survive a fork."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return asking()
 
 
 def uneven() -> DataLoader[Tensor]:

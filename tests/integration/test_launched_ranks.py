@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from dlprof.engine.ranks import launched
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
 from dlprof.store import read_run
+from dlprof.trial import child
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
 
@@ -124,6 +127,16 @@ def test_a_target_may_ask_torch_for_its_rank(tmp_path: Path) -> None:
     assert [each.epoch_batches for each in found.ranks] == [512, 512]
 
 
+def test_a_look_at_a_target_for_which_ranks_meet_has_all_of_them_come(tmp_path: Path) -> None:
+    with ranks(tmp_path, "meeting") as runner:
+        assert not runner.fork_safe
+        one = Config(num_workers=1).canonical()
+        message = runner.weigh(one, limit_s=2.0, left_s=45.0)  # alone it would wait for longer
+        assert runner.try_workers(one) is None
+
+    assert message["weight"]["start_method"] == "fork"
+
+
 def test_uneven_shares_are_named_and_hang_nothing(tmp_path: Path) -> None:
     with ranks(tmp_path, "uneven") as runner:
         found = trial(runner, step_barrier=True)
@@ -135,6 +148,32 @@ def test_uneven_shares_are_named_and_hang_nothing(tmp_path: Path) -> None:
 def test_ranks_with_different_datasets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="Ranks differ: dataset is"), ranks(tmp_path, "other"):
         pass
+
+
+def test_ranks_of_several_nodes_agree_by_gloo_and_one_that_is_lost_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    RankGroup.create(tmp_path, 2, 1)
+    found: list[list[int]] = []
+    lost = list[ConnectionError]()
+
+    def agree(rank: int) -> None:
+        least = child._least_of_all(rank, 2, RankGroup(tmp_path, rank, 2))
+        found.append(least([rank, -rank]))
+        if rank == 0:
+            try:
+                least([1, 0])  # the other one has gone
+            except ConnectionError as error:
+                lost.append(error)
+
+    threads = [threading.Thread(target=agree, args=[rank], daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert found == [[0, -1]] * 2
+    assert lost
 
 
 SWEEP = (

@@ -189,7 +189,10 @@ class TestTwoNodes:
     pytestmark = netns
 
     def test_all_ranks_are_in_one_run_file(self, nodes: TwoNodes) -> None:
-        nodes.start("asking", *QUICK)
+        nodes.start("asking", *QUICK, "--make-load", "cores=0.1")
+        nodes.until_trials(1)
+        loads = [each for each in nodes.left() if "dlprof.trial.load" in each.cmdline()]
+        assert len(loads) == 2  # each node its own
         assert nodes.end() == [0, 0], nodes.said(0) + nodes.said(1)
         run = nodes.run()
 
@@ -204,11 +207,31 @@ class TestTwoNodes:
         assert "4 at once give" in nodes.said(0)
         assert "Recommended" not in nodes.said(1)
 
-    @pytest.mark.parametrize(("target", "word"), [("killed", "SIGKILL"), ("stopped", "is stopped")])
+    def test_a_step_ends_together_on_both(self, nodes: TwoNodes) -> None:
+        nodes.start("straggling", *QUICK, "--step-barrier", ranks=1)
+        assert nodes.end() == [0, 0], nodes.said(0) + nodes.said(1)
+        measured = [trial for trial in nodes.run().completed if trial.purpose == "measure"]
+        assert measured
+        for trial in measured:
+            fast, slow = trial.ranks
+            assert fast.batches_per_s is not None
+            assert slow.batches_per_s is not None
+            assert 0.7 < fast.batches_per_s.value / slow.batches_per_s.value < 1.4
+            assert (fast.barrier_fraction or 0.0) > 0.3 > (slow.barrier_fraction or 0.0)
+
+    @pytest.mark.parametrize(
+        ("target", "word", "options"),
+        [
+            ("killed", "SIGKILL", ()),
+            ("killed", "SIGKILL", ("--step-barrier",)),
+            ("stopped", "is stopped", ()),
+            ("stopped", "is stopped", ("--step-barrier",)),
+        ],
+    )
     def test_a_lost_rank_is_named_with_its_host(
-        self, nodes: TwoNodes, target: str, word: str
+        self, nodes: TwoNodes, target: str, word: str, options: tuple[str, ...]
     ) -> None:
-        nodes.start(target, *QUICK, ranks=1)
+        nodes.start(target, *QUICK, *options, ranks=1)
         assert nodes.end() == [0, 0], nodes.said(0) + nodes.said(1)
         (lost,) = failed(nodes.run())
 

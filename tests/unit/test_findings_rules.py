@@ -41,6 +41,12 @@ def _waiting() -> Evidence:
     return evidence(Loader(fetch_io=0.02, rate=100), variants={more: 6.0})
 
 
+def _held_back(read: float = 9.7e6) -> Evidence:
+    usage = dataclasses.replace(QUIET, read_bytes_per_s=read)
+    limit = {"read_limit_bytes_per_s": 1e7}
+    return evidence(Loader(fetch_io=0.02, rate=100), usage=usage, machine_fields=limit)
+
+
 def _few() -> Evidence:
     return evidence(
         Loader(config=config(1), fetch_cpu=0.02, rate=50, busy=1.0), variants={config(2): 1.9}
@@ -227,7 +233,7 @@ def _shared_device() -> Evidence:
 CASES: dict[str, list[Any]] = {
     "consumer": [_fed],
     "fetch.cpu": [_cpu_bound],
-    "fetch.io": [_waiting],
+    "fetch.io": [_waiting, _held_back],
     "collate": [_collating],
     "main.receive": [_receiving],
     "main.pin": [_pinning],
@@ -312,6 +318,19 @@ def test_whether_others_are_a_crowd_is_told_by_how_many_want_a_core(
     )
     assert codes(find(seen))[0] == first
     assert {"fetch.cpu", "cpu.neighbours"} == set(codes(find(seen)))
+
+
+@pytest.mark.parametrize(("read", "named"), [(9.7e6, True), (2e6, False)])
+def test_a_cgroup_that_throttles_reads_is_named_where_they_reach_its_limit(
+    read: float,
+    named: bool,  # noqa: FBT001
+) -> None:
+    first = find(_held_back(read))[0]
+    assert first.code == "fetch.io"
+    assert ("cgroup throttles reads" in first.title) is named
+    assert ("of the 9.5 MiB/s that a cgroup allows" in first.explanation) is named
+    if named:
+        assert first.evidence["read_limit_bytes_per_s"] == 1e7
 
 
 def test_waiting_for_storage_is_no_lock() -> None:

@@ -217,6 +217,23 @@ def test_ranks_come_from_the_environment() -> None:
         assert read_rank(environ) is None
 
 
+SRUN = {
+    "SLURM_STEP_NUM_TASKS": "6",
+    "SLURM_PROCID": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "4,2",
+    "SLURM_NODEID": "1",
+}
+
+
+def test_ranks_that_srun_starts_are_ranks_of_one_job() -> None:
+    assert read_rank(SRUN) == Rank(rank=4, world_size=6, local_size=2)
+    assert read_rank({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}) is None  # a shell within a step
+    first, other = (
+        job_moment({**SRUN, "SLURM_PROCID": n}, 4711, began_at=lambda _: 1.8e9) for n in "01"
+    )
+    assert first == other
+
+
 def test_the_files_of_a_job_share_all_but_the_rank() -> None:
     """And no other job's, nor those of another attempt."""
     job = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}

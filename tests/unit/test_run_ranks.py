@@ -12,9 +12,9 @@ from typing import Any
 import builders
 import pytest
 
-from dlprof.integrations.ranks import Rank, read_others, with_ranks
+from dlprof.integrations.ranks import Rank, read_others, waits_by_rank, with_ranks
 from dlprof.integrations.running import new_header
-from dlprof.records import Config, Diagnosis, WatchedLoader, WatchedScript
+from dlprof.records import Config, Diagnosis, Finding, Run, WatchedLoader, WatchedScript
 from dlprof.report.script import script_report
 from dlprof.report.terminal import plain_text
 from dlprof.store import RunWriter
@@ -99,6 +99,37 @@ def test_a_rank_without_data_is_said_before_all_else() -> None:
     assert text.index("Rank 1 of 2 gets no data") < text.index("Data wait")
 
 
+def ended(rank: int, wait: float, *titles: str) -> Run:
+    """A rank's run that waited for a share of its time, with findings of these titles."""
+    findings = tuple(
+        Finding(code="fetch.io", severity="high", title=each, explanation="") for each in titles
+    )
+    return dataclasses.replace(
+        builders.run([]),
+        watched=(dataclasses.replace(LOADER, startup_s=0.2 + rank),),
+        script=WatchedScript(wall_s=10.0, ending="returned", wait_fraction=wait, rank=rank),
+        diagnosis=Diagnosis(config=Config(), findings=findings),
+    )
+
+
+def test_the_rank_that_waits_longest_is_named_with_its_cause() -> None:
+    runs = {0: ended(0, 0.03), 1: ended(1, 0.41, "Blocking I/O"), 2: ended(2, 0.04)}
+    note = waits_by_rank(runs)
+    assert note == (
+        "by rank: rank 1 waits longest for data, 41% of the time (Blocking I/O); the others wait "
+        "3.0% to 4.0%; first batches took 200 ms to 2.2 s"
+    )
+    script = WatchedScript(wall_s=10.0, ending="returned", rank=0, world_size=3, notes=(note,))
+    text = plain_text(script_report(dataclasses.replace(runs[0], script=script)), width=80)
+    assert " ".join(text.split()).count("Ranks rank 1 waits longest for data, 41%") == 1
+
+
+def test_ranks_that_wait_alike_are_said_to() -> None:
+    note = waits_by_rank({0: ended(0, 0.31), 1: ended(1, 0.33)})
+    assert note.startswith("by rank: all 2 wait 31% to 33% of the time for data")
+    assert waits_by_rank({0: ended(0, 0.31)}) == ""
+
+
 # The files of other ranks
 
 
@@ -130,7 +161,7 @@ def test_others_are_read_once_they_have_ended(job: tuple[Rank, Path, Path]) -> N
             write(path, 2)
 
     found = read_others(rank, own, began_at, sleep=ends)
-    assert {other: seen[0].batches for other, seen in found.items()} == {1: 1, 2: 2}
+    assert {other: seen.watched[0].batches for other, seen in found.items()} == {1: 1, 2: 2}
     assert len(slept) == 3
 
 

@@ -361,6 +361,7 @@ _FIGURES: Final = {
     "batch_tensors": "target.batch_tensors",
     "quota_cores": "machine.quota_cores",
     "affinity_cpus": "machine.affinity_cpus",
+    "read_limit_bytes_per_s": "machine.read_limit_bytes_per_s",
     "shm_available_bytes": "machine.shm_available_bytes",
     "making_s": "costs.making.wall_s",
     "waiting_s": "costs.making.io_s",

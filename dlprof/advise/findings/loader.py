@@ -26,7 +26,7 @@ from dlprof.advise.findings.machine import used_gpu
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Trial
 from dlprof.stats import NEAR, typical
-from dlprof.units import counted, format_duration
+from dlprof.units import counted, format_bytes, format_duration
 
 
 def order(view: Evidence) -> Claim | None:
@@ -498,6 +498,22 @@ def fetch_io(view: Evidence) -> Claim | None:
     share = _share(costs, costs.fetch.io_s)
     if share < at.LARGE_SHARE or lock(view) is not None:
         return None
+    blocked = (
+        f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on storage or "
+        f"network: {percent(share)} of the time to make a batch."
+    )
+    reads, limit = view.usage.read_bytes_per_s or 0.0, view.machine.read_limit_bytes_per_s
+    if limit is not None and reads >= at.USED_UP * limit:
+        return Claim(
+            "A cgroup throttles reads from storage",
+            f"{blocked} It reads {format_bytes(reads)}/s of the {format_bytes(limit)}/s that a "
+            "cgroup allows.",
+            share * (view.wait or 1.0),
+            "fetch_waiting_s share read_bytes_per_s read_limit_bytes_per_s cache_hit_fraction",
+            {"share": share},
+            "Raise the cgroup's limit (io.max, docker run --device-read-bps), or read fewer bytes: "
+            "compress the data, or keep it in memory. More workers read no more.",
+        )
     more, gain = _more_that_pay(view)
     fix = (
         "Read less often: fetch several samples at once (__getitems__), pack small files into "
@@ -519,8 +535,7 @@ def fetch_io(view: Evidence) -> Claim | None:
         )
     return Claim(
         "Blocking I/O in __getitem__",
-        f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on storage or "
-        f"network: {percent(share)} of the time to make a batch.",
+        blocked,
         share * (view.wait or 1.0),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
         {"share": share, "threads_gain": {str(count): gain.value for count, gain in gains.items()}},

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from builders import around, blocks, config, run, trial
+from builders import around, blocks, config, machine, run, trial
 
 from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
@@ -20,7 +20,7 @@ from dlprof.advise.scaling import (
     slow_for,
 )
 from dlprof.advise.situation import Situation
-from dlprof.records import Constraints, Estimate, RankFigures, Trial, Usage
+from dlprof.records import Constraints, Estimate, GpuInfo, RankFigures, Trial, Usage
 from dlprof.report.sweep import recommendation_report
 from dlprof.report.terminal import plain_text
 
@@ -180,6 +180,31 @@ def test_what_more_ranks_run_out_of(more: dict[str, float], limit: str) -> None:
     found = scales(run([one, scaled(2, 50.0, **more)], settings=SETTINGS))
     assert found[0].limit == ""
     assert found[1].limit.startswith(limit)
+
+
+def test_a_cgroup_that_throttles_reads_is_named() -> None:
+    one = scaled(1, 100.0)
+    waits = {"io_pressure_fraction": 0.6, "own_cpu_cores": 0.1, "available_cpu_cores": 1.0}
+    for read, named in ((4.9e6, True), (2e6, False)):  # of each of two
+        two = scaled(2, 50.0, **waits, read_bytes_per_s=read)
+        made = run([one, two], machine=machine(read_limit_bytes_per_s=1e7), settings=SETTINGS)
+        assert (scales(made)[1].limit == "storage: a cgroup throttles reads") is named
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "gpus", "named"),
+    [(2, 2, 1, True), (1, 2, 1, False), (2, 1, 1, False), (2, 2, 0, False)],
+)
+def test_what_places_ranks_is_said_where_there_are_nodes(
+    nodes: int,
+    ranks: int,
+    gpus: int,
+    named: bool,  # noqa: FBT001
+) -> None:
+    cards = tuple(GpuInfo(index=n, name="X", uuid=str(n)) for n in range(gpus))
+    made = run(blocks({PICK: (100.0, 101.0)}), machine=machine(numa_nodes=nodes, gpus=cards))
+    claims = [each.claim for each in recommend(made, Constraints(ranks=ranks)).reasons]
+    assert any("--numa-binding=node" in claim for claim in claims) is named
 
 
 def measured(**settings: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -11,7 +13,7 @@ from dlprof.engine import ranks
 from dlprof.engine.ranks import LaunchedRank, gather_ranks, launched, with_ranks
 from dlprof.errors import UsageError
 from dlprof.settings import SweepSettings
-from dlprof.trial.nodes import Ranks
+from dlprof.trial.nodes import LocalRank, Ranks
 
 TORCHRUN = {
     "RANK": "1",
@@ -86,6 +88,7 @@ SRUN = {
         ({**TORCHRUN, "WORLD_SIZE": "4", "MASTER_PORT": "65535"}, "127.0.0.1", 65520),
         ({**SRUN, "SLURM_STEP_NODELIST": "gpu[03-04,7]"}, "gpu03", 24568),
         ({**SRUN, "SLURM_STEP_NODELIST": "login,gpu7"}, "login", 24568),
+        ({**SRUN, "SLURM_STEP_NODELIST": "rack[1-2,4]-n[3-4]x,n[1,2]"}, "rack1-n3x", 24568),
         ({**SRUN, "SLURM_STEP_NODELIST": "n1", "MASTER_ADDR": "10.0.0.1"}, "10.0.0.1", 24568),
     ],
 )
@@ -105,13 +108,66 @@ def test_nodes_without_an_address_are_refused() -> None:
 
 
 @linux
-def test_a_barrier_of_steps_is_within_one_machine() -> None:
-    environ, settings = {**TORCHRUN, "WORLD_SIZE": "4"}, SweepSettings(step_barrier=True)
-    with (
-        pytest.raises(UsageError, match="these are on several"),
-        gather_ranks(environ, [], settings),
-    ):
-        pass
+@pytest.mark.parametrize(
+    ("tasks", "node", "here"),
+    [("4(x2),2", "1", 4), ("4(x2),2", "2", 2), ("3,2", "0", 3), ("3,2", "1", 2), ("2(x3)", "1", 2)],
+)
+def test_nodes_may_have_unequal_numbers_of_ranks(tasks: str, node: str, here: int) -> None:
+    counts = {"SLURM_STEP_NUM_TASKS": "10", "SLURM_STEP_TASKS_PER_NODE": tasks}
+    environ = {**SRUN, **counts, "SLURM_NODEID": node, "SLURM_STEP_NODELIST": "n[1-3]"}
+    found = LaunchedRank.of(environ)
+    assert found is not None
+    assert (found.local_size, found.environ["LOCAL_WORLD_SIZE"]) == (here, str(here))
+
+
+@linux
+@pytest.mark.parametrize("node", [{}, {"SLURM_NODEID": "3"}, {"SLURM_NODEID": "x"}])
+def test_which_of_unequal_nodes_this_is_is_not_guessed(node: dict[str, str]) -> None:
+    environ = {**SRUN, "SLURM_STEP_NUM_TASKS": "10", "SLURM_STEP_TASKS_PER_NODE": "4(x2),2"}
+    with pytest.raises(UsageError, match="no LOCAL_WORLD_SIZE"):
+        LaunchedRank.of({**environ, **node})
+
+
+@linux
+@pytest.mark.parametrize(
+    "wrong",
+    [{"RANK": "2"}, {"LOCAL_RANK": "2"}, {"LOCAL_WORLD_SIZE": "3"}],
+)
+def test_numbers_that_do_not_fit_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="numbers don't fit: rank"):
+        LaunchedRank.of({**TORCHRUN, **wrong})
+
+
+@linux
+@pytest.mark.parametrize(("asked", "refused"), [(None, True), ("8", True), ("1", False)])
+def test_a_single_core_that_nobody_asked_srun_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str | None,
+    refused: bool,  # noqa: FBT001
+) -> None:
+    """What sbatch was asked for stays in the environment, and srun doesn't go by it."""
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    environ = {"RANK": "0", "SLURM_PROCID": "0"}
+    environ |= {} if asked is None else {"SLURM_CPUS_PER_TASK": asked}
+    own = LocalRank(rank=0, environ=environ, cpus=frozenset({0}))
+    fails = pytest.raises(UsageError, match="single CPU")
+    with fails if refused else nullcontext():
+        ranks._refuse_one_core(environ, own, 2)
+
+
+@linux
+def test_another_users_process_hears_nothing_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is a rank's environment sent to it, nor its own used."""
+    me = LaunchedRank.of({**TORCHRUN, "MASTER_PORT": str(os.getpid())})
+    assert me is not None
+    name = f"\0dlprof-{me.job}-"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(name)
+        door.listen(1)
+        monkeypatch.setattr(ranks, "_is_own", lambda _link: False)
+        with pytest.raises(UsageError, match="Another user's process"):
+            ranks._follow(me, name, {})
+        assert door.accept()[0].recv(1) == b""
 
 
 @linux

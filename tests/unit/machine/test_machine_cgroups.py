@@ -141,6 +141,28 @@ def test_of_equal_limits_the_outermost_is_named() -> None:
     assert limit == Limit(amount=12 * _GIB, cgroup=_DOCKER)
 
 
+def test_the_tightest_limit_of_reads_counts(tmp_path: Path) -> None:
+    root = _container(tmp_path, "0::/a\n", "1 0 0:1 / /cg rw - cgroup2 cgroup rw\n")
+    (root / "cg/a").mkdir(parents=True)
+    (root / "cg/a/io.max").write_text(
+        "8:0 rbps=max wbps=1000 riops=max wiops=max\n8:16 rbps=5000 wbps=max riops=9 wiops=max\n"
+    )
+    groups = read_cgroups(None, root)
+    assert cgroups.read_limit(groups) == Limit(amount=5000, cgroup="/a")
+    (root / "cg/io.max").write_text("8:16 rbps=3000 wbps=max riops=max wiops=max\n")
+    assert cgroups.read_limit(groups) == Limit(amount=3000, cgroup="/")
+
+
+def test_v1_limits_reads_too(tmp_path: Path) -> None:
+    root = _container(tmp_path, "7:blkio:/a\n", "1 0 0:1 / /cg rw - cgroup cgroup rw,blkio\n")
+    (root / "cg/a").mkdir(parents=True)
+    limits = root / "cg/a/blkio.throttle.read_bps_device"
+    limits.write_text("")
+    assert cgroups.read_limit(read_cgroups(None, root)) is None
+    limits.write_text("8:0 4000\n8:16 7000\n")
+    assert cgroups.read_limit(read_cgroups(None, root)) == Limit(amount=4000, cgroup="/a")
+
+
 def test_v2s_soft_limit_counts_as_a_limit(tmp_path: Path) -> None:
     root = _container(tmp_path, "0::/\n", "1 0 0:1 / /cg rw - cgroup2 cgroup rw\n")
     (root / "cg").mkdir()

@@ -111,6 +111,7 @@ def test_this_machine() -> None:
     assert missing <= set(machine.unavailable) | {
         "quota_cores",
         "memory_limit_bytes",
+        "read_limit_bytes_per_s",
         "accelerator",
     }
 

@@ -37,21 +37,36 @@ def test_one_that_wants_another_window_has_all_take_it(tmp_path: Path) -> None:
     assert one.answer() is two.answer() is False
 
 
-def test_with_a_barrier_all_see_the_last_come_at_the_same_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_several_nodes", [False, True])
+def test_with_a_barrier_all_see_the_last_come_at_the_same_step(
+    tmp_path: Path, *, on_several_nodes: bool
+) -> None:
     """Or else one would wait at the barrier for another that has gone."""
     RankGroup.create(tmp_path, 2, 2)
     steps: dict[int, int] = {}
+    said, all_have = dict[int, list[int]](), threading.Barrier(2)
 
     def load(rank: int) -> None:
+        def least(mine: list[int]) -> list[int]:
+            said[rank] = mine
+            all_have.wait(60.0)
+            found = [min(each) for each in zip(*said.values(), strict=True)]
+            all_have.wait(60.0)
+            return found
+
         company = RankGroup(tmp_path, rank, 2, barrier=True)
         company.begin(lambda _now_s: None, lambda: 0.0)
+        assert company.number_of_first(7 - rank) == 7
+        company.least = least if on_several_nodes else None
         for _ in range(5 + 20 * rank):  # the other one is ready much later
             company.step()
-        company.arrive()
         taken = 5 + 20 * rank
-        while company.answer() is None:
-            company.step()
-            taken += 1
+        for again in (rank == 0, False):
+            company.arrive(again=again)
+            while (answer := company.answer()) is None:
+                company.step()
+                taken += 1
+            assert answer is again or rank == 1
         steps[rank] = taken
 
     threads = [threading.Thread(target=load, args=[rank], daemon=True) for rank in range(2)]
@@ -59,7 +74,20 @@ def test_with_a_barrier_all_see_the_last_come_at_the_same_step(tmp_path: Path) -
         thread.start()
     for thread in threads:
         thread.join(60.0)
-    assert steps[0] == steps[1] == 26
+    assert steps[0] == steps[1] == 27
+
+
+def test_who_has_lost_the_other_nodes_waits_to_be_ended(tmp_path: Path) -> None:
+    def least(_said: list[int]) -> list[int]:
+        raise ConnectionError
+
+    RankGroup.create(tmp_path, 2, 1)
+    company = RankGroup(tmp_path, 0, 2, barrier=True)
+    company.least = least
+    waits = threading.Thread(target=company.step, daemon=True)
+    waits.start()
+    waits.join(0.1)
+    assert waits.is_alive()
 
 
 def test_marks_are_passed_on_between_nodes(tmp_path: Path) -> None:
