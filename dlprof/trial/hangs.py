@@ -182,7 +182,8 @@ def find_hang(
         )
     if dropped_batch(log.text()) is None:
         return None
-    state.asked_s = 2 * silent_s  # to be asked where they stand costs them something
+    # To be asked where they stand costs them something; not to be asked, the rest of the limit.
+    state.asked_s = silent_s + min(silent_s, 10.0)
     standstill = _standstill(state, silent_s, log)
     return dropped_batch(standstill.log) if all_wait(standstill.stacks, state.workers) else None
 

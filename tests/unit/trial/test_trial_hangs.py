@@ -10,8 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.trial.hangs import OpenFiles, Standstill, all_wait, judge, open_files, without_room
-from dlprof.trial.stacks import parse_stacks
+from dlprof.trial import hangs
+from dlprof.trial.hangs import (
+    OpenFiles,
+    Standstill,
+    all_wait,
+    find_hang,
+    judge,
+    open_files,
+    without_room,
+)
+from dlprof.trial.runtime import TrialLog, open_log
+from dlprof.trial.stacks import Frame, parse_stacks
+from dlprof.trial.state import TrialState
 
 PYTHON = "/usr/lib/python3.11"
 DROPPED = f"""Traceback (most recent call last):
@@ -124,6 +135,24 @@ def test_a_hint_speaks_of_a_line_only_where_one_is_named(text: str, what: str) -
 
 def test_a_dropped_batch_is_named_where_nobody_loads() -> None:
     assert judge(stuck(MAIN, log=DROPPED)).kind == "batch_not_picklable"
+
+
+def test_workers_that_gave_no_answer_are_soon_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a busy machine, on which they start and answer late, has a trial wait for its limit."""
+    answers: list[dict[int, list[list[Frame]]]] = [{}, {}, {1: parse_stacks(WAITING)}]
+    monkeypatch.setattr(hangs.stacks, "collect", lambda *_: answers.pop(0))
+    state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
+    with open_log(tmp_path / "log") as file:
+        file.write(DROPPED.encode())
+        file.flush()
+        log, now_s = TrialLog(file), 30.0  # as long as it took to start
+        while (failure := find_hang(state, log, now_s, stall_s=100.0)) is None:
+            now_s += 0.25
+
+    assert failure.kind == "batch_not_picklable"
+    assert now_s < 30.0 + 2 * 10.0 + 1.0
 
 
 def test_a_process_without_descriptors_is_named() -> None:
