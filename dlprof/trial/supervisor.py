@@ -469,20 +469,24 @@ class Supervisor:
     def _take_from_observer(self, message: Message | None, ranks: Sequence[_Rank]) -> None:
         if message is None:
             self._go_on(ranks)
-        elif message["event"] == "usage":
-            for rank in ranks:
-                rank.usage = message
-            self._go_on(ranks)
-        elif message["event"] == "memory" and not ranks[0].settled():
-            ranks[0].failure = Failure(
-                kind="out_of_memory", message=message["reason"], hint=failures.LESS_MEMORY
-            )
-            ranks[0].deadline_s = self._clock()
-        elif message["event"] == "pulse":
-            usage = from_json(Usage, message["usage"])
-            for rank in ranks:
-                rank.used(usage, self._clock())
-            self._pulse(usage)
+            return
+        if message["pid"] != ranks[0].pid:  # said of the trial before, when that had just ended
+            return
+        match message["event"]:
+            case "usage":
+                for rank in ranks:
+                    rank.usage = message
+                self._go_on(ranks)
+            case "memory" if not ranks[0].settled():
+                ranks[0].failure = Failure(
+                    kind="out_of_memory", message=message["reason"], hint=failures.LESS_MEMORY
+                )
+                ranks[0].deadline_s = self._clock()
+            case "pulse":
+                usage = from_json(Usage, message["usage"])
+                for rank in ranks:
+                    rank.used(usage, self._clock())
+                self._pulse(usage)
 
     def _go_on(self, ranks: Sequence[_Rank]) -> None:
         """Let a trial go on that holds still until its memory has been read."""

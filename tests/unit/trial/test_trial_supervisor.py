@@ -91,13 +91,25 @@ def test_what_it_uses_is_kept_over_time(tmp_path: Path) -> None:
     bench = Supervised(tmp_path, WHOLE)
     pulses = [
         Received(
-            bench.watcher.source, {"event": "pulse", "usage": {**USAGE, "own_cpu_cores": cores}}
+            bench.watcher.source,
+            {"event": "pulse", "pid": PID, "usage": {**USAGE, "own_cpu_cores": cores}},
         )
         for cores in (0.5, 1.25)
     ]
     trial = Supervised(tmp_path, [*WHOLE[:3], *pulses, *WHOLE[3:]]).run()
     assert [each.own_cpu_cores for each in trial.usage_over_time] == [0.5, 1.25]
     assert all(each.at_s >= 0 for each in trial.usage_over_time)
+
+
+@pytest.mark.parametrize(("pid", "outcome"), [(PID, "out_of_memory"), (PID - 1, "completed")])
+def test_memory_is_held_against_the_trial_that_took_it(
+    tmp_path: Path, pid: int, outcome: str
+) -> None:
+    """And not against the next, where the one that took it ended at the same moment."""
+    said = {"event": "memory", "pid": pid, "reason": "The trial held too much"}
+    script = [WHOLE[0], Received("observer-0", said), *WHOLE[1:]]
+
+    assert Supervised(tmp_path, script, on_kill=[exited(-9)]).run().outcome == outcome
 
 
 def test_a_long_trial_keeps_as_many_samples_as_a_chart_shows() -> None:
