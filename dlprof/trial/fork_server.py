@@ -12,6 +12,7 @@ its end of a socket to the supervisor.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
 
 _POLL_S = 0.002
+_DESCRIPTORS = 2
+"""That come with the order of a trial: its channel, and the file for what it prints."""
+
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 _THREADS = Path("/proc/self/task")
@@ -93,8 +97,7 @@ class ForkServer:
     def _answer(self) -> bool:
         """Take what has been ordered; false when the supervisor has gone."""
         try:
-            # Two descriptors: a trial's channel, and the file for what it prints.
-            text, descriptors, _, _ = socket.recv_fds(self._link, 1 << 20, 2)
+            text, descriptors, _, _ = socket.recv_fds(self._link, 1 << 20, _DESCRIPTORS)
         except OSError:
             return False
         while text and not text.endswith(b"\n"):
@@ -137,10 +140,14 @@ class ForkServer:
         self._own = children()  # what the target itself has started lives on
         self._status = None
         server_pid = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError as error:
-            message = {"event": "not_started", "errno": error.errno, "error": error.strerror}
+        pid, refused = -1, errno.EMFILE  # the kernel drops descriptors for which there is no room
+        if len(descriptors) == _DESCRIPTORS:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                refused = error.errno or errno.EAGAIN
+        if pid < 0:
+            message = {"event": "not_started", "errno": refused, "error": os.strerror(refused)}
             self._channel.send(message)
             _close(descriptors)
             return
@@ -321,9 +328,11 @@ def _computes_in_fork() -> bool:
     """Whether a fork of this process comes back from an operation that torch shares out."""
     import torch  # noqa: PLC0415 - imported already, with the target
 
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
+            die_with_parent(parent)  # it may hang for ever
             # Torch shares an operation out among threads from 32,768 elements on.
             torch.zeros(1 << 18).add_(1)
         finally:

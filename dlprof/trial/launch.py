@@ -19,7 +19,6 @@ from dlprof.records import Target
 from dlprof.records.codec import MismatchError, from_json
 from dlprof.trial import stacks
 from dlprof.trial.failures import ended, last_lines, resource_limits
-from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, error_of
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.units import format_duration
@@ -277,9 +276,10 @@ class FreshLauncher(Launcher):
         """Start an interpreter, build the target and run the trial."""
         self._count += 1
         process = self._start(self._inbox, f"trial-{self._count}", log)
-        process.order("trial", request=dataclasses.asdict(request))
         self._process = process
-        threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
+        with resource_limits("a thread that waits for a trial"):
+            threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
+        process.order("trial", request=dataclasses.asdict(request))
         return Handle(process.channel, process.source)
 
     def kill(self) -> None:
@@ -300,5 +300,5 @@ class FreshLauncher(Launcher):
 
     def _await_exit(self, process: ModuleProcess) -> None:
         status = process.status()
-        end_group(process.pid, linger_s=GRACE_S, grace_s=GRACE_S)
+        process.kill(linger_s=GRACE_S)
         self._inbox.put(Received(LAUNCHER, {"event": "exited", "status": status}))

@@ -162,8 +162,8 @@ PULSE_S = 0.5
 class Observer:
     """Obeys ``watch``, ``start``, ``end``, ``memory`` and ``unwatch``.
 
-    It sends ``usage`` after ``memory``, and a ``pulse`` now and then, each with the ``pid`` that was to
-    be watched: what comes late must not be taken for the next trial's.
+    It sends ``usage`` after ``memory``, and a ``pulse`` now and then, each with the ``pid`` that is
+    watched: what comes late must not be taken for the next trial's.
     """
 
     def __init__(self, send: Callable[[Message], object], gpus: GpuSampler) -> None:

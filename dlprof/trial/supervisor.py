@@ -333,10 +333,21 @@ class Supervisor:
         return lost if self._elsewhere is None else ranks[0]
 
     def _leave(self, ranks: Sequence[_Rank]) -> None:
+        """End what still runs, as where this process is interrupted, and wait for that.
+
+        What still runs can't be cleared up after, and the next trial must not hear of its end.
+        """
         for rank in ranks:
-            if rank.running():  # it is interrupted
-                rank.launcher.kill()
-        self._await_end(ranks)
+            if rank.running() and not rank.killed:
+                self._end(rank)
+        while running := [rank for rank in ranks if rank.running()]:
+            left_s = max(rank.deadline_s for rank in running) - self._clock()
+            event = self._inbox.get(left_s) if left_s > 0 else None
+            for rank in running:
+                if left_s <= 0:
+                    self._end(rank)
+                elif event is not None and event.source == rank.launcher.source:
+                    rank.status = _FORCED
         self._watcher.order("unwatch")
         for rank in ranks:
             rank.handle.channel.close_writing()
@@ -361,17 +372,6 @@ class Supervisor:
             for rank in ranks:
                 rank.stand_still(late_s)
         return event
-
-    def _await_end(self, ranks: Sequence[_Rank]) -> None:
-        """Wait for ends that were ordered, because what still runs can't be cleared up after."""
-        deadline_s = self._clock() + _END_PATIENCE_S
-        while any(rank.running() for rank in ranks):
-            if (left_s := deadline_s - self._clock()) <= 0:
-                return
-            event = self._inbox.get(left_s)
-            for rank in ranks:
-                if event is not None and event.source == rank.launcher.source:
-                    rank.status = _FORCED
 
     def _check(self, rank: _Rank, ranks: Sequence[_Rank], *, alone: bool) -> None:
         """Hold a rank against the limits of the trial; ``alone`` where it is the only one."""

@@ -229,6 +229,14 @@ def test_an_interrupted_trial_has_ended_before_it_is_cleared_up_after(tmp_path: 
     assert inbox.get(0.0) is None  # its end was waited for
 
 
+def test_an_interrupted_trial_that_nobody_ends_is_not_heard_of_later(tmp_path: Path) -> None:
+    bench = Supervised(tmp_path, WHOLE[:1], inbox=Interrupting(Clock()))
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+
+    assert (bench.launcher.kills, bench.launcher.given_up) == (1, True)
+
+
 def test_a_dead_launcher_ends_the_sweep(tmp_path: Path) -> None:
     with pytest.raises(NothingMeasuredError):
         Supervised(tmp_path, [Received(LAUNCHER, None)]).run()
