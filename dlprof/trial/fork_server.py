@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
 
 _POLL_S = 0.002
-_DESCRIPTORS = 2
-"""That come with the order of a trial: its channel, and the file for what it prints."""
-
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 _THREADS = Path("/proc/self/task")
@@ -64,7 +61,7 @@ class ForkServer:
         self._descriptors: list[int] = []  # that came with the orders
         self._built: BuiltTarget | None = None
         self._later: BuildRequest | None = None
-        self._parting: Parting | None = None
+        self._parting = Parting()
         self._child: int | None = None
         self._status: int | None = None
         self._own: frozenset[int] = frozenset()
@@ -97,7 +94,8 @@ class ForkServer:
     def _answer(self) -> bool:
         """Take what has been ordered; false when the supervisor has gone."""
         try:
-            text, descriptors, _, _ = socket.recv_fds(self._link, 1 << 20, _DESCRIPTORS)
+            # Two descriptors: a trial's channel, and the file for what it prints.
+            text, descriptors, _, _ = socket.recv_fds(self._link, 1 << 20, 2)
         except OSError:
             return False
         while text and not text.endswith(b"\n"):
@@ -116,7 +114,6 @@ class ForkServer:
         from dlprof.trial import child  # noqa: PLC0415 - imports torch with the target
 
         began_s = time.perf_counter()
-        self._parting = Parting()
         try:
             with _without_pool():
                 self._built = child.build(from_json(BuildRequest, request))
@@ -141,7 +138,7 @@ class ForkServer:
         self._status = None
         server_pid = os.getpid()
         pid, refused = -1, errno.EMFILE  # the kernel drops descriptors for which there is no room
-        if len(descriptors) == _DESCRIPTORS:
+        if len(descriptors) == 2:
             try:
                 pid = os.fork()
             except OSError as error:
@@ -195,7 +192,7 @@ class ForkServer:
         self._own = frozenset()
         end_tracker()  # while it lives: it is a child, too
         self._end_orphans()
-        self.part()
+        self._parting.take()
 
     def _end_child(self) -> None:
         if self._child is None:
@@ -216,7 +213,7 @@ class ForkServer:
             os.setsid()
             die_with_parent(parent)
             # Let go of everything that is the fork server's, what it is to finalize above all.
-            self._parting = None
+            self._parting = Parting()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, self._users_handler)
             self._channel.close()
@@ -232,7 +229,7 @@ class ForkServer:
             # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
             random.setstate(state)
             child.run_trial(request, self._target, channel)
-            self.part()
+            self._parting.take()
             status = 0
         except BaseException:  # noqa: BLE001 - nothing may unwind into the fork server's frames
             sys.excepthook(*sys.exc_info())
@@ -250,13 +247,7 @@ class ForkServer:
             return self._built
         if self._later is None:
             raise AssertionError("a trial was ordered before anything was to be built")
-        self._parting = Parting()
         return child.build(self._later)
-
-    def part(self) -> None:
-        """In the process that built the target, at its end: finalize what it made."""
-        if self._parting is not None:
-            self._parting.take()
 
 
 def _close(descriptors: list[int]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -104,3 +105,14 @@ def test_a_trial_whose_descriptors_find_no_room_is_not_started(tmp_path: Path) -
     assert answer is not None
     assert answer.message is not None
     assert (answer.message["event"], answer.message["errno"]) == ("not_started", errno.EMFILE)
+
+
+def test_what_a_target_makes_in_a_trial_is_finalized(tmp_path: Path) -> None:
+    made = TrialRunner(BuildRequest(target=f"{TARGETS}:keeps_files"), directory=tmp_path)
+    try:
+        made.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
+        request = TrialRequest(config=Config(), trial_s=0.1)
+        assert made.run(request, trial_id="t0001", repetition=0).outcome == "completed"
+    finally:
+        made.close()
+    assert not list(Path(tempfile.gettempdir()).glob("keeps-files-*"))
