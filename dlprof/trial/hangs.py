@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -21,19 +22,11 @@ from dlprof.trial.state import TrialState
 _RANK_GROUP = "/dlprof/trial/rank_group.py"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OpenFiles:
+class OpenFiles(NamedTuple):
     """How many file descriptors a process has open, and how many it may: its soft limit."""
 
     count: int
     limit: int
-
-    @property
-    def scarce(self) -> bool:
-        """Whether there is no room for what a hand-over takes."""
-        # Descriptors that a process needs to hand over one piece of shared memory: the connection
-        # over which it is asked for, the piece itself, and one for whatever it looks up meanwhile.
-        return self.limit - self.count < 3
 
 
 def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
@@ -49,9 +42,11 @@ def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
 
 
 def without_room(pids: Sequence[int], proc: Path = Path("/proc")) -> list[OpenFiles]:
-    """Those of the processes that have no room for another hand-over."""
+    """Those of the processes that have no room for another hand-over of shared memory."""
     found = (open_files(pid, proc) for pid in pids)
-    return [files for files in found if files is not None and files.scarce]
+    # That takes a descriptor for the connection over which it is asked for, one for itself, and one
+    # for whatever is looked up meanwhile.
+    return [files for files in found if files is not None and files.limit - files.count < 3]
 
 
 # Where multiprocessing's queue prints why it dropped a batch; the loader then waits for ever.
@@ -152,9 +147,6 @@ def judge(standstill: Standstill) -> Failure:
     return Failure(kind=kind, message=message, hint=hint, stderr_tail=standstill.log)
 
 
-_SILENT_S = 1.0  # without a sign of progress before a trial's log is read
-
-
 def find_hang(
     state: TrialState, log: TrialLog, now_s: float, *, stall_s: float, alone: bool = True
 ) -> Failure | None:
@@ -172,9 +164,9 @@ def find_hang(
             if any(frame.file.endswith(_RANK_GROUP) for stack in stacks for frame in stack):
                 return None  # a process of it waits at the barrier of a step
         return judge(standstill)
-    if silent_s <= max(_SILENT_S, state.asked_s):
+    if silent_s <= state.asked_s:
         return None
-    state.asked_s = silent_s + _SILENT_S
+    state.asked_s = silent_s + 1.0
     tree = [] if alone or silent_s <= 3.0 or state.pid is None else _tree(state.pid)
     if stopped := [pid for pid in tree if is_stopped(pid)]:
         return judge(

@@ -26,14 +26,23 @@ from dlprof.units import format_duration
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A target as the process that built it describes it, with the versions of torch and Python.
+    """A target as the process that built it describes it.
 
-    ``fork_hazard`` is why trials can't be forked from that process; empty if they can.
+    Attributes:
+        target: The target.
+        versions: ``torch`` and ``python``.
+        fork_hazard: Why trials can't be forked from that process; empty if they can.
+        file: Where its code is, of a check; empty for a built-in or a live object.
+        line: Its line there.
+        stray: A file of the check's other side that was imported in spite of all; empty for none.
     """
 
     target: Target
     versions: dict[str, str]
     fork_hazard: str = ""
+    file: str = ""
+    line: int | None = None
+    stray: str = ""
 
 
 class BuilderDiedError(TargetError):
@@ -63,8 +72,14 @@ def built_of(message: Message) -> Built:
             f"The target can't be described: its {error}.",
             hint="Give the loader a setting that DataLoader takes.",
         ) from None
+    file, line = message.get("place") or ("", None)
     return Built(
-        target=target, versions=message["versions"], fork_hazard=message.get("fork_hazard", "")
+        target=target,
+        versions=message["versions"],
+        fork_hazard=message.get("fork_hazard", ""),
+        file=file,
+        line=line,
+        stray=message.get("stray", ""),
     )
 
 
@@ -85,7 +100,7 @@ class LocalRank:
     cpus: frozenset[int] = frozenset()
 
 
-_QUIT_S = 5.0
+_QUIT_S = 5 * GRACE_S
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -103,13 +103,13 @@ class TrialState:
     status: int | None = None
     awaiting_usage_since: float | None = None
     killed: bool = False
-    asked_s: float = 0.0
+    asked_s: float = 1.0
     stopped_s: float = 0.0
 
     def heard(self, now_s: float) -> None:
         """It has shown progress."""
         self.heard_s = now_s
-        self.asked_s = 0.0
+        self.asked_s = 1.0
 
     @property
     def busy_cores(self) -> float | None:

@@ -26,7 +26,7 @@ from dlprof.trial.nodes import RELAY_S, Ranks
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
-from dlprof.trial.runtime import Inbox, ModuleProcess, Received, TrialLog, open_log
+from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.trial.state import (
     TrialLimits,
     TrialState,
@@ -96,7 +96,7 @@ class ObserverProcess:
             self._process = None
 
 
-_END_PATIENCE_S = 2.0
+_END_PATIENCE_S = 2 * GRACE_S
 _TARGETS_OWN = ("worker_exception", "worker_exit", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
 _RESULTS = frozenset({"measured", "probe"})

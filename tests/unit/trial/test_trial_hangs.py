@@ -210,4 +210,4 @@ def test_this_processs_own_limit() -> None:
 
     assert files is not None
     assert files.limit == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    assert not files.scarce
+    assert not without_room([os.getpid()])
