@@ -108,7 +108,7 @@ class BlockRequest:
         series: ``load`` for steady loading, ``start`` for a start and the turn of an epoch.
         batches: How many a block of loading has; those that fill the queues among them.
         seed: Of the order and of random numbers, so that every block loads the same samples.
-        cores: What the side is held to meanwhile, worker after worker; free where it is empty.
+        cores: What the side is held to during it, worker after worker; free where it is empty.
     """
 
     series: Series = "load"

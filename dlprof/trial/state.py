@@ -87,7 +87,7 @@ class TrialState:
         awaiting_usage_since: Since when it holds still for the observer; ``None`` if it doesn't.
         killed: Whether it was ordered to end.
         asked_s: Silence after which it is asked next where its workers stand.
-        stopped_s: For how long the supervisor itself was stopped meanwhile.
+        stopped_s: For how long the supervisor itself was stopped during it.
     """
 
     heard_s: float

@@ -235,7 +235,7 @@ class Supervisor:
         return failure if whole else of_rank(failure, lost.number, ranks)
 
     def _undisturbed(self, request: TrialRequest) -> tuple[list[_Rank], _Rank | None]:
-        """Run a trial, and again if this process was stopped meanwhile, as by Ctrl-Z.
+        """Run a trial, and again if this process was stopped during it, as by Ctrl-Z.
 
         The trial may have been stopped with it, so that its clock ran on without it; and what the
         machine did in its window was not asked for in time. With other nodes it is run once.
