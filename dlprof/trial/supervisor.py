@@ -163,6 +163,7 @@ class Supervisor:
         self._inbox = inbox
         self._directory = directory
         self._limits = limits
+        self._left_s = limits.left
         self._pulse = pulse
         self._clock = clock
 
@@ -238,13 +239,18 @@ class Supervisor:
         """Run a trial, and again if this process was stopped during it, as by Ctrl-Z.
 
         The trial may have been stopped with it, so that its clock ran on without it; and what the
-        machine did in its window was not asked for in time. With other nodes it is run once.
-        Returns all its ranks, and the one that it failed for.
+        machine did in its window was not asked for in time. With other nodes it is run once,
+        and nowhere again where what is left of its time would not do. Returns all its ranks, and
+        the one that it failed for.
         """
+        self._left_s = self._limits.left
         # At a trial in which this process was not stopped.
         for _ in range(1 if self._nodes.links else 3):
+            began_s = self._clock()
             ranks, lost = self._run(request)
-            if not ranks[0].stopped_s:
+            spent_s = self._clock() - began_s - ranks[0].stopped_s
+            self._left_s -= spent_s
+            if not ranks[0].stopped_s or self._left_s < spent_s:
                 break
         return ranks, lost
 
@@ -284,7 +290,7 @@ class Supervisor:
                 log=log,
                 heard_s=now_s,
                 began_s=now_s,
-                deadline_s=now_s + self._limits.left,
+                deadline_s=now_s + self._left_s,
                 workers=request.config.num_workers,
                 traced=request.explain,
             )

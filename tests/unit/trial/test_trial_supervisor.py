@@ -319,6 +319,15 @@ def test_a_trial_that_is_always_disturbed_says_so(tmp_path: Path) -> None:
     assert bench.launcher.launches == 3
 
 
+def test_all_attempts_together_have_the_time_of_a_trial(tmp_path: Path) -> None:
+    inbox = Stopped(99, "window_start")
+    bench = Supervised(tmp_path, WHOLE[:2], on_kill=[exited(-9)], inbox=inbox)
+
+    assert bench.run().outcome == "timed_out"
+    assert bench.launcher.launches == 1
+    assert inbox.clock.now_s < 100.0 + 3600.0 + 30.0 + 2.0
+
+
 def test_a_hang_is_found_after_a_stop(tmp_path: Path) -> None:
     inbox = Stopped(1, "window_start")
     trial = Supervised(tmp_path, WHOLE[:2], on_kill=[exited(-9)], inbox=inbox).run()
