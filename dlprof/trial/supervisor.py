@@ -239,9 +239,8 @@ class Supervisor:
         """Run a trial, and again if this process was stopped during it, as by Ctrl-Z.
 
         The trial may have been stopped with it, so that its clock ran on without it; and what the
-        machine did in its window was not asked for in time. With other nodes it is run once,
-        and nowhere again where what is left of its time would not do. Returns all its ranks, and
-        the one that it failed for.
+        machine did in its window was not asked for in time. It is run once with other nodes, or
+        where too little of its time is left. Returns all its ranks, and the one that it failed for.
         """
         self._left_s = self._limits.left
         # At a trial in which this process was not stopped.
