@@ -100,7 +100,6 @@ class Parting:
 
     def take(self) -> None:
         """Finalize them, the youngest first; whatever goes wrong, the others are too."""
-        end_tracker()
         for finalizer in reversed(_finalizers()):
             if finalizer not in self._before and finalizer.atexit:
                 with contextlib.suppress(BaseException):
