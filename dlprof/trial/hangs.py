@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
@@ -22,7 +21,8 @@ from dlprof.trial.state import TrialState
 _RANK_GROUP = "/dlprof/trial/rank_group.py"
 
 
-class OpenFiles(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFiles:
     """How many file descriptors a process has open, and how many it may: its soft limit."""
 
     count: int
