@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.trial import hangs
 from dlprof.trial.hangs import (
     OpenFiles,
     Standstill,
@@ -142,7 +141,7 @@ def test_workers_that_gave_no_answer_are_soon_asked_again(
 ) -> None:
     """Else a busy machine, on which they start and answer late, has a trial wait for its limit."""
     answers: list[dict[int, list[list[Frame]]]] = [{}, {}, {1: parse_stacks(WAITING)}]
-    monkeypatch.setattr(hangs.stacks, "collect", lambda *_: answers.pop(0))
+    monkeypatch.setattr("dlprof.trial.stacks.collect", lambda *_: answers.pop(0))
     state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
     with open_log(tmp_path / "log") as file:
         file.write(DROPPED.encode())

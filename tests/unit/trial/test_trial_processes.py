@@ -131,10 +131,10 @@ def test_a_worker_whose_loader_has_died_before_it_was_there_ends(
 ) -> None:
     ended: list[int] = []
     parent = types.SimpleNamespace(is_alive=lambda: lives)
-    monkeypatch.setattr(in_worker.multiprocessing, "parent_process", lambda: parent)
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: parent)
     monkeypatch.setattr(in_worker, "die_with_parent", lambda: None)
     monkeypatch.setattr(in_worker, "answer_with_stacks", lambda: None)
-    monkeypatch.setattr(in_worker.os, "_exit", ended.append)
+    monkeypatch.setattr("os._exit", ended.append)
     in_worker.guard_worker()
 
     assert ended == ([] if lives else [1])
