@@ -150,8 +150,9 @@ def judge(standstill: Standstill) -> Failure:
 def find_hang(
     state: TrialState, log: TrialLog, now_s: float, *, stall_s: float, alone: bool = True
 ) -> Failure | None:
-    """What a trial hangs for, if it does: a dropped batch is known at once, all else in time.
+    """What a trial hangs for, if it does.
 
+    A dropped batch, or one that is not handed over for want of descriptors, is known at once.
     Of several ranks the one that a signal has stopped is known soon, because all others wait for
     it; and one that itself waits for others at the barrier of a step is not to blame. After
     ``stall_s`` of silence it hangs, whatever the reason.
@@ -172,12 +173,19 @@ def find_hang(
         return judge(
             Standstill(waited_s=silent_s, log=log.text(), stacks={}, idle=None, stopped=stopped)
         )
-    if dropped_batch(log.text()) is None:
+    written = log.text()
+    if dropped_batch(written) is None and _NO_DESCRIPTORS not in written:
         return None
     # To be asked where they stand costs them something; not to be asked, the rest of the limit.
     state.asked_s = silent_s + min(silent_s, 10.0)
     standstill = _standstill(state, silent_s, log)
-    return dropped_batch(standstill.log) if all_wait(standstill.stacks, state.workers) else None
+    found = None
+    if all_wait(standstill.stacks, state.workers):
+        found = dropped_batch(standstill.log)
+        # Workers that wait for work close no file, for which another thread of theirs waits.
+        if found is None and standstill.full:
+            found = judge(standstill)
+    return found
 
 
 def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill:

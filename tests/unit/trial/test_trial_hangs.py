@@ -154,6 +154,26 @@ def test_workers_that_gave_no_answer_are_soon_asked_again(
     assert now_s < 30.0 + 2 * 10.0 + 1.0
 
 
+@pytest.mark.parametrize(
+    ("stack", "free", "kind"),
+    [(WAITING, 0, "file_descriptors"), (WAITING, 10, None), (LOADING, 0, None)],
+)
+def test_a_hand_over_for_which_there_is_no_descriptor_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: str, free: int, kind: str | None
+) -> None:
+    """Where nobody is at work who may close a file."""
+    process(tmp_path, 1, count=64 - free, limit="64")
+    monkeypatch.setattr("dlprof.trial.stacks.collect", lambda *_: {1: parse_stacks(stack)})
+    monkeypatch.setattr("dlprof.trial.hangs.without_room", lambda _: without_room([1], tmp_path))
+    state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
+    with open_log(tmp_path / "log") as file:
+        file.write(b"OSError: [Errno 24] Zu viele offene Dateien\n")
+        file.flush()
+        failure = find_hang(state, TrialLog(file), 1.5, stall_s=100.0)
+
+    assert (None if failure is None else failure.kind) == kind
+
+
 def test_a_process_without_descriptors_is_named() -> None:
     """It may hang in ``accept`` or ``recv_handle`` without a word."""
     failure = judge(stuck(MAIN, full=[OpenFiles(count=1024, limit=1024)]))
