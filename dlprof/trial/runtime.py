@@ -26,7 +26,7 @@ GRACE_S = 1.0
 """How long processes may take to end after they were asked, before they are forced."""
 
 _SHOWN_BYTES = 1 << 16
-_HEAD_BYTES = 1 << 14
+_HEAD_BYTES = _SHOWN_BYTES // 4
 """Of what is shown, from the beginning: what went wrong first stands there."""
 
 MOST_BYTES = 1 << 20
