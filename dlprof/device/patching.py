@@ -224,7 +224,12 @@ def _forget() -> None:
 
 
 def _leave_child() -> None:
-    """Take it off in a process that was forked meanwhile, such as a worker: nobody asks there."""
+    """Take it off in a process that was forked meanwhile, such as a worker: nobody asks there.
+
+    What another thread held at that moment is held by nobody here, and would be for ever.
+    """
+    CHANGING._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as Python's own modules do it
+    _reading._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
     seen.by_thread.clear()
     if Patch.now is not None:
         Patch.now.take_off()

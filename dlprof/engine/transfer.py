@@ -20,9 +20,8 @@ from dlprof.records.transfer import BatchTransfer, DeviceTransfer, TogetherRate,
 from dlprof.settings import by_key
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
-from dlprof.transfer.protocol import TransferRequest
 from dlprof.trial.failures import ended, last_lines
-from dlprof.trial.protocol import BuildRequest, Message, error_of
+from dlprof.trial.protocol import BuildRequest, Message, TransferRequest, error_of
 from dlprof.trial.runtime import Inbox, ModuleProcess, TrialLog, open_log
 
 DEFAULT_BUDGET_S = 10.0

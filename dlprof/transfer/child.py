@@ -24,10 +24,9 @@ from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.transfer.batches import measure_batch
 from dlprof.transfer.devices import all_at_once, measure_device
-from dlprof.transfer.protocol import TransferRequest
 from dlprof.trial.child import as_target_error, build
 from dlprof.trial.processes import die_with_parent
-from dlprof.trial.protocol import Channel, Message, describe_error
+from dlprof.trial.protocol import Channel, Message, TransferRequest, describe_error
 
 _Open = Callable[[str], Runtime]
 

@@ -30,7 +30,7 @@ from dlprof.records.transfer import (
 )
 from dlprof.stats import median_interval
 from dlprof.transfer.copying import Buffers, Copier, measure_copies
-from dlprof.transfer.protocol import TransferRequest
+from dlprof.trial.protocol import TransferRequest
 
 _ROUNDS = 10
 _ROUND_S = 0.02

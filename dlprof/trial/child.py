@@ -33,7 +33,7 @@ from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.stacks import answer_with_stacks
-from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
+from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in, remember_names
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -324,12 +324,12 @@ def main() -> None:
         built = build(from_json(BuildRequest, order["request"]))
     except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
         channel.send(build_failed(error))
-        parting.take()
-        os._exit(0)
-    channel.send(describe_built(built, _clock() - began_s))
-    order = channel.receive()
-    if order is not None:
-        run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
+    else:
+        channel.send(describe_built(built, _clock() - began_s))
+        order = channel.receive()
+        if order is not None:
+            run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
+    end_tracker()
     parting.take()
     os._exit(0)
 

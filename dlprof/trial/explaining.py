@@ -21,7 +21,6 @@ _REBATCHED = (
     "{name} makes other batches of those of the DataLoader that it holds, "
     "so only the wait in next() is timed"
 )
-_MOST_RESTING_S = 0.5
 
 
 class Explainer:
@@ -101,11 +100,11 @@ def take_rested(loop: Loop, config: Config, rate: float) -> None:
     """
     from dlprof.tracing.explain import LEAST_RESTED  # noqa: PLC0415
 
-    # The queues are taken to be full after so many times the time that loading as many takes.
-    filled_s = 1.5 * config.batches_in_flight / rate if rate > 0 else math.inf
-    if not config.num_workers or config.pin_memory or filled_s > _MOST_RESTING_S:
+    if not config.num_workers or config.pin_memory or rate <= 0:
         return
-    rounds = min(3, math.floor(_MOST_RESTING_S / filled_s))
+    # The queues are taken to be full after so many times the time that loading as many takes.
+    filled_s = 1.5 * config.batches_in_flight / rate
+    rounds = min(3, math.floor(0.5 / filled_s))  # all of them in half a second
     if rounds * config.num_workers < LEAST_RESTED:
         return
     with contextlib.suppress(Exception):  # the window was sound, whatever comes behind it

@@ -371,7 +371,7 @@ def blame_log(failure: Failure, log: str) -> Failure:
 
 
 def blame_memory(failure: Failure) -> Failure:
-    """Name a death by SIGKILL for what it was, where the kernel has killed for memory meanwhile."""
+    """Name a death by SIGKILL for what it was, where the kernel has killed for memory during it."""
     if failure.kind != "worker_signal" or not _FORCED.search(failure.message):
         return failure
     return dataclasses.replace(

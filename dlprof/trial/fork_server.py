@@ -12,6 +12,7 @@ its end of a socket to the supervisor.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -60,7 +61,7 @@ class ForkServer:
         self._descriptors: list[int] = []  # that came with the orders
         self._built: BuiltTarget | None = None
         self._later: BuildRequest | None = None
-        self._parting: Parting | None = None
+        self._parting = Parting()
         self._child: int | None = None
         self._status: int | None = None
         self._own: frozenset[int] = frozenset()
@@ -113,7 +114,6 @@ class ForkServer:
         from dlprof.trial import child  # noqa: PLC0415 - imports torch with the target
 
         began_s = time.perf_counter()
-        self._parting = Parting()
         try:
             with _without_pool():
                 self._built = child.build(from_json(BuildRequest, request))
@@ -137,10 +137,14 @@ class ForkServer:
         self._own = children()  # what the target itself has started lives on
         self._status = None
         server_pid = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError as error:
-            message = {"event": "not_started", "errno": error.errno, "error": error.strerror}
+        pid, refused = -1, errno.EMFILE  # the kernel drops descriptors for which there is no room
+        if len(descriptors) == 2:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                refused = error.errno or errno.EAGAIN
+        if pid < 0:
+            message = {"event": "not_started", "errno": refused, "error": os.strerror(refused)}
             self._channel.send(message)
             _close(descriptors)
             return
@@ -188,7 +192,7 @@ class ForkServer:
         self._own = frozenset()
         end_tracker()  # while it lives: it is a child, too
         self._end_orphans()
-        self.part()
+        self._parting.take()
 
     def _end_child(self) -> None:
         if self._child is None:
@@ -209,7 +213,7 @@ class ForkServer:
             os.setsid()
             die_with_parent(parent)
             # Let go of everything that is the fork server's, what it is to finalize above all.
-            self._parting = None
+            self._parting = Parting()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, self._users_handler)
             self._channel.close()
@@ -225,7 +229,7 @@ class ForkServer:
             # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
             random.setstate(state)
             child.run_trial(request, self._target, channel)
-            self.part()
+            self._parting.take()
             status = 0
         except BaseException:  # noqa: BLE001 - nothing may unwind into the fork server's frames
             sys.excepthook(*sys.exc_info())
@@ -243,13 +247,7 @@ class ForkServer:
             return self._built
         if self._later is None:
             raise AssertionError("a trial was ordered before anything was to be built")
-        self._parting = Parting()
         return child.build(self._later)
-
-    def part(self) -> None:
-        """In the process that built the target, at its end: finalize what it made."""
-        if self._parting is not None:
-            self._parting.take()
 
 
 def _close(descriptors: list[int]) -> None:
@@ -321,9 +319,11 @@ def _computes_in_fork() -> bool:
     """Whether a fork of this process comes back from an operation that torch shares out."""
     import torch  # noqa: PLC0415 - imported already, with the target
 
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
+            die_with_parent(parent)  # it may hang for ever
             # Torch shares an operation out among threads from 32,768 elements on.
             torch.zeros(1 << 18).add_(1)
         finally:

@@ -28,13 +28,6 @@ class OpenFiles:
     count: int
     limit: int
 
-    @property
-    def scarce(self) -> bool:
-        """Whether there is no room for what a hand-over takes."""
-        # Descriptors that a process needs to hand over one piece of shared memory: the connection
-        # over which it is asked for, the piece itself, and one for whatever it looks up meanwhile.
-        return self.limit - self.count < 3
-
 
 def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
     """The file descriptors of a process; ``None`` where that isn't known, or there is no limit."""
@@ -49,9 +42,11 @@ def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
 
 
 def without_room(pids: Sequence[int], proc: Path = Path("/proc")) -> list[OpenFiles]:
-    """Those of the processes that have no room for another hand-over."""
+    """Those of the processes that have no room for another hand-over of shared memory."""
     found = (open_files(pid, proc) for pid in pids)
-    return [files for files in found if files is not None and files.scarce]
+    # That takes a descriptor for the connection over which it is asked for, one for itself, and one
+    # for whatever is looked up meanwhile.
+    return [files for files in found if files is not None and files.limit - files.count < 3]
 
 
 # Where multiprocessing's queue prints why it dropped a batch; the loader then waits for ever.
@@ -152,14 +147,12 @@ def judge(standstill: Standstill) -> Failure:
     return Failure(kind=kind, message=message, hint=hint, stderr_tail=standstill.log)
 
 
-_SILENT_S = 1.0  # without a sign of progress before a trial's log is read
-
-
 def find_hang(
     state: TrialState, log: TrialLog, now_s: float, *, stall_s: float, alone: bool = True
 ) -> Failure | None:
-    """What a trial hangs for, if it does: a dropped batch is known at once, all else in time.
+    """What a trial hangs for, if it does.
 
+    A dropped batch, or one that is not handed over for want of descriptors, is known at once.
     Of several ranks the one that a signal has stopped is known soon, because all others wait for
     it; and one that itself waits for others at the barrier of a step is not to blame. After
     ``stall_s`` of silence it hangs, whatever the reason.
@@ -172,19 +165,27 @@ def find_hang(
             if any(frame.file.endswith(_RANK_GROUP) for stack in stacks for frame in stack):
                 return None  # a process of it waits at the barrier of a step
         return judge(standstill)
-    if silent_s <= max(_SILENT_S, state.asked_s):
+    if silent_s <= state.asked_s:
         return None
-    state.asked_s = silent_s + _SILENT_S
+    state.asked_s = silent_s + 1.0
     tree = [] if alone or silent_s <= 3.0 or state.pid is None else _tree(state.pid)
     if stopped := [pid for pid in tree if is_stopped(pid)]:
         return judge(
             Standstill(waited_s=silent_s, log=log.text(), stacks={}, idle=None, stopped=stopped)
         )
-    if dropped_batch(log.text()) is None:
+    written = log.text()
+    if dropped_batch(written) is None and _NO_DESCRIPTORS not in written:
         return None
-    state.asked_s = 2 * silent_s  # to be asked where they stand costs them something
+    # To be asked where they stand costs them something; not to be asked, the rest of the limit.
+    state.asked_s = silent_s + min(silent_s, 10.0)
     standstill = _standstill(state, silent_s, log)
-    return dropped_batch(standstill.log) if all_wait(standstill.stacks, state.workers) else None
+    found = None
+    if all_wait(standstill.stacks, state.workers):
+        found = dropped_batch(standstill.log)
+        # Workers that wait for work close no file, for which another thread of theirs waits.
+        if found is None and standstill.full:
+            found = judge(standstill)
+    return found
 
 
 def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill:

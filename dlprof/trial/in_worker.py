@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,15 @@ from dlprof.trial.stacks import answer_with_stacks
 
 
 def guard_worker() -> None:
-    """Tie this worker's life to its parent's, and have it say where it stands when it is asked."""
+    """Tie this worker's life to its parent's, and have it say where it stands when it is asked.
+
+    Its parent is who started it: the loader's process, or multiprocessing's fork server. Where the
+    loader's has died while this one was importing torch, nothing would ever end it.
+    """
     die_with_parent()
+    loads = multiprocessing.parent_process()
+    if loads is not None and not loads.is_alive():
+        os._exit(1)
     answer_with_stacks()
 
 

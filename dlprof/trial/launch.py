@@ -19,7 +19,6 @@ from dlprof.records import Target
 from dlprof.records.codec import MismatchError, from_json
 from dlprof.trial import stacks
 from dlprof.trial.failures import ended, last_lines, resource_limits
-from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, error_of
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.units import format_duration
@@ -27,14 +26,23 @@ from dlprof.units import format_duration
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A target as the process that built it describes it, with the versions of torch and Python.
+    """A target as the process that built it describes it.
 
-    ``fork_hazard`` is why trials can't be forked from that process; empty if they can.
+    Attributes:
+        target: The target.
+        versions: ``torch`` and ``python``.
+        fork_hazard: Why trials can't be forked from that process; empty if they can.
+        file: Where its code is, of a check; empty for a built-in or a live object.
+        line: Its line there.
+        stray: A file of the check's other side that was imported in spite of all; empty for none.
     """
 
     target: Target
     versions: dict[str, str]
     fork_hazard: str = ""
+    file: str = ""
+    line: int | None = None
+    stray: str = ""
 
 
 class BuilderDiedError(TargetError):
@@ -64,8 +72,14 @@ def built_of(message: Message) -> Built:
             f"The target can't be described: its {error}.",
             hint="Give the loader a setting that DataLoader takes.",
         ) from None
+    file, line = message.get("place") or ("", None)
     return Built(
-        target=target, versions=message["versions"], fork_hazard=message.get("fork_hazard", "")
+        target=target,
+        versions=message["versions"],
+        fork_hazard=message.get("fork_hazard", ""),
+        file=file,
+        line=line,
+        stray=message.get("stray", ""),
     )
 
 
@@ -86,7 +100,7 @@ class LocalRank:
     cpus: frozenset[int] = frozenset()
 
 
-_QUIT_S = 5.0
+_QUIT_S = 5 * GRACE_S
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -277,9 +291,10 @@ class FreshLauncher(Launcher):
         """Start an interpreter, build the target and run the trial."""
         self._count += 1
         process = self._start(self._inbox, f"trial-{self._count}", log)
-        process.order("trial", request=dataclasses.asdict(request))
         self._process = process
-        threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
+        with resource_limits("a thread that waits for a trial"):
+            threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
+        process.order("trial", request=dataclasses.asdict(request))
         return Handle(process.channel, process.source)
 
     def kill(self) -> None:
@@ -300,5 +315,5 @@ class FreshLauncher(Launcher):
 
     def _await_exit(self, process: ModuleProcess) -> None:
         status = process.status()
-        end_group(process.pid, linger_s=GRACE_S, grace_s=GRACE_S)
+        process.kill(linger_s=GRACE_S)
         self._inbox.put(Received(LAUNCHER, {"event": "exited", "status": status}))

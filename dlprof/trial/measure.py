@@ -361,7 +361,8 @@ def _meet(loop: Loop, gate: EpochGate, ranks: RankGroup, *, again: bool = False)
 
 def _next_epoch(loop: Loop, gate: EpochGate) -> None:
     """Go on after an epoch that ended by itself."""
-    _close_epoch(loop, gate)
+    _check_whole(loop, gate)
+    _take_sizes(loop, gate)
     gate.reopen()
     loop.begin_epoch()
 
@@ -441,12 +442,6 @@ def _begin(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
         _check_whole(loop, gate)
         gate.reopen()
         loop.begin_epoch()
-
-
-def _close_epoch(loop: Loop, gate: EpochGate) -> None:
-    """Take down what an epoch held that ended by itself, and see that it is whole."""
-    _check_whole(loop, gate)
-    _take_sizes(loop, gate)
 
 
 def _take_sizes(loop: Loop, gate: EpochGate) -> None:

@@ -358,8 +358,10 @@ class Door:
 
     def _stay(self, links: dict[int, Link]) -> None:
         while self._listener.fileno() >= 0:  # it is closed at the end
-            with contextlib.suppress(OSError):  # of one that came, which keeps no other out
+            try:
                 self._admit(links, known=True)
+            except OSError:  # of one that came, which keeps no other out; or there is no descriptor
+                time.sleep(RELAY_S)
 
     def _admit(self, links: dict[int, Link], *, known: bool) -> None:
         connection, _ = self._listener.accept()

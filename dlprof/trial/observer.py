@@ -166,13 +166,15 @@ PULSE_S = 0.5
 class Observer:
     """Obeys ``watch``, ``start``, ``end``, ``memory`` and ``unwatch``.
 
-    It sends ``usage`` after ``memory``, and a ``pulse`` now and then.
+    It sends ``usage`` after ``memory``, and a ``pulse`` now and then, each with the ``pid`` that is
+    watched: what comes late must not be taken for the next trial's.
     """
 
     def __init__(self, send: Callable[[Message], object], gpus: GpuSampler) -> None:
         self._speed = SpeedProbe()
         self._send = send
         self._gpus = gpus
+        self._pid = 0
         self._sampler: Sampler | None = None
         self._last: Snapshot | None = None
         self._start: Snapshot | None = None
@@ -195,8 +197,9 @@ class Observer:
         """Carry out one order; what makes no sense in its place does nothing."""
         verb = str(order.get("order"))
         if verb == "watch":
-            self._sampler = Sampler(order["pid"], beside=order.get("beside", ()))
-            pids = [order["pid"], *order.get("beside", ())]
+            self._pid, beside = order["pid"], order.get("beside", ())
+            self._sampler = Sampler(self._pid, beside=beside)
+            pids = [self._pid, *beside]
             self._each = tuple(EachRank(pid) for pid in pids) if pids[1:] else ()
             self._guard = MemoryGuard(
                 self._sampler, order.get("memory_bytes"), order.get("reserve_bytes", 0)
@@ -252,8 +255,11 @@ class Observer:
             unavailable["core_speed"] = self._speed.unavailable
         else:
             unavailable.pop("core_speed", None)
-        answer = {"event": "usage", "usage": dataclasses.asdict(usage), "unavailable": unavailable}
-        self._send({**answer, "ranks": [rank.used(self._each) for rank in self._each]})
+        ranks = [rank.used(self._each) for rank in self._each]
+        self._say("usage", usage=dataclasses.asdict(usage), unavailable=unavailable, ranks=ranks)
+
+    def _say(self, event: str, **details: Any) -> None:
+        self._send({"event": event, "pid": self._pid, **details})
 
     def look(self) -> None:
         """Count who wants cores, hold the trial against its memory limits, and now and then report.
@@ -268,7 +274,7 @@ class Observer:
         self._sampler.look()
         reason = self._guard.exceeded()
         if reason:
-            self._send({"event": "memory", "reason": reason})
+            self._say("memory", reason=reason)
             self._guard = None
         elif time.monotonic() >= self._pulse_at_s:
             self._pulse(self._sampler)
@@ -281,7 +287,7 @@ class Observer:
             self._glances.find(sampler.pids)
         if last is not None:
             usage, _ = usage_between(last, now, gpu=self._gpus.latest())
-            self._send({"event": "pulse", "usage": dataclasses.asdict(usage)})
+            self._say("pulse", usage=dataclasses.asdict(usage))
 
 
 def main() -> None:

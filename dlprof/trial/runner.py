@@ -385,10 +385,14 @@ class TrialRunner:
 
     def _made(self) -> list[Launcher]:
         """New launchers: one for each rank."""
-        place, ranks = self._directory, self._together.local
-        launchers = [ForkLauncher(self._inbox, place, local_rank) for local_rank in ranks]
+        place, launchers = self._directory, list[Launcher]()
+        with contextlib.ExitStack() as those_before:  # end where the system starts no further one
+            for local_rank in self._together.local:
+                launchers.append(ForkLauncher(self._inbox, place, local_rank))
+                those_before.callback(launchers[-1].close)
+            those_before.pop_all()
         alone = ForkLauncher if sys.platform == "linux" else FreshLauncher
-        return [*launchers] or [alone(self._inbox, place)]
+        return launchers or [alone(self._inbox, place)]
 
     def _clear(self) -> None:
         """End what there is and begin again; the old inbox still hears how the old one ended."""

@@ -26,7 +26,7 @@ GRACE_S = 1.0
 """How long processes may take to end after they were asked, before they are forced."""
 
 _SHOWN_BYTES = 1 << 16
-_HEAD_BYTES = 1 << 14
+_HEAD_BYTES = _SHOWN_BYTES // 4
 """Of what is shown, from the beginning: what went wrong first stands there."""
 
 MOST_BYTES = 1 << 20
@@ -121,6 +121,7 @@ class ModuleProcess:
         self.log = None if log is None else TrialLog(log)
         self.link: socket.socket | None = None
         self._inbox = inbox
+        self._is_gone = False
         words, prints = list(command), subprocess.DEVNULL if log is None else log
         streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with contextlib.ExitStack() as theirs, resource_limits(what):
@@ -194,9 +195,14 @@ class ModuleProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, getattr(signal, name))
 
-    def kill(self) -> None:
-        """End it and all that it started by force."""
-        end_group(self.pid, linger_s=0.0, grace_s=GRACE_S, reap=self._process.poll)
+    def kill(self, linger_s: float = 0.0) -> None:
+        """End it and all that it started by force, unless all ends by itself in time.
+
+        Once it is gone nothing more is done: its number may be another's by then.
+        """
+        if not self._is_gone:
+            end_group(self.pid, linger_s=linger_s, grace_s=GRACE_S, reap=self._process.poll)
+            self._is_gone = self.has_ended()
 
     def end(self, patience_s: float = 0.0) -> None:
         """Say that nothing more comes; what then hasn't ended in time is ended by force."""

@@ -7,17 +7,16 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
-from dlprof.records import Config, Failure, Target
+from dlprof.records import Config, Failure
 from dlprof.records.codec import from_json
 from dlprof.records.gate import Block
 from dlprof.records.gate import Side as SideName
 from dlprof.trial.failures import died, last_lines
-from dlprof.trial.launch import built_of
+from dlprof.trial.launch import Built, built_of
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Message
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, TrialLog, open_log
 from dlprof.trial.temporary import SharedMemoryWatch
@@ -43,25 +42,6 @@ class SidePlace:
     python: str = sys.executable
     moved: tuple[tuple[str, str], ...] = ()
     library: Path
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltSide:
-    """A target as the side that built it describes it.
-
-    Attributes:
-        target: The target.
-        versions: ``torch`` and ``python``.
-        file: Where its code is; empty for a built-in or a live object.
-        line: Its line there.
-        stray: A file of the other side's that it has imported in spite of all; empty for none.
-    """
-
-    target: Target
-    versions: Mapping[str, str]
-    file: str = ""
-    line: int | None = None
-    stray: str = ""
 
 
 class SideProcess:
@@ -126,7 +106,7 @@ class SideProcess:
             temporary=str(self._path.parent),
         )
 
-    def build(self, patience_s: float) -> BuiltSide:
+    def build(self, patience_s: float) -> Built:
         """Build the target in the process, which is started unless ``begin`` did.
 
         Args:
@@ -141,15 +121,7 @@ class SideProcess:
         answer = self._answer(patience_s, time.monotonic() - self._began_s)
         if isinstance(answer, Failure):
             raise _unbuilt(answer, self._place.python, self._limit)
-        built = built_of(answer)
-        file, line = answer["place"] or ("", None)
-        return BuiltSide(
-            target=built.target,
-            versions=built.versions,
-            file=file,
-            line=line,
-            stray=answer["stray"],
-        )
+        return built_of(answer)
 
     def open(self, config: Config, patience_s: float) -> None:
         """Make the loader of its blocks.

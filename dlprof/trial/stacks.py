@@ -10,7 +10,7 @@ import re
 import signal
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,33 +113,42 @@ def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
     found: dict[int, list[list[Frame]]] = {}
     # A fault may cost no more than its limit and 3 s.
     ends_s = time.monotonic() + 1.5
-    for pid in _answering(pids):
-        before = log.size()
+    for pid in pids:
+        if not _has_signal(f"{pid}/status", "SigCgt"):  # to any other it would be the end
+            continue
+        before, aside = log.size(), _blocking(pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, STACKS_SIGNAL or 0)
-            _await_writing(log, before)
+            os.kill(pid, STACKS_SIGNAL)
+            begins_s = min(ends_s, time.monotonic() + 0.3)
+            while time.monotonic() < (begins_s if log.size() == before else ends_s):
+                time.sleep(0.005)
+                if log.size() > before and not _is_writing(pid, aside):
+                    break
         found[pid] = parse_stacks(log.text(before))
         if time.monotonic() >= ends_s:
             break
     return found
 
 
-def _await_writing(log: TrialLog, before: int) -> None:
-    """Wait until a process has begun to write and pauses; not for long, if it doesn't begin."""
-    ends_s = time.monotonic() + 0.3
-    last, size = -1, before
-    while (size == before or size != last) and time.monotonic() < ends_s:
-        time.sleep(0.01)
-        last, size = size, log.size()
+def _is_writing(pid: int, aside: set[str]) -> bool:
+    """Whether a process has the signal before it, or is in the midst of its handler.
+
+    A thread blocks the signal for as long as it handles it; those ``aside`` did so before.
+    """
+    return _has_signal(f"{pid}/status", "ShdPnd") or bool(_blocking(pid) - aside)
 
 
-def _answering(pids: Sequence[int]) -> Iterator[int]:
-    """Those that catch the signal: to any other it would be the end."""
-    if STACKS_SIGNAL is None:
-        return
-    for pid in pids:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            status = Path(f"/proc/{pid}/status").read_text()
-            caught = int(status.partition("SigCgt:")[2].split(maxsplit=1)[0], 16)
-            if caught >> (STACKS_SIGNAL - 1) & 1:
-                yield pid
+def _blocking(pid: int) -> set[str]:
+    """The threads of a process that block the signal."""
+    with contextlib.suppress(OSError):  # it has ended
+        threads = [task.name for task in Path(f"/proc/{pid}/task").iterdir()]
+        return {each for each in threads if _has_signal(f"{pid}/task/{each}/status", "SigBlk")}
+    return set()
+
+
+def _has_signal(status: str, mask: str) -> bool:
+    """Whether a mask of a process or a thread, such as ``SigCgt``, has the signal in it."""
+    with contextlib.suppress(OSError, ValueError, IndexError):  # it may have ended
+        text = Path(f"/proc/{status}").read_text().partition(f"{mask}:")[2]
+        return bool(int(text.split(maxsplit=1)[0], 16) >> (STACKS_SIGNAL - 1) & 1)
+    return False

@@ -87,7 +87,7 @@ class TrialState:
         awaiting_usage_since: Since when it holds still for the observer; ``None`` if it doesn't.
         killed: Whether it was ordered to end.
         asked_s: Silence after which it is asked next where its workers stand.
-        stopped_s: For how long the supervisor itself was stopped meanwhile.
+        stopped_s: For how long the supervisor itself was stopped during it.
     """
 
     heard_s: float
@@ -103,13 +103,13 @@ class TrialState:
     status: int | None = None
     awaiting_usage_since: float | None = None
     killed: bool = False
-    asked_s: float = 0.0
+    asked_s: float = 1.0
     stopped_s: float = 0.0
 
     def heard(self, now_s: float) -> None:
         """It has shown progress."""
         self.heard_s = now_s
-        self.asked_s = 0.0
+        self.asked_s = 1.0
 
     @property
     def busy_cores(self) -> float | None:

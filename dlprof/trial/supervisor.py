@@ -26,7 +26,7 @@ from dlprof.trial.nodes import RELAY_S, Ranks
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
-from dlprof.trial.runtime import Inbox, ModuleProcess, Received, TrialLog, open_log
+from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.trial.state import (
     TrialLimits,
     TrialState,
@@ -96,7 +96,7 @@ class ObserverProcess:
             self._process = None
 
 
-_END_PATIENCE_S = 2.0
+_END_PATIENCE_S = 2 * GRACE_S
 _TARGETS_OWN = ("worker_exception", "worker_exit", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
 _RESULTS = frozenset({"measured", "probe"})
@@ -163,6 +163,7 @@ class Supervisor:
         self._inbox = inbox
         self._directory = directory
         self._limits = limits
+        self._left_s = limits.left
         self._pulse = pulse
         self._clock = clock
 
@@ -235,16 +236,20 @@ class Supervisor:
         return failure if whole else of_rank(failure, lost.number, ranks)
 
     def _undisturbed(self, request: TrialRequest) -> tuple[list[_Rank], _Rank | None]:
-        """Run a trial, and again if this process was stopped meanwhile, as by Ctrl-Z.
+        """Run a trial, and again if this process was stopped during it, as by Ctrl-Z.
 
         The trial may have been stopped with it, so that its clock ran on without it; and what the
-        machine did in its window was not asked for in time. With other nodes it is run once.
-        Returns all its ranks, and the one that it failed for.
+        machine did in its window was not asked for in time. It is run once with other nodes, or
+        where too little of its time is left. Returns all its ranks, and the one that it failed for.
         """
+        self._left_s = self._limits.left
         # At a trial in which this process was not stopped.
         for _ in range(1 if self._nodes.links else 3):
+            began_s = self._clock()
             ranks, lost = self._run(request)
-            if not ranks[0].stopped_s:
+            spent_s = self._clock() - began_s - ranks[0].stopped_s
+            self._left_s -= spent_s
+            if not ranks[0].stopped_s or self._left_s < spent_s:
                 break
         return ranks, lost
 
@@ -284,7 +289,7 @@ class Supervisor:
                 log=log,
                 heard_s=now_s,
                 began_s=now_s,
-                deadline_s=now_s + self._limits.left,
+                deadline_s=now_s + self._left_s,
                 workers=request.config.num_workers,
                 traced=request.explain,
             )
@@ -333,10 +338,21 @@ class Supervisor:
         return lost if self._elsewhere is None else ranks[0]
 
     def _leave(self, ranks: Sequence[_Rank]) -> None:
+        """End what still runs, as where this process is interrupted, and wait for that.
+
+        What still runs can't be cleared up after, and the next trial must not hear of its end.
+        """
         for rank in ranks:
-            if rank.running():  # it is interrupted
-                rank.launcher.kill()
-        self._await_end(ranks)
+            if rank.running() and not rank.killed:
+                self._end(rank)
+        while running := [rank for rank in ranks if rank.running()]:
+            left_s = max(rank.deadline_s for rank in running) - self._clock()
+            event = self._inbox.get(left_s) if left_s > 0 else None
+            for rank in running:
+                if left_s <= 0:
+                    self._end(rank)
+                elif event is not None and event.source == rank.launcher.source:
+                    rank.status = _FORCED
         self._watcher.order("unwatch")
         for rank in ranks:
             rank.handle.channel.close_writing()
@@ -361,17 +377,6 @@ class Supervisor:
             for rank in ranks:
                 rank.stand_still(late_s)
         return event
-
-    def _await_end(self, ranks: Sequence[_Rank]) -> None:
-        """Wait for ends that were ordered, because what still runs can't be cleared up after."""
-        deadline_s = self._clock() + _END_PATIENCE_S
-        while any(rank.running() for rank in ranks):
-            if (left_s := deadline_s - self._clock()) <= 0:
-                return
-            event = self._inbox.get(left_s)
-            for rank in ranks:
-                if event is not None and event.source == rank.launcher.source:
-                    rank.status = _FORCED
 
     def _check(self, rank: _Rank, ranks: Sequence[_Rank], *, alone: bool) -> None:
         """Hold a rank against the limits of the trial; ``alone`` where it is the only one."""
@@ -469,20 +474,24 @@ class Supervisor:
     def _take_from_observer(self, message: Message | None, ranks: Sequence[_Rank]) -> None:
         if message is None:
             self._go_on(ranks)
-        elif message["event"] == "usage":
-            for rank in ranks:
-                rank.usage = message
-            self._go_on(ranks)
-        elif message["event"] == "memory" and not ranks[0].settled():
-            ranks[0].failure = Failure(
-                kind="out_of_memory", message=message["reason"], hint=failures.LESS_MEMORY
-            )
-            ranks[0].deadline_s = self._clock()
-        elif message["event"] == "pulse":
-            usage = from_json(Usage, message["usage"])
-            for rank in ranks:
-                rank.used(usage, self._clock())
-            self._pulse(usage)
+            return
+        if message["pid"] != ranks[0].pid:  # said of the trial before, when that had just ended
+            return
+        match message["event"]:
+            case "usage":
+                for rank in ranks:
+                    rank.usage = message
+                self._go_on(ranks)
+            case "memory" if not ranks[0].settled():
+                ranks[0].failure = Failure(
+                    kind="out_of_memory", message=message["reason"], hint=failures.LESS_MEMORY
+                )
+                ranks[0].deadline_s = self._clock()
+            case "pulse":
+                usage = from_json(Usage, message["usage"])
+                for rank in ranks:
+                    rank.used(usage, self._clock())
+                self._pulse(usage)
 
     def _go_on(self, ranks: Sequence[_Rank]) -> None:
         """Let a trial go on that holds still until its memory has been read."""

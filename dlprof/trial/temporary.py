@@ -100,7 +100,6 @@ class Parting:
 
     def take(self) -> None:
         """Finalize them, the youngest first; whatever goes wrong, the others are too."""
-        end_tracker()
         for finalizer in reversed(_finalizers()):
             if finalizer not in self._before and finalizer.atexit:
                 with contextlib.suppress(BaseException):
@@ -226,21 +225,15 @@ class ManagerWatch:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.gettempdir())
-        self._before = set(self._sockets())
+        self._before = set(self._folder.glob(_MANAGER))
 
     def clear(self) -> list[str]:
         """Remove what was left; returns the names of the directories."""
-        new = [path for path in self._sockets() if path not in self._before]
         removed = []
-        for path in new:
+        for path in set(self._folder.glob(_MANAGER)) - self._before:
             with contextlib.suppress(OSError):
                 listed = Path("/proc/net/unix").read_text(errors="replace")
                 if str(path) not in listed and path.stat().st_uid == os.getuid():
                     shutil.rmtree(path.parent)
                     removed.append(path.parent.name)
         return removed
-
-    def _sockets(self) -> list[Path]:
-        with contextlib.suppress(OSError):
-            return list(self._folder.glob(_MANAGER))
-        return []

@@ -1,6 +1,6 @@
 """A process that holds one target warm and loads blocks of batches when asked: a side of a check.
 
-Both sides of a check load the same samples, by the same code of dlprof's, in turns. What they are
+Both sides of a check load the same samples, by the same code, interleaved. What they are
 compared by is stamped in whichever process fetches (``dlprof.tracing``); both bear that alike.
 
 Run as ``python -P -m dlprof.trial.warm``: orders come on standard input, answers go to what was
@@ -98,9 +98,10 @@ class Warm:
         self._loader = _lasting_loader(built, config, self._gate)
         add_delay(self._loader, delay_s)
         self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
-        inner = core_of(self._loader)
+        self._core = core_of(self._loader)
         # What is made around a DataLoader is followed through that one, where it has as many rows.
-        within = [] if inner is self._loader else [Tracer(inner, capacity=MOST_BATCHES)]
+        alone = self._core is self._loader
+        within = [] if alone else [Tracer(self._core, capacity=MOST_BATCHES)]
         self._tracers = (*within, self._tracer)
         for tracer in self._tracers:
             tracer.install()
@@ -137,9 +138,7 @@ class Warm:
 
     def _workers(self) -> list[int]:
         """The processes of workers that live on between blocks."""
-        from dlprof.targets.parts import core_of  # noqa: PLC0415 - torch comes with it
-
-        return [each.pid for each in workers_of(kept_iterator(core_of(self._loader)))]
+        return [each.pid for each in workers_of(kept_iterator(self._core))]
 
     def _rows(self, batches: int, beyond: int) -> tuple[Sequence[Row], Sequence[str]]:
         """The rows of the last block and the transforms' names: one row a batch, if any has it."""
@@ -241,9 +240,7 @@ class Warm:
 
     def close(self) -> None:
         """End the workers that live on."""
-        from dlprof.targets.parts import core_of  # noqa: PLC0415
-
-        shut_down(kept_iterator(core_of(self._loader)))
+        shut_down(kept_iterator(self._core))
 
 
 def _lasting_loader(built: BuiltTarget, config: Config, gate: EpochGate) -> Any:
@@ -454,7 +451,7 @@ def _received_s(span: Span) -> float:
     """What taking a batch cost the main process.
 
     Its CPU time, where that is known: the wall time holds waiting for a worker that sends, and
-    beside neighbours that worker's own waiting for a core.
+    beside other processes that worker's own run-queue delay.
     """
     return _own_s(span) if span.cpu_ns is None else span.cpu_ns * 1e-9
 

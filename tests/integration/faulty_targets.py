@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,20 @@ class Plain(Dataset[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:
         return torch.full((4,), index, dtype=torch.int64)
+
+
+class KeepsFiles(Plain):
+    """Makes a directory for its files when it is first asked for a sample."""
+
+    folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.folder = self.folder or tempfile.TemporaryDirectory(prefix="keeps-files-")
+        return super().__getitem__(index)
+
+
+def keeps_files() -> DataLoader[Tensor]:
+    return DataLoader(KeepsFiles(), batch_size=32)
 
 
 class Raises(Plain):

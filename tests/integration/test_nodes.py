@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import shutil
@@ -21,7 +22,7 @@ import pytest
 from dlprof.errors import UsageError
 from dlprof.records import Run, Trial
 from dlprof.store import read_run
-from dlprof.trial.nodes import Door, Link, Nodes, knock
+from dlprof.trial.nodes import RELAY_S, Door, Link, Nodes, knock
 from dlprof.trial.protocol import Message, describe_error
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
@@ -486,3 +487,26 @@ def test_orders_are_answered_and_a_node_that_leaves_is_missed() -> None:
             assert failure.message.startswith("Node two with rank 1 was lost")
             follower.mail.put({"order": "leave"})
         follows.join()
+
+
+class NoDescriptors:
+    """A listener of a process that may open no more: somebody waits, and can't be let in."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def fileno(self) -> int:
+        return 0 if self.asked < 3 else -1
+
+    def accept(self) -> None:
+        self.asked += 1
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_door_without_descriptors_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("dlprof.trial.nodes.time.sleep", slept.append)
+    door = Door.__new__(Door)
+    door._listener = NoDescriptors()  # type: ignore[assignment]
+    door._stay({})
+    assert slept == [RELAY_S] * 3

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import errno
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ import pytest
 from dlprof.records import Config, Trial
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
+from dlprof.trial.runtime import Inbox, ModuleProcess
 from dlprof.trial.state import TrialLimits
 
 TARGETS = Path(__file__).parent / "faulty_targets.py"
@@ -87,3 +91,28 @@ def test_the_probe_is_tried_again_too(bench: TrialRunner) -> None:
     )
     server.kill()
     assert bench.probe(TrialRequest(config=Config(), probe=True))["samples_per_batch"] == 32
+
+
+def test_a_trial_whose_descriptors_find_no_room_is_not_started(tmp_path: Path) -> None:
+    """The kernel drops what a process may not open, as where the target keeps too many files."""
+    command = [sys.executable, "-m", "dlprof.trial.fork_server", str(tmp_path)]
+    server = ModuleProcess(command, what="it", inbox=Inbox(), source="it", over_socket=True)
+    try:
+        server.order("trial", request=dataclasses.asdict(TrialRequest(config=Config())))
+        answer = server.answer(60.0)
+    finally:
+        server.end(5.0)
+    assert answer is not None
+    assert answer.message is not None
+    assert (answer.message["event"], answer.message["errno"]) == ("not_started", errno.EMFILE)
+
+
+def test_what_a_target_makes_in_a_trial_is_finalized(tmp_path: Path) -> None:
+    made = TrialRunner(BuildRequest(target=f"{TARGETS}:keeps_files"), directory=tmp_path)
+    try:
+        made.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
+        request = TrialRequest(config=Config(), trial_s=0.1)
+        assert made.run(request, trial_id="t0001", repetition=0).outcome == "completed"
+    finally:
+        made.close()
+    assert not list(Path(tempfile.gettempdir()).glob("keeps-files-*"))

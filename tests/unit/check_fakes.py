@@ -16,7 +16,7 @@ from dlprof.gate import SIDES, NextLook
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Series, Side
 from dlprof.settings import SweepSettings
-from dlprof.trial.side import BuiltSide
+from dlprof.trial.launch import Built
 
 BATCHES, SAMPLES, BATCH_S = 8, 4, 0.03
 
@@ -47,7 +47,7 @@ class FakeSides(Sides):
         self.now_s = 0.0
         self.plans = {plan.side: plan for plan in plans}
         target = Target(spec="data.py:make", kind="map", dataset="data.D", length=100, batch_size=4)
-        built = BuiltSide(target=target, versions={"torch": "2.13.0", "python": "3.11.7"})
+        built = Built(target=target, versions={"torch": "2.13.0", "python": "3.11.7"})
         self.machine = machine()
         self.built = dict.fromkeys(self.plans, built)
         self.configs = dict.fromkeys(self.plans, Config(num_workers=0))

@@ -501,3 +501,25 @@ def test_copies_that_can_not_be_timed_have_a_reason(
     told = loader.summary()
     assert told.copies is None
     assert told.unavailable["copies"] == "they were seen, and could not be timed"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_that_is_forked_while_another_thread_changes_methods_is_not_held_up() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with patching.CHANGING:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if patching.CHANGING.acquire(timeout=5.0) else 1)
+    _, status = os.waitpid(child, 0)
+    done.set()
+    thread.join()
+    assert status == 0

@@ -22,8 +22,7 @@ from dlprof.transfer.batches import measure_batch
 from dlprof.transfer.child import answer
 from dlprof.transfer.copying import Buffers, Copier, copies_per_round, measure_copies
 from dlprof.transfer.devices import all_at_once, look_at_link, measure_device, near_and_far
-from dlprof.transfer.protocol import TransferRequest
-from dlprof.trial.protocol import BuildRequest, Message
+from dlprof.trial.protocol import BuildRequest, Message, TransferRequest
 
 _LATENCY_S = 10e-6
 _SPEED = 12e9

@@ -29,8 +29,9 @@ from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
+from dlprof.trial.launch import Built
 from dlprof.trial.protocol import BlockRequest
-from dlprof.trial.side import BuiltSide, SideProcess
+from dlprof.trial.side import SideProcess
 from dlprof.units import counted
 from dlprof.version import __version__
 
@@ -65,7 +66,7 @@ def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
     return kind(f"{side_name(plan)}: {error.message}", hint=hint, traceback=error.traceback)
 
 
-def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide]) -> None:
+def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, Built]) -> None:
     """Refuse sides that load different data, or the same code in spite of all.
 
     Raises:
@@ -119,7 +120,7 @@ class Sides:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.machine: Machine = inspect_machine()
-        self.built: dict[Side, BuiltSide] = {}
+        self.built: dict[Side, Built] = {}
         self.configs: dict[Side, Config] = {}
         self.batches = 0
         self.build_s = 0.0

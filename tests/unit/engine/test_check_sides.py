@@ -27,8 +27,9 @@ from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Compared, Series, Side
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
+from dlprof.trial.launch import Built
 from dlprof.trial.protocol import BlockRequest, BuildRequest
-from dlprof.trial.side import BuiltSide, SideProcess
+from dlprof.trial.side import SideProcess
 
 BROKEN = Failure(kind="worker_exception", message="It broke.", hint="Mend it.")
 HANGS = Failure(kind="timeout", message="It did not answer within 1 min.", hint="Look.")
@@ -78,7 +79,7 @@ class FakeProcess:
     def close(self) -> None:
         """Nothing to end."""
 
-    def build(self, patience_s: float) -> BuiltSide:
+    def build(self, patience_s: float) -> Built:
         if self.error is not None:
             raise self.error
         target = Target(
@@ -88,7 +89,7 @@ class FakeProcess:
             length=self.length,
             own_config=self.config,
         )
-        return BuiltSide(target=target, versions={"torch": "2", "python": "3"}, stray=self.stray)
+        return Built(target=target, versions={"torch": "2", "python": "3"}, stray=self.stray)
 
     def open(self, config: Config, patience_s: float) -> None:
         if self.opening_error is not None:

@@ -138,9 +138,11 @@ class FakeWatcher(ObserverProcess):
         self._answers = answers
         self._afterwards = afterwards
         self.orders: list[str] = []
+        self.pid = 0
 
     def watch(self, pid: int, *beside: int, memory_bytes: int | None, reserve_bytes: int) -> None:
         del memory_bytes, reserve_bytes
+        self.pid = pid
         self.orders.append(" ".join(["watch", *map(str, (pid, *beside))]))
 
     def order(self, verb: str, **details: int | tuple[int, ...] | None) -> None:
@@ -148,7 +150,7 @@ class FakeWatcher(ObserverProcess):
         if verb == "memory" and self._answers:
             unavailable = {"throttled_fraction": "no controller"}
             message = {"event": "usage", "usage": USAGE, "unavailable": unavailable}
-            self._box.put(Received(self.source, message))
+            self._box.put(Received(self.source, {"pid": self.pid, **message}))
         if verb == "memory":
             for event in self._afterwards:
                 self._box.put(event)

@@ -10,8 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.trial.hangs import OpenFiles, Standstill, all_wait, judge, open_files, without_room
-from dlprof.trial.stacks import parse_stacks
+from dlprof.trial.hangs import (
+    OpenFiles,
+    Standstill,
+    all_wait,
+    find_hang,
+    judge,
+    open_files,
+    without_room,
+)
+from dlprof.trial.runtime import TrialLog, open_log
+from dlprof.trial.stacks import Frame, parse_stacks
+from dlprof.trial.state import TrialState
 
 PYTHON = "/usr/lib/python3.11"
 DROPPED = f"""Traceback (most recent call last):
@@ -126,6 +136,44 @@ def test_a_dropped_batch_is_named_where_nobody_loads() -> None:
     assert judge(stuck(MAIN, log=DROPPED)).kind == "batch_not_picklable"
 
 
+def test_workers_that_gave_no_answer_are_soon_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a busy machine, on which they start and answer late, has a trial wait for its limit."""
+    answers: list[dict[int, list[list[Frame]]]] = [{}, {}, {1: parse_stacks(WAITING)}]
+    monkeypatch.setattr("dlprof.trial.stacks.collect", lambda *_: answers.pop(0))
+    state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
+    with open_log(tmp_path / "log") as file:
+        file.write(DROPPED.encode())
+        file.flush()
+        log, now_s = TrialLog(file), 30.0  # as long as it took to start
+        while (failure := find_hang(state, log, now_s, stall_s=100.0)) is None:
+            now_s += 0.25
+
+    assert failure.kind == "batch_not_picklable"
+    assert now_s < 30.0 + 2 * 10.0 + 1.0
+
+
+@pytest.mark.parametrize(
+    ("stack", "free", "kind"),
+    [(WAITING, 0, "file_descriptors"), (WAITING, 10, None), (LOADING, 0, None)],
+)
+def test_a_hand_over_for_which_there_is_no_descriptor_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: str, free: int, kind: str | None
+) -> None:
+    """Where nobody is at work who may close a file."""
+    process(tmp_path, 1, count=64 - free, limit="64")
+    monkeypatch.setattr("dlprof.trial.stacks.collect", lambda *_: {1: parse_stacks(stack)})
+    monkeypatch.setattr("dlprof.trial.hangs.without_room", lambda _: without_room([1], tmp_path))
+    state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
+    with open_log(tmp_path / "log") as file:
+        file.write(b"OSError: [Errno 24] Zu viele offene Dateien\n")
+        file.flush()
+        failure = find_hang(state, TrialLog(file), 1.5, stall_s=100.0)
+
+    assert (None if failure is None else failure.kind) == kind
+
+
 def test_a_process_without_descriptors_is_named() -> None:
     """It may hang in ``accept`` or ``recv_handle`` without a word."""
     failure = judge(stuck(MAIN, full=[OpenFiles(count=1024, limit=1024)]))
@@ -181,4 +229,4 @@ def test_this_processs_own_limit() -> None:
 
     assert files is not None
     assert files.limit == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    assert not files.scarce
+    assert not without_room([os.getpid()])

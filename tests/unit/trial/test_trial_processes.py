@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
+import types
 
+import psutil
 import pytest
 
+from dlprof.trial import in_worker, runtime
 from dlprof.trial.processes import end_group, group_exists
+from dlprof.trial.runtime import Inbox, ModuleProcess
 
 posix = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups here")
 
@@ -105,3 +110,60 @@ def test_what_a_trial_forks_dies_with_it() -> None:
         while group_exists(process.pid) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not group_exists(process.pid)
+
+
+def test_a_process_that_is_gone_is_signalled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another's, of which nothing must be ended."""
+    ended: list[int] = []
+    monkeypatch.setattr(runtime, "end_group", lambda pid, **_details: ended.append(pid))
+    process = ModuleProcess([sys.executable, "-c", ""], what="it", inbox=Inbox(), source="it")
+    for _ in range(2):
+        process.end(30.0)
+        process.kill()
+
+    assert ended == [process.pid]
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_worker_whose_loader_has_died_before_it_was_there_ends(
+    monkeypatch: pytest.MonkeyPatch,
+    lives: bool,  # noqa: FBT001 - as pytest passes it
+) -> None:
+    ended: list[int] = []
+    parent = types.SimpleNamespace(is_alive=lambda: lives)
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: parent)
+    monkeypatch.setattr(in_worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(in_worker, "answer_with_stacks", lambda: None)
+    monkeypatch.setattr("os._exit", ended.append)
+    in_worker.guard_worker()
+
+    assert ended == ([] if lives else [1])
+
+
+TRIES_A_FORK = """
+import os, sys, time, types
+
+def hang(count):
+    os.write(1, f"{os.getpid()}\\n".encode())
+    time.sleep(60)
+
+sys.modules["torch"] = types.SimpleNamespace(zeros=hang)
+from dlprof.trial import fork_server
+fork_server._computes_in_fork()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel ends it")
+def test_a_fork_that_hangs_while_it_is_tried_does_not_outlive_its_parent() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TRIES_A_FORK], stdout=subprocess.PIPE, text=True
+    ) as process:
+        if process.stdout is None:
+            raise AssertionError
+        fork = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+    deadline = time.monotonic() + 10.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while fork.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert fork.status() == psutil.STATUS_ZOMBIE  # until whoever adopts it reaps it

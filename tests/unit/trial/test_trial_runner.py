@@ -12,7 +12,9 @@ import pytest
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config, Target, Trial
 from dlprof.trial import runner as runner_module
-from dlprof.trial.launch import BuilderDiedError, Built, Handle
+from dlprof.trial.failures import ResourceLimitError
+from dlprof.trial.launch import BuilderDiedError, Built, Handle, LocalRank
+from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.runtime import TrialLog, open_log
@@ -241,3 +243,25 @@ def test_what_can_not_be_tried_is_no_fault(make: Make) -> None:
 
     assert bench.try_workers(REQUEST.config) is None
     assert bench.try_workers(REQUEST.config) is None
+
+
+def test_ranks_are_all_ended_where_one_can_not_be_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended: list[int] = []
+
+    class Rank(FakeLauncher):
+        def __init__(self, inbox: object, directory: Path, local_rank: LocalRank) -> None:
+            self.rank = local_rank.rank
+            if self.rank == 2:
+                raise ResourceLimitError("no more processes", hint="ulimit -u")
+
+        def close(self) -> None:
+            ended.append(self.rank)
+
+    monkeypatch.setattr(runner_module, "ForkLauncher", Rank)
+    ranks = Ranks(local=tuple(LocalRank(rank=number, environ={}) for number in range(4)))
+    with pytest.raises(ResourceLimitError):
+        TrialRunner(BuildRequest(target="x"), directory=tmp_path, together=ranks)
+
+    assert sorted(ended) == [0, 1]

@@ -52,9 +52,38 @@ def test_all_that_answer_are_heard(tmp_path: Path) -> None:
     assert [stack[0].function for stack in found[process.pid]] == ["<module>"]
 
 
-def _started(log: object) -> subprocess.Popen[bytes]:
+_PAUSES = (
+    "import os, signal, time\n"
+    "signal.signal(signal.SIGUSR1, lambda *_: None)\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+    "print('ready', flush=True)\n"
+    "while not signal.sigpending():\n"
+    "    time.sleep(0.001)\n"
+    "for name in ('f', 'g'):\n"
+    "    time.sleep(0.1)\n"
+    "    stack = f'Thread 0x1 (most recent call first):\\n  File \"a.py\", line 1 in {name}\\n'\n"
+    "    os.write(2, stack.encode())\n"
+    "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])\n"
+    "time.sleep(60)\n"
+)
+"""As one that is kept from its core in the midst of writing."""
+
+
+def test_one_that_pauses_is_heard_to_its_end(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w+b") as file:
+        process = _started(file, _PAUSES)
+        try:
+            found = collect([process.pid], TrialLog(file))
+        finally:
+            process.kill()
+            process.communicate()
+
+    assert [stack[0].function for stack in found[process.pid]] == ["f", "g"]
+
+
+def _started(log: object, code: str = _STANDS) -> subprocess.Popen[bytes]:
     process: subprocess.Popen[bytes] = subprocess.Popen(
-        [sys.executable, "-c", _STANDS],
+        [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         stderr=log,  # type: ignore[call-overload]
     )

@@ -91,13 +91,25 @@ def test_what_it_uses_is_kept_over_time(tmp_path: Path) -> None:
     bench = Supervised(tmp_path, WHOLE)
     pulses = [
         Received(
-            bench.watcher.source, {"event": "pulse", "usage": {**USAGE, "own_cpu_cores": cores}}
+            bench.watcher.source,
+            {"event": "pulse", "pid": PID, "usage": {**USAGE, "own_cpu_cores": cores}},
         )
         for cores in (0.5, 1.25)
     ]
     trial = Supervised(tmp_path, [*WHOLE[:3], *pulses, *WHOLE[3:]]).run()
     assert [each.own_cpu_cores for each in trial.usage_over_time] == [0.5, 1.25]
     assert all(each.at_s >= 0 for each in trial.usage_over_time)
+
+
+@pytest.mark.parametrize(("pid", "outcome"), [(PID, "out_of_memory"), (PID - 1, "completed")])
+def test_memory_is_held_against_the_trial_that_took_it(
+    tmp_path: Path, pid: int, outcome: str
+) -> None:
+    """And not against the next, where the one that took it ended at the same moment."""
+    said = {"event": "memory", "pid": pid, "reason": "The trial held too much"}
+    script = [WHOLE[0], Received("observer-0", said), *WHOLE[1:]]
+
+    assert Supervised(tmp_path, script, on_kill=[exited(-9)]).run().outcome == outcome
 
 
 def test_a_long_trial_keeps_as_many_samples_as_a_chart_shows() -> None:
@@ -217,6 +229,14 @@ def test_an_interrupted_trial_has_ended_before_it_is_cleared_up_after(tmp_path: 
     assert inbox.get(0.0) is None  # its end was waited for
 
 
+def test_an_interrupted_trial_that_nobody_ends_is_not_heard_of_later(tmp_path: Path) -> None:
+    bench = Supervised(tmp_path, WHOLE[:1], inbox=Interrupting(Clock()))
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+
+    assert (bench.launcher.kills, bench.launcher.given_up) == (1, True)
+
+
 def test_a_dead_launcher_ends_the_sweep(tmp_path: Path) -> None:
     with pytest.raises(NothingMeasuredError):
         Supervised(tmp_path, [Received(LAUNCHER, None)]).run()
@@ -297,6 +317,15 @@ def test_a_trial_that_is_always_disturbed_says_so(tmp_path: Path) -> None:
     assert trial.noisy
     assert any("was stopped for 1 h" in warning for warning in trial.warnings), trial.warnings
     assert bench.launcher.launches == 3
+
+
+def test_all_attempts_together_have_the_time_of_a_trial(tmp_path: Path) -> None:
+    inbox = Stopped(99, "window_start")
+    bench = Supervised(tmp_path, WHOLE[:2], on_kill=[exited(-9)], inbox=inbox)
+
+    assert bench.run().outcome == "timed_out"
+    assert bench.launcher.launches == 1
+    assert inbox.clock.now_s < 100.0 + 3600.0 + 30.0 + 2.0
 
 
 def test_a_hang_is_found_after_a_stop(tmp_path: Path) -> None:
