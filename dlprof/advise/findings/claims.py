@@ -143,6 +143,7 @@ def predicted_gain(
     view: Evidence,
     config: Config | None = None,
     *,
+    costs: Costs | None = None,
     cores: float | None = None,
     now: float | None = None,
 ) -> Gain | None:
@@ -154,16 +155,17 @@ def predicted_gain(
     Args:
         view: The evidence.
         config: What is changed to; ``None`` for the present one.
+        costs: What its batches cost then, which only the bounds take; ``None`` for as now.
         cores: That there are then; ``None`` for those of now.
         now: Cores that were available; ``None`` for those that the trials show.
     """
     config, now, predict = config or view.config, now or view.available, view.predict
     cores = cores or now
     after, before = None, None
-    if predict is not None:
+    if predict is not None and costs is None:
         after, before = predict(config, cores=cores), predict(view.config, cores=now)
     if predict is None or after is None or before is None or before.batches_per_s.value <= 0:
-        costs = costs_for(view, config)
+        costs = costs or costs_for(view, config)
         if costs is None or view.costs is None:
             return None
         return bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
@@ -186,14 +188,6 @@ def costs_for(view: Evidence, config: Config) -> Costs | None:
     if view.workers or not config.num_workers:
         return view.costs
     return view.costs_at(2) or view.costs_at(1)
-
-
-def gain_if(view: Evidence, costs: Costs) -> Gain | None:
-    """What it would bring if batches cost something else, which only the bounds know."""
-    if view.costs is None:
-        return None
-    config, cores = view.config, view.available
-    return bound(costs.rate(config, cores) / view.costs.rate(config, cores))
 
 
 def bound(ratio: float) -> Gain:

@@ -223,7 +223,7 @@ class Costs:
         receive: Of main, taking and rebuilding the batch.
         dispatch: Of main, drawing indices and sending them.
         pin_s: Of the pin thread.
-        copy_s: To the device.
+        copy_s: To the device, as far as the step waits for it.
         wait_s: Of the consumer, in ``next()``.
         step_s: Of the consumer, working.
         period_s: From one batch to the next.
@@ -273,8 +273,12 @@ class Costs:
                 receive_io=self.receive.io_s,
                 main_cpu=main_s,
             )
-        cores = max(_LEAST_CORES, cores)
-        rate = rate_allowed(means, workers=config.num_workers, cores=cores, step_s=self.step_s)
+        rate = rate_allowed(
+            means,
+            workers=config.num_workers,
+            cores=max(_LEAST_CORES, cores),
+            step_s=self.step_s + self.copy_s,
+        )
         return min(1e9, rate)
 
 
@@ -496,8 +500,11 @@ class Evidence:
 
     @functools.cached_property
     def costs(self) -> Costs | None:
-        """From that; ``None`` without it."""
-        return None if self.explained is None else costs_of(self.explained)
+        """From that, copies as plain trials timed them; ``None`` without it."""
+        if self.explained is None:
+            return None
+        costs, exposed_s = costs_of(self.explained), self.copies and self.copies.exposed_s
+        return costs if exposed_s is None else dataclasses.replace(costs, copy_s=exposed_s)
 
     @functools.cached_property
     def _shown(self) -> tuple[Trial, ...]:

@@ -15,7 +15,6 @@ from dlprof.advise.findings.claims import (
     bound,
     competes,
     costs_for,
-    gain_if,
     gain_of,
     measured_gain,
     predicted_gain,
@@ -188,7 +187,7 @@ def _grown(view: Evidence) -> Claim | None:
         {"waiting_with_one_worker_s": free.io_s},
         _OPEN,
         _OPENING,
-        gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
+        gain=predicted_gain(view, costs=alike),
     )
 
 
@@ -222,7 +221,7 @@ def _seen_in_lock(view: Evidence) -> Claim | None:
         {"locked_fraction": view.lock_share},
         _OPEN,
         _OPENING,
-        gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
+        gain=predicted_gain(view, costs=alike),
     )
 
 
@@ -244,7 +243,7 @@ def _gil(view: Evidence) -> Claim | None:
         {"gil_s": gil_s, "share": share},
         fix,
         config=more,
-        gain=gain or gain_if(view, costs.without(gil_s)),
+        gain=gain or predicted_gain(view, costs=costs.without(gil_s)),
     )
 
 
@@ -481,7 +480,7 @@ def fetch_cpu(view: Evidence) -> Claim | None:
         f"Make {slowest.name if slowest else '__getitem__'} cheaper: resize before decoding in "
         "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
         "the device. The gain assumes half of its CPU time.",
-        gain=gain_if(view, dataclasses.replace(costs, fetch=halved)),
+        gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
     )
 
 
@@ -560,7 +559,7 @@ def fetched_in_threads(view: Evidence, costs: Costs) -> dict[int, Gain]:
             break
         blocked_s = max(0.0, costs.fetch.own_s / count - costs.fetch.cpu_s)
         fetch = StageTime(costs.fetch.cpu_s, blocked_s)
-        gain = gain_if(view, dataclasses.replace(costs, fetch=fetch))
+        gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
         if gain is not None:
             gains[count] = gain
     return gains
@@ -633,7 +632,7 @@ def collate(view: Evidence) -> Claim | None:
         "collate_s collate_cpu_s fetch_s",
         fix=f"{advice} The gain assumes that collating is free{handing}.",
         code="" if is_torchs else _STACKING,
-        gain=gain_if(view, free),
+        gain=predicted_gain(view, costs=free),
     )
 
 
@@ -677,7 +676,7 @@ def more_workers(view: Evidence) -> Config | None:
         return None
     beside = costs_for(view, view.having(num_workers=max(1, view.workers))) or costs
     cpu_s = costs.making.cpu_s + beside.put_cpu_s
-    held_s = max(costs.step_s + beside.main_s, cpu_s / view.cores, 1e-6)
+    held_s = max(costs.step_s + costs.copy_s + beside.main_s, cpu_s / view.cores, 1e-6)
     ratio = (cpu_s + costs.making.io_s) / held_s
     most = max(16, round(4 * view.cores))  # however much they wait
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
@@ -782,7 +781,7 @@ def _best_remedy(view: Evidence, costs: Costs) -> tuple[Config | None, Gain | No
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     least_s = min(costs.receive.own_s, at.LEAST_RECEIVE_S)
-    return None, gain_if(view, dataclasses.replace(costs, receive=StageTime(least_s)))
+    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=StageTime(least_s)))
 
 
 def lighter(view: Evidence) -> Config | None:
@@ -830,7 +829,7 @@ def sampler(view: Evidence) -> Claim | None:
         """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
 # once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from
 loader = DataLoader(dataset, sampler=indices, ...)""",
-        gain=gain_if(view, dataclasses.replace(costs, dispatch=StageTime())),
+        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
     )
 
 

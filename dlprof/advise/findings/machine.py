@@ -12,7 +12,6 @@ from dlprof.advise.findings.claims import (
     Claim,
     Gain,
     Place,
-    bound,
     gain_of,
     measured_gain,
     predicted_gain,
@@ -421,7 +420,10 @@ def pageable(view: Evidence) -> Claim | None:
     copying, pinned = copying_of(view), pinned_copies(view)
     if copying is None or not _is_worth_pinning(view, copying):
         return None
-    share, likely = copying.share, bound(1 / (1 - copying.share * (1 - 1 / at.PINNED_SPEED)))
+    gain, share = None if pinned is None else measured_gain(view, pinned), copying.share
+    if gain is not None and gain.value < at.WORTH_TRYING:
+        return None
+    gain = gain or _copied_in(view, 1 / at.PINNED_SPEED)
     if pinned is None:
         return Claim(
             "pin_memory=True doesn't pin what is copied",
@@ -437,11 +439,9 @@ def pageable(view: Evidence) -> Claim | None:
     def pin_memory(self):
         self.images = self.images.pin_memory()
         return self""",
-            gain=likely,
+            gain=gain,
+            place=_place_of(gain),
         )
-    gain = measured_gain(view, pinned)
-    if gain is not None and gain.value < at.WORTH_TRYING:
-        return None
     return Claim(
         "Copies to the device are unpinned",
         f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
@@ -453,7 +453,8 @@ def pageable(view: Evidence) -> Claim | None:
         code="""loader = DataLoader(dataset, pin_memory=True, ...)
 batch = batch.to(device, non_blocking=True)""",
         config=pinned,
-        gain=gain or likely,
+        gain=gain,
+        place=_place_of(gain),
     )
 
 
@@ -495,7 +496,7 @@ def link(view: Evidence) -> Claim | None:
     how = ""
     if seen is not None and seen.pcie_generation is not None and seen.pcie_width is not None:
         how = f" It ran at generation {seen.pcie_generation} with {seen.pcie_width} lanes."
-    cost = copying.share * (1 - reached)
+    cost, gain = copying.share * (1 - reached), _copied_in(view, reached)
     return Claim(
         "The link to the device is slower than it should be",
         f"Pinned batches are copied at {format_bytes(speed)} a second where the card and its "
@@ -510,8 +511,21 @@ def link(view: Evidence) -> Claim | None:
         },
         fix="Run `dlprof transfer` to see the link's generation and width under load. Then "
         "check the slot, and the NUMA node of the process.",
-        gain=bound(1 / max(0.05, 1 - cost)),
+        gain=gain,
+        place=_place_of(gain),
     )
+
+
+def _copied_in(view: Evidence, part: float) -> Gain | None:
+    """What it would bring if copies took so much of their time: nothing where data comes later."""
+    costs = view.costs
+    faster = costs and dataclasses.replace(costs, copy_s=part * costs.copy_s)
+    return predicted_gain(view, costs=faster) if faster else None
+
+
+def _place_of(gain: Gain | None) -> Place | None:
+    """Behind all else where it brings nothing."""
+    return Place.BEHIND if gain is not None and gain.value < at.WORTH_TRYING else None
 
 
 def _beside(view: Evidence, seen: GpuUsage | None) -> str:
