@@ -16,7 +16,7 @@ from dlprof.advise.findings.claims import (
     measured_gain,
     predicted_gain,
 )
-from dlprof.advise.findings.evidence import Evidence
+from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Estimate, Failure, FailureKind, GpuUsage
@@ -24,7 +24,9 @@ from dlprof.units import format_bytes, format_duration
 
 
 def threads(view: Evidence) -> Claim | None:
-    """Threads inside the workers compete for the cores."""
+    """Threads beside the one that fetches compete for the cores."""
+    if not view.workers:
+        return _pool_of_main(view)
     single = single_threaded(view)
     if single is None or view.gil_share >= at.LARGE_SHARE:  # it is the GIL that they hold
         return None
@@ -43,6 +45,43 @@ def threads(view: Evidence) -> Claim | None:
         "1 in worker_init_fn.",
         config=single,
         gain=gain,
+    )
+
+
+def _pool_of_main(view: Evidence) -> Claim | None:
+    """Without workers, a pool of threads by which a batch takes longer than in one thread.
+
+    Its threads spin while they wait for each other, the longer the more others want the cores. A
+    worker, in which torch computes in one thread, shows what a batch takes without them.
+    """
+    explained, costs = view.explained, view.costs
+    beside_s = None if explained is None else explained.fetch_threads_cpu_s
+    workers = [each for count in (1, 2) if (each := view.costs_at(count)) is not None]
+    if not beside_s or costs is None or not workers or view.gil_share >= at.LARGE_SHARE:
+        return None
+    now, one = costs.making, max((each.making for each in workers), key=lambda each: each.cpu_s)
+    burned_s = now.cpu_s + beside_s - one.cpu_s  # where a pool does a part of it, next to nothing
+    if min(burned_s / max(1e-12, one.cpu_s), beside_s / max(1e-12, now.cpu_s)) < at.HELPERS:
+        return None
+    # Blocked time may be a wait for the GIL, which other threads hold: only CPU time tells.
+    single = dataclasses.replace(costs, fetch=StageTime(one.cpu_s, now.io_s), collate=StageTime())
+    gain = predicted_gain(view, costs=single)
+    if gain is None or gain.value < at.PAYS:
+        return None
+    share = beside_s / (now.cpu_s + beside_s)
+    return Claim(
+        "Threads of the main process cost more than they give",
+        f"Making a batch takes {format_duration(now.cpu_s)} of CPU time in the main process, where "
+        f"other threads use {format_duration(beside_s)} more, and {format_duration(one.cpu_s)} in "
+        "a worker, which computes in one thread. Threads that wait for each other spin.",
+        gain.saved,
+        "num_workers usable_cores making_s",
+        {"other_threads_cpu_fraction": share, "one_thread_cpu_s": one.cpu_s},
+        "Compute in one thread: torch.set_num_threads(1) where the script begins. If the step "
+        "needs more, let its threads sleep while they wait: OMP_WAIT_POLICY=passive.",
+        "torch.set_num_threads(1)  # before the loader is iterated",
+        gain=gain,
+        place=Place.SETTING,
     )
 
 
