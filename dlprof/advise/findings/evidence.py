@@ -670,7 +670,7 @@ class Evidence:
         # hand, so that it shows on a crowded machine too.
         each_s = (costs.making.own_s + costs.put_cpu_s) / self.workers
         far_more = costs.main_s >= at.FAR_MORE * max(each_s, costs.cpu_s / self.cores)
-        if (main >= at.MAIN_SHARE and main > busy) or (far_more and main >= at.MAIN_OWN_SHARE):
+        if (main >= at.MAIN_SHARE and main > busy) or (far_more and main >= at.LARGE_SHARE):
             return "main"
         return "workers" if busy >= at.BUSY else "waiting"
 

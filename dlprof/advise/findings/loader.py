@@ -304,7 +304,7 @@ def _median_turn(trials: tuple[Trial, ...]) -> float | None:
 
 def starting_leads(view: Evidence) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
-    return bool(view.workers) and turn(view)[1] >= at.START_LEADS
+    return bool(view.workers) and turn(view)[1] >= at.LARGE_SHARE
 
 
 def kept_workers(view: Evidence) -> Config | None:
