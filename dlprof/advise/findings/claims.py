@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -155,7 +156,7 @@ def predicted_gain(
     Args:
         view: The evidence.
         config: What is changed to; ``None`` for the present one.
-        costs: What its batches cost then, which only the bounds take; ``None`` for as now.
+        costs: What batches cost then; ``None`` for what they cost now.
         cores: That there are then; ``None`` for those of now.
         now: Cores that were available; ``None`` for those that the trials show.
     """
@@ -164,6 +165,10 @@ def predicted_gain(
     after, before = None, None
     if predict is not None and costs is None:
         after, before = predict(config, cores=cores), predict(view.config, cores=now)
+    elif predict is not None and costs and view.costs and view.explained:
+        ask = functools.partial(predict.at_costs, traced=view.explained)
+        after = ask(config, cores=cores, costs=costs)
+        before = ask(view.config, cores=now, costs=view.costs)
     if predict is None or after is None or before is None or before.batches_per_s.value <= 0:
         costs = costs or costs_for(view, config)
         if costs is None or view.costs is None:
@@ -176,7 +181,9 @@ def predicted_gain(
         for rate in (after.batches_per_s, before.batches_per_s)
     )
     half = max(min(most, math.hypot(one, two)), abs(one - two))
-    return _gain("model", after.batches_per_s.value / before.batches_per_s.value, half)
+    # What costs nothing has no limit.
+    fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
+    return _gain("model", fast / slow, half)
 
 
 def costs_for(view: Evidence, config: Config) -> Costs | None:

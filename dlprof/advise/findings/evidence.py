@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from dlprof.advise import thresholds as at
-from dlprof.model import Conditions, Means, fit, predict_all, rate_allowed
+from dlprof.model import Conditions, Means, cleaned, fit, predict_all, rate_allowed
 from dlprof.records import (
     BY_COPY,
+    BatchCosts,
     Calibration,
     Config,
     Copies,
@@ -94,7 +95,7 @@ class ModelAtStep:
 
     calibration: Calibration
     conditions: Conditions
-    asked: dict[tuple[Config, float], Prediction | None] = dataclasses.field(
+    asked: dict[tuple[object, ...], Prediction | None] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
 
@@ -129,12 +130,37 @@ class ModelAtStep:
         """
         key = (config, cores)
         if key not in self.asked:
-            conditions = dataclasses.replace(self.conditions, cores=max(cores, _LEAST_CORES))
-            try:
-                self.asked[key] = predict_all(self.calibration, (config,), conditions)[0]
-            except ValueError:
-                self.asked[key] = None
+            self.asked[key] = self._predicted(self.calibration, config, cores)
         return self.asked[key]
+
+    def at_costs(
+        self, config: Config, *, cores: float, costs: Costs, traced: Explanation
+    ) -> Prediction | None:
+        """The same where batches cost so much, and differ as those of a traced trial do."""
+        key = (config, cores, costs, traced.trial_id)
+        if key not in self.asked:
+            own = costs.shaped(cleaned(traced.costs))
+            changed = dataclasses.replace(
+                self.calibration,
+                batch_size=config.batch_size,
+                in_main=own,
+                in_workers=own,
+                receive={},
+                receive_busy_s={},
+                copy_s=costs.copy_s,
+                pinned_copy_s=None,
+            )
+            self.asked[key] = self._predicted(changed, config, cores)
+        return self.asked[key]
+
+    def _predicted(
+        self, calibration: Calibration, config: Config, cores: float
+    ) -> Prediction | None:
+        conditions = dataclasses.replace(self.conditions, cores=max(cores, _LEAST_CORES))
+        try:
+            return predict_all(calibration, (config,), conditions)[0]
+        except ValueError:
+            return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +286,24 @@ class Costs:
     def cpu_s(self) -> float:
         """CPU of all processes for one batch, the step left out."""
         return self.making.cpu_s + self.put_cpu_s + self.receive.cpu_s + self.dispatch.cpu_s
+
+    def shaped(self, rows: BatchCosts) -> BatchCosts:
+        """Batches of these mean costs that differ from each other as some do."""
+        means = {
+            "cpu_s": self.making.cpu_s,
+            "io_s": self.making.io_s,
+            "put_cpu_s": self.put_cpu_s,
+            "receive_cpu_s": self.receive.cpu_s,
+            "receive_io_s": self.receive.io_s,
+            "main_cpu_s": self.dispatch.own_s,
+        }
+        count, columns = len(rows.cpu_s), dict[str, tuple[float, ...]]()
+        for name, mean in means.items():
+            column = getattr(rows, name)
+            whole = math.fsum(column)
+            scaled = (mean * count * each / whole for each in column)
+            columns[name] = tuple(scaled) if whole > 0 else (mean,) * count
+        return dataclasses.replace(rows, **columns)
 
     def rate(self, config: Config, cores: float) -> float:
         """Batches per second that the model's bounds allow a configuration at these costs."""
