@@ -171,7 +171,7 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
         return None
     # Images and labels, where the probe could not count tensors; files and sockets beside them.
     others = 64
-    held = config.open_files(situation.batch_tensors or 2)
+    held = config.open_files(situation.target.batch_tensors or 2)
     if held + others <= files:
         return None
     return f"{files} open files on {name}", f"needs {held} beside about {others} others"
