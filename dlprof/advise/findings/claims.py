@@ -60,8 +60,8 @@ class Gain:
 
     @property
     def sure(self) -> bool:
-        """Whether its interval lies above 1; one without an interval counts as sure."""
-        return self.estimate.low is None or self.estimate.low >= 1
+        """Whether its interval lies above 1."""
+        return self.estimate.ends[0] >= 1
 
     @property
     def words(self) -> str:
@@ -122,14 +122,10 @@ def measured_gain(view: Evidence, config: Config) -> Gain | None:
     key, own = config.key, view.config.key
     if not {key, own} <= fit.log_rates.keys():
         return None
-    ratio = fit.ratio(key, own)
-    if fit.groups[key] == fit.groups[own] and any(t.whole_epochs for t in (*plain, *present)):
-        # The same steady rate counts separately where epochs are measured whole.
-        ratio = Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))
     now = {trial.repetition: _rate(trial) for trial in present}
     ratios = [_rate(trial) / now[trial.repetition] for trial in plain if trial.repetition in now]
     return Gain(
-        estimate=ratio,
+        estimate=fit.ratio(key, own),
         source="measured",
         trials=tuple(trial.id for trial in plain),
         worst=min(ratios) if len(ratios) > 1 else None,
