@@ -176,7 +176,9 @@ def predicted_gain(
         1.96 * (at.BOUND_LOG_SD if rate.log_sd is None else rate.log_sd)
         for rate in (after.batches_per_s, before.batches_per_s)
     )
-    half = max(min(most, math.hypot(one, two)), abs(one - two))
+    # What a part would cost after a change is an estimate by itself.
+    least = 2 * at.BOUND_LOG_SD if costs else 0.0
+    half = max(least, min(most, math.hypot(one, two)), abs(one - two))
     # What costs nothing has no limit.
     fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
     return _gain("model", fast / slow, half)
