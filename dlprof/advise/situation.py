@@ -309,6 +309,9 @@ def neighbours_seen(run: Run) -> float | None:
 def _with_epochs(run: Run) -> Target:
     """The target with the length of an epoch: as it says, else as trials saw whole ones."""
     target = run.header.target
+    if target.length is None and target.batches_per_epoch and target.batch_size:
+        samples = target.batches_per_epoch * target.batch_size  # of other batch sizes, too
+        return dataclasses.replace(target, length=samples)
     worked = (trial for trial in run.trials if trial.outcome == "completed")
     seen = [trial for trial in worked if trial.epoch_samples and trial.samples_per_batch]
     if target.length is not None or target.batches_per_epoch is not None or not seen:
