@@ -63,8 +63,11 @@ def _pool_of_main(view: Evidence) -> Claim | None:
     burned_s = now.cpu_s + beside_s - one.cpu_s  # where a pool does a part of it, next to nothing
     if min(burned_s / max(1e-12, one.cpu_s), beside_s / max(1e-12, now.cpu_s)) < at.HELPERS:
         return None
-    # Blocked time may be a wait for the GIL, which other threads hold: only CPU time tells.
-    single = dataclasses.replace(costs, fetch=StageTime(one.cpu_s, now.io_s), collate=StageTime())
+    # It is blocked until the pool's last thread is done, or while other threads hold the GIL: only
+    # where that is known, the rest is the pool's.
+    gil_s = view.waits_for_gil_s
+    io_s = now.io_s if gil_s is None else min(now.io_s, one.io_s + gil_s)
+    single = dataclasses.replace(costs, fetch=StageTime(one.cpu_s, io_s), collate=StageTime())
     gain = predicted_gain(view, costs=single)
     if gain is None or gain.value < at.PAYS:
         return None
