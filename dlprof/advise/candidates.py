@@ -171,7 +171,7 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
         return None
     # Images and labels, where the probe could not count tensors; files and sockets beside them.
     others = 64
-    held = config.open_files(situation.batch_tensors or 2)
+    held = config.open_files(situation.target.batch_tensors or 2)
     if held + others <= files:
         return None
     return f"{files} open files on {name}", f"needs {held} beside about {others} others"
@@ -231,14 +231,15 @@ MOST_CELLS = 10_000
 _MOST_WORKERS = 128
 
 
-_OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_threads")
+OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_threads")
+"""Settings that change what a batch costs, and that stay as they are where none is asked for."""
 
 
 def base_config(run: Run) -> Config:
     """The settings that stay as they are where none is asked for: recommended, explained or own."""
     found = run.recommendation.config if run.recommendation is not None else present_of(run)
     size = run.calibration.batch_size if run.calibration is not None else None
-    kept = {} if found is None else {name: getattr(found, name) for name in _OWN}
+    kept = {} if found is None else {name: getattr(found, name) for name in OWN}
     return Config(num_workers=1, batch_size=size, **kept).canonical()
 
 

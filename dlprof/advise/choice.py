@@ -33,7 +33,7 @@ from dlprof.records import (
     Integrity,
     Run,
 )
-from dlprof.stats import NEAR, PROBABILITY, RISK, mean_interval, shortfall
+from dlprof.stats import NEAR, PROBABILITY, RISK, Gap, mean_interval, near_best, shortfall
 from dlprof.units import format_duration
 
 
@@ -124,32 +124,24 @@ def _choose(
     risk: float,
 ) -> Choice:
     """The cheapest that is near the best; with a step, that keeps it fed, if any does."""
+
+    def gap(one: Config, two: Config) -> Gap:
+        return speeds.gap(one.key, two.key)
+
+    logs = {each.config: speeds.log_speed(each.key) for each in some}
+    near = near_best(logs, situation.present, gap, risk)
     fed = [each for each in some if _is_fed(each, speeds, situation)]
-    # What the user has, or could have for nothing, is left for nothing that is estimated slower.
-    kept = [c for c in some if c.config == situation.present or not c.config.num_workers]
-    least = max((speeds.log_speed(each.key) for each in kept), default=-math.inf)
-
-    def near(pool: Sequence[Candidate], best: Candidate) -> list[Candidate]:
-        return [
-            each
-            for each in pool
-            if speeds.log_speed(each.key) >= least
-            and speeds.chance(best.key, each.key, 1 / NEAR) <= risk
-        ]
-
     # Keeping the step fed may cost more between epochs than it saves.
-    found = near(fed, speeds.fastest(some))
-    pool = fed if found else some
-    best = speeds.fastest(pool)
+    pool = fed if any(each.config in near for each in fed) else some
     by_model = situation.by_model and situation.step_s + situation.step_cpu_s > 0
     has_step = situation.step_measured or situation.derived_step_s is not None or by_model
     return Choice(
         situation=situation,
-        pick=(found or near(pool, best))[0],
-        best=best,
+        pick=next(each for each in pool if each.config in near),
+        best=speeds.fastest(pool),
         pool=tuple(pool),
         allowed=tuple(allowed),
-        fed=bool(found) if has_step else None,
+        fed=pool is fed if has_step else None,
         speeds=speeds,
     )
 

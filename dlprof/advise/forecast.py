@@ -694,7 +694,7 @@ class _Search:
         """Cores that are never short, whatever runs at once."""
         where = self._conditions
         helpers = math.ceil(self._works[False].helpers) if not workers else 0
-        return where.neighbours + where.ranks * (workers + 2 + helpers + where.step_cores)
+        return where.neighbours + where.ranks * (workers + 2 + helpers)
 
     def wait_here(self, config: Config, ranks: int) -> float:
         """The wait of the step of each of so many ranks, on the cores that there are."""

@@ -236,7 +236,8 @@ def _feeding(choice: Choice) -> Iterator[Reason]:
         waits += ", computed from rates that were not measured with that step"
     claim = f"The cheapest configuration that {keeps} {step} fed: {waits}"
     if not choice.fed:
-        least = min(speeds.wait_fraction(each) or 0.0 for each in choice.allowed)
+        waits_of = map(speeds.wait_fraction, choice.allowed)
+        least = min((each for each in waits_of if each is not None), default=wait)
         claim = f"No configuration {keeps} {step} fed; {waits}"
         if least <= at.FED_WAIT_FRACTION:
             claim = f"Keeping {step} fed costs more between epochs than it saves; {waits}"

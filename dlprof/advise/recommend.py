@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 from dlprof.advise.candidates import (
+    OWN,
     Candidate,
     base_config,
     candidate_configs,
@@ -54,17 +55,6 @@ from dlprof.records import (
 )
 from dlprof.stats import NEAR
 from dlprof.units import format_duration
-
-_KEPT = (
-    "pin_memory",
-    "batch_size",
-    "in_order",
-    "start_method",
-    "sharing_strategy",
-    "worker_threads",
-)
-"""Settings that change what a batch costs, and that a command would otherwise choose itself."""
-
 
 _Relation = Literal["present", "tie", "fastest", "default", "slower"]
 
@@ -393,7 +383,7 @@ def _kept(run: Run, pick: Config, present: Config | None) -> str:
     """
     config, own = pick if pick.num_workers else base_config(run), present or Config()
     words = []
-    for name in _KEPT:
+    for name in ("batch_size", *OWN):  # what a command would otherwise choose itself
         value = getattr(config, name)
         if value is not None and value != getattr(own, name):
             given = ("on" if value else "off") if isinstance(value, bool) else value

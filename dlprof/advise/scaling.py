@@ -1,16 +1,20 @@
-"""What several ranks that loaded at once gave: each of them, all together, and against one."""
+"""What several ranks that loaded at once gave: each of them, all together, and against one.
+
+By a belief of their own: how far a window's rate may lie from the next one's counts, not only how
+evenly its batches came.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import has_rate
-from dlprof.advise.speeds import product
 from dlprof.records import Config, Estimate, RankFigures, Run, Trial
 from dlprof.records.record import record
-from dlprof.stats import typical
+from dlprof.stats import Belief, believe, observe, typical
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -20,9 +24,9 @@ class RankSpeed:
     Attributes:
         rank: Its number.
         host: Its machine.
-        samples_per_s: Its own steady rate, mean.
+        samples_per_s: Its own steady rate.
         startup_s: Time to its first batch, median.
-        barrier_fraction: Share of its time in which it waited for slower ranks, mean.
+        barrier_fraction: Share of its time in which it waited for slower ranks, median.
         slowest: In how many of the trials it was the slowest.
         trials: Of how many.
         cause: What it is slower by than the others, in half of the trials at least; empty where
@@ -73,16 +77,20 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
     count = max((len(trial.ranks) for trial in trials), default=0)  # on all nodes
     trials = [trial for trial in trials if len(trial.ranks) == count]
     slowest = [_slowest(trial) for trial in trials]
+    fit = _believed(
+        (str(rank), trial, each.samples_per_s)
+        for trial in trials
+        for rank, each in enumerate(trial.ranks)
+    )
     found = []
     for rank in range(count):
         seen = [trial.ranks[rank] for trial in trials]
-        rates = [each.samples_per_s for each in seen if each.samples_per_s is not None]
-        if rates:
+        if fit is not None and str(rank) in fit.log_rates:
             found.append(
                 RankSpeed(
                     rank=rank,
                     host=seen[0].host,
-                    samples_per_s=_mean(rates),
+                    samples_per_s=fit.rate(str(rank)),
                     startup_s=typical(each.startup_s for each in seen),
                     barrier_fraction=typical(each.barrier_fraction for each in seen),
                     slowest=slowest.count(rank),
@@ -178,28 +186,30 @@ def scales(run: Run) -> tuple[Scale, ...]:
         if trial.purpose == "scaling" and _measured(trial):
             key = max(1, len(trial.ranks)), trial.config.num_workers
             groups.setdefault(key, []).append(trial)
-    if not groups:
+    fit = _believed(
+        (str(key), trial, trial.samples_per_s) for key, each in groups.items() for trial in each
+    )
+    if fit is None:
         return ()
     _, workers = max(groups)
-    one = _rate(groups[1, workers]) if (1, workers) in groups else None
+    one = (1, workers)
     found: list[Scale] = []
     before: tuple[float, list[Trial]] | None = None
     for count, each in sorted(groups, key=lambda key: (key[1] != workers, key)):
-        trials = groups[count, each]
-        rate = _rate(trials)
-        limit = ""
+        key, trials, limit = str((count, each)), groups[count, each], ""
+        rate = fit.rate(key)
         if each == workers:
             if before is not None and rate.value < at.SCALES * before[0]:
                 limit = _limit(trials, before[1], run.header.machine.read_limit_bytes_per_s)
             before = rate.value, trials
-        over = None if one is None else product(rate.times(count), one.inverse)
+        over = fit.ratio(key, str(one)).times(count) if one in groups else None
         found.append(
             Scale(
                 ranks=count,
                 num_workers=each,
                 samples_per_s=rate,
                 together_samples_per_s=rate.times(count),
-                over_one=Estimate(value=1.0) if (count, each) == (1, workers) else over,
+                over_one=Estimate(value=1.0) if (count, each) == one else over,
                 limit=limit,
             )
         )
@@ -249,17 +259,17 @@ def _slowest(trial: Trial) -> int:
     return min(range(len(rates)), key=lambda n: rate.value if (rate := rates[n]) else 0.0)
 
 
-def _rate(trials: Sequence[Trial]) -> Estimate:
-    return _mean([each.samples_per_s for each in trials if each.samples_per_s is not None])
+def _believed(rates: Iterable[tuple[str, Trial, Estimate | None]]) -> Belief | None:
+    """The rate of each key from its trials; ``None`` without any.
 
-
-def _mean(rates: Sequence[Estimate]) -> Estimate:
-    """The mean, with the mean ends of the intervals, as wide as one of them."""
-    lows = [rate.low for rate in rates if rate.low is not None]
-    highs = [rate.high for rate in rates if rate.high is not None]
-    known = len(lows) == len(highs) == len(rates)
-    return Estimate(
-        value=statistics.fmean(rate.value for rate in rates),
-        low=statistics.fmean(lows) if known else None,
-        high=statistics.fmean(highs) if known else None,
-    )
+    Where more ranks load, cores get slower: that is their doing, and no matter of the window.
+    """
+    seen = []
+    for key, trial, rate in rates:
+        usage = dataclasses.replace(trial.usage, core_speed=None)
+        if rate is None or rate.value <= 0:
+            continue
+        found = observe(dataclasses.replace(trial, usage=usage), rate.value)
+        if found is not None:
+            seen.append(dataclasses.replace(found, key=key, group=""))
+    return believe(seen) if seen else None

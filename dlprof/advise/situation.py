@@ -19,6 +19,7 @@ from dlprof.records import (
     CoreSpeeds,
     Machine,
     Run,
+    Target,
     Trial,
 )
 from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD, typical
@@ -67,10 +68,8 @@ class Situation:
             has them, and ``step_spread`` as the constraints.
         speed: Of its cores.
         speed_error: How far that spreads; ``None`` where trials don't show it.
-        length: Samples in an epoch.
-        batches_per_epoch: At the target's own batch size.
+        target: What is loaded; how long its epochs are as trials saw it, where it doesn't say.
         batch_size: Of the calibration.
-        batch_tensors: Tensors in one batch.
         present: What the target's own DataLoader is set to now, as a sweep measures it.
         notes: What was assumed, one sentence each.
     """
@@ -90,10 +89,8 @@ class Situation:
     speed: CoreSpeed
     speed_error: float | None
     copy_scale: float
-    length: int | None
-    batches_per_epoch: int | None
+    target: Target
     batch_size: int | None
-    batch_tensors: int | None
     present: Config | None
     notes: tuple[str, ...] = ()
 
@@ -169,7 +166,6 @@ class Situation:
         by_model = calibrated and not as_measured
         steps = steps if step_s is None else (step_s, 0.0)
         known_s = (sum(steps) if by_model else whole_s) if step_s is None else step_s
-        length, batches = _epoch_of(run)
         mine_link, link = (
             min((gpu.link_bytes_per_s for gpu in each.gpus if gpu.link_bytes_per_s), default=0.0)
             for each in (header.machine, there)
@@ -197,10 +193,8 @@ class Situation:
             speed=speed,
             speed_error=speed_error(run.trials),
             copy_scale=mine_link / link if mine_link and link else 1.0,
-            length=length,
-            batches_per_epoch=batches,
+            target=_with_epochs(run),
             batch_size=None if run.calibration is None else run.calibration.batch_size,
-            batch_tensors=header.target.batch_tensors,
             present=header.target.present_settings(has_accelerator=header.accelerator is not None),
         )
         return dataclasses.replace(found, notes=tuple(_notes(run, asked, found)))
@@ -247,11 +241,9 @@ class Situation:
 
     def epoch_batches(self, config: Config) -> int | None:
         """Batches that one rank loads in an epoch."""
-        batches = self.batches_per_epoch
+        batches = self.target.epoch_batches(config.batch_size)
         # Those who loaded had their shares.
         share = self.launched / (self.constraints.ranks * self.constraints.nodes)
-        if config.batch_size is not None and self.length is not None:
-            batches = math.ceil(self.length / config.batch_size)
         return None if batches is None else max(1, math.ceil(batches * share))
 
 
@@ -314,16 +306,20 @@ def neighbours_seen(run: Run) -> float | None:
     return typical(trial.usage.other_cpu_cores for trial in run.completed)
 
 
-def _epoch_of(run: Run) -> tuple[int | None, int | None]:
-    """Samples and batches of an epoch: as the target says, else as trials saw whole ones."""
+def _with_epochs(run: Run) -> Target:
+    """The target with the length of an epoch: as it says, else as trials saw whole ones."""
     target = run.header.target
+    if target.length is None and target.batches_per_epoch and target.batch_size:
+        samples = target.batches_per_epoch * target.batch_size  # of other batch sizes, too
+        return dataclasses.replace(target, length=samples)
     worked = (trial for trial in run.trials if trial.outcome == "completed")
     seen = [trial for trial in worked if trial.epoch_samples and trial.samples_per_batch]
     if target.length is not None or target.batches_per_epoch is not None or not seen:
-        return target.length, target.batches_per_epoch
+        return target
     length = statistics.median_low([trial.epoch_samples or 0 for trial in seen])
     each = statistics.median([trial.samples_per_batch or 1.0 for trial in seen])
-    return length, max(1, round(length / each))
+    batches = max(1, round(length / each))
+    return dataclasses.replace(target, length=length, batches_per_epoch=batches)
 
 
 def _positive(value: object) -> float | None:

@@ -181,17 +181,13 @@ def speeds_of(
     seen = [each for each in made if each is not None]
     expected = None
     if situation.as_measured:
-        stored = run.prediction
-        late = stored is not None and situation.batches_per_epoch and not stored.epoch_log_rates
+        stored, epoch = run.prediction, situation.target.batches_per_epoch
+        late = stored is not None and epoch and not stored.epoch_log_rates
         if stored is not None and late and is_calibrated(run):
             # Only later trials saw how long an epoch is: predicted once more.
             with contextlib.suppress(UsageError):  # its batches cost nothing
-                known = predictions(run, situation, {cell.config for cell in stored.cells})
-                run, models, stored = (
-                    dataclasses.replace(run, prediction=None),
-                    known | models,
-                    None,
-                )
+                models = predictions(run, situation, {c.config for c in stored.cells}) | models
+                run, stored = dataclasses.replace(run, prediction=None), None
         expected = None if stored is None else ExpectedRates.of(stored)
         if is_calibrated(run) and (models or stored is None):
             expected = expectation(run, situation, {trial.config for trial in trials}, models)

@@ -76,9 +76,10 @@ CONSUMER_WAITS, NOISY_WAITS = 0.1, 0.15
 """A consumer that waits less than this is not held up: receiving a batch takes main itself
 several hundredths of a step of 5 ms, whatever the loader's settings; and on a disturbed machine."""
 
-MAIN_SHARE, MAIN_OWN_SHARE, FAR_MORE = 0.6, 0.3, 1.3
-"""Share of the consumer's wait that is main's own work, from which main is the limit: by itself,
-and where it has so many times as much for each batch as the workers."""
+MAIN_SHARE, FAR_MORE = 0.6, 1.3
+"""Share of the consumer's wait that is main's own work, from which main is the limit by itself; and
+how many times as much it has for each batch as the workers where less (``LARGE_SHARE``) is enough.
+"""
 
 BUSY, FULLY_BUSY = 0.75, 0.92
 """Share of time in which a resource works, from which it is the limit; workers that work for less
@@ -178,14 +179,14 @@ MORE_WAITING, SPEEDS_UP = 0.4, 0.7
 from which workers wait for each other; and the speed-up by workers over their number, above which
 they don't hold each other up."""
 
-START_SHARE, START_LEADS, SLOW_START_S = 0.15, 0.3, 2.0
-"""Share of an epoch's time that goes to starting workers, from which it is worth a word; and from
-which it comes before what it explains. A start that takes longer is worth a word even where workers
-persist."""
+START_SHARE, SLOW_START_S = 0.15, 2.0
+"""Share of an epoch's time that goes to starting workers, from which it is worth a word. A start
+that takes longer is worth a word even where workers persist."""
 
 LARGE_SHARE, COLLATE_SHARE, SAMPLER_SHARE = 0.3, 0.5, 0.4
 """Share of making a batch from which its samples, and from which collating, is worth a word; and of
-the wait for data in which indices are drawn."""
+the wait for data in which indices are drawn. From the first, starting workers is so much of an
+epoch that it comes before what it explains."""
 
 LEAST_RECEIVE_S, LEAST_PUT_S, LIGHT_S = 0.0003, 0.0001, 0.0025
 """What main takes to receive one tensor from a worker, and a worker to put it. Receiving that takes

@@ -8,7 +8,7 @@ configurations would give under any conditions, by a recursion over batches (``m
 from __future__ import annotations
 
 from dlprof.model.bounds import Bound, binding, bounds, describe, own_cores, rate_allowed
-from dlprof.model.calibrate import fit
+from dlprof.model.calibrate import cleaned, fit
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import (
     EXTRAPOLATED_ERROR,
@@ -33,6 +33,7 @@ __all__ = [
     "bounds",
     "cell_of",
     "cells_of",
+    "cleaned",
     "describe",
     "drawn",
     "first_batch_s",

@@ -125,16 +125,11 @@ def own_cores(cell: Cell) -> float:
 
 
 def cpu_per_batch(cell: Cell) -> float:
-    """CPU seconds a batch of one rank, the consumer's step included.
-
-    A step that spins takes a core, or where cores are short its share of them.
-    """
+    """CPU seconds a batch of one rank, the consumer's step included."""
     means, where = cell.work.means, cell.conditions
     loading = means.cpu * (1.0 + cell.work.helpers)
     receiving = means.receive_cpu + means.main_cpu + (means.pin if cell.work.pinned else 0.0)
-    threads = where.ranks * (_computing(cell) + where.step_cores) + where.neighbours
-    spinning = where.step_cores * cell.step_s * min(1.0, where.cores / max(threads, 1e-9))
-    return loading + receiving + spinning + where.step_threads * where.step_cpu_s / where.speed
+    return loading + receiving + where.step_threads * where.step_cpu_s / where.speed
 
 
 def _computing(cell: Cell) -> float:

@@ -149,7 +149,7 @@ def steady_rate(cell: Cell) -> Steady:
 def _slowed(cell: Cell, slow: _Slow, ran: _Ran) -> _Slow:
     """How much computing slows down where batches run as they do with other slowdowns."""
     means, where, rate = cell.work.means, cell.conditions, ran.rate
-    mains = where.step_threads + where.step_cores + 1.0
+    mains = where.step_threads + 1.0
     if where.ranks * (cell.workers + mains) + where.neighbours <= where.cores:
         return slow
     crowd = _at_once(ran)
@@ -164,7 +164,6 @@ def _slowed(cell: Cell, slow: _Slow, ran: _Ran) -> _Slow:
     at_once = threads_s / computing_s if computing_s > 0 else 1.0
     # Main and its step keep threads running for so much of the time, in this rank and in others.
     main = min(1.0, rate * slow.main * computing_s) * at_once
-    main += min(1.0, rate * cell.step_s) * where.step_cores
     beside = where.neighbours + (where.ranks - 1) * main
     more = (where.ranks - 1) * busy
     cost = {"compute_s": means.cpu, "wait_s": means.io, "cores": where.cores}

@@ -34,8 +34,6 @@ class Conditions:
         ranks: Training processes on these cores, each with a loader of its own.
         step_s: Seconds of the consumer's step that are not CPU work of its own.
         step_spread: How these differ, with ``step_s`` as their mean; empty where all are alike.
-        step_cores: Cores that the step keeps busy while it waits: 1 for one that spins, 0 for
-            one that sleeps.
         step_cpu_s: CPU work of the consumer a step, which slows down where cores are short.
         step_threads: Threads that compute at once in that work.
         storage_bytes_per_s: What the storage gives to all ranks together; ``None`` for no limit
@@ -54,7 +52,6 @@ class Conditions:
     ranks: int = 1
     step_s: float = 0.0
     step_spread: str = ""
-    step_cores: float = 0.0
     step_cpu_s: float = 0.0
     step_threads: float = 1.0
     storage_bytes_per_s: float | None = None

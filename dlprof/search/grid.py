@@ -14,11 +14,11 @@ from dlprof.search.space import by_importance, expected_survivors
 from dlprof.stats import (
     NEAR_LOG,
     PROBABILITY,
-    RISK,
     Belief,
     ExpectedRates,
     Gap,
     believe,
+    near_best,
     observe,
     room_of,
     shortfall,
@@ -173,15 +173,11 @@ class GridSearch:
             known = expected.log_rates  # which hold no turnovers
             over = {key: log - known[key] for key, log in expected.epoch_log_rates.items()}
         rates = {each: belief.log_rates[each.key] + over.get(each.key, 0.0) for each in working}
-        best = max(seen, key=rates.__getitem__)
 
         def gap(one: Config, two: Config) -> Gap:
             return belief.gap(one.key, two.key)._replace(value=rates[one] - rates[two])
 
-        # As what is recommended is chosen (``dlprof.advise.choice``).
-        kept = [c for c in seen if c == self.plan.present or not c.num_workers]
-        safe = (c for c in seen if all(rates[c] >= rates[each] for each in kept))
-        pick = next(c for c in safe if gap(best, c).chance(NEAR_LOG) <= RISK)
+        pick = near_best({c: rates[c] for c in seen}, self.plan.present, gap)[0]
         others = [c for c in working if belief.groups[c.key] != belief.groups[pick.key]]
         gaps = {c: gap(c, pick) for c in others}
         own = (t for t in earlier if t.config == pick and t.wait_fraction is not None)

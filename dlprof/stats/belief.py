@@ -25,7 +25,7 @@ import itertools
 import math
 import operator
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dlprof.records import Config, Estimate, SweepPrediction, Trial
@@ -376,6 +376,29 @@ class Belief:
             _levels=levels,
             _common=[*([*row, 0.0] for row in self._common), [*speed, log_speed_sd**2]],
         )
+
+
+def near_best(
+    some: Mapping[Config, float],
+    present: Config | None,
+    gap: Callable[[Config, Config], Gap],
+    risk: float = RISK,
+) -> list[Config]:
+    """What may be chosen: configurations that are likely near the best, in their order.
+
+    None that is estimated slower than what the user has, or could have for nothing: loading
+    without workers.
+
+    Args:
+        some: Log rates, the cheapest configuration first.
+        present: What the user has.
+        gap: By how much the log rate of one is above that of another.
+        risk: Probability that it is slower than ``NEAR`` of the best, at most.
+    """
+    best = max(some, key=some.__getitem__)
+    kept = [log for config, log in some.items() if config == present or not config.num_workers]
+    least = max(kept, default=-math.inf)
+    return [c for c, log in some.items() if log >= least and gap(best, c).chance(NEAR_LOG) <= risk]
 
 
 def room_of(waits: Sequence[tuple[ObservedRate, float]], turnover: float = 0.0) -> Gap | None:

@@ -51,12 +51,14 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def t_tail(t: float, df: float) -> float:
-    """``P(T > t)`` of Student's t distribution with ``df`` degrees of freedom."""
+    """``P(T > t)`` of Student's t distribution; ``df`` may be infinite."""
     return _upper_tail(t, df) if t >= 0 else 1 - _upper_tail(-t, df)
 
 
 def _upper_tail(t: float, df: float) -> float:
     """``P(T > t)`` for ``t >= 0``."""
+    if math.isinf(df):
+        return math.erfc(t / math.sqrt(2)) / 2
     square = t * t
     return _incomplete_beta(df / 2, 0.5, df / (df + square), square / (df + square)) / 2
 

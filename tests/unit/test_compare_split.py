@@ -13,6 +13,7 @@ from dlprof.advise.compare import Comparison, compare
 from dlprof.advise.compare.comparison import shares
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import Run, Trial, Usage
+from dlprof.stats import t_quantile
 
 _FRACTIONS = st.none() | st.floats(0, 1)
 _FIGURES = st.none() | st.floats(0, 1e6)
@@ -126,6 +127,30 @@ def test_a_single_trial_within_what_the_other_sides_allow_for_is_no_difference()
         assert "No measurable difference" in found.verdict
         assert found.findings == ()
     assert "No measurable difference" not in compare(some, other).verdict
+
+
+def test_parts_are_as_sure_as_the_side_that_spreads_most() -> None:
+    """Ten trials that agree make two that don't no surer."""
+    some = run([trial(config(2), 1000.0 + n % 2, repetition=n) for n in range(10)])
+    two = run([trial(config(2), rate, repetition=n) for n, rate in enumerate((400.0, 500.0))])
+    for found in (compare(some, two), compare(two, some)):
+        (left,) = (part.log_ratio for part in found.parts)
+        error = math.log(500 / 400) / 2
+        assert left.high is not None
+        assert left.high - left.value == pytest.approx(t_quantile(0.975, 1) * error, rel=0.01)
+
+
+def test_what_a_part_would_bring_has_the_interval_of_the_part() -> None:
+    slow = made_run(Costs(cpu_s=0.02))
+    trials = [
+        dataclasses.replace(each, samples_per_s=each.samples_per_s.times(1 + each.repetition / 50))
+        for each in slow.trials
+        if each.samples_per_s is not None
+    ]
+    found = compare(made_run(Costs()), dataclasses.replace(slow, trials=tuple(trials)))
+    gain = found.findings[0].predicted_gain
+    assert gain is not None
+    assert gain.ends[0] < gain.value < gain.ends[1]
 
 
 def test_a_single_trial_may_lie_as_far_off_as_single_trials_do() -> None:

@@ -68,6 +68,19 @@ def test_exposed_pageable_copies_are_a_fault() -> None:
     assert "non_blocking=True" in found.fix.code
 
 
+def test_faster_copies_bring_what_the_step_waits_for_and_nothing_where_data_comes_later() -> None:
+    held = _found(_seen(_BUSY, _copies(4)), "transfer.pageable")
+    starving = Loader(fetch_cpu=0.03, step=0.002, rate=60)
+    found = find(_seen(starving, _copies(4)))
+    waits = next(each for each in found if each.code == "transfer.pageable")
+    assert held is not None
+    assert held.predicted_gain is not None
+    assert held.predicted_gain.value == pytest.approx(9.3 / 7.3, rel=0.02)
+    assert waits.predicted_gain is not None
+    assert waits.predicted_gain.value == pytest.approx(1.0)
+    assert codes(found)[0] == "fetch.cpu"
+
+
 @pytest.mark.parametrize(
     "copies",
     [

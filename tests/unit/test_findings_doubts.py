@@ -309,6 +309,45 @@ def test_blocked_time_beside_busy_threads_may_be_a_wait_for_the_gil(
 
 
 @pytest.mark.parametrize(
+    ("main_s", "beside_s", "blocked_s", "worker_s", "waits", "gain"),
+    [
+        (0.020, 0.018, 0.0, 0.011, {}, 1.8),  # it spins while its threads wait for each other
+        (0.010, 0.010, 0.0, 0.020, {}, None),  # they share the work
+        (0.020, 0.018, 0.02, 0.020, {}, None),  # they may do other work, and hold the GIL
+        (0.020, 0.018, 0.02, 0.020, {"running": 0.5, "sleep": 0.5}, 2.0),  # they don't hold it
+        (0.020, 0.002, 0.0, 0.011, {}, None),  # there is hardly any: the worker had a faster core
+    ],
+)
+def test_threads_of_main_that_cost_more_than_they_give(
+    main_s: float,
+    beside_s: float,
+    blocked_s: float,
+    worker_s: float,
+    waits: dict[str, float],
+    gain: float | None,
+) -> None:
+    loader = Loader(config=config(0), fetch_cpu=main_s, fetch_io=blocked_s, rate=24)
+    seen = evidence(loader, calibrations=[Loader(config=config(1), fetch_cpu=worker_s)])
+    observed = [
+        dataclasses.replace(
+            each,
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=beside_s).with_gil(waits),
+        )
+        for each in seen.observations
+    ]
+    told = find(dataclasses.replace(seen, observations=tuple(observed)))
+    pools = [each for each in told if each.code == "cpu.threads"]
+    assert bool(pools) is (gain is not None)
+    for pool in pools:
+        assert pool.fix is not None
+        assert "torch.set_num_threads(1)" in pool.fix.code
+        assert pool.predicted_gain is not None
+        assert pool.predicted_gain.value == pytest.approx(gain, rel=0.05)
+        assert pool.evidence["other_threads_cpu_fraction"] == pytest.approx(0.47, abs=0.01)
+
+
+@pytest.mark.parametrize(
     ("waits", "code"),
     [
         ({"running": 0.1, "gil": 0.88, "sleep": 0.02}, "lock"),

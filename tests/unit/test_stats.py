@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.records import Estimate
-from dlprof.stats import mean_interval, ratio_interval, t_quantile
+from dlprof.stats import mean_interval, ratio_interval, t_quantile, t_tail
 
 # Published tables of Student's t (two-sided 95 % and 99 %, one-sided 95 %), and closed forms for
 # 1 and 2 degrees of freedom.
@@ -36,6 +36,13 @@ def test_t_quantile_agrees_with_closed_forms(p: float) -> None:
     assert t_quantile(p, 1) == pytest.approx(-1 / math.tan(math.pi * p), rel=1e-8, abs=1e-12)
     two = (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))
     assert t_quantile(p, 2) == pytest.approx(two, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("df", [1.0, 4.0, 1e5, math.inf])
+def test_a_tail_is_that_beyond_the_quantile(df: float) -> None:
+    assert t_tail(0.0, df) == 0.5
+    for p in (0.01, 0.3, 0.975):
+        assert t_tail(t_quantile(p, df), df) == pytest.approx(1 - p, rel=1e-6)
 
 
 def test_t_quantile_is_continuous_where_the_expansion_takes_over() -> None:

@@ -420,8 +420,8 @@ def _findings(parts: Sequence[Part], slow: SideInfo, fast: SideInfo) -> tuple[Fi
         cause = _cause(part, slow.config, fast.config)
         if cost < at.SAME_RATE or cause is None:
             continue
-        ends = [end for end in (part.log_ratio.low, part.log_ratio.high) if end is not None]
-        unsure = bool(ends) and min(sign * end for end in ends) <= 0
+        gain = part.factor if sign > 0 else part.factor.inverse
+        unsure = gain.low is not None and gain.low <= 1
         finding = Finding(
             code=cause[0],
             severity=severity_of(cost),
@@ -429,7 +429,7 @@ def _findings(parts: Sequence[Part], slow: SideInfo, fast: SideInfo) -> tuple[Fi
             explanation=part.explanation,
             evidence={"a": part.a, "b": part.b, "trials": [*slow.trials]},
             fix=cause[1],
-            predicted_gain=Estimate(value=_exp(loss) if part.alone is None else part.alone),
+            predicted_gain=gain if part.alone is None else gain.times(part.alone / gain.value),
             cost=cost,
             doubtful="Its interval reaches to no difference." if unsure else "",
         )
@@ -476,20 +476,27 @@ def split(a: Chosen, b: Chosen) -> tuple[Estimate, dict[PartCode, Estimate]]:
 
     The intervals are jackknife ones: each trial of what was compared is left out once, and the
     spread of what then comes out, with Student's t, gives 95 % (Miller, *The jackknife: a review*,
-    Biometrika 1974). They hold what varies between trials of a run, not what its closed form gets
-    wrong: that is in the remainder.
+    Biometrika 1974), as sure as the side is that spreads most (Welch, Biometrika 1947). They hold
+    what varies between trials of a run, not what its closed form gets wrong: that is in the
+    remainder.
     """
     whole = _parts(a, b)
     without = [[_parts(each, b) for each in a.leaving_out()]]
     without.append([_parts(a, each) for each in b.leaving_out()])
-    degrees = sum(len(group) - 1 for group in without)
 
     def interval(read: Callable[[Mapping[PartCode, float]], float]) -> Estimate:
         value = read(whole)
         if not all(without):
             return Estimate(value=value)
-        variance = sum((len(some) - 1) * statistics.pvariance(map(read, some)) for some in without)
-        half = t_quantile(0.975, degrees) * math.sqrt(variance)
+        free = [len(some) - 1 for some in without]
+        squares = [
+            n * statistics.pvariance(map(read, some)) for n, some in zip(free, without, strict=True)
+        ]
+        variance, half = math.fsum(squares), 0.0
+        if variance > 0:
+            both = zip(squares, free, strict=True)
+            degrees = 1 / math.fsum((square / variance) ** 2 / n for square, n in both)
+            half = t_quantile(0.975, degrees) * math.sqrt(variance)
         return Estimate(value=value, low=value - half, high=value + half)
 
     def part(code: PartCode) -> Estimate:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -59,8 +60,8 @@ class Gain:
 
     @property
     def sure(self) -> bool:
-        """Whether its interval lies above 1; one without an interval counts as sure."""
-        return self.estimate.low is None or self.estimate.low >= 1
+        """Whether its interval lies above 1."""
+        return self.estimate.ends[0] >= 1
 
     @property
     def words(self) -> str:
@@ -121,14 +122,10 @@ def measured_gain(view: Evidence, config: Config) -> Gain | None:
     key, own = config.key, view.config.key
     if not {key, own} <= fit.log_rates.keys():
         return None
-    ratio = fit.ratio(key, own)
-    if fit.groups[key] == fit.groups[own] and any(t.whole_epochs for t in (*plain, *present)):
-        # The same steady rate counts separately where epochs are measured whole.
-        ratio = Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))
     now = {trial.repetition: _rate(trial) for trial in present}
     ratios = [_rate(trial) / now[trial.repetition] for trial in plain if trial.repetition in now]
     return Gain(
-        estimate=ratio,
+        estimate=fit.ratio(key, own),
         source="measured",
         trials=tuple(trial.id for trial in plain),
         worst=min(ratios) if len(ratios) > 1 else None,
@@ -143,6 +140,7 @@ def predicted_gain(
     view: Evidence,
     config: Config | None = None,
     *,
+    costs: Costs | None = None,
     cores: float | None = None,
     now: float | None = None,
 ) -> Gain | None:
@@ -154,16 +152,21 @@ def predicted_gain(
     Args:
         view: The evidence.
         config: What is changed to; ``None`` for the present one.
+        costs: What batches cost then; ``None`` for what they cost now.
         cores: That there are then; ``None`` for those of now.
         now: Cores that were available; ``None`` for those that the trials show.
     """
     config, now, predict = config or view.config, now or view.available, view.predict
     cores = cores or now
     after, before = None, None
-    if predict is not None:
+    if predict is not None and costs is None:
         after, before = predict(config, cores=cores), predict(view.config, cores=now)
+    elif predict is not None and costs and view.costs and view.explained:
+        ask = functools.partial(predict.at_costs, traced=view.explained)
+        after = ask(config, cores=cores, costs=costs)
+        before = ask(view.config, cores=now, costs=view.costs)
     if predict is None or after is None or before is None or before.batches_per_s.value <= 0:
-        costs = costs_for(view, config)
+        costs = costs or costs_for(view, config)
         if costs is None or view.costs is None:
             return None
         return bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
@@ -173,8 +176,12 @@ def predicted_gain(
         1.96 * (at.BOUND_LOG_SD if rate.log_sd is None else rate.log_sd)
         for rate in (after.batches_per_s, before.batches_per_s)
     )
-    half = max(min(most, math.hypot(one, two)), abs(one - two))
-    return _gain("model", after.batches_per_s.value / before.batches_per_s.value, half)
+    # What a part would cost after a change is an estimate by itself.
+    least = 2 * at.BOUND_LOG_SD if costs else 0.0
+    half = max(least, min(most, math.hypot(one, two)), abs(one - two))
+    # What costs nothing has no limit.
+    fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
+    return _gain("model", fast / slow, half)
 
 
 def costs_for(view: Evidence, config: Config) -> Costs | None:
@@ -186,14 +193,6 @@ def costs_for(view: Evidence, config: Config) -> Costs | None:
     if view.workers or not config.num_workers:
         return view.costs
     return view.costs_at(2) or view.costs_at(1)
-
-
-def gain_if(view: Evidence, costs: Costs) -> Gain | None:
-    """What it would bring if batches cost something else, which only the bounds know."""
-    if view.costs is None:
-        return None
-    config, cores = view.config, view.available
-    return bound(costs.rate(config, cores) / view.costs.rate(config, cores))
 
 
 def bound(ratio: float) -> Gain:

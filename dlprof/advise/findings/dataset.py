@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.findings import loader
-from dlprof.advise.findings.claims import Claim, Place, bound, gain_of
+from dlprof.advise.findings.claims import Claim, Place, bound, gain_of, predicted_gain
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.thresholds import PAYS
 from dlprof.model import first_batch_s
@@ -198,12 +198,9 @@ def unfed(view: Evidence) -> Claim | None:
     shards = None if view.weight is None else view.weight.shards
     few = shards is not None and shards < workers
     fewer = view.having(num_workers=fed)
+    gain, less = gain_of(view, fewer), predicted_gain(view, fewer)
     # What all workers would bring over those that are fed.
-    now = 0.0 if view.costs is None else view.costs.rate(fewer, view.available)
-    whole = None
-    if view.costs is not None and now > 0:
-        whole = bound(view.costs.rate(view.config, view.available) / now)
-    gain = gain_of(view, fewer)
+    whole = less and dataclasses.replace(less, estimate=less.estimate.inverse)
     pays = whole is not None and whole.value >= PAYS
     made, count = _made(view), 0 if view.explained is None else view.explained.batches
     none = not any(made[each] for each in starved)

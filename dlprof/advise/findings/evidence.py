@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from dlprof.advise import thresholds as at
-from dlprof.model import Conditions, Means, fit, predict_all, rate_allowed
+from dlprof.model import Conditions, Means, cleaned, fit, predict_all, rate_allowed
 from dlprof.records import (
     BY_COPY,
+    BatchCosts,
     Calibration,
     Config,
     Copies,
@@ -94,7 +95,7 @@ class ModelAtStep:
 
     calibration: Calibration
     conditions: Conditions
-    asked: dict[tuple[Config, float], Prediction | None] = dataclasses.field(
+    asked: dict[tuple[object, ...], Prediction | None] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
 
@@ -129,12 +130,37 @@ class ModelAtStep:
         """
         key = (config, cores)
         if key not in self.asked:
-            conditions = dataclasses.replace(self.conditions, cores=max(cores, _LEAST_CORES))
-            try:
-                self.asked[key] = predict_all(self.calibration, (config,), conditions)[0]
-            except ValueError:
-                self.asked[key] = None
+            self.asked[key] = self._predicted(self.calibration, config, cores)
         return self.asked[key]
+
+    def at_costs(
+        self, config: Config, *, cores: float, costs: Costs, traced: Explanation
+    ) -> Prediction | None:
+        """The same where batches cost so much, and differ as those of a traced trial do."""
+        key = (config, cores, costs, traced.trial_id)
+        if key not in self.asked:
+            own = costs.shaped(cleaned(traced.costs))
+            changed = dataclasses.replace(
+                self.calibration,
+                batch_size=config.batch_size,
+                in_main=own,
+                in_workers=own,
+                receive={},
+                receive_busy_s={},
+                copy_s=costs.copy_s,
+                pinned_copy_s=None,
+            )
+            self.asked[key] = self._predicted(changed, config, cores)
+        return self.asked[key]
+
+    def _predicted(
+        self, calibration: Calibration, config: Config, cores: float
+    ) -> Prediction | None:
+        conditions = dataclasses.replace(self.conditions, cores=max(cores, _LEAST_CORES))
+        try:
+            return predict_all(calibration, (config,), conditions)[0]
+        except ValueError:
+            return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +249,7 @@ class Costs:
         receive: Of main, taking and rebuilding the batch.
         dispatch: Of main, drawing indices and sending them.
         pin_s: Of the pin thread.
-        copy_s: To the device.
+        copy_s: To the device, as far as the step waits for it.
         wait_s: Of the consumer, in ``next()``.
         step_s: Of the consumer, working.
         period_s: From one batch to the next.
@@ -261,6 +287,24 @@ class Costs:
         """CPU of all processes for one batch, the step left out."""
         return self.making.cpu_s + self.put_cpu_s + self.receive.cpu_s + self.dispatch.cpu_s
 
+    def shaped(self, rows: BatchCosts) -> BatchCosts:
+        """Batches of these mean costs that differ from each other as some do."""
+        means = {
+            "cpu_s": self.making.cpu_s,
+            "io_s": self.making.io_s,
+            "put_cpu_s": self.put_cpu_s,
+            "receive_cpu_s": self.receive.cpu_s,
+            "receive_io_s": self.receive.io_s,
+            "main_cpu_s": self.dispatch.own_s,
+        }
+        count, columns = len(rows.cpu_s), dict[str, tuple[float, ...]]()
+        for name, mean in means.items():
+            column = getattr(rows, name)
+            whole = math.fsum(column)
+            scaled = (mean * count * each / whole for each in column)
+            columns[name] = tuple(scaled) if whole > 0 else (mean,) * count
+        return dataclasses.replace(rows, **columns)
+
     def rate(self, config: Config, cores: float) -> float:
         """Batches per second that the model's bounds allow a configuration at these costs."""
         making, main_s = self.making, self.dispatch.own_s
@@ -273,8 +317,12 @@ class Costs:
                 receive_io=self.receive.io_s,
                 main_cpu=main_s,
             )
-        cores = max(_LEAST_CORES, cores)
-        rate = rate_allowed(means, workers=config.num_workers, cores=cores, step_s=self.step_s)
+        rate = rate_allowed(
+            means,
+            workers=config.num_workers,
+            cores=max(_LEAST_CORES, cores),
+            step_s=self.step_s + self.copy_s,
+        )
         return min(1e9, rate)
 
 
@@ -497,8 +545,11 @@ class Evidence:
 
     @functools.cached_property
     def costs(self) -> Costs | None:
-        """From that; ``None`` without it."""
-        return None if self.explained is None else costs_of(self.explained)
+        """From that, copies as plain trials timed them; ``None`` without it."""
+        if self.explained is None:
+            return None
+        costs, exposed_s = costs_of(self.explained), self.copies and self.copies.exposed_s
+        return costs if exposed_s is None else dataclasses.replace(costs, copy_s=exposed_s)
 
     @functools.cached_property
     def _shown(self) -> tuple[Trial, ...]:
@@ -664,7 +715,7 @@ class Evidence:
         # hand, so that it shows on a crowded machine too.
         each_s = (costs.making.own_s + costs.put_cpu_s) / self.workers
         far_more = costs.main_s >= at.FAR_MORE * max(each_s, costs.cpu_s / self.cores)
-        if (main >= at.MAIN_SHARE and main > busy) or (far_more and main >= at.MAIN_OWN_SHARE):
+        if (main >= at.MAIN_SHARE and main > busy) or (far_more and main >= at.LARGE_SHARE):
             return "main"
         return "workers" if busy >= at.BUSY else "waiting"
 

@@ -15,7 +15,6 @@ from dlprof.advise.findings.claims import (
     bound,
     competes,
     costs_for,
-    gain_if,
     gain_of,
     measured_gain,
     predicted_gain,
@@ -154,76 +153,57 @@ def lock(view: Evidence) -> Claim | None:
 
 
 def _shared(view: Evidence) -> Claim | None:
-    return _seen_in_lock(view) or _grown(view)
-
-
-def _grown(view: Evidence) -> Claim | None:
-    """Workers wait for each other: waiting grows with them, speed doesn't, and storage isn't why.
-
-    What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
-    """
-    costs, alone, read = view.costs, view.costs_at(1), view.usage.read_bytes_per_s or 0.0
-    if costs is None or alone is None or view.workers < 2 or view.limit in ("consumer", "main"):
+    """Workers wait for each other: they are seen to, or waiting grows with them."""
+    costs, alone = view.costs, view.costs_at(1)
+    if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
-    making, free = costs.making, alone.making
-    grown_s = min(making.io_s - free.io_s, costs.usual_io_s - alone.usual_io_s)
-    if making.own_s <= 0:
-        return None  # nothing is known of its stages
-    faster = free.own_s > at.SPEEDS_UP * making.own_s
-    from_storage = view.batch_bytes and read >= 0.2 * view.batch_bytes * (view.rate or 0.0)
-    if faster or from_storage or grown_s < at.MORE_WAITING * making.own_s:
+    making, share, given = costs.making, view.lock_share, dict[str, Any]()
+    if share >= at.LARGE_SHARE:
+        locked_s = min(costs.fetch.io_s, share * making.wall_s)
+        alike, given["locked_fraction"] = costs.without(locked_s), share
+        text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
+        text += "processes share: only one can use what it guards at a time."
+    elif alone is not None and _grows(view, costs, alone):
+        alike = dataclasses.replace(
+            costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
+        )
+        waits_s = given["waiting_with_one_worker_s"] = alone.making.io_s
+        share = (making.io_s - waits_s) / max(1e-12, making.wall_s)
+        text = f"With {view.workers} workers each batch is blocked for "
+        text += f"{format_duration(making.io_s)}, with one worker for {format_duration(waits_s)}, "
+        text += "and little is read from storage. The workers share something that only one can "
+        text += "use at a time."
+    else:
         return None
-    if view.helpers_share >= at.HELPERS:
-        return None  # they wait for threads of their own
-    alike = dataclasses.replace(
-        costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
-    )
     return Claim(
         "Workers wait for each other",
-        f"With {view.workers} workers each batch is blocked for {format_duration(making.io_s)}, "
-        f"with one worker for {format_duration(free.io_s)}, and little is read from storage. "
-        "The workers share something that only one can use at a time.",
-        (making.io_s - free.io_s) / max(1e-12, making.wall_s),
-        "waiting_s waiting_with_one_worker_s num_workers read_bytes_per_s",
-        {"waiting_with_one_worker_s": free.io_s},
-        _OPEN,
-        _OPENING,
-        gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
-    )
-
-
-_OPEN = (
-    "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
-    "no lock around slow work; until then num_workers=1 is as fast."
-)
-_OPENING = """def open_own(worker_id):
+        text,
+        share,
+        "waiting_s num_workers read_bytes_per_s",
+        given,
+        "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
+        "no lock around slow work; until then num_workers=1 is as fast.",
+        """def open_own(worker_id):
     dataset = torch.utils.data.get_worker_info().dataset
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker
 
-loader = DataLoader(dataset, worker_init_fn=open_own, ...)"""
-
-
-def _seen_in_lock(view: Evidence) -> Claim | None:
-    """Workers are seen in a lock that processes share."""
-    costs = view.costs
-    if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
-        return None
-    if view.lock_share < at.LARGE_SHARE:
-        return None
-    locked_s = min(costs.fetch.io_s, view.lock_share * costs.making.wall_s)
-    free = dataclasses.replace(costs.fetch, io_s=costs.fetch.io_s - locked_s)
-    alike = dataclasses.replace(costs, fetch=free)
-    return Claim(
-        "Workers wait for each other",
-        f"{view.workers} workers spend {percent(view.lock_share)} of their busy time in a lock "
-        "that processes share: only one can use what it guards at a time.",
-        min(1.0, view.lock_share),
-        "waiting_s num_workers read_bytes_per_s",
-        {"locked_fraction": view.lock_share},
-        _OPEN,
-        _OPENING,
-        gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
+loader = DataLoader(dataset, worker_init_fn=open_own, ...)""",
+        gain=predicted_gain(view, costs=alike),
     )
+
+
+def _grows(view: Evidence, costs: Costs, alone: Costs) -> bool:
+    """Whether waiting grows with workers, speed doesn't, and storage isn't why.
+
+    What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
+    """
+    now_s, free_s, read = costs.making.own_s, alone.making.own_s, view.usage.read_bytes_per_s or 0.0
+    grown_s = min(costs.making.io_s - alone.making.io_s, costs.usual_io_s - alone.usual_io_s)
+    from_storage = view.batch_bytes and read >= 0.2 * view.batch_bytes * (view.rate or 0.0)
+    if now_s <= 0 or free_s > at.SPEEDS_UP * now_s or from_storage:
+        return False  # nothing is known of its stages, or it is storage
+    # Nor where they wait for threads of their own.
+    return grown_s >= at.MORE_WAITING * now_s and view.helpers_share < at.HELPERS
 
 
 def _gil(view: Evidence) -> Claim | None:
@@ -244,7 +224,7 @@ def _gil(view: Evidence) -> Claim | None:
         {"gil_s": gil_s, "share": share},
         fix,
         config=more,
-        gain=gain or gain_if(view, costs.without(gil_s)),
+        gain=gain or predicted_gain(view, costs=costs.without(gil_s)),
     )
 
 
@@ -324,7 +304,7 @@ def _median_turn(trials: tuple[Trial, ...]) -> float | None:
 
 def starting_leads(view: Evidence) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
-    return bool(view.workers) and turn(view)[1] >= at.START_LEADS
+    return bool(view.workers) and turn(view)[1] >= at.LARGE_SHARE
 
 
 def kept_workers(view: Evidence) -> Config | None:
@@ -481,7 +461,7 @@ def fetch_cpu(view: Evidence) -> Claim | None:
         f"Make {slowest.name if slowest else '__getitem__'} cheaper: resize before decoding in "
         "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
         "the device. The gain assumes half of its CPU time.",
-        gain=gain_if(view, dataclasses.replace(costs, fetch=halved)),
+        gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
     )
 
 
@@ -575,7 +555,7 @@ def fetched_in_threads(view: Evidence, costs: Costs) -> dict[int, Gain]:
             break
         blocked_s = max(0.0, costs.fetch.own_s / count - costs.fetch.cpu_s)
         fetch = StageTime(costs.fetch.cpu_s, blocked_s)
-        gain = gain_if(view, dataclasses.replace(costs, fetch=fetch))
+        gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
         if gain is not None:
             gains[count] = gain
     return gains
@@ -648,7 +628,7 @@ def collate(view: Evidence) -> Claim | None:
         "collate_s collate_cpu_s fetch_s",
         fix=f"{advice} The gain assumes that collating is free{handing}.",
         code="" if is_torchs else _STACKING,
-        gain=gain_if(view, free),
+        gain=predicted_gain(view, costs=free),
     )
 
 
@@ -692,7 +672,7 @@ def more_workers(view: Evidence) -> Config | None:
         return None
     beside = costs_for(view, view.having(num_workers=max(1, view.workers))) or costs
     cpu_s = costs.making.cpu_s + beside.put_cpu_s
-    held_s = max(costs.step_s + beside.main_s, cpu_s / view.cores, 1e-6)
+    held_s = max(costs.step_s + costs.copy_s + beside.main_s, cpu_s / view.cores, 1e-6)
     ratio = (cpu_s + costs.making.io_s) / held_s
     most = max(16, round(4 * view.cores))  # however much they wait
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
@@ -797,7 +777,7 @@ def _best_remedy(view: Evidence, costs: Costs) -> tuple[Config | None, Gain | No
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     least_s = min(costs.receive.own_s, at.LEAST_RECEIVE_S)
-    return None, gain_if(view, dataclasses.replace(costs, receive=StageTime(least_s)))
+    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=StageTime(least_s)))
 
 
 def lighter(view: Evidence) -> Config | None:
@@ -845,7 +825,7 @@ def sampler(view: Evidence) -> Claim | None:
         """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
 # once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from
 loader = DataLoader(dataset, sampler=indices, ...)""",
-        gain=gain_if(view, dataclasses.replace(costs, dispatch=StageTime())),
+        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
     )
 
 

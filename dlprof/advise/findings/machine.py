@@ -12,12 +12,11 @@ from dlprof.advise.findings.claims import (
     Claim,
     Gain,
     Place,
-    bound,
     gain_of,
     measured_gain,
     predicted_gain,
 )
-from dlprof.advise.findings.evidence import Evidence
+from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Estimate, Failure, FailureKind, GpuUsage
@@ -25,7 +24,9 @@ from dlprof.units import format_bytes, format_duration
 
 
 def threads(view: Evidence) -> Claim | None:
-    """Threads inside the workers compete for the cores."""
+    """Threads beside the one that fetches compete for the cores."""
+    if not view.workers:
+        return _pool_of_main(view)
     single = single_threaded(view)
     if single is None or view.gil_share >= at.LARGE_SHARE:  # it is the GIL that they hold
         return None
@@ -44,6 +45,46 @@ def threads(view: Evidence) -> Claim | None:
         "1 in worker_init_fn.",
         config=single,
         gain=gain,
+    )
+
+
+def _pool_of_main(view: Evidence) -> Claim | None:
+    """Without workers, a pool of threads by which a batch takes longer than in one thread.
+
+    Its threads spin while they wait for each other, the longer the more others want the cores. A
+    worker, in which torch computes in one thread, shows what a batch takes without them.
+    """
+    explained, costs = view.explained, view.costs
+    beside_s = None if explained is None else explained.fetch_threads_cpu_s
+    workers = [each for count in (1, 2) if (each := view.costs_at(count)) is not None]
+    if not beside_s or costs is None or not workers or view.gil_share >= at.LARGE_SHARE:
+        return None
+    now, one = costs.making, max((each.making for each in workers), key=lambda each: each.cpu_s)
+    burned_s = now.cpu_s + beside_s - one.cpu_s  # where a pool does a part of it, next to nothing
+    if min(burned_s / max(1e-12, one.cpu_s), beside_s / max(1e-12, now.cpu_s)) < at.HELPERS:
+        return None
+    # It is blocked until the pool's last thread is done, or while other threads hold the GIL: only
+    # where that is known, the rest is the pool's.
+    gil_s = view.waits_for_gil_s
+    io_s = now.io_s if gil_s is None else min(now.io_s, one.io_s + gil_s)
+    single = dataclasses.replace(costs, fetch=StageTime(one.cpu_s, io_s), collate=StageTime())
+    gain = predicted_gain(view, costs=single)
+    if gain is None or gain.value < at.PAYS:
+        return None
+    share = beside_s / (now.cpu_s + beside_s)
+    return Claim(
+        "Threads of the main process cost more than they give",
+        f"Making a batch takes {format_duration(now.cpu_s)} of CPU time in the main process, where "
+        f"other threads use {format_duration(beside_s)} more, and {format_duration(one.cpu_s)} in "
+        "a worker, which computes in one thread. Threads that wait for each other spin.",
+        gain.saved,
+        "num_workers usable_cores making_s",
+        {"other_threads_cpu_fraction": share, "one_thread_cpu_s": one.cpu_s},
+        "Compute in one thread: torch.set_num_threads(1) where the script begins. If the step "
+        "needs more, let its threads sleep while they wait: OMP_WAIT_POLICY=passive.",
+        "torch.set_num_threads(1)  # before the loader is iterated",
+        gain=gain,
+        place=Place.SETTING,
     )
 
 
@@ -421,7 +462,10 @@ def pageable(view: Evidence) -> Claim | None:
     copying, pinned = copying_of(view), pinned_copies(view)
     if copying is None or not _is_worth_pinning(view, copying):
         return None
-    share, likely = copying.share, bound(1 / (1 - copying.share * (1 - 1 / at.PINNED_SPEED)))
+    gain, share = None if pinned is None else measured_gain(view, pinned), copying.share
+    if gain is not None and gain.value < at.WORTH_TRYING:
+        return None
+    gain = gain or _copied_in(view, 1 / at.PINNED_SPEED)
     if pinned is None:
         return Claim(
             "pin_memory=True doesn't pin what is copied",
@@ -437,11 +481,9 @@ def pageable(view: Evidence) -> Claim | None:
     def pin_memory(self):
         self.images = self.images.pin_memory()
         return self""",
-            gain=likely,
+            gain=gain,
+            place=_place_of(gain),
         )
-    gain = measured_gain(view, pinned)
-    if gain is not None and gain.value < at.WORTH_TRYING:
-        return None
     return Claim(
         "Copies to the device are unpinned",
         f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
@@ -453,7 +495,8 @@ def pageable(view: Evidence) -> Claim | None:
         code="""loader = DataLoader(dataset, pin_memory=True, ...)
 batch = batch.to(device, non_blocking=True)""",
         config=pinned,
-        gain=gain or likely,
+        gain=gain,
+        place=_place_of(gain),
     )
 
 
@@ -495,7 +538,7 @@ def link(view: Evidence) -> Claim | None:
     how = ""
     if seen is not None and seen.pcie_generation is not None and seen.pcie_width is not None:
         how = f" It ran at generation {seen.pcie_generation} with {seen.pcie_width} lanes."
-    cost = copying.share * (1 - reached)
+    cost, gain = copying.share * (1 - reached), _copied_in(view, reached)
     return Claim(
         "The link to the device is slower than it should be",
         f"Pinned batches are copied at {format_bytes(speed)} a second where the card and its "
@@ -510,8 +553,21 @@ def link(view: Evidence) -> Claim | None:
         },
         fix="Run `dlprof transfer` to see the link's generation and width under load. Then "
         "check the slot, and the NUMA node of the process.",
-        gain=bound(1 / max(0.05, 1 - cost)),
+        gain=gain,
+        place=_place_of(gain),
     )
+
+
+def _copied_in(view: Evidence, part: float) -> Gain | None:
+    """What it would bring if copies took so much of their time: nothing where data comes later."""
+    costs = view.costs
+    faster = costs and dataclasses.replace(costs, copy_s=part * costs.copy_s)
+    return predicted_gain(view, costs=faster) if faster else None
+
+
+def _place_of(gain: Gain | None) -> Place | None:
+    """Behind all else where it brings nothing."""
+    return Place.BEHIND if gain is not None and gain.value < at.WORTH_TRYING else None
 
 
 def _beside(view: Evidence, seen: GpuUsage | None) -> str:

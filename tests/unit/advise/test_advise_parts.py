@@ -57,6 +57,16 @@ def test_the_turnover_is_spread_over_the_epoch() -> None:
     assert epoch_factor(of) == pytest.approx(loading_s(of) / (loading_s(of) + 0.5 - first_s))
 
 
+def test_an_epoch_is_as_long_as_the_targets_loader_says() -> None:
+    """As with drop_last; at another batch size its samples say, or as many as its batches hold."""
+    for length in (32_000, None):
+        short = target(batches_per_epoch=999, length=length)
+        asked = Situation.of(run([], target=short))
+        assert asked.epoch_batches(config(2)) == 999
+        assert asked.epoch_batches(config(2, batch_size=32)) == 999
+        assert asked.epoch_batches(config(2, batch_size=64)) == 500
+
+
 def test_the_last_round_of_an_epoch_leaves_workers_idle() -> None:
     of = trial(config(3), 3200, epoch_turnover_s=0.5)  # 1,000 batches are 333 rounds and one more
     whole_s = loading_s(of) + 0.5 - 3 / 100 + 2 / 100

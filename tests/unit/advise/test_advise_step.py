@@ -98,6 +98,15 @@ def test_where_nothing_feeds_the_step_the_best_is_taken() -> None:
     )
 
 
+def test_a_wait_that_nobody_saw_is_not_none_at_all() -> None:
+    trials = [
+        *blocks({W4: [1600, 1600, 1600]}, wait_fraction=0.5),
+        *blocks({W2: [1000, 1000, 1000]}),
+    ]
+    answer = recommend(run(trials, settings={"step_s": STEP_S}))
+    assert first(answer).startswith("No configuration keeps a step of 10 ms fed; with")
+
+
 def test_a_step_that_was_not_measured_is_derived_and_marked() -> None:
     answer = recommend(run(without_step()), Constraints(step_s=STEP_S))
     assert answer.config == W4

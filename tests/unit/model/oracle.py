@@ -105,7 +105,6 @@ def _network(cell: Cell, ranks: int, *, measured: int, warm_up: int) -> _Network
             turns=_turns(cell, rank),
             busy_s=cell.work.busy_s,
             step_s=cell.step_s,
-            step_cores=where.step_cores,
             step_cpu=where.step_cpu_s / where.speed,
             step_threads=where.step_threads,
             storage=storage,

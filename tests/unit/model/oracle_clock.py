@@ -19,8 +19,8 @@ class Clock:
 
     Attributes:
         now: Seconds since the beginning.
-        others: Threads beside the computations that keep cores busy: neighbours, steps that
-            spin.
+        others: Threads beside the computations that keep cores busy: neighbours, threads of
+            steps.
         open: How many are still to reach their end; at 0 ``run`` returns.
     """
 

@@ -53,16 +53,8 @@ class Consumer:
         self._step()
 
     def _step(self) -> None:
-        step_s = self._costs.step_s
-        if self._costs.step_cores and step_s:
-            self._clock.others += self._costs.step_cores
-            self._clock.wait(step_s, self._spun)
-        else:  # by the clock even where it takes no time: calls must not nest without end
-            self._clock.wait(step_s, self.ask)
-
-    def _spun(self) -> None:
-        self._clock.others -= self._costs.step_cores
-        self.ask()
+        # By the clock even where it takes no time: calls must not nest without end.
+        self._clock.wait(self._costs.step_s, self.ask)
 
 
 class LoadingConsumer(Consumer):

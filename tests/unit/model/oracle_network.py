@@ -52,7 +52,6 @@ class Costs:
         busy_s: What it takes longer while the worker computes.
         main_cpu: CPU of main behind the pin thread; empty where there is none.
         step_s: The consumer's step.
-        step_cores: Cores that a step keeps busy.
         step_cpu: CPU work in a step.
         step_threads: Threads that do it at once, each as much.
         storage: Shared by all; ``None`` for one without a limit.
@@ -66,7 +65,6 @@ class Costs:
     busy_s: float = 0.0
     main_cpu: Sequence[float] = ()
     step_s: float = 0.0
-    step_cores: float = 0.0
     step_cpu: float = 0.0
     step_threads: float = 1.0
     storage: Storage | None = None

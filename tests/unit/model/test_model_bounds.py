@@ -84,20 +84,6 @@ def test_with_one_batch_ahead_a_worker_rests_until_its_batch_is_taken_in() -> No
     assert lowest_bound(calibration, fed(1, 2)) == pytest.approx(250)
 
 
-def test_a_step_that_spins_takes_a_core() -> None:
-    calibration = constant(cpu=10 * MS)
-    config, where = fed(8), {"cores": 2.0, "step_s": 10 * MS}
-    sleeping = lowest_bound(calibration, config, **where)
-    spinning = lowest_bound(calibration, config, **where, step_cores=1.0)
-    assert sleeping == pytest.approx(100)
-    assert spinning == pytest.approx(100)
-    where = {"cores": 1.0, "step_s": 10 * MS}
-    assert lowest_bound(calibration, config, **where) == pytest.approx(100)
-    # It runs beside eight workers and gets a ninth of the core meanwhile.
-    assert lowest_bound(calibration, config, **where, step_cores=1.0) == pytest.approx(90)
-    assert simulated(calibration, config, **where, step_cores=1.0) == pytest.approx(90, rel=0.02)
-
-
 def test_neighbours_get_a_share_for_each_of_their_threads() -> None:
     calibration = constant(cpu=10 * MS)
     # 4 workers beside 4 neighbours on 4 cores: half of the cores each.

@@ -165,16 +165,6 @@ def test_all_share_one_storage(rate: Rate) -> None:
 
 
 @BOTH
-def test_a_spinning_step_takes_a_core_from_the_workers(rate: Rate) -> None:
-    calibration = constant(cpu=4 * MS)
-    sleeping, spinning = (
-        rate(calibration, fed(2), cores=1.0, step_s=3 * MS, step_cores=c) for c in (0.0, 1.0)
-    )
-    assert sleeping == pytest.approx(250, rel=0.02)
-    assert 250 * 2 / 3 < spinning < 0.95 * sleeping  # a third thread, while it spins
-
-
-@BOTH
 def test_work_of_the_consumer_slows_down_where_cores_are_short(rate: Rate) -> None:
     calibration = constant(cpu=10 * MS)
     found = rate(calibration, fed(4), cores=1.0, step_cpu_s=10 * MS)
