@@ -52,8 +52,6 @@ class _Seen:
         first: Compares those of the last epoch.
         asks: Whether anything asked in which worker it runs; ``None`` where that isn't seen.
         headroom: Measures what a perfect loader would bring; ``None`` where nobody asked.
-        promised: Batches that ``len(loader)`` promised, over all epochs; ``None`` where nobody
-            asked for it in one of them.
     """
 
     statistics: WaitStatistics
@@ -65,7 +63,6 @@ class _Seen:
     first: WorkerSamples | None = None
     asks: Callable[[], bool] | None = None
     headroom: LoopHeadroom | None = None
-    promised: int | None = 0
 
     def is_over(self, dataset: object) -> bool:
         """Whether it is over this dataset, or over one that may have given way to it."""
@@ -81,11 +78,6 @@ class _Seen:
         """Whether its workers gave the same samples; ``None`` while that can't be said."""
         return self.first.duplicated if self.first is not None and self.first.over else None
 
-    def promise(self, batches: int | None) -> None:
-        """Add what one more epoch promises."""
-        known = self.promised is not None and batches is not None
-        self.promised = (self.promised or 0) + (batches or 0) if known else None
-
 
 @dataclasses.dataclass(slots=True)
 class _Made:
@@ -96,12 +88,14 @@ class _Made:
         place: Where it was made.
         call: Where its settings are set there.
         seen: What it counts as, once it has been iterated.
+        last: Its last iteration.
     """
 
     loader: weakref.ref[Any]
     place: CallSite
     call: LoaderCall
     seen: _Seen | None = None
+    last: IterationTimer | None = None
 
 
 class LoaderRecorder:
@@ -181,7 +175,6 @@ class LoaderRecorder:
         record = dataclasses.replace(
             filled,
             made=seen.made,
-            promised_batches=seen.promised,
             duplicated=seen.duplicated,
             asks_worker=None if seen.asks is None else seen.asks(),
             headroom=headroom,
@@ -268,7 +261,11 @@ class LoaderRecorder:
         if seen.headroom is not None:
             noticed = ReplayingTimer(noticed, reading, seen.headroom)
         with self._guarded("how many batches a loader promises could not be seen"):
-            seen.promise(promised_batches(loader))
+            reading.promised = promised_batches(loader)
+        made = self._made.get(id(loader))
+        if made is not None:
+            last, made.last = made.last, reading
+            reading.again = last is not None and (last.begun or last.ended_ns > 0 or last.again)
         if seen.compared and seen.duplicated is None:
             # Each epoch has its own until one of them shows something.
             seen.first = WorkerSamples(seen.compared, SampleCounter())

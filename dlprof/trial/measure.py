@@ -97,7 +97,15 @@ class WindowFigures:
 
 
 class EmptyLoaderError(Exception):
-    """The loader ended before its first batch."""
+    """The loader ended before its first batch, or before that of a later epoch.
+
+    Args:
+        epochs: That gave batches before.
+    """
+
+    def __init__(self, epochs: int = 0) -> None:
+        super().__init__(epochs)
+        self.epochs = epochs
 
 
 class WrongDataError(Exception):
@@ -192,7 +200,7 @@ class Loop:
         try:
             self.batch = next(self._iterator)
         except StopIteration:
-            raise EmptyLoaderError from None
+            raise EmptyLoaderError(len(self.logs)) from None
         log.yields_s.append(self._clock())
         if self.logs:
             self.turnovers_s.append(log.yields_s[0] - self.now.asked_s)
