@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import random
 import select
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 
-from dlprof.machine.files import list_names
+from dlprof.machine.files import list_names, read_text
 from dlprof.records.codec import from_json
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey
@@ -43,6 +44,8 @@ _POLL_S = 0.002
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 _THREADS = Path("/proc/self/task")
+_MAPS = Path("/proc/self/maps")
+_HARMLESS = ("torch_", "sem.")
 
 
 class ForkServer:
@@ -267,12 +270,14 @@ def children() -> frozenset[int]:
     return frozenset(map(int, text.split()))
 
 
-def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
+def fork_hazard(descriptors: Path = Path("/proc/self/fd"), maps: Path = _MAPS) -> str:
     """Why trials can't be forked from this process, or nothing.
 
     Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and survives
     a fork); whether torch's own pool does is tried out. A GPU's driver that is started doesn't
-    survive it: torch would find no device in the trials, or refuse to use it.
+    survive it: torch would find no device in the trials, or refuse to use it. What trials would
+    share, one of them would leave to the next as it was when it ended: the barrier of
+    mosaicml-streaming half passed, a cache of a ``Manager`` full.
     """
     import torch  # noqa: PLC0415 - imported already, with the target
 
@@ -281,6 +286,8 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
     ]
     if others:
         return f"building the target started the thread {others[0]!r}"
+    if shared := next(_shared(maps), ""):
+        return f"building the target {shared}, which trials would share"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "building the target used CUDA"
     if any(name.startswith(_DRIVERS) for name in _open_files(descriptors)):
@@ -337,6 +344,18 @@ def _computes_in_fork() -> bool:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return False
+
+
+def _shared(maps: Path) -> Iterator[str]:
+    """Processes of multiprocessing's, and shared memory that can be written and has a name.
+
+    Not that of torch, whose tensors others only get sent, nor locks, which every progress bar has.
+    """
+    yield from (f"started the process {each.name!r}" for each in multiprocessing.active_children())
+    for line in (read_text(maps) or "").splitlines():
+        _, _, name = line.partition(" /dev/shm/")
+        if "rw-s" in line and name and not name.startswith(_HARMLESS) and "(deleted)" not in name:
+            yield f"made the shared memory {name!r}"
 
 
 def _open_files(descriptors: Path) -> Iterator[str]:

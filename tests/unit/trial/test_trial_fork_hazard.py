@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,40 @@ def test_other_files_are_no_hazard(tmp_path: Path) -> None:
     opened = _opened(tmp_path, "/dev/null", "pipe:[7]", "/home/me/nvidia.txt")
     assert fork_hazard(opened) == ""
     assert fork_hazard(tmp_path / "missing") == ""
+
+
+MAPS = """7f10-7f20 rw-s 00000000 00:19 11                     /dev/shm/torch_12_3_4 (deleted)
+7f20-7f30 rw-s 00000000 00:19 12                     /dev/shm/torch_12_3_5
+7f30-7f40 rw-s 00000000 00:19 13                     /dev/shm/sem.mp-abc (deleted)
+7f40-7f50 r--s 00000000 00:19 14                     /dev/shm/read_only
+7f50-7f60 rw-s 00000000 00:19 15                     /dev/shm/psm_gone (deleted)
+7f60-7f70 rw-p 00000000 00:19 16                     /data/shards.bin
+"""
+
+
+@pytest.mark.usefixtures("_no_pool")
+def test_shared_memory_with_a_name_is_left_by_one_trial_as_the_next_finds_it(
+    tmp_path: Path,
+) -> None:
+    """As the barrier of mosaicml-streaming, in which a worker may be ended half way."""
+    (tmp_path / "maps").write_text(MAPS)
+    assert fork_hazard(tmp_path, tmp_path / "maps") == ""
+    (tmp_path / "maps").write_text(
+        MAPS + MAPS.splitlines()[-2].replace("psm_gone (deleted)", "0_b")
+    )
+    assert "made the shared memory '0_b'" in fork_hazard(tmp_path, tmp_path / "maps")
+
+
+@pytest.mark.usefixtures("_no_pool")
+def test_a_process_that_the_target_started_is_shared_by_all_trials(tmp_path: Path) -> None:
+    """As that of a ``Manager`` whose dictionary is a dataset's cache."""
+    process = multiprocessing.get_context("spawn").Process(target=print, name="cache")
+    process.start()
+    try:
+        assert "started the process 'cache'" in fork_hazard(tmp_path)
+    finally:
+        process.join()
+    assert fork_hazard(tmp_path) == ""
 
 
 def _after_computing(before: str) -> str:
