@@ -33,6 +33,7 @@ from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer
 from dlprof.internals import ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats import ratio_interval
+from dlprof.targets.counting import count_bytes
 from dlprof.units import format_bytes
 
 LEAD: Final = 2
@@ -372,9 +373,9 @@ class LoopHeadroom:
         if not self._block and len(self._settling_steps) < _LEVELS:
             return
         self._left_ns = self._clock()
-        from dlprof.device.moving import copied, size_of  # noqa: PLC0415 - it imports torch
+        from dlprof.device.moving import copied  # noqa: PLC0415 - it imports torch
 
-        size = size_of(batch)
+        size = count_bytes(batch)
         if not self._block:
             # As many as take 50 ms.
             step_s = statistics.median(self._settling_steps) / NS
