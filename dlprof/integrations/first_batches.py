@@ -3,18 +3,24 @@
 Of an iterable dataset with several workers: whether the first four batches of all are the same. No
 batch is kept, only two numbers for each sample, from some 1,000 values of it; that takes some
 milliseconds a batch, which count as the script's step.
-They may be followed through its workers as well, and then no more.
+They may be followed through its workers as well, and then no more. Meanwhile a thread looks at what
+the workers wait for, by which a wait for the GIL is known from I/O: other processes than ancestors
+may not be shown that. It rests while workers are started, as a fork keeps no thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
+import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dlprof.integrations.copies import ConsumerCopies
 from dlprof.integrations.wait_statistics import IterationTimer
-from dlprof.internals import OF_ITERABLES, promised_length
+from dlprof.internals import OF_ITERABLES, promised_length, workers_of
+from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
 
@@ -108,6 +114,8 @@ class Follower:
         )
         self.copies = ConsumerCopies(batches=batches, first=self._warm_up)
         self._refused = ""
+        self._glances, self._enough = Glances(), threading.Event()
+        self._looking: threading.Thread | None = None
 
     @property
     def refused(self) -> str:
@@ -130,6 +138,26 @@ class Follower:
             make()
         if adopt is not None:
             adopt(iterator)
+            self._glances.add(*(each.pid for each in workers_of(iterator)))
+            if self._glances.look():
+                self._enough.clear()
+                self._looking = threading.Thread(target=self._look, daemon=True, name="dlprof")
+                self._looking.start()
+
+    def rest(self) -> None:
+        """Look at no workers until the next iterator has its own."""
+        if self._looking is not None:
+            self._enough.set()
+            self._looking.join(1.0)
+            self._looking = None
+
+    def _look(self) -> None:
+        draws, pause_s = random.Random(), 0.02
+        while not self._enough.wait(pause_s * draws.uniform(0.5, 1.5)):
+            began_s = time.thread_time()
+            if self.over or not self._glances.look():
+                return
+            pause_s = max(0.02, 100 * (time.thread_time() - began_s))  # one percent of a core
 
     def summary(self) -> tuple[Explanation, Timeline] | None:
         """What the batches have shown so far; the first ones, while queues fill, are left out."""
@@ -143,4 +171,6 @@ class Follower:
         first = rows[warm_up if len(rows) > 2 * warm_up else 0]
         window = first.asked, rows[-1].yielded
         explanation = explain(trace, trial_id=self._name, config=config, window=window)
+        self.rest()
+        explanation = explanation.with_gil(self._glances.shares(least=50))
         return self.copies.in_stages(explanation), timeline(trace, trial_id=self._name)

@@ -253,6 +253,8 @@ class LoaderRecorder:
                 seen.known = dataclasses.replace(seen.known, loads_for=ranks)
         if self._headrooms is not None:
             self._headrooms.opening()
+        for each in self._followers().values():
+            each.rest()
         follower = seen.follower
         if new and follower is not None and not follower.over:
             make = functools.partial(follower.make, loader, iterator, make)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
@@ -275,7 +276,7 @@ class Glances:
     """
 
     def __init__(self, proc: str = "/proc") -> None:
-        self._proc, self._machine = proc, os.uname().machine
+        self._proc, self._machine = proc, platform.machine()
         self._known: set[int] = set()
         self._threads: dict[int, Thread] = {}
         self._ended: Counter[Wait] = Counter()
@@ -292,11 +293,12 @@ class Glances:
             else:
                 self._threads[pid] = thread
 
-    def look(self) -> None:
-        """Look at each of them once."""
+    def look(self) -> bool:
+        """Look at each of them once; ``False`` where there is none (any more)."""
         for pid, thread in list(self._threads.items()):
             if thread.look() is None:
                 self._end(pid)
+        return bool(self._threads)
 
     def _end(self, pid: int) -> None:
         thread = self._threads.pop(pid)
@@ -308,7 +310,8 @@ class Glances:
         for pid in list(self._threads):
             self._end(pid)
 
-    def shares(self) -> dict[str, float]:
-        """Shares of the looks that found them so, as in ``records.Usage``."""
+    def shares(self, *, least: int = 1) -> dict[str, float]:
+        """Shares of the looks that found them so, as in ``records.Usage``; none of fewer looks."""
         waits = sum((each.waits for each in self._threads.values()), self._ended)
-        return {wait: count / waits.total() for wait, count in waits.items()}
+        looks = waits.total()
+        return {wait: count / looks for wait, count in waits.items() if looks >= least}

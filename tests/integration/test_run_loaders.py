@@ -161,6 +161,43 @@ def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
     assert document["findings"][0]["code"] == run.diagnosis.findings[0].code
 
 
+BESIDE = """
+import threading, time
+from torch.utils.data import DataLoader, Dataset
+class Beside(Dataset):
+    thread = None
+    def __len__(self): return 600
+    def __getitem__(self, index):
+        if self.thread is None and KIND == "computes":
+            self.thread = threading.Thread(target=self.compute, daemon=True)
+            self.thread.start()
+        for _ in range(4): time.sleep(0.0005)
+        return index
+    def compute(self):
+        while True: sum(range(1000))
+if __name__ == "__main__":
+    for batch in DataLoader(Beside(), batch_size=4, num_workers=1): pass
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="system calls aren't shown")
+@pytest.mark.parametrize("kind", ["computes", "sleeps"])
+def test_a_wait_for_the_gil_is_not_one_for_storage(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BESIDE.replace("KIND", repr(kind)))
+    done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    (explanation,) = run.explanations
+    fetch = explanation.stage("fetch")
+    assert fetch is not None
+    assert fetch.gil_s is not None
+    assert fetch.io_s is not None
+    assert (fetch.gil_s > fetch.io_s / 2) is (kind == "computes")
+    assert run.diagnosis is not None
+    codes = {each.code for each in run.diagnosis.findings}
+    assert ("lock" in codes) is (kind == "computes")
+
+
 UNTOLD = """
 import time
 from torch.utils.data import DataLoader, Dataset
