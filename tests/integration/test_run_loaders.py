@@ -166,7 +166,7 @@ import threading, time
 from torch.utils.data import DataLoader, Dataset
 class Beside(Dataset):
     thread = None
-    def __len__(self): return 600
+    def __len__(self): return 300 if KIND == "computes" else 1600
     def __getitem__(self, index):
         if self.thread is None and KIND == "computes":
             self.thread = threading.Thread(target=self.compute, daemon=True)
