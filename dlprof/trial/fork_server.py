@@ -12,6 +12,7 @@ its end of a socket to the supervisor.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 
-from dlprof.machine.files import list_names, read_text
+from dlprof.machine.files import list_names
 from dlprof.records.codec import from_json
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey
@@ -44,8 +45,6 @@ _POLL_S = 0.002
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 _THREADS = Path("/proc/self/task")
-_MAPS = Path("/proc/self/maps")
-_HARMLESS = ("torch_", "sem.")
 
 
 class ForkServer:
@@ -270,7 +269,7 @@ def children() -> frozenset[int]:
     return frozenset(map(int, text.split()))
 
 
-def fork_hazard(descriptors: Path = Path("/proc/self/fd"), maps: Path = _MAPS) -> str:
+def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
     """Why trials can't be forked from this process, or nothing.
 
     Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and survives
@@ -286,7 +285,7 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd"), maps: Path = _MAPS) -
     ]
     if others:
         return f"building the target started the thread {others[0]!r}"
-    if shared := next(_shared(maps), ""):
+    if shared := next(_shared(), ""):
         return f"building the target {shared}, which trials would share"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "building the target used CUDA"
@@ -346,16 +345,13 @@ def _computes_in_fork() -> bool:
     return False
 
 
-def _shared(maps: Path) -> Iterator[str]:
-    """Processes of multiprocessing's, and shared memory that can be written and has a name.
-
-    Not that of torch, whose tensors others only get sent, nor locks, which every progress bar has.
-    """
+def _shared() -> Iterator[str]:
+    """Processes that multiprocessing started, and shared memory that others open by its name."""
     yield from (f"started the process {each.name!r}" for each in multiprocessing.active_children())
-    for line in (read_text(maps) or "").splitlines():
-        _, _, name = line.partition(" /dev/shm/")
-        if "rw-s" in line and name and not name.startswith(_HARMLESS) and "(deleted)" not in name:
-            yield f"made the shared memory {name!r}"
+    module: Any = sys.modules.get("multiprocessing.shared_memory")
+    for each in gc.get_objects() if module is not None else ():
+        if issubclass(type(each), module.SharedMemory) and each.buf is not None:
+            yield f"made the shared memory {each.name!r}"
 
 
 def _open_files(descriptors: Path) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
@@ -47,26 +48,18 @@ def test_other_files_are_no_hazard(tmp_path: Path) -> None:
     assert fork_hazard(tmp_path / "missing") == ""
 
 
-MAPS = """7f10-7f20 rw-s 00000000 00:19 11                     /dev/shm/torch_12_3_4 (deleted)
-7f20-7f30 rw-s 00000000 00:19 12                     /dev/shm/torch_12_3_5
-7f30-7f40 rw-s 00000000 00:19 13                     /dev/shm/sem.mp-abc (deleted)
-7f40-7f50 r--s 00000000 00:19 14                     /dev/shm/read_only
-7f50-7f60 rw-s 00000000 00:19 15                     /dev/shm/psm_gone (deleted)
-7f60-7f70 rw-p 00000000 00:19 16                     /data/shards.bin
-"""
-
-
 @pytest.mark.usefixtures("_no_pool")
 def test_shared_memory_with_a_name_is_left_by_one_trial_as_the_next_finds_it(
     tmp_path: Path,
 ) -> None:
     """As the barrier of mosaicml-streaming, in which a worker may be ended half way."""
-    (tmp_path / "maps").write_text(MAPS)
-    assert fork_hazard(tmp_path, tmp_path / "maps") == ""
-    (tmp_path / "maps").write_text(
-        MAPS + MAPS.splitlines()[-2].replace("psm_gone (deleted)", "0_b")
-    )
-    assert "made the shared memory '0_b'" in fork_hazard(tmp_path, tmp_path / "maps")
+    shared = SharedMemory(create=True, size=8)
+    try:
+        assert f"made the shared memory {shared.name!r}" in fork_hazard(tmp_path)
+    finally:
+        shared.close()
+        shared.unlink()
+    assert fork_hazard(tmp_path) == ""
 
 
 @pytest.mark.usefixtures("_no_pool")
