@@ -36,16 +36,17 @@ def describe(loader: Any, *, name: str) -> WatchedLoader:
 
 
 def config_of(loader: Any) -> Config | None:
-    """A DataLoader's settings; ``None`` for what isn't one, or has others than torch's own.
+    """A DataLoader's settings; ``None`` for what has others than torch's own.
 
+    What is handed to torch's iterators without being a DataLoader, as fastai's, has them too.
     ``batch_size`` is the loader's, or that of its batch sampler; ``start_method`` is ``None``
     where it is the platform's own.
     """
     try:
         context = loader.multiprocessing_context
-        size = loader.batch_size
+        size = getattr(loader, "batch_size", None)
         if size is None:
-            size = getattr(loader.batch_sampler, "batch_size", None)
+            size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
         config = Config(
             num_workers=int(loader.num_workers),
             prefetch_factor=loader.prefetch_factor,
