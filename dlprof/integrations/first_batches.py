@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dlprof.integrations.copies import ConsumerCopies
-from dlprof.integrations.wait_statistics import IterationTimer
 from dlprof.internals import OF_ITERABLES, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
@@ -42,34 +41,28 @@ class LookingTimer:
     Args:
         reading: Takes the batches.
         samples: Compares them; it outlives this.
-        done: Called with ``reading`` when no more are looked at.
     """
 
-    __slots__ = ("_came", "_done", "_reading", "_samples")
+    __slots__ = ("_came", "_reading", "_samples")
 
-    def __init__(
-        self, reading: Any, samples: WorkerSamples, done: Callable[[IterationTimer], None]
-    ) -> None:
-        self._reading, self._samples, self._done = reading, samples, done
-        self._came = 0
+    def __init__(self, reading: Any, samples: WorkerSamples) -> None:
+        self._reading, self._samples, self._came = reading, samples, 0
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
         """As ``IterationTimer.take``."""
         samples = self._samples
+        if samples.over:
+            return self._reading.take(advance, iterator)
         try:
             batch = self._reading.take(advance, iterator)
-        except BaseException as error:
-            if isinstance(error, StopIteration):
-                samples.over = True
-                self._done(self._reading)
+        except StopIteration:
+            samples.over = True
             raise
         try:
             samples.look(self._came, batch)
         except Exception:  # noqa: BLE001 - batches of the user's own class may refuse
             samples.over = True
         self._came += 1
-        if samples.over:
-            self._done(self._reading)
         return batch
 
 

@@ -22,7 +22,7 @@ from dlprof.integrations.first_batches import (
     promised_batches,
 )
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
-from dlprof.integrations.loaders import CallSite, call_site_of, describe, is_library
+from dlprof.integrations.loaders import Callers, callers_of, describe, is_library, line_of
 from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer, Pace, WaitStatistics
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
@@ -85,14 +85,14 @@ class _Made:
 
     Attributes:
         loader: The object, while it lives.
-        place: Where it was made.
+        place: The user's frames that made it.
         call: Where its settings are set there.
         seen: What it counts as, once it has been iterated.
         last: Its last iteration.
     """
 
     loader: weakref.ref[Any]
-    place: CallSite
+    place: Callers
     call: LoaderCall
     seen: _Seen | None = None
     last: IterationTimer | None = None
@@ -271,15 +271,14 @@ class LoaderRecorder:
         if seen.compared and seen.duplicated is None:
             # Each epoch has its own until one of them shows something.
             seen.first = WorkerSamples(seen.compared, SampleCounter())
-            plainly = functools.partial(_read_by, weakref.ref(iterator))
-            noticed = LookingTimer(noticed, seen.first, plainly)
+            noticed = LookingTimer(noticed, seen.first)
         setattr(iterator, _READING, noticed)
 
     def _remember(self, loader: Any, frame: FrameType) -> _Made:
         key = id(loader)
         gone = weakref.ref(loader, lambda _: self._made.pop(key, None))
         call = call_at(frame, is_library) or call_of(loader) or LoaderCall()
-        self._made[key] = made = _Made(gone, call_site_of(frame), call)
+        self._made[key] = made = _Made(gone, callers_of(frame), call)
         return made
 
     def _seen_as(self, loader: Any) -> _Seen:
@@ -293,11 +292,9 @@ class LoaderRecorder:
                 made.seen.made += 1
             return made.seen
 
-    def _find(self, loader: Any, place: CallSite, call: LoaderCall) -> _Seen:
+    def _find(self, loader: Any, place: Callers, call: LoaderCall) -> _Seen:
         known = dataclasses.replace(describe(loader, name=""), call=call)
-        group = self._groups.setdefault(
-            (place.callers, known.kind, known.config, known.dataset), []
-        )
+        group = self._groups.setdefault((place, known.kind, known.config, known.dataset), [])
         dataset = getattr(loader, "dataset", None)
         for seen in group:
             if seen.is_over(dataset):
@@ -311,7 +308,7 @@ class LoaderRecorder:
                 known = WatchedLoader(name=_OTHERS, unavailable=why)
                 self._others = _Seen(self._new_statistics(), known, None)
             return self._others
-        first, called = place.line(0, self._folder), place.line(1, self._folder)
+        first, called = (line_of(place, which, self._folder) for which in range(2))
         name, taken = first or known.kind, {seen.known.name for seen in self._seen}
         if name in taken:
             numbered = (f"{name} #{number}" for number in itertools.count(2))
@@ -354,13 +351,6 @@ class LoaderRecorder:
             fault = f"{what}: {type(error).__name__}: {error}"
             if fault not in self.faults[:_MOST_LOADERS]:
                 self.faults.append(fault)
-
-
-def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:
-    """Take an iterator's batches by this reading from now on."""
-    alive = iterator()
-    if alive is not None:
-        setattr(alive, _READING, reading)
 
 
 def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
