@@ -11,14 +11,15 @@ may not be shown that. It rests while workers are started, as a fork keeps no th
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.integrations.copies import ConsumerCopies
-from dlprof.internals import OF_ITERABLES, promised_length, workers_of
+from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
@@ -131,10 +132,10 @@ class Follower:
             make()
         if adopt is not None:
             adopt(iterator)
-            self._glances.add(*(each.pid for each in workers_of(iterator)))
-            if self._glances.look():
+            if pids := [each.pid for each in workers_of(iterator)]:
                 self._enough.clear()
-                self._looking = threading.Thread(target=self._look, daemon=True, name="dlprof")
+                look = functools.partial(self._look, pids)
+                self._looking = threading.Thread(target=look, daemon=True, name="dlprof")
                 self._looking.start()
 
     def rest(self) -> None:
@@ -144,12 +145,16 @@ class Follower:
             self._looking.join(1.0)
             self._looking = None
 
-    def _look(self) -> None:
+    def _look(self, pids: Sequence[int]) -> None:
         draws, pause_s = random.Random(), 0.02
-        while not self._enough.wait(pause_s * draws.uniform(0.5, 1.5)):
-            began_s = time.thread_time()
-            if self.over or not self._glances.look():
+        for _ in range(1000):  # more than fit into the time for which batches are followed
+            if self._enough.wait(pause_s * draws.uniform(0.5, 1.5)) or self.over:
                 return
+            began_s = time.thread_time()
+            self._glances.add(
+                *pids, name=WORKER
+            )  # one that is spawned has neither name nor GIL yet
+            self._glances.look()
             pause_s = max(0.02, 100 * (time.thread_time() - began_s))  # one percent of a core
 
     def summary(self) -> tuple[Explanation, Timeline] | None:

@@ -281,11 +281,14 @@ class Glances:
         self._threads: dict[int, Thread] = {}
         self._ended: Counter[Wait] = Counter()
 
-    def add(self, *pids: int) -> None:
-        """Take in processes, each once."""
+    def add(self, *pids: int, name: str = "") -> None:
+        """Take in processes, each once; those that have another name may get this one later."""
         for pid in set(pids) - self._known:
-            self._known.add(pid)
             folder = f"{self._proc}/{pid}"
+            stat = parse_process_stat(read_text(f"{folder}/stat") or "")
+            if stat is None or (name and stat.name != name):
+                continue
+            self._known.add(pid)
             gil = gil_of(folder)
             thread = Thread(f"{folder}/task/{pid}", self._machine, gil)
             if thread.unreadable or not gil:
@@ -293,12 +296,11 @@ class Glances:
             else:
                 self._threads[pid] = thread
 
-    def look(self) -> bool:
-        """Look at each of them once; ``False`` where there is none (any more)."""
+    def look(self) -> None:
+        """Look at each of them once."""
         for pid, thread in list(self._threads.items()):
             if thread.look() is None:
                 self._end(pid)
-        return bool(self._threads)
 
     def _end(self, pid: int) -> None:
         thread = self._threads.pop(pid)

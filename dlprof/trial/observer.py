@@ -18,8 +18,6 @@ from typing import Any
 
 from dlprof.internals import WORKER
 from dlprof.machine.core_speed import SpeedProbe
-from dlprof.machine.files import read_text
-from dlprof.machine.procfs import parse_process_stat
 from dlprof.machine.snapshot import Sampler, Snapshot, usage_between
 from dlprof.machine.waits import Glances
 from dlprof.records import Usage
@@ -66,12 +64,6 @@ class MemoryGuard:
 
 LOOK_S = 0.2
 """Seconds between looks at a running trial's memory."""
-
-
-def workers_among(pids: Collection[int]) -> list[int]:
-    """The workers among some processes."""
-    stats = ((pid, parse_process_stat(read_text(f"/proc/{pid}/stat") or "")) for pid in pids)
-    return [pid for pid, stat in stats if stat is not None and stat.name == WORKER]
 
 
 class EachRank:
@@ -179,7 +171,7 @@ class Observer:
             if pid is not None:
                 self._glances = {"main_waits": Glances(), "worker_waits": Glances()}
                 self._glances["main_waits"].add(pid)
-                self._glances["worker_waits"].add(*workers_among(sampler.pids))
+                self._glances["worker_waits"].add(*sampler.pids, name=WORKER)
         elif verb == "end":
             self._end_glances()
             self._end = sampler.take()
@@ -234,7 +226,7 @@ class Observer:
         now, last = sampler.take(), self._last
         self._last = now
         if self._glances:
-            self._glances["worker_waits"].add(*workers_among(sampler.pids))
+            self._glances["worker_waits"].add(*sampler.pids, name=WORKER)
         if last is not None:
             usage, _ = usage_between(last, now, gpu=self._gpus.latest())
             self._send({"event": "pulse", "usage": dataclasses.asdict(usage)})
