@@ -151,9 +151,8 @@ class Follower:
             if self._enough.wait(pause_s * draws.uniform(0.5, 1.5)) or self.over:
                 return
             began_s = time.thread_time()
-            self._glances.add(
-                *pids, name=WORKER
-            )  # one that is spawned has neither name nor GIL yet
+            # One that is spawned gets name and GIL later.
+            self._glances.add(*pids, name=WORKER)
             self._glances.look()
             pause_s = max(0.02, 100 * (time.thread_time() - began_s))  # one percent of a core
 
@@ -170,5 +169,6 @@ class Follower:
         window = first.asked, rows[-1].yielded
         explanation = explain(trace, trial_id=self._name, config=config, window=window)
         self.rest()
+        self._glances.close()
         explanation = explanation.with_gil(self._glances.shares(least=50))
         return self.copies.in_stages(explanation), timeline(trace, trial_id=self._name)
