@@ -5,7 +5,7 @@ batch is kept, only two numbers for each sample, from some 1,000 values of it; t
 milliseconds a batch, which count as the script's step.
 They may be followed through its workers as well, and then no more. Meanwhile a thread looks at what
 the workers wait for, by which a wait for the GIL is known from I/O: other processes than ancestors
-may not be shown that. It rests while workers are started, as a fork keeps no thread.
+may not be shown that. It rests while processes are forked, which keep no other thread.
 """
 
 from __future__ import annotations

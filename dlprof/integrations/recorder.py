@@ -156,6 +156,12 @@ class LoaderRecorder:
             wrap_methods(loader, {"__init__": self._around_loader})
         with self._guarded("who asks for its worker could not be seen"):
             self._asks = _notice_asking(module)
+        if self._follow and hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._rest)
+
+    def _rest(self) -> None:
+        for each in self._followers().values():
+            each.rest()
 
     def records(self) -> tuple[WatchedLoader, ...]:
         """What was seen so far of each loader, in the order in which they were first iterated."""
@@ -253,8 +259,6 @@ class LoaderRecorder:
                 seen.known = dataclasses.replace(seen.known, loads_for=ranks)
         if self._headrooms is not None:
             self._headrooms.opening()
-        for each in self._followers().values():
-            each.rest()
         follower = seen.follower
         if new and follower is not None and not follower.over:
             make = functools.partial(follower.make, loader, iterator, make)
