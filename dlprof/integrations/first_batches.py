@@ -123,6 +123,7 @@ class Follower:
 
     def make(self, loader: Any, iterator: Any, make: Callable[[], None]) -> None:
         """Make an iterator by ``make``, followed where its loader lets that be done."""
+        self.rest()
         with contextlib.ExitStack() as stack:
             try:
                 adopt = stack.enter_context(self._tracer.making(loader))
