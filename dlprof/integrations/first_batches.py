@@ -152,9 +152,10 @@ class Follower:
             if self._enough.wait(pause_s * draws.uniform(0.5, 1.5)) or self.over:
                 return
             began_s = time.thread_time()
-            # One that is spawned gets name and GIL later.
-            self._glances.add(*pids, name=WORKER)
-            self._glances.look()
+            with contextlib.suppress(Exception):  # what fails here is no matter of the script's
+                # One that is spawned gets name and GIL later.
+                self._glances.add(*pids, name=WORKER)
+                self._glances.look()
             pause_s = max(0.02, 100 * (time.thread_time() - began_s))  # one percent of a core
 
     def summary(self) -> tuple[Explanation, Timeline] | None:
