@@ -25,14 +25,18 @@ from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.memory import read_shared_memory
 from dlprof.machine.procfs import (
+    IoCounters,
+    SchedStat,
     parse_allowed_cpus,
     parse_io,
     parse_process_stat,
-    parse_schedstat,
     parse_statm,
 )
+from dlprof.machine.tree import Member, member_of
 from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of
 from dlprof.records import Usage
+
+_UNSEEN = SchedStat(run_ns=0, wait_ns=0)
 
 SHARE = 0.004
 """Of one core, that looking may take: half a percent less what the figures at both ends take."""
@@ -378,15 +382,10 @@ class Watcher:
 
 @dataclasses.dataclass(slots=True)
 class _Totals:
-    """What a process had used."""
+    """What a process had used, and its threads had read and written, by name."""
 
-    run_ns: int = 0
-    wait_ns: int = 0
-    cpu_ticks: int = 0
-    threads: int = 1
-    reads: int = 0
-    read_bytes: int = 0
-    fed: dict[str, tuple[int, int, int]] = dataclasses.field(default_factory=dict)
+    used: Member = dataclasses.field(default_factory=lambda: Member(start_ticks=0))
+    io: dict[str, IoCounters] = dataclasses.field(default_factory=dict)
 
 
 class _Process:
@@ -395,7 +394,6 @@ class _Process:
     def __init__(self, pid: int, proc: str, machine: str, gil: Sequence[range]) -> None:
         self.pid, self._folder = pid, f"{proc}/{pid}"
         self.thread = Thread(f"{self._folder}/task/{pid}", machine, gil)
-        self._waits: collections.Counter[Wait] = collections.Counter()
         self._pages: list[int] = []
         self._first = self._last = self._totals() or _Totals()
 
@@ -404,8 +402,6 @@ class _Process:
         state = self.thread.look()
         if state is None:
             self.close()
-        else:
-            self._waits[state] += 1
         return state
 
     def close(self) -> None:
@@ -414,31 +410,33 @@ class _Process:
     def seen(self) -> ProcessSeen:
         """All that it did since it was first seen."""
         self._last = self._totals() or self._last
-        first, last = self._first, self._last
-        nothing = (0, 0, 0)
-        fed = [
-            tuple(
-                now - then for now, then in zip(counts, first.fed.get(name, nothing), strict=True)
-            )
-            for name, counts in last.fed.items()
-        ]
-        messages = sum(_messages(writes, chars) for writes, chars, _ in fed if writes > 0)
-        tick_s = 1 / os.sysconf("SC_CLK_TCK")
-        run_s = (last.run_ns - first.run_ns) / 1e9
+        first, last, leader = self._first, self._last, str(self.pid)
+
+        def ran(name: str) -> tuple[float, float]:
+            now, then = (each.used.threads.get(name, _UNSEEN) for each in (last, first))
+            return (now.run_ns - then.run_ns) / 1e9, (now.wait_ns - then.wait_ns) / 1e9
+
+        def did(name: str, what: str) -> int:
+            return getattr(last.io.get(name), what, 0) - getattr(first.io.get(name), what, 0)
+
+        # A queue's feeder thread writes messages and reads nothing.
+        feeders = [n for n, io in last.io.items() if n != leader and io.writes and not io.reads]
+        fed = [(did(name, "writes"), did(name, "written_chars")) for name in feeders]
+        run_s, queued_s = ran(leader)
         mask = parse_allowed_cpus(read_text(f"{self._folder}/status") or "")
         return ProcessSeen(
             pid=self.pid,
-            waits=dict(self._waits),
+            waits=dict(self.thread.waits),
             run_s=run_s,
-            queued_s=(last.wait_ns - first.wait_ns) / 1e9,
-            others_cpu_s=max(0.0, (last.cpu_ticks - first.cpu_ticks) * tick_s - run_s),
-            threads=last.threads,
+            queued_s=queued_s,
+            others_cpu_s=max(0.0, (last.used.cpu_ns - first.used.cpu_ns) / 1e9 - run_s),
+            threads=max(1, len(last.used.threads)),
             cpus=len(mask) if mask else None,
-            messages=messages,
-            message_bytes=sum(chars for _, chars, _ in fed),
-            feeding_cpu_s=sum(run_ns for _, _, run_ns in fed) / 1e9,
-            reads=last.reads - first.reads,
-            read_bytes=last.read_bytes - first.read_bytes,
+            messages=sum(_messages(writes, chars) for writes, chars in fed if writes > 0),
+            message_bytes=sum(chars for _, chars in fed),
+            feeding_cpu_s=sum(ran(name)[0] for name in feeders),
+            reads=did(leader, "reads"),
+            read_bytes=did(leader, "read_chars"),
             grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
         )
 
@@ -449,25 +447,12 @@ class _Process:
             self._pages.append(pages[0] - pages[1])
 
     def _totals(self) -> _Totals | None:
-        stat = parse_process_stat(read_text(f"{self._folder}/stat") or "")
-        leader = f"{self._folder}/task/{self.pid}"
-        times = parse_schedstat(read_text(f"{leader}/schedstat") or "")
-        if stat is None:
+        used = member_of(self._folder)
+        if used is None:
             return None
-        totals = _Totals(cpu_ticks=stat.cpu_ticks, threads=stat.threads)
-        if times is not None:
-            totals.run_ns, totals.wait_ns = times.run_ns, times.wait_ns
-        own = parse_io(read_text(f"{leader}/io") or "")
-        if own is not None:
-            totals.reads, totals.read_bytes = own.reads, own.read_chars
-        for name in list_names(f"{self._folder}/task"):
-            io = parse_io(read_text(f"{self._folder}/task/{name}/io") or "")
-            # A queue's feeder thread writes messages and reads nothing.
-            if io is not None and name != str(self.pid) and io.writes and not io.reads:
-                times = parse_schedstat(read_text(f"{self._folder}/task/{name}/schedstat") or "")
-                run_ns = 0 if times is None else times.run_ns
-                totals.fed[name] = io.writes, io.written_chars, run_ns
-        return totals
+        tasks = f"{self._folder}/task"
+        read = {n: parse_io(read_text(f"{tasks}/{n}/io") or "") for n in list_names(tasks)}
+        return _Totals(used, {name: io for name, io in read.items() if io is not None})
 
 
 def _steady(sizes: Sequence[int]) -> int:

@@ -63,13 +63,6 @@ def copied(batch: Any) -> Any:
     return copy.deepcopy(batch, made)
 
 
-def size_of(batch: Any) -> int:
-    """Bytes of a batch's tensors and arrays."""
-    others = (leaf for _, leaf in _leaves(batch, "", 0) if not isinstance(leaf, torch.Tensor))
-    size = sum(tensor.nbytes for _, tensor in tensors_of(batch))
-    return size + sum(getattr(other, "nbytes", 0) for other in others)
-
-
 def _leaves(batch: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
     """The parts of a batch that are tensors, or not made of parts."""
     whole = depth >= _DEEPEST or isinstance(batch, torch.Tensor | str | bytes)

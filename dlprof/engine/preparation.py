@@ -336,8 +336,8 @@ def sent(kind: type[_Sent], message: Mapping[str, object], name: str, **more: st
 def explanation_of(message: Mapping[str, object], trial: Trial) -> Explanation | None:
     """Where a trial's time went; ``None`` as in ``sent``."""
     found = sent(Explanation, message, "explanation", trial_id=trial.id)
-    if found is None or "fetch_threads_cpu_s" in found.unavailable:  # there is no GIL
-        return found
+    if found is None:
+        return None
     used = trial.usage
     return found.with_gil(used.worker_waits if trial.config.num_workers else used.main_waits)
 

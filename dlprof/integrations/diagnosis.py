@@ -19,6 +19,7 @@ from dlprof.advise.thresholds import OTHERS
 from dlprof.internals import OF_ITERABLES
 from dlprof.records import (
     LENGTH_SIGN,
+    ONCE,
     Config,
     Diagnosis,
     Estimate,
@@ -134,10 +135,13 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
     exact = not iterable or loader.config.batch_size is not None
     short = promised is not None and whole and exact and loader.batches < promised - spare
     more = promised is not None and loader.batches > promised + spare
-    if not loader.duplicated and not short and not more:
+    empty = loader.epochs_empty
+    if not (loader.duplicated or short or more or empty):
         return None
     message = "Workers yield the same samples."
-    if short or more:
+    if empty:
+        message = f"{counted(empty, 'epoch')} after the first gave no batch: {ONCE}"
+    elif short or more:
         message = f"{counted(epochs, 'epoch')} gave {loader.batches:,} batches {LENGTH_SIGN} "
         message += f"{promised:,}."
     doubled = loader.duplicated or (more and iterable and loader.config.num_workers > 1)

@@ -3,18 +3,24 @@
 Of an iterable dataset with several workers: whether the first four batches of all are the same. No
 batch is kept, only two numbers for each sample, from some 1,000 values of it; that takes some
 milliseconds a batch, which count as the script's step.
-They may be followed through its workers as well, and then no more.
+They may be followed through its workers as well, and then no more. Meanwhile a thread looks at what
+the workers wait for, by which a wait for the GIL is known from I/O: other processes than ancestors
+may not be shown that. It rests while processes are forked, which keep no other thread.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.integrations.copies import ConsumerCopies
-from dlprof.integrations.wait_statistics import IterationTimer
-from dlprof.internals import OF_ITERABLES, promised_length
+from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
+from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
 
@@ -36,34 +42,28 @@ class LookingTimer:
     Args:
         reading: Takes the batches.
         samples: Compares them; it outlives this.
-        done: Called with ``reading`` when no more are looked at.
     """
 
-    __slots__ = ("_came", "_done", "_reading", "_samples")
+    __slots__ = ("_came", "_reading", "_samples")
 
-    def __init__(
-        self, reading: Any, samples: WorkerSamples, done: Callable[[IterationTimer], None]
-    ) -> None:
-        self._reading, self._samples, self._done = reading, samples, done
-        self._came = 0
+    def __init__(self, reading: Any, samples: WorkerSamples) -> None:
+        self._reading, self._samples, self._came = reading, samples, 0
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
         """As ``IterationTimer.take``."""
         samples = self._samples
+        if samples.over:
+            return self._reading.take(advance, iterator)
         try:
             batch = self._reading.take(advance, iterator)
-        except BaseException as error:
-            if isinstance(error, StopIteration):
-                samples.over = True
-                self._done(self._reading)
+        except StopIteration:
+            samples.over = True
             raise
         try:
             samples.look(self._came, batch)
         except Exception:  # noqa: BLE001 - batches of the user's own class may refuse
             samples.over = True
         self._came += 1
-        if samples.over:
-            self._done(self._reading)
         return batch
 
 
@@ -108,6 +108,8 @@ class Follower:
         )
         self.copies = ConsumerCopies(batches=batches, first=self._warm_up)
         self._refused = ""
+        self._glances, self._enough = Glances(), threading.Event()
+        self._looking: threading.Thread | None = None
 
     @property
     def refused(self) -> str:
@@ -121,6 +123,7 @@ class Follower:
 
     def make(self, loader: Any, iterator: Any, make: Callable[[], None]) -> None:
         """Make an iterator by ``make``, followed where its loader lets that be done."""
+        self.rest()
         with contextlib.ExitStack() as stack:
             try:
                 adopt = stack.enter_context(self._tracer.making(loader))
@@ -130,6 +133,30 @@ class Follower:
             make()
         if adopt is not None:
             adopt(iterator)
+            if pids := [each.pid for each in workers_of(iterator)]:
+                self._enough.clear()
+                look = functools.partial(self._look, pids)
+                self._looking = threading.Thread(target=look, daemon=True, name="dlprof")
+                self._looking.start()
+
+    def rest(self) -> None:
+        """Look at no workers until the next iterator has its own."""
+        if self._looking is not None:
+            self._enough.set()
+            self._looking.join(1.0)
+            self._looking = None
+
+    def _look(self, pids: Sequence[int]) -> None:
+        draws, pause_s = random.Random(), 0.02
+        for _ in range(1000):  # more than fit into the time for which batches are followed
+            if self._enough.wait(pause_s * draws.uniform(0.5, 1.5)) or self.over:
+                return
+            began_s = time.thread_time()
+            with contextlib.suppress(Exception):  # what fails here is no matter of the script's
+                # One that is spawned gets name and GIL later.
+                self._glances.add(*pids, name=WORKER)
+                self._glances.look()
+            pause_s = max(0.02, 100 * (time.thread_time() - began_s))  # one percent of a core
 
     def summary(self) -> tuple[Explanation, Timeline] | None:
         """What the batches have shown so far; the first ones, while queues fill, are left out."""
@@ -143,4 +170,7 @@ class Follower:
         first = rows[warm_up if len(rows) > 2 * warm_up else 0]
         window = first.asked, rows[-1].yielded
         explanation = explain(trace, trial_id=self._name, config=config, window=window)
+        self.rest()
+        self._glances.close()
+        explanation = explanation.with_gil(self._glances.shares(least=50))
         return self.copies.in_stages(explanation), timeline(trace, trial_id=self._name)

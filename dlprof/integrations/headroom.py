@@ -33,6 +33,7 @@ from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer
 from dlprof.internals import ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats import ratio_interval
+from dlprof.targets.counting import count_bytes
 from dlprof.units import format_bytes
 
 LEAD: Final = 2
@@ -372,9 +373,9 @@ class LoopHeadroom:
         if not self._block and len(self._settling_steps) < _LEVELS:
             return
         self._left_ns = self._clock()
-        from dlprof.device.moving import copied, size_of  # noqa: PLC0415 - it imports torch
+        from dlprof.device.moving import copied  # noqa: PLC0415 - it imports torch
 
-        size = size_of(batch)
+        size = count_bytes(batch)
         if not self._block:
             # As many as take 50 ms.
             step_s = statistics.median(self._settling_steps) / NS
@@ -441,27 +442,16 @@ def _random_state() -> Callable[[], None]:
     Samplers draw each epoch's order from them, and so does a loader without workers. Where the
     script has set a seed since then, it stays.
     """
-    undo: list[Callable[[], None]] = []
-    plain = random.getstate()
-    undo.append(lambda: random.setstate(plain))
-    torch = sys.modules.get("torch")
-    seed = None if torch is None else _fresh_seed(torch)
-    before = None if torch is None else torch.initial_seed()
-    if torch is not None:
-        of_torch = torch.get_rng_state()
-        undo.append(lambda: torch.set_rng_state(of_torch))
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        of_numpy = numpy.random.get_state()
-        undo.append(lambda: numpy.random.set_state(of_numpy))
+    import torch  # noqa: PLC0415 - loaded with the script's loaders
+
+    from dlprof.tuning.seeding import rewinder  # noqa: PLC0415 - it imports torch
+
+    back, seed, before = rewinder(), _fresh_seed(torch), torch.initial_seed()
 
     def restore() -> None:
-        if torch is not None:
-            again = seed is None and _fresh_seed(torch) is not None
-            if again or torch.initial_seed() != before:
-                return
-        for each in undo:
-            each()
+        again = seed is None and _fresh_seed(torch) is not None
+        if not again and torch.initial_seed() == before:
+            back()
 
     return restore
 

@@ -6,7 +6,6 @@ torch's is met, torch is loaded already.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import sys
@@ -36,16 +35,17 @@ def describe(loader: Any, *, name: str) -> WatchedLoader:
 
 
 def config_of(loader: Any) -> Config | None:
-    """A DataLoader's settings; ``None`` for what isn't one, or has others than torch's own.
+    """A DataLoader's settings; ``None`` for what has others than torch's own.
 
+    What is handed to torch's iterators without being a DataLoader, as fastai's, has them too.
     ``batch_size`` is the loader's, or that of its batch sampler; ``start_method`` is ``None``
     where it is the platform's own.
     """
     try:
         context = loader.multiprocessing_context
-        size = loader.batch_size
+        size = getattr(loader, "batch_size", None)
         if size is None:
-            size = getattr(loader.batch_sampler, "batch_size", None)
+            size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
         config = Config(
             num_workers=int(loader.num_workers),
             prefetch_factor=loader.prefetch_factor,
@@ -81,31 +81,25 @@ _STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CallSite:
-    """Where something was made.
+Callers = tuple[tuple[str, int], ...]
+"""``(file, line)`` of the user's frames that made something, innermost first, at most eight."""
 
-    Attributes:
-        callers: ``(file, line)`` of the user's frames, innermost first, at most eight.
+
+def line_of(callers: Callers, which: int, folder: str) -> str:
+    """``file:line`` of a caller, 0 being the innermost; empty where there is none.
+
+    Files below the folder are named from there on, others in full.
     """
-
-    callers: tuple[tuple[str, int], ...]
-
-    def line(self, which: int, folder: str) -> str:
-        """``file:line`` of a caller, 0 being the innermost; empty where there is none.
-
-        Files below the folder are named from there on, others in full.
-        """
-        if which >= len(self.callers):
-            return ""
-        path, number = self.callers[which]
-        if not path.startswith("<"):
-            inside = os.path.relpath(path, folder) if Path(path).is_absolute() else path
-            path = path if inside.startswith(os.pardir) else inside
-        return f"{path}:{number}"
+    if which >= len(callers):
+        return ""
+    path, number = callers[which]
+    if not path.startswith("<"):
+        inside = os.path.relpath(path, folder) if Path(path).is_absolute() else path
+        path = path if inside.startswith(os.pardir) else inside
+    return f"{path}:{number}"
 
 
-def call_site_of(frame: FrameType | None) -> CallSite:
+def callers_of(frame: FrameType | None) -> Callers:
     """The user's frames from this one outwards.
 
     Where all are of installed packages, as with ``python -m package``, those outside of torch
@@ -115,7 +109,7 @@ def call_site_of(frame: FrameType | None) -> CallSite:
     own = [each for each in frames if not is_library(each[0])]
     if not own:
         own = [each for each in frames if not _is_torch(each[0])]
-    return CallSite(tuple(own[:8]))
+    return tuple(own[:8])
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

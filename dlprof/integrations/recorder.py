@@ -22,7 +22,7 @@ from dlprof.integrations.first_batches import (
     promised_batches,
 )
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
-from dlprof.integrations.loaders import CallSite, call_site_of, describe, is_library
+from dlprof.integrations.loaders import Callers, callers_of, describe, is_library, line_of
 from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer, Pace, WaitStatistics
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
@@ -52,8 +52,6 @@ class _Seen:
         first: Compares those of the last epoch.
         asks: Whether anything asked in which worker it runs; ``None`` where that isn't seen.
         headroom: Measures what a perfect loader would bring; ``None`` where nobody asked.
-        promised: Batches that ``len(loader)`` promised, over all epochs; ``None`` where nobody
-            asked for it in one of them.
     """
 
     statistics: WaitStatistics
@@ -65,7 +63,6 @@ class _Seen:
     first: WorkerSamples | None = None
     asks: Callable[[], bool] | None = None
     headroom: LoopHeadroom | None = None
-    promised: int | None = 0
 
     def is_over(self, dataset: object) -> bool:
         """Whether it is over this dataset, or over one that may have given way to it."""
@@ -81,11 +78,6 @@ class _Seen:
         """Whether its workers gave the same samples; ``None`` while that can't be said."""
         return self.first.duplicated if self.first is not None and self.first.over else None
 
-    def promise(self, batches: int | None) -> None:
-        """Add what one more epoch promises."""
-        known = self.promised is not None and batches is not None
-        self.promised = (self.promised or 0) + (batches or 0) if known else None
-
 
 @dataclasses.dataclass(slots=True)
 class _Made:
@@ -93,15 +85,17 @@ class _Made:
 
     Attributes:
         loader: The object, while it lives.
-        place: Where it was made.
+        place: The user's frames that made it.
         call: Where its settings are set there.
         seen: What it counts as, once it has been iterated.
+        last: Its last iteration.
     """
 
     loader: weakref.ref[Any]
-    place: CallSite
+    place: Callers
     call: LoaderCall
     seen: _Seen | None = None
+    last: IterationTimer | None = None
 
 
 class LoaderRecorder:
@@ -162,6 +156,12 @@ class LoaderRecorder:
             wrap_methods(loader, {"__init__": self._around_loader})
         with self._guarded("who asks for its worker could not be seen"):
             self._asks = _notice_asking(module)
+        if self._follow and hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._rest)
+
+    def _rest(self) -> None:
+        for each in self._followers().values():
+            each.rest()
 
     def records(self) -> tuple[WatchedLoader, ...]:
         """What was seen so far of each loader, in the order in which they were first iterated."""
@@ -181,7 +181,6 @@ class LoaderRecorder:
         record = dataclasses.replace(
             filled,
             made=seen.made,
-            promised_batches=seen.promised,
             duplicated=seen.duplicated,
             asks_worker=None if seen.asks is None else seen.asks(),
             headroom=headroom,
@@ -268,19 +267,22 @@ class LoaderRecorder:
         if seen.headroom is not None:
             noticed = ReplayingTimer(noticed, reading, seen.headroom)
         with self._guarded("how many batches a loader promises could not be seen"):
-            seen.promise(promised_batches(loader))
+            reading.promised = promised_batches(loader)
+        made = self._made.get(id(loader))
+        if made is not None:
+            last, made.last = made.last, reading
+            reading.again = last is not None and (last.begun or last.ended_ns > 0 or last.again)
         if seen.compared and seen.duplicated is None:
             # Each epoch has its own until one of them shows something.
             seen.first = WorkerSamples(seen.compared, SampleCounter())
-            plainly = functools.partial(_read_by, weakref.ref(iterator))
-            noticed = LookingTimer(noticed, seen.first, plainly)
+            noticed = LookingTimer(noticed, seen.first)
         setattr(iterator, _READING, noticed)
 
     def _remember(self, loader: Any, frame: FrameType) -> _Made:
         key = id(loader)
         gone = weakref.ref(loader, lambda _: self._made.pop(key, None))
         call = call_at(frame, is_library) or call_of(loader) or LoaderCall()
-        self._made[key] = made = _Made(gone, call_site_of(frame), call)
+        self._made[key] = made = _Made(gone, callers_of(frame), call)
         return made
 
     def _seen_as(self, loader: Any) -> _Seen:
@@ -294,11 +296,9 @@ class LoaderRecorder:
                 made.seen.made += 1
             return made.seen
 
-    def _find(self, loader: Any, place: CallSite, call: LoaderCall) -> _Seen:
+    def _find(self, loader: Any, place: Callers, call: LoaderCall) -> _Seen:
         known = dataclasses.replace(describe(loader, name=""), call=call)
-        group = self._groups.setdefault(
-            (place.callers, known.kind, known.config, known.dataset), []
-        )
+        group = self._groups.setdefault((place, known.kind, known.config, known.dataset), [])
         dataset = getattr(loader, "dataset", None)
         for seen in group:
             if seen.is_over(dataset):
@@ -312,7 +312,7 @@ class LoaderRecorder:
                 known = WatchedLoader(name=_OTHERS, unavailable=why)
                 self._others = _Seen(self._new_statistics(), known, None)
             return self._others
-        first, called = place.line(0, self._folder), place.line(1, self._folder)
+        first, called = (line_of(place, which, self._folder) for which in range(2))
         name, taken = first or known.kind, {seen.known.name for seen in self._seen}
         if name in taken:
             numbered = (f"{name} #{number}" for number in itertools.count(2))
@@ -355,13 +355,6 @@ class LoaderRecorder:
             fault = f"{what}: {type(error).__name__}: {error}"
             if fault not in self.faults[:_MOST_LOADERS]:
                 self.faults.append(fault)
-
-
-def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:
-    """Take an iterator's batches by this reading from now on."""
-    alive = iterator()
-    if alive is not None:
-        setattr(alive, _READING, reading)
 
 
 def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:

@@ -40,12 +40,14 @@ class IterationTimer:
 
     __slots__ = (
         *("_clock", "_inside", "_statistics", "_pace"),
-        *("begun", "ended_ns", "opening_ns", "times"),
+        *("again", "begun", "empty", "ended_ns", "opening_ns", "promised", "times"),
     )
 
     def __init__(self, statistics: WaitStatistics, opening_ns: int) -> None:
         self.opening_ns = opening_ns
-        self.begun = False
+        self.begun = self.empty = False
+        self.again = statistics.batches > 0  # its loader gave batches before
+        self.promised: int | None = None  # batches, by the loader's own word
         self.ended_ns = 0  # when its last epoch was seen to end
         # By thread: when a batch came, the next was asked for, that came, and so on.
         self.times: dict[int, list[int]] = {}
@@ -109,7 +111,8 @@ class WaitStatistics:
         self.inside = {} if inside is None else inside
         self.pace = Pace() if pace is None else pace
         self.waits, self.steps, self.turnovers = Histogram(), Histogram(), Histogram()
-        self.batches = self.epochs = self.completed = self.failures = 0
+        self.batches = self.epochs = self.completed = self.empty = self.failures = 0
+        self.promised: int | None = None  # batches of all epochs that were begun
         self.waited_ns = self.nested_ns = self.background_ns = 0
         self.allow_pending(MOST_PENDING)
         self._began_ns = began_ns
@@ -188,6 +191,9 @@ class WaitStatistics:
                 self._ending_ns = took_ns
                 # Whoever asks once more, as a second thread does, ends nothing.
                 reading.begun, reading.ended_ns = False, self.clock()
+            elif reading.again and not (reading.ended_ns or reading.empty):
+                reading.empty = True
+                self.empty += 1
         self._settled()
 
     def settle(self) -> None:
@@ -240,7 +246,12 @@ class WaitStatistics:
             old.times.clear()
 
     def _begin(self, reading: IterationTimer, waited_ns: int) -> None:
+        if reading.empty:  # by the word of a thread that was ahead of this one
+            reading.empty = False
+            self.empty -= 1
         reading.begun = True
+        known = reading.promised is not None and (self.promised is not None or not self.epochs)
+        self.promised = (self.promised or 0) + (reading.promised or 0) if known else None
         self.epochs += 1
         boundary_ns = reading.opening_ns + waited_ns
         if self.startup_ns is None:
@@ -278,6 +289,7 @@ class WaitStatistics:
                 known,
                 epochs=self.epochs,
                 epochs_completed=self.completed,
+                epochs_empty=self.empty,
                 batches=self.batches,
                 waited_s=self.waited_ns / NS,
                 stepped_s=self.steps.total_ns / NS,
@@ -291,6 +303,7 @@ class WaitStatistics:
                 turnover=self.turnovers.durations(),
                 wait=self.waits.durations(),
                 step=self.steps.durations(),
+                promised_batches=self.promised,
                 failures=self.failures,
                 failure=self._failure,
                 first_s=(self._first_ns - self._began_ns) / NS if self._first_ns else None,

@@ -48,8 +48,19 @@ class TreeUsage:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class _Member:
-    """A process of the tree as it was last seen."""
+class Member:
+    """A process as it was last seen.
+
+    Attributes:
+        start_ticks: When it started.
+        cpu_ns: CPU time of all its threads.
+        reaped_ns: That of children that it has waited for.
+        threads: Of those alive, by name.
+        ended_run_ns: CPU time of threads that were seen and have ended.
+        ended_wait_ns: Run-queue delay of those.
+        io: What it has read and written.
+        children: Its own, as far as the kernel lists them.
+    """
 
     start_ticks: int
     cpu_ns: int = 0
@@ -62,11 +73,46 @@ class _Member:
 
     @property
     def run_ns(self) -> int:
+        """CPU time of the threads that were seen."""
         return self.ended_run_ns + sum(thread.run_ns for thread in self.threads.values())
 
     @property
     def wait_ns(self) -> int:
+        """Run-queue delay of those."""
         return self.ended_wait_ns + sum(thread.wait_ns for thread in self.threads.values())
+
+    def read(self, folder: str, stat: ProcessStat, *, lists_children: bool = False) -> None:
+        """See what it has used by now."""
+        threads: dict[str, SchedStat] = {}
+        self.children = []
+        for name in list_names(f"{folder}/task"):
+            thread = parse_schedstat(read_text(f"{folder}/task/{name}/schedstat") or "")
+            if thread is not None:
+                threads[name] = thread
+            if lists_children:
+                children = read_text(f"{folder}/task/{name}/children") or ""
+                self.children += [int(child) for child in children.split() if child.isdecimal()]
+        for name, last in self.threads.items():
+            now = threads.get(name)
+            if now is None or now.run_ns < last.run_ns:
+                self.ended_run_ns += last.run_ns
+                self.ended_wait_ns += last.wait_ns
+        self.threads = threads
+        self.io = parse_io(read_text(f"{folder}/io") or "") or self.io
+        # Threads report nanoseconds; the process reports ticks, but of threads never seen too.
+        tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        self.cpu_ns = max(self.cpu_ns, self.run_ns, stat.cpu_ticks * tick_ns)
+        self.reaped_ns = max(self.reaped_ns, stat.reaped_ticks * tick_ns)
+
+
+def member_of(folder: str) -> Member | None:
+    """What one process, by its folder in ``/proc``, has used so far; ``None`` where it is gone."""
+    stat = parse_process_stat(read_text(f"{folder}/stat") or "")
+    if stat is None:
+        return None
+    member = Member(start_ticks=stat.start_ticks)
+    member.read(folder, stat)
+    return member
 
 
 class ProcessTree:
@@ -82,7 +128,7 @@ class ProcessTree:
         self._first = (*beside, pid)
         self._proc = f"{root}/proc".replace("//", "/")
         self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        self._members: dict[int, _Member] = {}
+        self._members: dict[int, Member] = {}
         self._lists_children = is_there(f"{self._proc}/{pid}/task/{pid}/children")
         self._unsettled_ns = 0
         self._gone_run_ns = 0
@@ -133,13 +179,13 @@ class ProcessTree:
         known = [resident - shared for resident, shared in filter(None, sizes)]
         return os.sysconf("SC_PAGE_SIZE") * sum(known) if known else None
 
-    def _walk(self) -> dict[int, _Member]:
+    def _walk(self) -> dict[int, Member]:
         """All processes alive: from the first down, and those known that have lost their parent."""
         children: dict[int, list[int]] = defaultdict(list)
         if not self._lists_children:  # a kernel without CONFIG_PROC_CHILDREN
             for pid, stat in scan_processes(self._proc):
                 children[stat.parent].append(pid)
-        members: dict[int, _Member] = {}
+        members: dict[int, Member] = {}
         waiting = [(pid, True) for pid in self._members]
         waiting += [(pid, bool(self._members)) for pid in self._first]
         while waiting:
@@ -153,7 +199,7 @@ class ProcessTree:
                 waiting += [(child, False) for child in own]
         return members
 
-    def _read_process(self, pid: int, *, must_be_known: bool) -> _Member | None:
+    def _read_process(self, pid: int, *, must_be_known: bool) -> Member | None:
         folder = f"{self._proc}/{pid}"
         stat = parse_process_stat(read_text(f"{folder}/stat") or "")
         if stat is None:
@@ -162,34 +208,12 @@ class ProcessTree:
         if member is None or member.start_ticks != stat.start_ticks:
             if must_be_known:
                 return None
-            member = _Member(start_ticks=stat.start_ticks)
-        self._read_threads(folder, member)
-        member.io = parse_io(read_text(f"{folder}/io") or "") or member.io
-        # Threads report nanoseconds; the process reports ticks, but of threads never seen too.
-        seen = max(member.run_ns, stat.cpu_ticks * self._tick_ns)
-        member.cpu_ns = max(member.cpu_ns, seen)
-        member.reaped_ns = max(member.reaped_ns, stat.reaped_ticks * self._tick_ns)
+            member = Member(start_ticks=stat.start_ticks)
+        member.read(folder, stat, lists_children=self._lists_children)
         return member
 
-    def _read_threads(self, folder: str, member: _Member) -> None:
-        threads: dict[str, SchedStat] = {}
-        member.children = []
-        for name in list_names(f"{folder}/task"):
-            thread = parse_schedstat(read_text(f"{folder}/task/{name}/schedstat") or "")
-            if thread is not None:
-                threads[name] = thread
-            if self._lists_children:
-                children = read_text(f"{folder}/task/{name}/children") or ""
-                member.children += [int(child) for child in children.split() if child.isdecimal()]
-        for name, last in member.threads.items():
-            now = threads.get(name)
-            if now is None or now.run_ns < last.run_ns:
-                member.ended_run_ns += last.run_ns
-                member.ended_wait_ns += last.wait_ns
-        member.threads = threads
-
     def _settle(
-        self, before: dict[int, int], members: dict[int, _Member], gone: list[_Member]
+        self, before: dict[int, int], members: dict[int, Member], gone: list[Member]
     ) -> None:
         """Keep what ended processes had used until a parent's account of its children has it.
 

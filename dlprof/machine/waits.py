@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
@@ -228,6 +230,10 @@ class Thread:
         machine: The architecture, as ``os.uname`` names it.
         gil: Where its process keeps the GIL (``gil_of``); without, a wait for that is one for
             another thread.
+
+    Attributes:
+        unreadable: Whether the kernel keeps from us which calls it waits in.
+        waits: How many looks found it so.
     """
 
     def __init__(self, folder: str, machine: str, gil: Sequence[range] = ()) -> None:
@@ -235,9 +241,16 @@ class Thread:
         self._syscall, self._channel = ProcFile(f"{folder}/syscall"), ProcFile(f"{folder}/wchan")
         self._stat = ProcFile(f"{folder}/stat")
         self.unreadable = self._syscall.read() is None
+        self.waits: Counter[Wait] = Counter()
 
     def look(self) -> Wait | None:
         """What it does; ``None`` where it has ended."""
+        found = self._seen()
+        if found is not None:
+            self.waits[found] += 1
+        return found
+
+    def _seen(self) -> Wait | None:
         call, state = None if self.unreadable else self._syscall.read(), ""
         if call is None or call.startswith(_ENDED):
             stat = parse_process_stat(self._stat.read() or "")
@@ -255,3 +268,55 @@ class Thread:
         """Let go of its files."""
         for each in (self._syscall, self._channel, self._stat):
             each.close()
+
+
+class Glances:
+    """What the first threads of some processes do, looked at again and again.
+
+    Only that shows whether a thread that is blocked waits for the GIL. Processes of which it can't
+    be seen are left out, as where Yama shows system calls to ancestors alone: a wait for the GIL
+    would count as one for another thread.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc, self._machine = proc, platform.machine()
+        self._known: set[int] = set()
+        self._threads: dict[int, Thread] = {}
+        self._ended: Counter[Wait] = Counter()
+
+    def add(self, *pids: int, name: str = "") -> None:
+        """Take in processes, each once; those that have another name may get this one later."""
+        for pid in set(pids) - self._known:
+            folder = f"{self._proc}/{pid}"
+            stat = parse_process_stat(read_text(f"{folder}/stat") or "")
+            if stat is None or (name and stat.name != name):
+                continue
+            self._known.add(pid)
+            gil = gil_of(folder)
+            thread = Thread(f"{folder}/task/{pid}", self._machine, gil)
+            if thread.unreadable or not gil:
+                thread.close()
+            else:
+                self._threads[pid] = thread
+
+    def look(self) -> None:
+        """Look at each of them once."""
+        for pid, thread in list(self._threads.items()):
+            if thread.look() is None:
+                self._end(pid)
+
+    def _end(self, pid: int) -> None:
+        thread = self._threads.pop(pid)
+        self._ended += thread.waits
+        thread.close()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for pid in list(self._threads):
+            self._end(pid)
+
+    def shares(self, *, least: int = 1) -> dict[str, float]:
+        """Shares of the looks that found them so, as in ``records.Usage``; none of fewer looks."""
+        waits = sum((each.waits for each in self._threads.values()), self._ended)
+        looks = waits.total()
+        return {wait: count / looks for wait, count in waits.items() if looks >= least}

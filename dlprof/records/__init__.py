@@ -46,6 +46,7 @@ from dlprof.records.integrity import DATA_FAULTS as DATA_FAULTS
 from dlprof.records.integrity import DUPLICATED_SIGN as DUPLICATED_SIGN
 from dlprof.records.integrity import LENGTH_SIGN as LENGTH_SIGN
 from dlprof.records.integrity import NEVER_ASKED as NEVER_ASKED
+from dlprof.records.integrity import ONCE as ONCE
 from dlprof.records.integrity import ONE_BATCH_SIGN as ONE_BATCH_SIGN
 from dlprof.records.integrity import SHARE_OUT as SHARE_OUT
 from dlprof.records.integrity import SHARED_SIGN as SHARED_SIGN

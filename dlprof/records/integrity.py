@@ -36,6 +36,12 @@ WHOLE_EPOCHS = (
 )
 """What to do about epochs that end early."""
 
+ONCE = (
+    "what orders or makes its samples can be iterated once, as a generator can. Make it again in "
+    "__iter__."
+)
+"""What makes epochs empty, as the end of a sentence, and what to do about it."""
+
 SHARE_ALL = (
     "Make the workers' shares hold all samples for any num_workers, and make __len__ match "
     "their number."

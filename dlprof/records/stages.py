@@ -222,7 +222,7 @@ class Explanation:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def with_gil(self, waits: Mapping[str, float]) -> Explanation:
-        """The same with the waits for the GIL apart, in making batches.
+        """The same with the waits for the GIL apart, in making batches; where that isn't known, so.
 
         What other waits leave of the blocked time of ``fetch`` and ``collate`` is a wait for the
         GIL, and no more than was seen of that: outside of these, a worker waits for indices.
@@ -231,7 +231,8 @@ class Explanation:
             waits: What the threads that fetch did, shares of the window (``records.Usage``).
         """
         making = [stage for stage in self.stages if stage.name in ("fetch", "collate")]
-        if not waits or not self.batches or any(stage.io_s is None for stage in making):
+        no_gil = "fetch_threads_cpu_s" in self.unavailable
+        if not waits or no_gil or not self.batches or any(each.io_s is None for each in making):
             return self
         each_s = self.window_s * max(1, self.config.num_workers) / self.batches
         blocked_s = sum(stage.io_s or 0.0 for stage in making)

@@ -140,7 +140,7 @@ class Usage:
             time, mean over the cores by how busy they were: a virtual core changes its speed.
         main_waits: What the main process's first thread did, shares of looks fifty times a second
             (``running``, ``queue`` for a batch or indices, ``gil``, ``disk``, …), where batches
-            were traced; else empty.
+            were traced and a wait for the GIL can be seen; else empty.
         worker_waits: The same of the workers'.
         observer_cpu_cores: What the observer itself used.
         gpu: One entry per GPU of the machine; empty where there is none.

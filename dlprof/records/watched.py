@@ -94,6 +94,8 @@ class WatchedLoader:
         made: Loaders that count as this one.
         epochs: Iterations over it that gave a batch at least.
         epochs_completed: Those that went to their end.
+        epochs_empty: Iterations that ended without a batch, though some before gave batches: what
+            orders or makes the samples can be iterated only once, as a generator can.
         batches: Batches that it gave.
         waited_s: Seconds that its consumers spent in ``iter()`` and ``next()``.
         stepped_s: Seconds between a batch's arrival and the next ``next()``.
@@ -113,8 +115,8 @@ class WatchedLoader:
             was followed; ``None`` where they copied nothing, or it was not.
         headroom: What a perfect loader would bring, where that was asked for; ``None`` elsewhere,
             and where it could not be measured.
-        promised_batches: ``len(loader)`` of each epoch, summed, where torch's own samplers or
-            the script had asked for it; ``None`` elsewhere.
+        promised_batches: ``len(loader)`` of each epoch that gave a batch, summed, where torch's own
+            samplers or the script had asked for it; ``None`` elsewhere.
         duplicated: Whether all workers of an iterable dataset gave the same first batches; ``None``
             where that could not be seen.
         loads_for: Ranks of the job that get its batches: more than 1 where accelerate dispatches
@@ -141,6 +143,7 @@ class WatchedLoader:
     made: int = 1
     epochs: int = 0
     epochs_completed: int = 0
+    epochs_empty: int = 0
     batches: int = 0
     waited_s: float = 0.0
     stepped_s: float = 0.0

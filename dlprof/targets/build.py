@@ -152,8 +152,7 @@ def build_from_object(
         target = dataclasses.replace(target, own_config=settings)
     if factory is not None and not factory.takes("num_workers"):
         factory = None  # it has made what there is
-    fixed = _fixed(found, parts, factory)
-    call = _call(found, parts, factory)
+    fixed, call, notes = _settable(found, parts, factory, shuffle=shuffle)
     if adapted is not None:
         # The adapter's reasons are by the names of DataLoader's arguments, others by Config's.
         fields = {argument: field for field, argument in KEYWORDS.items()}
@@ -161,7 +160,6 @@ def build_from_object(
         own = {fields.get(name, name): reason for name, reason in adapted.fixed.items()}
         fixed = {**fixed, **own}
         call = (adapted.call if parts is not None or factory is not None else None) or call
-    notes = _notes(loader, factory, shuffle=shuffle) if parts is None else parts.notes
     notes += (misfit,) if misfit else ()
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
@@ -214,35 +212,36 @@ def _again(first: Iterable[Any], factory: Factory, found: object) -> Iterable[An
     return loader
 
 
-def _call(found: object, parts: LoaderParts | None, factory: Factory | None) -> LoaderCall:
-    """Where the target's own code sets what is swept."""
-    if parts is not None:
-        return call_of(core_of(found)) or LoaderCall()
-    if factory is not None:
-        name = factory.name.removesuffix("()").rpartition("<locals>.")[2]
-        return LoaderCall(text=f"{name}({{settings}})")
-    name = type(found).__name__
-    return LoaderCall(text=f"# {name} is measured as it is: nothing of it is set", variable="")
-
-
-def _fixed(found: object, parts: LoaderParts | None, factory: Factory | None) -> Mapping[str, str]:
-    """Settings that can't be changed, each with the reason."""
+def _settable(
+    found: object, parts: LoaderParts | None, factory: Factory | None, *, shuffle: bool | None
+) -> tuple[Mapping[str, str], LoaderCall, tuple[str, ...]]:
+    """What can't be set, each with the reason; where the target's code sets the rest; notes."""
     if parts is not None:
         fixed = dict(parts.fixed)
         if factory is not None and factory.takes("batch_size"):
             fixed.pop("batch_size", None)
-        return fixed
-    name = type(found).__name__
+        return fixed, call_of(core_of(found)) or LoaderCall(), parts.notes
+    kind = type(found).__name__
+    name = kind if factory is None else factory.name
     if factory is None:
         reason = (
-            f"{name} can't be built again with other settings; a function that takes num_workers "
+            f"{kind} can't be built again with other settings; a function that takes num_workers "
             "and the other settings and returns the loader can be swept"
         )
-        return {field.name: reason for field in dataclasses.fields(Config)}
-    if dataloader_of(found) is not None:
-        return factory.fixed
-    reason = f"{name} is not a torch.utils.data.DataLoader"
-    return {**factory.fixed, "sharing_strategy": reason, "worker_threads": reason}
+        fixed = {field.name: reason for field in dataclasses.fields(Config)}
+        note = f"{kind} is measured as it is."
+        call = LoaderCall(text=f"# {note[:-1]}: nothing of it is set", variable="")
+    else:
+        fixed, note = dict(factory.fixed), f"Every loader is made by {name}."
+        if dataloader_of(found) is None:
+            reason = f"{kind} is not a torch.utils.data.DataLoader"
+            fixed |= dict.fromkeys(("sharing_strategy", "worker_threads"), reason)
+        called = name.removesuffix("()").rpartition("<locals>.")[2]
+        call = LoaderCall(text=f"{called}({{settings}})")
+    if shuffle is None:
+        return fixed, call, (note,)
+    option = "--shuffle" if shuffle else "--no-shuffle"
+    return fixed, call, (note, f"{option} is left out: {name} decides the order.")
 
 
 def _parts_of(
@@ -336,16 +335,6 @@ def _is_dataset(found: object) -> bool:
     if isinstance(found, type | str | bytes | Mapping) or _is_collection_of_targets(found):
         return False
     return hasattr(found, "__getitem__") and hasattr(found, "__len__")
-
-
-def _notes(loader: object, factory: Factory | None, *, shuffle: bool | None) -> tuple[str, ...]:
-    """What can't be set on a loader that is made as a whole."""
-    name = type(loader).__name__ if factory is None else factory.name
-    as_is, made = f"{name} is measured as it is.", f"Every loader is made by {name}."
-    note = as_is if factory is None else made
-    option = "--shuffle" if shuffle else "--no-shuffle"
-    left_out = f"{option} is left out: {name} decides the order."
-    return (note,) if shuffle is None else (note, left_out)
 
 
 def _is_collection_of_targets(found: object) -> bool:

@@ -269,7 +269,7 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
 def count_bytes(batch: object) -> int:
     """Bytes of data in a batch: tensors and arrays by ``nbytes``, text and bytes by length."""
     texts = (str, bytes, bytearray)
-    leaves = _leaves(batch, 0)
+    leaves = _leaves(batch, 0, set())
     return sum(len(each) if isinstance(each, texts) else int(each.nbytes) for each in leaves)
 
 
@@ -312,7 +312,7 @@ def _content(found: object, depth: int) -> object:
         return known[0] if len(known) == 1 else _Values(hash(tuple(known)))
     if isinstance(found, str | bytes | int | float):
         return found
-    parts = list(_parts(found)) or list(getattr(found, "__dict__", {}).values())
+    parts = list(_parts(found)) or _attributes(found)
     return tuple(_content(part, depth + 1) for part in parts)
 
 
@@ -323,17 +323,26 @@ def _bulk(content: object) -> object:
     return content if isinstance(content, _Values | str | bytes) else None
 
 
-def _leaves(batch: object, depth: int) -> Iterator[Any]:
-    """Tensors, arrays, texts and bytes in a batch."""
+def _leaves(batch: object, depth: int, seen: set[int]) -> Iterator[Any]:
+    """Tensors, arrays, texts and bytes in a batch, also in objects of a class of its own."""
     if isinstance(batch, str | bytes | bytearray) or _is_array(batch):
         yield batch
     elif depth <= _DEEPEST:
-        for part in _parts(batch):
-            yield from _leaves(part, depth + 1)
+        parts = list(_parts(batch))
+        if not parts and id(batch) not in seen and not isinstance(batch, type):
+            seen.add(id(batch))
+            parts = _attributes(batch)
+        for part in parts:
+            yield from _leaves(part, depth + 1, seen)
+
+
+def _attributes(found: object) -> list[object]:
+    return list(getattr(found, "__dict__", {}).values())
 
 
 def _arrays(batch: object) -> list[Any]:
-    return [each for each in _leaves(batch, 0) if not isinstance(each, str | bytes | bytearray)]
+    texts = (str, bytes, bytearray)
+    return [each for each in _leaves(batch, 0, set()) if not isinstance(each, texts)]
 
 
 def _locate(batch: object, batch_size: int | None) -> _Place | None:

@@ -86,11 +86,9 @@ def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config |
 
 def length_of(found: object) -> int | None:
     """``len()`` where there is one."""
-    if not isinstance(found, Sized):
-        return None
     try:
-        return len(found)
-    except (TypeError, ValueError, NotImplementedError, AttributeError):
+        return len(found) if isinstance(found, Sized) else None
+    except Exception:  # noqa: BLE001 - a __len__ of the user's; Lightning's asks for iter() first
         return None
 
 

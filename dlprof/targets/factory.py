@@ -7,11 +7,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
 from dlprof.targets.faults import one_line, user_traceback
-from dlprof.targets.parts import KEYWORDS, is_default
+from dlprof.targets.parts import KEYWORDS, core_of, is_default
 
 SWEPT: Mapping[str, Any] = {
     "num_workers": 0,
@@ -93,7 +95,8 @@ class Factory:
         """Call it for one configuration.
 
         Raises:
-            TargetError: It doesn't take a setting that the configuration needs, or it raised.
+            TargetError: It doesn't take a setting that the configuration needs, it raised, or it
+                returned a loader with another setting.
         """
         settings = config.dataloader_kwargs()
         if config.num_workers == 0:
@@ -101,7 +104,27 @@ class Factory:
             settings |= {key: SWEPT[key] for key in ("prefetch_factor", "persistent_workers")}
         settings |= {"in_order": config.in_order}
         accepted = {key: value for key, value in settings.items() if self._passes(key, value, own)}
-        return self._call({key: SWEPT[key] for key in self._required()} | accepted)
+        made = self._call({key: SWEPT[key] for key in self._required()} | accepted)
+        self._check(core_of(made), accepted)
+        return made
+
+    def _check(self, core: Any, asked: Mapping[str, Any]) -> None:
+        """Refuse a loader for which something was left out: its figures would be of other settings.
+
+        Whether it pins may hang on the accelerator, and what a batch is on the ranks.
+        """
+        names = ["num_workers"]
+        if isinstance(core, DataLoader):
+            names += ["prefetch_factor", "persistent_workers", "in_order"]
+        for name in names:
+            wanted = asked.get(name)
+            found = getattr(core, name, wanted)
+            if wanted is not None and found != wanted:
+                raise TargetError(
+                    f"{self.name} was asked for {name}={wanted} and returned a loader with "
+                    f"{found}.",
+                    hint=f"Pass {name} on to the loader.",
+                )
 
     def _required(self) -> list[str]:
         return [key for key, default in self.named.items() if default is inspect.Parameter.empty]

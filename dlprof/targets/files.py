@@ -13,8 +13,9 @@ _DEEPEST = 4
 def dataset_files(dataset: object, limit: int = 1_000_000) -> Iterator[Path]:
     """Find the files that a dataset names in its attributes, without loading a sample.
 
-    Looks at texts and paths, at lists and tuples of them or of ``(path, label)``, and into data
-    sets inside the dataset (``Subset``, ``ConcatDataset``); directories are walked.
+    Looks at texts and paths, at lists, tuples and dictionaries of them or of such, as of
+    ``(path, label)``, and into datasets inside the dataset (``Subset``, ``ConcatDataset``);
+    directories are walked.
 
     Yields:
         Existing files, each once where the dataset names it once.
@@ -59,13 +60,15 @@ def _of_value(value: object, depth: int) -> Iterator[Path]:
         return
     elif isinstance(value, list | tuple):
         yield from _of_entries(value, depth)
+    elif isinstance(value, dict):
+        yield from _of_entries(value.values(), depth)
     elif hasattr(value, "__dict__") and (
         hasattr(value, "__getitem__") or hasattr(value, "__iter__")
     ):
         yield from _of_attributes(value, depth + 1)
 
 
-def _of_entries(entries: list[object] | tuple[object, ...], depth: int) -> Iterator[Path]:
+def _of_entries(entries: Iterable[object], depth: int) -> Iterator[Path]:
     misses = 0
     for entry in entries:
         empty = True

@@ -13,7 +13,7 @@ from dlprof.targets.adapters import with_settings
 from dlprof.targets.build import BuiltTarget
 from dlprof.targets.epoch import EpochGate
 from dlprof.targets.faults import one_line, type_name, user_traceback
-from dlprof.targets.parts import LoaderParts, core_of, dataloader_of, take_apart
+from dlprof.targets.parts import LoaderParts, dataloader_of, take_apart
 from dlprof.targets.workers import WorkerSetup
 
 __all__ = ["EpochGate", "apply", "make_loader"]
@@ -62,13 +62,6 @@ def make_loader(
         loader: Any = _rebuild(built.parts, config)
     elif built.factory is not None:
         loader = built.factory.loader(config, built.target.own_config)
-        count = getattr(core_of(loader), "num_workers", config.num_workers)
-        if count != config.num_workers:
-            raise TargetError(
-                f"{built.factory.name} was asked for num_workers={config.num_workers} and returned "
-                f"a loader with {count}.",
-                hint="Pass num_workers on to the loader.",
-            )
     else:
         raise AssertionError("a built target has parts or a factory")
     size, length = getattr(loader, "batch_size", None), built.target.length

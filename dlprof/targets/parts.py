@@ -16,10 +16,12 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    dataloader,
 )
 from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.errors import TargetError
+from dlprof.internals import iterator_class, kept_iterator
 from dlprof.targets.arguments import named_parameters, signature_of, takes_any
 from dlprof.targets.faults import one_line, user_traceback
 
@@ -244,6 +246,12 @@ def take_apart(loader: DataLoader[Any], outer: Any = None) -> LoaderParts:
         TargetError: The loader is of a class whose arguments can't be read from the loader.
     """
     extra = _extra_arguments(loader)
+    if extra is None and _keeps_iterator(loader):  # whose copy would load by the old settings
+        raise TargetError(
+            f"The loader's class {type(loader).__qualname__} can't be built again with other "
+            "settings: it keeps an iterator of its own.",
+            hint=OWN_LOADER_HINT,
+        )
     kept = {name: getattr(loader, name) for name in _KEPT}
     # Deprecated: passing even an empty text would warn in some versions.
     if loader.pin_memory_device:
@@ -295,6 +303,11 @@ def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
     readable = all(hasattr(loader, name) for name in added)
     kept = known is None or known.issuperset({"dataset", *_KEPT, *_batching(loader)})
     return {name: getattr(loader, name) for name in added} if readable and kept else None
+
+
+def _keeps_iterator(loader: DataLoader[Any]) -> bool:
+    kept, kind = kept_iterator(loader), iterator_class(dataloader)
+    return any(isinstance(each, kind) and each is not kept for each in vars(loader).values())
 
 
 def _parameters(cls: type) -> frozenset[str] | None:

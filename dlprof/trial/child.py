@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from dlprof.trial.copying import DeviceCopier
 
 _NO_GROUP = "process group has not been initialized"
+_WARM = (
+    "nothing was dropped from the page cache: the dataset names no file in its attributes, or this "
+    "system can't do it"
+)
 _MEETING = timedelta(minutes=1)
 """For all ranks to come to a process group."""
 
@@ -172,6 +176,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
 
 def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Session) -> None:
     built = builder()
+    dropped: int | None = 0
     if request.cold_cache:
         from dlprof.targets.files import (  # noqa: PLC0415 - of few trials
             dataset_files,
@@ -179,7 +184,7 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
         )
 
         if built.parts is not None:
-            evict_from_page_cache(dataset_files(built.parts.dataset))
+            dropped = evict_from_page_cache(dataset_files(built.parts.dataset))
     if request.probe:
         look = try_workers if request.config.num_workers else probe
         look = weigh_dataset if request.weigh else look
@@ -189,6 +194,8 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
         session.channel.send({"event": "result", "probe": found})
         return
     loop, result = _measure(request, built, session)
+    if request.cold_cache and not dropped:
+        result["warnings"].append(_WARM)
     session.channel.send({"event": "result", **result})
     loop.shut_down()
 

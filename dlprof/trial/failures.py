@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.internals import IN_WORKER
-from dlprof.records import Failure, FailureKind, Outcome
+from dlprof.records import ONCE, Failure, FailureKind, Outcome
 from dlprof.targets.faults import user_traceback
 from dlprof.trial.measure import EmptyLoaderError, WrongDataError
 
@@ -277,6 +277,9 @@ def _of_ours(error: BaseException) -> Failure | None:
         return Failure(
             kind="target_error", message=error.message, hint=error.hint, stderr_tail=error.traceback
         )
+    if isinstance(error, EmptyLoaderError) and error.epochs:
+        once = f"{ONCE[0].upper()}{ONCE[1:]}"
+        return Failure(kind="empty", message="An epoch after the first gave no batch.", hint=once)
     if isinstance(error, EmptyLoaderError):
         return Failure(
             kind="empty",

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
+import multiprocessing
 import os
 import random
 import select
@@ -270,7 +272,9 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
 
     Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and survives
     a fork); whether torch's own pool does is tried out. A GPU's driver that is started doesn't
-    survive it: torch would find no device in the trials, or refuse to use it.
+    survive it: torch would find no device in the trials, or refuse to use it. What trials would
+    share, one of them would leave to the next as it was when it ended: the barrier of
+    mosaicml-streaming half passed, a cache of a ``Manager`` full.
     """
     import torch  # noqa: PLC0415 - imported already, with the target
 
@@ -279,6 +283,8 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
     ]
     if others:
         return f"building the target started the thread {others[0]!r}"
+    if shared := next(_shared(), ""):
+        return f"building the target {shared}, which trials would share"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "building the target used CUDA"
     if any(name.startswith(_DRIVERS) for name in _open_files(descriptors)):
@@ -337,6 +343,15 @@ def _computes_in_fork() -> bool:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return False
+
+
+def _shared() -> Iterator[str]:
+    """Processes that multiprocessing started, and shared memory that others open by its name."""
+    yield from (f"started the process {each.name!r}" for each in multiprocessing.active_children())
+    module: Any = sys.modules.get("multiprocessing.shared_memory")
+    for each in gc.get_objects() if module is not None else ():
+        if issubclass(type(each), module.SharedMemory) and each.buf is not None:
+            yield f"made the shared memory {each.name!r}"
 
 
 def _open_files(descriptors: Path) -> Iterator[str]:

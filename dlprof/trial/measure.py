@@ -36,6 +36,9 @@ _PATIENCE = 3.0
 windows at most are given to a loader that is still getting faster."""
 
 
+_STUCK_S = 5.0
+"""For which torch waits for a worker that doesn't end, before it is killed."""
+
 _ONE_BATCH = -math.inf
 
 _Waits = list[float]
@@ -97,7 +100,15 @@ class WindowFigures:
 
 
 class EmptyLoaderError(Exception):
-    """The loader ended before its first batch."""
+    """The loader ended before its first batch, or before that of a later epoch.
+
+    Args:
+        epochs: That gave batches before.
+    """
+
+    def __init__(self, epochs: int = 0) -> None:
+        super().__init__(epochs)
+        self.epochs = epochs
 
 
 class WrongDataError(Exception):
@@ -192,7 +203,7 @@ class Loop:
         try:
             self.batch = next(self._iterator)
         except StopIteration:
-            raise EmptyLoaderError from None
+            raise EmptyLoaderError(len(self.logs)) from None
         log.yields_s.append(self._clock())
         if self.logs:
             self.turnovers_s.append(log.yields_s[0] - self.now.asked_s)
@@ -293,8 +304,8 @@ class Loop:
         self._beat(log.yields_s[-1])
         return not log.whole
 
-    def drain(self) -> None:
-        """Take the rest of the epoch as fast as it comes."""
+    def drain(self) -> float:
+        """Take the rest of the epoch as fast as it comes; returns the seconds of its end."""
         log = self.logs[-1]
         log.asked_s = self._clock()
         for batch in self._iterator:
@@ -304,8 +315,10 @@ class Loop:
             self._note(batch)
             self._look()
             log.asked_s = self._clock()
+        ended_s = self._clock()
         log.whole = True
         self._look_at_end()
+        return ended_s - log.asked_s
 
     def seen(self) -> tuple[list[Epoch], list[float]]:
         """What was written down so far, as ``forget`` takes it."""
@@ -438,10 +451,13 @@ def _begin(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
     if gate.attached and gate.sizes is not None:
         loop.count_no_more()
     if limited and gate.attached:
-        loop.drain()
+        ended_s = loop.drain()
         _check_whole(loop, gate)
         gate.reopen()
         loop.begin_epoch()
+        if ended_s >= _STUCK_S and not gate.exact:  # threads of the dataset's own still prefetch
+            loop.turnovers_s.clear()
+            gate.detach("its workers don't end where an epoch is ended early")
 
 
 def _take_sizes(loop: Loop, gate: EpochGate) -> None:

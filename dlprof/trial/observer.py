@@ -8,22 +8,18 @@ Run as ``python -m dlprof.trial.observer``: orders on standard input, answers on
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import os
 import random
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
 from dlprof.internals import WORKER
 from dlprof.machine.core_speed import SpeedProbe
-from dlprof.machine.files import read_text
-from dlprof.machine.procfs import parse_process_stat
 from dlprof.machine.snapshot import Sampler, Snapshot, usage_between
-from dlprof.machine.waits import Thread, gil_of
+from dlprof.machine.waits import Glances
 from dlprof.records import Usage
 from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.protocol import Channel, Message
@@ -68,55 +64,6 @@ class MemoryGuard:
 
 LOOK_S = 0.2
 """Seconds between looks at a running trial's memory."""
-
-
-class Glances:
-    """What the first threads of a trial's main process and of its workers do, counted.
-
-    Only that shows whether a thread that is blocked waits for the GIL. Where system calls can't be
-    read (``ptrace_scope``), which lock it waits for isn't known, so nothing is counted.
-    """
-
-    def __init__(self, pid: int, root: Path = Path("/")) -> None:
-        self._pid, self._proc = pid, f"{root}/proc".replace("//", "/")
-        self._threads: dict[int, Thread] = {}
-        self._main: collections.Counter[str] = collections.Counter()
-        self._workers: collections.Counter[str] = collections.Counter()
-
-    def find(self, pids: Collection[int]) -> None:
-        """Take in the workers among the trial's processes, each once."""
-        for pid in {self._pid, *pids} - self._threads.keys():
-            folder = f"{self._proc}/{pid}"
-            stat = parse_process_stat(read_text(f"{folder}/stat") or "")
-            if stat is not None and (pid == self._pid or stat.name == WORKER):
-                thread = Thread(f"{folder}/task/{pid}", os.uname().machine, gil_of(folder))
-                if thread.unreadable:
-                    thread.close()
-                else:
-                    self._threads[pid] = thread
-
-    def look(self) -> None:
-        """Look at each of them once."""
-        for pid, thread in list(self._threads.items()):
-            wait = thread.look()
-            if wait is None:
-                self._threads.pop(pid).close()
-            else:
-                (self._main if pid == self._pid else self._workers)[wait] += 1
-
-    def close(self) -> None:
-        """Let go of all files."""
-        for thread in self._threads.values():
-            thread.close()
-        self._threads.clear()
-
-    def shares(self) -> dict[str, dict[str, float]]:
-        """Shares of the looks that found them so, as in ``records.Usage``."""
-        counted = {"main_waits": self._main, "worker_waits": self._workers}
-        return {
-            name: {wait: count / waits.total() for wait, count in waits.items()}
-            for name, waits in counted.items()
-        }
 
 
 class EachRank:
@@ -181,7 +128,7 @@ class Observer:
         self._end: Snapshot | None = None
         self._each: tuple[EachRank, ...] = ()
         self._guard: MemoryGuard | None = None
-        self._glances: Glances | None = None
+        self._glances: dict[str, Glances] = {}  # by fields of the usage
         self._waits: dict[str, Any] = {}  # fields of the usage
         self._look_at_s = self._pulse_at_s = 0.0
 
@@ -191,7 +138,7 @@ class Observer:
         if self._sampler is None:
             return 60.0
         # Every 20 ms on average it glances at threads, where batches are traced.
-        return LOOK_S if self._glances is None else 0.02 * random.uniform(0.5, 1.5)
+        return 0.02 * random.uniform(0.5, 1.5) if self._glances else LOOK_S
 
     def obey(self, order: Message) -> None:
         """Carry out one order; what makes no sense in its place does nothing."""
@@ -225,8 +172,9 @@ class Observer:
             self._speed.start()
             self._end_glances()  # a window may begin again
             if pid is not None:
-                self._glances = Glances(pid)
-                self._glances.find(sampler.pids)
+                self._glances = {"main_waits": Glances(), "worker_waits": Glances()}
+                self._glances["main_waits"].add(pid)
+                self._glances["worker_waits"].add(*sampler.pids, name=WORKER)
         elif verb == "end":
             self._end_glances()
             self._end = sampler.take()
@@ -238,10 +186,10 @@ class Observer:
             self._answer(sampler.take(memory=True))
 
     def _end_glances(self) -> None:
-        if self._glances is not None:
-            self._waits = self._glances.shares()
-            self._glances.close()
-            self._glances = None
+        for name, glances in self._glances.items():
+            glances.close()
+            self._waits[name] = glances.shares()
+        self._glances = {}
 
     def _answer(self, full: Snapshot) -> None:
         if self._start is None or self._end is None:
@@ -266,11 +214,11 @@ class Observer:
 
         Pulses report what the machine did.
         """
-        if self._glances is not None:
-            self._glances.look()
+        for glances in self._glances.values():
+            glances.look()
         if self._sampler is None or self._guard is None or time.monotonic() < self._look_at_s:
             return
-        self._look_at_s = time.monotonic() + (0.0 if self._glances is None else LOOK_S)
+        self._look_at_s = time.monotonic() + (LOOK_S if self._glances else 0.0)
         self._sampler.look()
         reason = self._guard.exceeded()
         if reason:
@@ -283,8 +231,8 @@ class Observer:
     def _pulse(self, sampler: Sampler) -> None:
         now, last = sampler.take(), self._last
         self._last = now
-        if self._glances is not None:
-            self._glances.find(sampler.pids)
+        if self._glances:
+            self._glances["worker_waits"].add(*sampler.pids, name=WORKER)
         if last is not None:
             usage, _ = usage_between(last, now, gpu=self._gpus.latest())
             self._say("pulse", usage=dataclasses.asdict(usage))

@@ -147,15 +147,7 @@ def test_it_is_swept_and_set_in_its_own_framework(name: str, place: Path) -> Non
         assert case.call.partition("{settings}")[0] in shown
 
 
-HANGS = pytest.mark.xfail(
-    strict=False,
-    reason="open: streaming's later trials may wait for shared state that an ended one left",
-)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[HANGS] * (each == "mosaic")) for each in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_it_is_profiled(name: str, place: Path) -> None:
     case = CASES[name]
     needs(case.package)

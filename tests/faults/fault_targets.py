@@ -642,14 +642,15 @@ def drops_all(switch: str) -> object:
 
 
 class UsesFiles(Samples):
-    """Keeps files while it lives, and has a process that keeps numbers."""
+    """Keeps files while it lives."""
+
+    manager: Any = None
 
     def __init__(self, switch: Switch) -> None:
         super().__init__(switch)
         self.folder = tempfile.TemporaryDirectory()
         (Path(self.folder.name) / "index").write_text("7")
-        self.manager = multiprocessing.Manager()
-        self.shared = self.manager.dict({"index": 7})
+        self.shared: Any = {"index": 7}
 
     def __getitem__(self, index: int) -> Any:
         sample = super().__getitem__(index)
@@ -658,6 +659,14 @@ class UsesFiles(Samples):
 
 def uses_files(switch: str) -> object:
     return DataLoader(UsesFiles(Switch(switch)), batch_size=SIZE)
+
+
+def uses_files_and_a_process(switch: str) -> object:
+    """The process keeps numbers, which one trial could change for the next: each has its own."""
+    dataset = UsesFiles(Switch(switch))
+    dataset.manager = multiprocessing.Manager()
+    dataset.shared = dataset.manager.dict(dataset.shared)
+    return DataLoader(dataset, batch_size=SIZE)
 
 
 def uses_files_and_a_thread(switch: str) -> object:

@@ -225,10 +225,12 @@ def test_a_killed_worker_leaves_no_file(make_bench: Make, sharing: str) -> None:
     assert failure.kind == "worker_signal", failure
 
 
-@pytest.mark.parametrize("attr", ["uses_files", "uses_files_and_a_thread"])
+@pytest.mark.parametrize(
+    "attr", ["uses_files", "uses_files_and_a_process", "uses_files_and_a_thread"]
+)
 @pytest.mark.usefixtures("clean")
 def test_what_a_target_keeps_in_files_goes_with_it(attr: str) -> None:
-    """Its folder, and the socket of its manager."""
+    """Its folder, and the socket of its manager's process."""
     with contextlib.closing(FaultBench(attr)) as bench:
         assert bench.bench.fork_safe is (attr == "uses_files")
         bench.check_healthy()

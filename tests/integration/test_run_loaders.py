@@ -161,6 +161,83 @@ def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
     assert document["findings"][0]["code"] == run.diagnosis.findings[0].code
 
 
+BESIDE = """
+import threading, time
+from torch.utils.data import DataLoader, Dataset
+class Beside(Dataset):
+    thread = None
+    def __len__(self): return 300 if KIND == "computes" else 1600
+    def __getitem__(self, index):
+        if self.thread is None and KIND == "computes":
+            self.thread = threading.Thread(target=self.compute, daemon=True)
+            self.thread.start()
+        for _ in range(4): time.sleep(0.0005)
+        return index
+    def compute(self):
+        while True: sum(range(1000))
+if __name__ == "__main__":
+    for batch in DataLoader(Beside(), batch_size=4, num_workers=1): pass
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="system calls aren't shown")
+@pytest.mark.parametrize("kind", ["computes", "sleeps"])
+def test_a_wait_for_the_gil_is_not_one_for_storage(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BESIDE.replace("KIND", repr(kind)))
+    done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    (explanation,) = run.explanations
+    fetch = explanation.stage("fetch")
+    assert fetch is not None
+    assert fetch.gil_s is not None
+    assert fetch.io_s is not None
+    assert (fetch.gil_s > fetch.io_s / 2) is (kind == "computes")
+    assert run.diagnosis is not None
+    codes = {each.code for each in run.diagnosis.findings}
+    assert ("lock" in codes) is (kind == "computes")
+
+
+FASTAI = """
+import itertools, time
+import torch
+from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoaderIter
+
+class Fake:
+    # As fastai's: it hands itself to torch's iterator, as its own dataset, and is no DataLoader.
+    _IterableDataset_len_called, _auto_collation, drop_last = None, False, False
+    _dataset_kind, generator, prefetch_factor, in_order = _DatasetKind.Iterable, None, 2, True
+    pin_memory, pin_memory_device, timeout, persistent_workers = False, "", 0, False
+    multiprocessing_context = worker_init_fn = None
+    _index_sampler = itertools.count()
+    def __init__(self, num_workers): self.dataset, self.num_workers = self, num_workers
+    def collate_fn(self, batch): return batch
+    def __iter__(self):
+        for _ in range(60):
+            time.sleep(0.02)
+            yield torch.zeros(8, 4)
+
+class Loader:
+    def __init__(self): self.fake = Fake(1)
+    def __iter__(self): return iter(_MultiProcessingDataLoaderIter(self.fake))
+
+if __name__ == "__main__":
+    for batch in Loader(): pass
+"""
+
+
+def test_a_loader_that_is_no_dataloader_is_told_why_it_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FASTAI)
+    done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    (loader,) = run.watched
+    assert loader.config is not None
+    assert (loader.batches, loader.config.num_workers, loader.config.batch_size) == (60, 1, None)
+    assert run.diagnosis is not None
+    assert {"fetch.io", "too_few_workers"} & {each.code for each in run.diagnosis.findings}
+
+
 UNTOLD = """
 import time
 from torch.utils.data import DataLoader, Dataset

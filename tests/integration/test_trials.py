@@ -131,6 +131,44 @@ def test_batches_of_whole_epochs_hold_what_their_own_size_says(place: Path) -> N
 
 
 @linux
+def test_no_trial_finds_what_another_left_in_shared_memory(place: Path) -> None:
+    running = start(place, "remembers")
+    try:
+        trials = [running.run(config()), running.run(config())]
+    finally:
+        running.bench.close()
+
+    assert [trial.failure for trial in trials] == [None, None]
+    assert "made the shared memory" in running.bench.notes[0]
+
+
+@linux
+def test_a_sampler_that_is_a_generator_has_one_epoch(place: Path) -> None:
+    running = start(place, "ordered_once")
+    try:
+        trial = running.run(config())
+    finally:
+        running.bench.close()
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "empty"
+    assert trial.failure.message == "An epoch after the first gave no batch."
+    assert "as a generator can" in trial.failure.hint
+
+
+@linux
+def test_a_cache_that_could_not_be_made_cold_is_said(place: Path) -> None:
+    running = start(place, "plain")
+    try:
+        request = TrialRequest(config=config(), trial_s=0.05, cold_cache=True)
+        trial = running.bench.run(request, trial_id="t0001", repetition=0)
+    finally:
+        running.bench.close()
+
+    assert any("nothing was dropped from the page cache" in each for each in trial.warnings)
+
+
+@linux
 @pytest.mark.parametrize("attr", ["huge", "endless"])
 def test_memory_stays_bounded(place: Path, attr: str) -> None:
     running = start(place, attr)

@@ -20,7 +20,7 @@ from schemas import conforms
 import dlprof
 from dlprof.cli.entry import run
 from dlprof.cli.run import end_options_at_module
-from dlprof.integrations.loaders import CallSite, _has_packages, call_site_of
+from dlprof.integrations.loaders import Callers, _has_packages, callers_of, line_of
 from dlprof.integrations.ranks import Rank, job_moment, read_rank
 from dlprof.integrations.recorder import DATALOADER_MODULE
 from dlprof.integrations.running import AfterImport
@@ -112,10 +112,10 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
 
 
 def test_the_users_frames_make_the_place() -> None:
-    place = call_site_of(sys._getframe())
-    assert place.callers[0][0] == __file__
-    assert all("site-packages" not in path for path, _ in place.callers)
-    assert place.line(0, str(Path(__file__).parent)).startswith("test_run_pieces.py:")
+    place = callers_of(sys._getframe())
+    assert place[0][0] == __file__
+    assert all("site-packages" not in path for path, _ in place)
+    assert line_of(place, 0, str(Path(__file__).parent)).startswith("test_run_pieces.py:")
 
 
 @pytest.mark.parametrize("name", ["timm", "torch"])
@@ -135,8 +135,8 @@ def test_a_package_on_a_target_path_is_no_place_of_the_users(
     paths = [project / "bin", project / "own", installed, tmp_path]
     monkeypatch.setattr(sys, "path", [str(path) for path in paths] + sys.path)
 
-    def look() -> CallSite:
-        return call_site_of(sys._getframe().f_back)
+    def look() -> Callers:
+        return callers_of(sys._getframe().f_back)
 
     make = runpy.run_path(str(module))["make"]
     assert place_of_files(runpy.run_path(str(mine))["call"](make, look))[0] == str(mine)
@@ -145,8 +145,8 @@ def test_a_package_on_a_target_path_is_no_place_of_the_users(
     assert place_of_files(make(look))[0] == str(module)  # it may be the user's own
 
 
-def place_of_files(place: CallSite) -> list[str]:
-    return [path for path, _ in place.callers]
+def place_of_files(place: Callers) -> list[str]:
+    return [path for path, _ in place]
 
 
 def test_what_lies_beside_the_script_is_the_users_whatever_is_installed_there(
@@ -157,8 +157,8 @@ def test_what_lies_beside_the_script_is_the_users_whatever_is_installed_there(
     script.write_text("def call(look):\n    return look()\n")
     call = runpy.run_path(str(script))["call"]
 
-    def look() -> CallSite:
-        return call_site_of(sys._getframe().f_back)
+    def look() -> Callers:
+        return callers_of(sys._getframe().f_back)
 
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert place_of_files(call(look))[0] == str(script)
@@ -169,11 +169,10 @@ def test_what_lies_beside_the_script_is_the_users_whatever_is_installed_there(
 
 
 def test_a_place_outside_the_folder_is_named_in_full() -> None:
-    place = CallSite((("/data/train.py", 3), ("<string>", 1)))
-    assert place.line(0, "/home/me") == "/data/train.py:3"
-    assert place.line(0, "/data") == "train.py:3"
-    assert place.line(1, "/data") == "<string>:1"
-    assert place.line(2, "/data") == ""
+    place = (("/data/train.py", 3), ("<string>", 1))
+    assert line_of(place, 0, "/home/me") == "/data/train.py:3"
+    named = [line_of(place, which, "/data") for which in range(3)]
+    assert named == ["train.py:3", "<string>:1", ""]
 
 
 def test_a_truth_value_is_an_exit_code_as_python_takes_it() -> None:

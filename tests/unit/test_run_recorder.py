@@ -133,6 +133,29 @@ def test_so_is_one_whose_data_set_is_made_anew_too(
     assert (seen.made, seen.batches) == (5, 5)
 
 
+def test_epochs_that_have_nothing_left_are_counted(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
+    """As of a sampler, or a dataset, that is a generator."""
+    loader = torch_like.DataLoader(number for number in range(3))
+    assert [list(loader) for _ in range(3)] == [[0, 1, 2], [], []]
+    (seen,) = recorder.records()
+    assert (seen.epochs, seen.epochs_completed, seen.epochs_empty) == (1, 1, 2)
+
+
+def test_a_loader_without_any_data_has_no_empty_epochs(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
+    """Nor one that is asked for more behind its end, nor an iterator that nobody takes from."""
+    full, empty = (torch_like.DataLoader(Data(each)) for each in ([1], []))
+    for _ in range(2):
+        iter(full)
+        iterator = iter(full)
+        assert [next(iterator, None) for _ in range(4)] == [1, None, None, None]
+        assert list(empty) == []
+    assert [each.epochs_empty for each in recorder.records()] == [0, 0]
+
+
 def test_a_thousand_loaders_stay_bounded(torch_like: Any, recorder: LoaderRecorder) -> None:
     kept = []
     for number in range(1000):

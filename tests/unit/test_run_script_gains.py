@@ -302,3 +302,12 @@ def test_a_length_of_a_dataset_that_batches_itself_may_be_that_of_its_samples() 
     loader = dataclasses.replace(ITERABLE, config=config, promised_batches=1200)
     found = diagnosed(loader)
     assert not [each for each in found.findings if each.code.startswith("data.")]
+
+
+def test_epochs_without_a_batch_are_wrong_data() -> None:
+    """As a sampler gives that is a generator; without any promise, as it has no length."""
+    loader = dataclasses.replace(LOADER, epochs_empty=2)
+    first = diagnosed(loader).findings[0]
+    assert first.code == "data.truncated"
+    assert "2 epochs after the first gave no batch" in first.explanation
+    assert "as a generator can" in first.explanation

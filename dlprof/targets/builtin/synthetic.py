@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from dlprof.internals import batch_seed
 from dlprof.targets.builtin.options import SyntheticOptions
 
 # Hashed in one go; below 2048 bytes hashlib keeps the GIL, as most Python code does.
 _CHUNK = bytes(2047)
-_MASK = 2**64 - 1
 
 Sample = tuple[Any, ...]
 
@@ -81,8 +81,5 @@ def cost_factor(index: int, share: float, factor: float) -> float:
     """What a sample costs relative to others: ``factor`` for a fixed ``share`` of the indices."""
     if share <= 0:
         return 1.0
-    # The finaliser of splitmix64: looks random over the indices, and is the same in every run.
-    mixed = (index + 1) * 0x9E3779B97F4A7C15 & _MASK
-    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
-    return factor if (mixed ^ mixed >> 31) / 2**64 < share else 1.0
+    # Looks random over the indices, and is the same in every run.
+    return factor if batch_seed(0, 0, index) / 2**64 < share else 1.0

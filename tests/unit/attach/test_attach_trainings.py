@@ -10,7 +10,7 @@ import pytest
 from dlprof.attach.trainings import Training, find_trainings, read_training, training_of
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.trial.observer import Glances
+from dlprof.machine.waits import Glances
 
 RECORDED = Path(__file__).parents[2] / "data" / "attach" / "shards"
 MAIN, WORKERS = 17191, (17661, 17666)
@@ -195,17 +195,33 @@ def test_workers_that_have_ended_are_let_go(root: Path) -> None:
         watcher.close()
 
 
-def test_glances_at_a_trial_count_what_its_first_threads_do(root: Path) -> None:
-    glances = Glances(MAIN, root)
-    glances.find([*WORKERS, 4])
+PYTHON = "10-20 rw-p 00000000 00:19 11                     /usr/bin/python3.11\n"
+
+
+def test_glances_count_what_first_threads_do(root: Path) -> None:
+    for pid in (MAIN, *WORKERS):
+        (root / f"proc/{pid}/maps").write_text(PYTHON)
+    glances = Glances(f"{root}/proc")
+    glances.add(MAIN, 4)  # of which there is none
     for _ in range(4):
         glances.look()
-    assert glances.shares() == {"main_waits": {"queue": 1.0}, "worker_waits": {"running": 1.0}}
+    glances.add(MAIN, WORKERS[0])
+    for _ in range(4):
+        glances.look()
+    assert glances.shares() == {"queue": 2 / 3, "running": 1 / 3}
+    glances.close()
+    assert glances.shares() == {"queue": 2 / 3, "running": 1 / 3}
 
 
-def test_glances_count_nothing_where_the_gil_is_like_any_lock(root: Path) -> None:
-    (root / f"proc/{MAIN}/task/{MAIN}/syscall").unlink()
-    glances = Glances(MAIN, root)
-    glances.find(WORKERS)
+@pytest.mark.parametrize("missing", ["maps", "syscall"])
+def test_where_a_wait_for_the_gil_would_look_like_another_nothing_counts(
+    missing: str, root: Path
+) -> None:
+    """As where Yama shows system calls to ancestors alone."""
+    (root / f"proc/{MAIN}/maps").write_text(PYTHON)
+    path = f"proc/{MAIN}/maps" if missing == "maps" else f"proc/{MAIN}/task/{MAIN}/syscall"
+    (root / path).unlink()
+    glances = Glances(f"{root}/proc")
+    glances.add(MAIN)
     glances.look()
-    assert glances.shares() == {"main_waits": {}, "worker_waits": {"running": 1.0}}
+    assert glances.shares() == {}

@@ -13,7 +13,8 @@ from dlprof.engine import ranks
 from dlprof.engine.ranks import LaunchedRank, gather_ranks, launched, with_ranks
 from dlprof.errors import UsageError
 from dlprof.settings import SweepSettings
-from dlprof.trial.nodes import LocalRank, Ranks
+from dlprof.trial.launch import LocalRank
+from dlprof.trial.nodes import Ranks
 
 TORCHRUN = {
     "RANK": "1",

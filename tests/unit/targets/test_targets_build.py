@@ -272,6 +272,23 @@ def test_a_subclass_that_keeps_no_argument_is_copied_with_what_it_takes() -> Non
     assert "num_workers" not in built.target.fixed
 
 
+def test_a_subclass_that_keeps_an_iterator_is_not_copied() -> None:
+    """The copy would load by the settings of the iterator, whatever it was given."""
+
+    class Endless(DataLoader[int]):
+        def __init__(self, folder: str, num_workers: int = 0) -> None:
+            super().__init__(Numbers(len(folder)), batch_size=2, num_workers=num_workers)
+            self.kept = super().__iter__()
+
+        def __iter__(self) -> Any:
+            return (next(self.kept) for _ in range(len(self)))
+
+    built = build_from_object(Endless("abcd"))
+    assert built.parts is None
+    assert "can't be built again" in built.target.fixed["num_workers"]
+    assert built.target.notes == ("Endless is measured as it is.",)
+
+
 def test_a_subclass_that_takes_no_workers_is_taken_as_it_is() -> None:
     class Fixed(DataLoader[int]):
         def __init__(self) -> None:
@@ -323,6 +340,20 @@ def test_a_callable_that_ignores_num_workers() -> None:
         "asked for num_workers=2"
         in fault(lambda: make_loader(built, Config(num_workers=2))).message
     )
+
+
+@pytest.mark.parametrize(
+    "setting", [{"prefetch_factor": 8}, {"persistent_workers": True}, {"in_order": False}]
+)
+def test_a_callable_that_swallows_a_setting(setting: dict[str, Any]) -> None:
+    def make(num_workers: int, **_rest: Any) -> OwnLoader:
+        return OwnLoader(Numbers(), batch_size=2, num_workers=num_workers)
+
+    built = build_from_object(make)
+    assert [len(batch) for batch in make_loader(built, Config())] == [2] * 5
+    error = fault(lambda: make_loader(built, Config(num_workers=2, **setting)))
+    ((name, value),) = setting.items()
+    assert error.message.startswith(f"make() was asked for {name}={value} and returned")
 
 
 def test_a_callable_may_return_an_iterable_of_its_own() -> None:

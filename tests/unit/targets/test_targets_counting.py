@@ -221,6 +221,20 @@ def test_an_object_of_the_user_s_own_holds_as_many_as_the_loader_batches() -> No
     assert {count_samples(batch, batch_size=16) for batch in nothing} == {None}
 
 
+class Graphs:
+    """A batch as PyG makes it: tensors in the attributes of an object, which is held by another."""
+
+    def __init__(self) -> None:
+        self.store = {"x": torch.zeros(40, 16), "owner": self, "kind": Graphs}
+        self.ptr = torch.zeros(5, dtype=torch.int64)
+
+
+def test_what_an_object_of_the_user_s_own_holds_has_bytes() -> None:
+    assert count_bytes([Graphs()]) == 40 * 16 * 4 + 5 * 8
+    assert count_tensors(Graphs()) == 2
+    assert count_samples(Graphs(), batch_size=4) == 4
+
+
 class Refuses:
     """A batch whose attributes can't even be asked for."""
 

@@ -45,6 +45,12 @@ def test_paths_lists_pairs_and_directories(folder: Path) -> None:
     ]
 
 
+def test_dictionaries_as_monai_lists_its_images(folder: Path) -> None:
+    rows = [{"image": str(folder / f"{name}.jpg"), "label": 1} for name in "ab"]
+    assert names(Holder(data=rows)) == ["a.jpg", "b.jpg"]
+    assert names(Holder(by_name={"a": folder / "a.jpg", "n": 3})) == ["a.jpg"]
+
+
 def test_data_sets_inside_data_sets(folder: Path) -> None:
     first, second = Holder(path=folder / "a.jpg"), Holder(path=folder / "b.jpg")
     both: Dataset[int] = ConcatDataset([Subset(first, [0]), second])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,32 @@ def test_other_files_are_no_hazard(tmp_path: Path) -> None:
     opened = _opened(tmp_path, "/dev/null", "pipe:[7]", "/home/me/nvidia.txt")
     assert fork_hazard(opened) == ""
     assert fork_hazard(tmp_path / "missing") == ""
+
+
+@pytest.mark.usefixtures("_no_pool")
+def test_shared_memory_with_a_name_is_left_by_one_trial_as_the_next_finds_it(
+    tmp_path: Path,
+) -> None:
+    """As the barrier of mosaicml-streaming, in which a worker may be ended half way."""
+    shared = SharedMemory(create=True, size=8)
+    try:
+        assert f"made the shared memory {shared.name!r}" in fork_hazard(tmp_path)
+    finally:
+        shared.close()
+        shared.unlink()
+    assert fork_hazard(tmp_path) == ""
+
+
+@pytest.mark.usefixtures("_no_pool")
+def test_a_process_that_the_target_started_is_shared_by_all_trials(tmp_path: Path) -> None:
+    """As that of a ``Manager`` whose dictionary is a dataset's cache."""
+    process = multiprocessing.get_context("spawn").Process(target=print, name="cache")
+    process.start()
+    try:
+        assert "started the process 'cache'" in fork_hazard(tmp_path)
+    finally:
+        process.join()
+    assert fork_hazard(tmp_path) == ""
 
 
 def _after_computing(before: str) -> str:

@@ -139,6 +139,19 @@ def test_the_turnover_is_left_out_on_request() -> None:
     assert measured.epoch_turnover_s is None
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_workers_that_an_early_end_leaves_busy_are_no_turnover(exact: bool) -> None:  # noqa: FBT001
+    """As mosaicml-streaming's, whose threads go on: an epoch that ends by itself stops them."""
+    loader = FakeLoader(VirtualClock(), workers=2, turnover_s=10.0)
+    gate = FakeGate(loader)
+    gate.exact = exact
+    measured, _ = run(loader, Config(num_workers=2, prefetch_factor=2), gate=gate)
+
+    expected = pytest.approx(10.0 + 0.5 + 0.1) if exact else None
+    assert measured.epoch_turnover_s == expected
+    assert ("ended early" in gate.reason) is not exact
+
+
 def test_an_epoch_that_ends_early_is_noticed() -> None:
     with pytest.raises(WrongDataError, match="25 of 26 batches"):
         run(FakeLoader(VirtualClock(), length=30, lost=5), Config(), window_s=60.0)
