@@ -271,10 +271,11 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
-def tests_of(root: Path, path: str) -> list[str]:
+def tests_of(root: Path, path: str) -> tuple[list[str], list[str]]:
     """The files of unit tests that import a file's room, by themselves or by a helper of theirs.
 
-    Those that import or name the very module come first, and small ones: so a mutant ends early.
+    Returns:
+        Those that import or name the very module, and the others; small ones first.
     """
     files = {
         each: _imported(each)
@@ -290,14 +291,15 @@ def tests_of(root: Path, path: str) -> list[str]:
         others = {helpers[name] for name in own if name in helpers} - seen
         return own.union(*(all_of(each, seen | {each}) for each in others))
 
-    near = []
+    found: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
     for file, own in files.items():
         names = {f"{each}." for each in all_of(file, frozenset({file}))}
         if file.name.startswith("test_") and any(each.startswith(f"{room}.") for each in names):
-            direct = any(f"{each}.".startswith(f"{module}.") for each in own)
-            named = Path(path).stem in file.stem
-            near.append((not (direct or named), file.stat().st_size, str(file.relative_to(root))))
-    return [file for _, _, file in sorted(near)]
+            near = any(f"{each}.".startswith(f"{module}.") for each in own)
+            near = near or Path(path).stem in file.stem
+            found[near].append((file.stat().st_size, str(file.relative_to(root))))
+    first, then = ([file for _, file in sorted(found[near])] for near in (True, False))
+    return first, then
 
 
 def copied(place: Path) -> Path:
@@ -355,8 +357,8 @@ class Bench:
 
     def ask(self, mutant: Mutant) -> dict[str, Any]:
         """What becomes of a mutant, as JSON values."""
-        tests = tests_of(self.place, mutant.path)
-        limit_s = self._limit_s(mutant.room, tests)
+        first, then = tests_of(self.place, mutant.path)
+        limit_s = self._limit_s(mutant.room, [*first, *then])
         path = self.place / mutant.path
         sound = path.read_bytes()
         for built in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
@@ -364,7 +366,10 @@ class Bench:
         began_s = time.monotonic()
         try:
             path.write_bytes(mutant.applied(sound))
-            became, by = run_tests(self.place, tests, limit_s)
+            became, by = SURVIVED, ""
+            for tests in filter(None, (first, then)):
+                if became == SURVIVED:
+                    became, by = run_tests(self.place, tests, limit_s)
         finally:
             path.write_bytes(sound)
         return outcome(mutant, became, by, time.monotonic() - began_s)
