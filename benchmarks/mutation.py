@@ -4,7 +4,7 @@ Each mutant is one small change, of the kinds that mutmut and cosmic-ray make, i
 checkout. The unit tests that import its room run against it until the first fails. A mutant that no
 test notices is named with its line: it shows a missing test, or it changes nothing that can be
 seen (``EQUIVALENT``, with the reason). ``--more`` goes on from the kept results, ``--again`` also
-asks the survivors again, for which tests may have been written.
+asks the survivors again, for which tests may have been written, and ``--wide`` asks all unit tests.
 """
 
 from __future__ import annotations
@@ -271,11 +271,12 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
-def tests_of(root: Path, path: str) -> tuple[list[str], list[str]]:
-    """The files of unit tests that import a file's room, by themselves or by a helper of theirs.
+def tests_of(root: Path, path: str) -> tuple[list[str], list[str], list[str]]:
+    """The files of unit tests, in the order in which they are asked of a file's mutants.
 
     Returns:
-        Those that import or name the very module, and the others; small ones first.
+        Those that import or name the module; that import its room, by themselves or by a helper of
+        theirs; and all others. Small ones come first.
     """
     files = {
         each: _imported(each)
@@ -291,15 +292,17 @@ def tests_of(root: Path, path: str) -> tuple[list[str], list[str]]:
         others = {helpers[name] for name in own if name in helpers} - seen
         return own.union(*(all_of(each, seen | {each}) for each in others))
 
-    found: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
-    for file, own in files.items():
-        names = {f"{each}." for each in all_of(file, frozenset({file}))}
-        if file.name.startswith("test_") and any(each.startswith(f"{room}.") for each in names):
-            near = any(f"{each}.".startswith(f"{module}.") for each in own)
-            near = near or Path(path).stem in file.stem
-            found[near].append((file.stat().st_size, str(file.relative_to(root))))
-    first, then = ([file for _, file in sorted(found[near])] for near in (True, False))
-    return first, then
+    def distance(file: Path) -> int:
+        if not any(f"{each}.".startswith(f"{room}.") for each in all_of(file, frozenset({file}))):
+            return 2
+        direct = any(f"{each}.".startswith(f"{module}.") for each in files[file])
+        return 0 if direct or Path(path).stem in file.stem else 1
+
+    found: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for file in sorted(files, key=lambda each: each.stat().st_size):
+        if file.name.startswith("test_"):
+            found[distance(file)].append(str(file.relative_to(root)))
+    return found
 
 
 def copied(place: Path) -> Path:
@@ -325,7 +328,7 @@ def run_tests(place: Path, tests: Sequence[str], limit_s: float | None) -> tuple
         process = subprocess.Popen(
             [*command, *tests],
             cwd=place,
-            env={**environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**environ, "PYTHONPATH": str(place)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -351,36 +354,45 @@ def run_tests(place: Path, tests: Sequence[str], limit_s: float | None) -> tuple
 class Bench:
     """A copy of the checkout in which mutants are asked, one after the other."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, wide: bool) -> None:
         self.place = copied(place)
-        self._limits: dict[str, float] = {}
+        self._wide = wide
+        self._limits: dict[frozenset[str], float] = {}
 
     def ask(self, mutant: Mutant) -> dict[str, Any]:
         """What becomes of a mutant, as JSON values."""
-        first, then = tests_of(self.place, mutant.path)
-        limit_s = self._limit_s(mutant.room, [*first, *then])
+        first, then, others = tests_of(self.place, mutant.path)
+        limit_s = self._limit_s([*first, *then])
+        asked = [(first, limit_s), (then, limit_s)]
+        if self._wide:
+            asked.append((others, self._limit_s(others)))
         path = self.place / mutant.path
         sound = path.read_bytes()
-        for built in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-            built.unlink()  # it may have the age and the size of the mutant
         began_s = time.monotonic()
+        became, by = SURVIVED, ""
         try:
-            path.write_bytes(mutant.applied(sound))
-            became, by = SURVIVED, ""
-            for tests in filter(None, (first, then)):
-                if became == SURVIVED:
+            self._write(path, mutant.applied(sound))
+            for tests, limit_s in asked:
+                if tests and became == SURVIVED:
                     became, by = run_tests(self.place, tests, limit_s)
         finally:
-            path.write_bytes(sound)
-        return outcome(mutant, became, by, time.monotonic() - began_s)
+            self._write(path, sound)
+        wide = self._wide and became == SURVIVED
+        return outcome(mutant, became, by, time.monotonic() - began_s, wide=wide)
 
-    def _limit_s(self, room: str, tests: Sequence[str]) -> float:
+    def _write(self, path: Path, source: bytes) -> None:
+        """Replace a module; what is built of the old one may have the age and size of the new."""
+        path.write_bytes(source)
+        for built in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            built.unlink()
+
+    def _limit_s(self, tests: Sequence[str]) -> float:
         """How long the tests of a room may take; the sound code has to pass them."""
-        if room not in self._limits:
+        if (room := frozenset(tests)) not in self._limits:
             began_s = time.monotonic()
             became, by = run_tests(self.place, tests, None)
             if became != SURVIVED:
-                raise RuntimeError(f"the tests of {room} fail without a mutant: {by}")
+                raise RuntimeError(f"the tests fail without a mutant: {by}")
             self._limits[room] = LIMIT_TIMES * (time.monotonic() - began_s) + LIMIT_MORE_S
         return self._limits[room]
 
@@ -457,6 +469,7 @@ def report_on(found: Sequence[Mapping[str, Any]], there_are: Mapping[str, int]) 
             f"A random sample (seed {SEED}) of all mutants.",
             "Each is asked of the unit tests that import its room, by themselves or by a helper.",
             "What only integration tests, fault tests or other rooms' tests notice has survived.",
+            f"{sum(each['wide'] for each in found)} survivors were asked of all unit tests.",
             f"Timed out: {LIMIT_TIMES:g} times as long as the sound code, and {LIMIT_MORE_S:g} s.",
         ],
         data={"mutants": list(found)},
@@ -478,10 +491,13 @@ def earlier(path: Path, *, again: bool) -> dict[tuple[str, int, str, str], dict[
     }
 
 
-def outcome(mutant: Mutant, became: str, by: str = "", took_s: float = 0.0) -> dict[str, Any]:
+def outcome(
+    mutant: Mutant, became: str, by: str = "", took_s: float = 0.0, *, wide: bool = False
+) -> dict[str, Any]:
     """A mutant and what became of it, as JSON values."""
     about = {name: getattr(mutant, name) for name in ("path", "line", "kind", "before", "after")}
-    return {"room": mutant.room, **about, "became": became, "by": by, "took_s": round(took_s, 1)}
+    seen = {"became": became, "by": by, "wide": wide, "took_s": round(took_s, 1)}
+    return {"room": mutant.room, **about, **seen}
 
 
 def main() -> None:
@@ -490,6 +506,7 @@ def main() -> None:
     options.add_argument("--count", type=int, default=COUNT, help="how many mutants")
     options.add_argument("--more", action="store_true", help="only what was not asked yet")
     options.add_argument("--again", action="store_true", help="with --more: survivors, too")
+    options.add_argument("--wide", action="store_true", help="what survives: all unit tests")
     options.add_argument("--minutes", type=float, default=120.0, help="none is begun after them")
     options.add_argument("--list", action="store_true", help="show the mutants, and ask none")
     given = options.parse_args()
@@ -504,7 +521,7 @@ def main() -> None:
     known = earlier(RESULTS / f"{NAME}.json", again=given.again) if given.more else {}
     found = {each.key: known[each.key] for each in chosen if each.key in known}
     with tempfile.TemporaryDirectory(prefix="dlprof-mutation-") as folder:
-        bench = Bench(Path(folder))
+        bench = Bench(Path(folder), wide=given.wide)
         for each in chosen:
             if (each.path, each.after) in EQUIVALENT:
                 found[each.key] = outcome(each, IS_EQUIVALENT)
