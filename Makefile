@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help venv test lint words format docs site bench wheel clean
+.PHONY: help venv test lint format docs site bench wheel clean
 
 help:
 	@echo "make venv | test | lint | format | docs | site | bench | wheel | clean"
@@ -23,8 +23,6 @@ lint: venv
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-
-words: venv
 	$(BIN)/python tools/words.py
 
 format: venv

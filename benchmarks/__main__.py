@@ -44,7 +44,7 @@ NAMES = (
         "differential",
         "trainings",
     ),
-    *("headroom", "tuning", "gpu"),
+    *("headroom", "tuning", "gpu", "mutation"),
 )
 """In the order in which they run and stand in the README."""
 

@@ -33,6 +33,7 @@ from dlprof.settings import Option, SweepSettings, by_key
 from dlprof.store.format import RECORD_TYPES
 from dlprof.targets.builtin.options import options_of
 from dlprof.targets.grammar import BUILTINS, TargetSpec
+from dlprof.units import format_bytes
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -140,7 +141,7 @@ def builtin_table(name: str) -> str:
         [
             f"`{field.name}`",
             field.metadata.get("says", "true or false"),
-            f"`{_written(getattr(options, field.name))}`",
+            _written(getattr(options, field.name), field.metadata.get("says", "")),
             _cell(texts[field.name]),
         ]
         for field in dataclasses.fields(options)
@@ -148,11 +149,14 @@ def builtin_table(name: str) -> str:
     return _table(("parameter", "takes", "default", "what it is"), rows)
 
 
-def _written(value: object) -> str:
+def _written(value: object, says: str) -> str:
     """A parameter's value as one would write it in TARGET."""
     if isinstance(value, tuple):
-        return "x".join(f"{part:g}" for part in value)
-    return str(value).lower() if isinstance(value, bool) else f"{value}".removesuffix(".0")
+        return f"`{'x'.join(f'{part:g}' for part in value)}`"
+    if isinstance(value, int) and says.startswith("a size"):
+        return f"`{format_bytes(value).replace('.0 ', '')}`"
+    text = str(value).lower() if isinstance(value, bool) else f"{value}".removesuffix(".0")
+    return f"`{text}`" if text else ""
 
 
 def record_tables() -> str:

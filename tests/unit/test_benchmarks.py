@@ -26,7 +26,7 @@ SCRIPTS = (
     *("tracing", "faults", "kill_campaign", "gate_rule", "gate_campaign"),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
     *("planted", "planted_beside", "heavy", "shard_faults", "head_to_head", "attached"),
-    *("differential", "trainings", "tuning", "gpu"),
+    *("differential", "trainings", "tuning", "gpu", "mutation"),
 )
 WHERE: dict[str, Any] = {
     "taken_at": "2026-01-01T00:00:00+00:00",
@@ -387,3 +387,51 @@ def test_the_campaign_knows_whom_it_kills(
 )
 def test_the_campaign_counts_lost_trials(now: bytes, count: int) -> None:
     assert importlib.import_module("kill_campaign").lost(b"a\nb\n", now) == count
+
+
+MUTATED = b"""\
+A: int | None = 2
+def share(of, count=1, *, sure: bool = True):
+    \"\"\"Not 1 of these + 2.\"\"\"
+    for each in of:
+        if not each or each <= (count) - 1 and sure:  # a + b
+            continue
+    while count != 3:
+        count += 1
+    return f"{1 + 1}"
+"""
+
+
+def test_mutants_change_what_runs_and_nothing_else() -> None:
+    mutation = importlib.import_module("mutation")
+    found = mutation.mutants_of("dlprof/stats/made.py", MUTATED)
+    assert [(each.line, each.after) for each in found] == [
+        (1, "A: int | None = 3"),
+        (2, "def share(of, count=2, *, sure: bool = True):"),
+        (2, "def share(of, count=1, *, sure: bool = False):"),
+        (4, "for each in []:"),
+        (5, "if each or each <= (count) - 1 and sure:  # a + b"),
+        (5, "if not (not each or each <= (count) - 1 and sure):  # a + b"),
+        (5, "if not each and each <= (count) - 1 and sure:  # a + b"),
+        (5, "if not each or each < (count) - 1 and sure:  # a + b"),
+        (5, "if not each or each <= (count) + 1 and sure:  # a + b"),
+        (5, "if not each or each <= (count) - 2 and sure:  # a + b"),
+        (5, "if not each or each <= (count) - 1 or sure:  # a + b"),
+        (6, "break"),
+        (7, "while count == 3:"),
+        (7, "while count != 4:"),
+        (8, "count -= 1"),
+        (8, "count += 2"),
+        (9, "return None"),
+    ]
+    sound = ast.dump(ast.parse(MUTATED))
+    assert all(ast.dump(ast.parse(each.applied(MUTATED))) != sound for each in found)
+    assert {each.room for each in found} == {"stats"}
+
+
+def test_a_mutant_is_asked_of_the_tests_that_import_its_room() -> None:
+    mutation = importlib.import_module("mutation")
+    first, then, others = mutation.tests_of(BENCHMARKS.parent, "dlprof/gate/rule.py")
+    assert "tests/unit/test_gate_rule.py" in first
+    assert "tests/unit/test_api_check.py" in then  # by a helper
+    assert "tests/unit/test_stats.py" in others

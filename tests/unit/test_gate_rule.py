@@ -389,6 +389,7 @@ UNUSABLE: list[tuple[dict[str, Any], ReasonCode]] = [
     ({"samples": (4,)}, "unusable_blocks"),
     ({"samples": (0,) * BATCHES}, "unusable_blocks"),
     ({"samples": (10**400,) * BATCHES}, "unusable_blocks"),
+    ({"samples": (10**12,) * BATCHES}, "unusable_blocks"),
     ({"samples": (5,) * BATCHES}, "different_data"),
     ({"side": "base"}, "unusable_blocks"),
     ({"stages_s": {"fetch": math.nan}}, "unusable_blocks"),
@@ -413,6 +414,14 @@ def test_each_kind_of_unusable_block_has_its_own_reason(
     result = look.verdict.gates[0]
     assert (look.verdict.state, result.reason) == ("inconclusive", reason)
     assert len(result.explanation) > 20
+
+
+def test_the_most_frequent_fault_is_named() -> None:
+    for few in (3, 9):
+        quads = load_quads(12)
+        other = with_blocks(quads[:few], samples=(5,) * BATCHES)
+        result = judge(service_plan(), [*other, *with_blocks(quads[few:], failure="killed")])
+        assert result.gates[0].reason == ("unusable_blocks" if few == 3 else "different_data")
 
 
 def test_a_few_unusable_quads_are_forgiven_and_replaced() -> None:

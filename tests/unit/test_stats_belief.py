@@ -18,6 +18,7 @@ from dlprof.stats import (
     NEAR,
     NEAR_LOG,
     Belief,
+    Carried,
     ExpectedRates,
     Gap,
     ObservedRate,
@@ -532,3 +533,130 @@ def test_any_cells_and_predictions_give_finite_ordered_intervals(
     ]
     if rows:
         assert is_sound(believe(rows, ExpectedRates(log_rates=predicted, log_sd=log_sd)))
+
+
+def everything(wrong: float = 1.0) -> tuple[list[ObservedRate], ExpectedRates]:
+    """Repeats, disturbed trials, speeds, a group, predictions of all kinds."""
+    table = (
+        # key, block, rate, log_sd, noisy, cpu_share, log_speed, busy
+        ("w0", 0, 101, 0.05, False, 1.0, 3.1, 1),
+        ("w0", 1, 96, 0.05, False, 1.0, 2.9, 1),
+        ("w2", 0, 188, 0.05, False, 0.9, 3.0, 2),
+        ("w2", 1, 179, 0.05, False, 0.9, 2.8, 2),
+        ("w2", 2, 110, 0.30, True, 0.7, 3.0, 2),
+        ("w4", 0, 330, 0.05, False, 0.8, None, 2),
+        ("w4+", 2, 351, 0.05, False, 0.8, 3.1, 2),
+        ("w8", 1, 420 * wrong, 0.10, False, 0.5, 3.0, 2),
+        ("w8", 2, 465 * wrong, 0.10, False, 0.5, 3.1, 2),
+        ("odd", 2, 240, 0.12, False, 1.0, None, 0),
+    )
+    rows = [
+        ObservedRate(
+            key=key,
+            block=block,
+            log_rate=math.log(rate),
+            log_sd=log_sd,
+            noisy=noisy,
+            group="four" if key in {"w4", "w4+"} else "",
+            cpu_share=share,
+            log_speed=speed,
+            busy=busy,
+        )
+        for key, block, rate, log_sd, noisy, share, speed, busy in table
+    ]
+    rates = {"w0": 105, "w1": 98, "w2": 195, "w3": 270, "w4": 360, "w4+": 360, "w6": 430}
+    predicted = {**rates, "w8": 470, "w16": 520}
+    counts = {key: int(key[1:].rstrip("+")) for key in predicted}
+    return rows, dataclasses.replace(
+        expected(0.08, **predicted),
+        groups={"w4": "four", "w4+": "four"},
+        families=counts,
+        calibrated=frozenset({1, 2}),
+    )
+
+
+Figures = dict[str, tuple[float, float, float]]
+
+AS_PREDICTED: Figures = {
+    "odd": (234.7155, 176.7586, 311.6759),
+    "w0": (96.28088, 87.09673, 106.4335),
+    "w1": (93.05917, 80.91819, 107.0218),
+    "w16": (479.3725, 396.8975, 578.9857),
+    "w2": (186.3322, 170.4019, 203.7518),
+    "w3": (252.687, 221.8835, 287.7668),
+    "w4": (331.6475, 304.2097, 361.56),
+    "w4+": (331.6475, 304.2097, 361.56),
+    "w6": (397.2493, 345.2892, 457.0285),
+    "w8": (432.5334, 385.3963, 485.4357),
+}
+FAR_OFF: Figures = {
+    "odd": (234.4325, 176.0234, 312.2231),
+    "w0": (96.32136, 87.01703, 106.6206),
+    "w1": (93.52844, 77.7972, 112.4407),
+    "w16": (144.6019, 107.8644, 193.8517),
+    "w2": (187.5725, 170.5218, 206.3282),
+    "w3": (252.2392, 211.3359, 301.0593),
+    "w4": (329.575, 300.2889, 361.7172),
+    "w4+": (329.575, 300.2889, 361.7172),
+    "w6": (196.563, 161.9808, 238.5284),
+    "w8": (129.9214, 111.0409, 152.0122),
+}
+OVER_EPOCHS: Figures = {
+    "w0": (92.65974, 80.26532, 106.9681),
+    "w2": (175.1696, 153.8507, 199.4427),
+    "w4": (333.6474, 282.7955, 393.6435),
+    "w8": (446.2375, 329.1194, 605.0322),
+}
+UNPREDICTED: Figures = {
+    "odd": (233.726, 175.3158, 311.5968),
+    "w0": (96.00845, 86.48123, 106.5852),
+    "w2": (188.6769, 170.0561, 209.3365),
+    "w4": (327.6341, 297.0501, 361.367),
+    "w8": (426.5787, 364.1182, 499.7537),
+}
+"""As they were computed when this was written: of eight rounds of weights no property shows each
+step, so that one case is held to its figures. Who changes the belief on purpose writes them again.
+"""
+
+
+def close(wanted: tuple[float, ...]) -> Any:
+    return pytest.approx(wanted, rel=1e-5)
+
+
+def figures(estimate: Estimate) -> tuple[float, ...]:
+    return (estimate.value, *ends(estimate))
+
+
+def test_one_case_of_everything_keeps_its_figures() -> None:
+    rows, model = everything()
+    steady = (AS_PREDICTED, believe(rows, model)), (FAR_OFF, believe(*everything(wrong=0.3)))
+    over = [dataclasses.replace(row, whole_epochs=True, group="") for row in rows[:6]]
+    epochs = {"w2": math.log(150), "w0": math.log(90)}
+    whole = believe(over, dataclasses.replace(model, epoch_log_rates=epochs))
+    for expected_, belief in (*steady, (OVER_EPOCHS, whole), (UNPREDICTED, believe(rows))):
+        for key, each in expected_.items():
+            assert figures(belief.rate(key)) == close(each), key
+    (_, belief), (_, off) = steady
+    assert set(belief.log_rates) == set(AS_PREDICTED)
+    assert tuple(belief.gap("w16", "w8")) == close((0.1028185, 0.05788723, 4.55656))
+    assert (belief.df, belief.predicted_df) == close((7, 4.55656))
+    assert shortfall_of(belief, "w2") == pytest.approx(1.095039, abs=2e-5)
+    assert shortfall_of(off, "w8") == pytest.approx(1.102415, abs=2e-5)
+    room = room_of([(rows[7], 0.3), (rows[8], 0.2)], -0.01)
+    others = [off.gap(key, "w8") for key in off.log_rates if key != "w8"]
+    assert shortfall(others, room) == pytest.approx(0.4506543, abs=2e-5)
+
+
+def test_what_is_carried_elsewhere_keeps_its_figures() -> None:
+    belief = believe(*everything())
+    carried = belief.carried(
+        {
+            key: Carried(
+                log_rate=belief.log_rates[key] - 0.5, follows=0.7, log_sd=0.05, by_speed=0.4
+            )
+            for key in ("w2", "w8")
+        },
+        0.2,
+    )
+    assert figures(carried.rate("w2")) == close((113.0162, 87.19205, 146.4888))
+    assert figures(carried.ratio("w8", "w2")) == close((2.321302, 1.883131, 2.861428))

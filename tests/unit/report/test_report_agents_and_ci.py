@@ -30,6 +30,7 @@ GIVEN = {
     "against": "origin/main",
     "args": "--num-workers 2 --fail-above 10%",
     "job-name": "data loading",
+    "package": "git+https://git.example/dlprof@v1",
 }
 STAND_IN = """\
 #!/bin/bash
@@ -117,7 +118,8 @@ def test_the_component_installs_and_checks(tmp_path: Path) -> None:
         for line in job["script"]
     ]
     *installs, check = commands_of("\n".join(lines), tmp_path, {})
-    assert [words[-1] for words in installs] == ["https://download.pytorch.org/whl/cpu", "dlprof"]
+    torch = "https://download.pytorch.org/whl/cpu"
+    assert [words[-1] for words in installs] == [torch, GIVEN["package"]]
     params = understood(check)
     assert params["target"] == "my data.py:make_loader"
     assert str(params["junit"]) == job["artifacts"]["reports"]["junit"]
