@@ -209,7 +209,8 @@ def hostile_check() -> CheckReport:
         "a|b`c`<script>&\"'\\]]>\r\n::error::x%0A\x1b[31m\x00\ud800 "
         'EOF\n# EOF\n<!-- --> ghadelimiter {}{label="v"} \u202e @all #1 [x](http://y)'
     )
-    target = checked_target(evil, make_plan(), confirmed(load_quads(11, 0.3, failure=evil)))
+    quads = [*load_quads(2, failure=evil), *confirmed(load_quads(15, 0.3, noise=0.01))]
+    target = checked_target(evil, make_plan(), quads)
     target = dataclasses.replace(target, source_file=f"{evil}.py", source_line=3)
     side = Compared(name=evil, commit=evil, note=evil)
     check = _finished(target)
