@@ -9,7 +9,6 @@ from pathlib import Path
 from dlprof.gate.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
-CI = (ROOT / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
 CHECKING = (ROOT / "docs" / "concepts" / "checking.md").read_text(encoding="utf-8")
 SESSIONS = json.loads((ROOT / "benchmarks" / "results" / "gate_campaign.json").read_text())["data"][
     "sessions"
@@ -29,21 +28,16 @@ def test_the_campaigns_counts_are_those_of_the_docs() -> None:
     for name, found in rows.items():
         counts = (found.total(), found["fail"], found["pass"], found["inconclusive"])
         assert f"| {name} | {' | '.join(map(str, counts))} |" in CHECKING
-    fine, slow = rows.values()
-    text = " ".join(CI.split())
-    assert f"campaign of {len(SESSIONS)} checks" in text
-    assert f"none of {fine.total()} harmless changes failed" in text
-    assert f"{fine['inconclusive']} of them were still undecided" in text
-    assert f"of {slow.total()} slowdowns {slow['fail']} failed and none passed" in text
+    assert f", {len(SESSIONS)} checks of real loaders" in CHECKING
 
 
 def test_no_alarms_prove_no_more_than_their_upper_bound() -> None:
     checks = verdicts(harmless=True).total()
     assert verdicts(harmless=True)["fail"] == 0
-    one_sided, two_sided = (100 * (1 - share ** (1 / checks)) for share in (0.05, 0.025))
-    bounds = f"{one_sided:.1f}% (one-sided) to {two_sided:.1f}% (two-sided)"
-    assert bounds in CHECKING
-    assert f"95% upper bound: {two_sided:.1f}%" in CI
+    bound = 100 * (1 - 0.025 ** (1 / checks))
+    assert f"upper bound for false alarms is {bound:.1f}% on this machine" in " ".join(
+        CHECKING.split()
+    )
 
 
 def test_the_bound_by_construction_is_the_plans() -> None:
