@@ -147,7 +147,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     ranks = tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
     predicted, limits = advice.basis == "predicted", advice.constraints
     measured, named = run.header.machine.hostname, limits.machine
-    says = f"from the costs of batches on {measured}"
+    says = ""
     if advice.extrapolated and predicted and named is not None:
         says = f"for {named} from what was measured on {measured}"
         limits = dataclasses.replace(limits, machine=None)
@@ -156,7 +156,8 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     # The step is beside what is waited for it.
     asked = ", ".join(_asked(limits, step=advice.expected.wait_fraction is None))
     if predicted:
-        yield "Predicted", f"{says}; for {asked}" if asked else says
+        known = filter(None, (says, asked and f"for {asked}"))
+        yield "Predicted", "; ".join(known) or f"from the costs of batches on {measured}"
     yield "Speed-up", _speed_up(run, advice)
     yield from ranks
     if advice.expected.wait_fraction is not None:
