@@ -117,7 +117,7 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
     else:
         busy = cores_text(max(0.0, allowed - neighbours.free_cores))
         few = doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn")
-        yield "Free cores", (few, f": {busy} of the {allowed} CPUs{by} are busy")
+        yield "Free cores", (few, f": {busy} of {allowed} CPUs{by} are busy")
         to_do = f"plan for {cores_text(free)} cores, or wait: others slow what you measure"
     yield "To do", to_do
     watched = format_duration(neighbours.watched_s)
