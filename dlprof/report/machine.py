@@ -166,7 +166,7 @@ def _speed(machine: Machine) -> str:
 
 def _usable(machine: Machine, cgroup: str | None) -> str:
     """How many cores, and by what: the limit that decides comes first."""
-    limits = []
+    limits: list[tuple[float, str]] = []
     if machine.affinity_cpus < machine.logical_cpus:
         limits.append((machine.affinity_cpus, "CPU affinity"))
     if machine.quota_cores is not None:
