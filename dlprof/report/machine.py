@@ -118,7 +118,8 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
         busy = cores_text(max(0.0, allowed - neighbours.free_cores))
         few = doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn")
         yield "Free cores", (few, f": {busy} of {allowed} CPUs{by} are busy")
-        to_do = f"plan for {cores_text(free)} cores, or wait: others slow what you measure"
+        some = f"plan for {cores_text(free)} cores, or wait" if free >= 1 else "wait"
+        to_do = f"{some}: others slow what you measure"
     yield "To do", to_do
     watched = format_duration(neighbours.watched_s)
     yield "Certainty", f"a look of {watched}: dlprof machine --seconds 60 watches longer"

@@ -102,8 +102,8 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
         answer=(
             *first(run),
             doc.FactList(tuple(_answer(run, advice))),
-            *_cut_off(run),
             *doc.known(_chart(run, advice), code),
+            *_cut_off(run),
         ),
         hints=_last(run, advice),
         details=doc.Later(lambda: _details(run, advice, again)),
@@ -243,8 +243,10 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
         said = f"Details: -v · {'check it there' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
+    if not run.path or _cut_off(run):  # which has a command of its own
+        return doc.hint(about_file(run)) if run.path else ()
     command = f"dlprof report {shlex.quote(run.path)} -o report.html"
-    return doc.hint(f"{about_file(run)} · all of it:", command) if run.path else ()
+    return doc.hint(f"{about_file(run)} · all of it:", command)
 
 
 def _is_elsewhere(asked: Constraints) -> bool:

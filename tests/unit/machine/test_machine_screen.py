@@ -117,6 +117,13 @@ def test_what_the_usable_cores_follow_from_is_said() -> None:
     assert f"Usable 8 cores of 96 CPUs (CPU affinity: 8, {quota})" in text
 
 
+def test_nobody_plans_for_cores_of_which_none_is_free() -> None:
+    overview = _shared_server()
+    full = dataclasses.replace(overview.neighbours, free_cores=0.2)
+    text = drawn(machine_report(dataclasses.replace(overview, neighbours=full)), 80)
+    assert "  To do          wait: others slow what you measure" in text
+
+
 def test_a_quiet_machine_is_called_so() -> None:
     overview = _shared_server()
     quiet = dataclasses.replace(
