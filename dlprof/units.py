@@ -326,11 +326,11 @@ def format_rate(rate: float | None) -> str:
 def counted(count: float, noun: str) -> str:
     """A count with its noun, as a plural unless there is one.
 
-    >>> counted(1, "trial"), counted(1200, "trial"), counted(2, "batch"), counted(1.5, "core")
-    ('1 trial', '1,200 trials', '2 batches', '1.5 cores')
+    >>> counted(1, "trial"), counted(1200, "trial"), counted(2, "batch"), counted(2, "epoch")
+    ('1 trial', '1,200 trials', '2 batches', '2 epochs')
     """
     number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
-    plural = "es" if noun.endswith(("ch", "s")) else "s"
+    plural = "es" if noun.endswith(("tch", "s")) else "s"
     return f"{number} {noun}" if count == 1 else f"{number} {noun}{plural}"
 
 

@@ -170,7 +170,7 @@ def _judge_view(
         low=low,
         high=high,
         limit=fraction_of(limit),
-        text=f"{figures_text(about, low, high, unit=None, base=None)} on the median of {runs} runs",
+        text=f"{figures_text(about, low, high, unit=None, base=None)} vs {runs} runs",
         limit_text=percent(fraction_of(limit), signed=False),
     )
 

@@ -117,8 +117,9 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
     else:
         busy = cores_text(max(0.0, allowed - neighbours.free_cores))
         few = doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn")
-        yield "Free cores", (few, f": {busy} of the {allowed} CPUs{by} are busy")
-        to_do = f"plan for {cores_text(free)} cores, or wait: others slow what you measure"
+        yield "Free cores", (few, f": {busy} of {allowed} CPUs{by} are busy")
+        some = f"plan for {cores_text(free)} cores, or wait" if free >= 1 else "wait"
+        to_do = f"{some}: others slow what you measure"
     yield "To do", to_do
     watched = format_duration(neighbours.watched_s)
     yield "Certainty", f"a look of {watched}: dlprof machine --seconds 60 watches longer"
@@ -168,7 +169,7 @@ def _speed(machine: Machine) -> str:
 
 def _usable(machine: Machine, cgroup: str | None) -> str:
     """How many cores, and by what: the limit that decides comes first."""
-    limits = []
+    limits: list[tuple[float, str]] = []
     if machine.affinity_cpus < machine.logical_cpus:
         limits.append((machine.affinity_cpus, "CPU affinity"))
     if machine.quota_cores is not None:

@@ -102,8 +102,8 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
         answer=(
             *first(run),
             doc.FactList(tuple(_answer(run, advice))),
-            *_cut_off(run),
             *doc.known(_chart(run, advice), code),
+            *_cut_off(run),
         ),
         hints=_last(run, advice),
         details=doc.Later(lambda: _details(run, advice, again)),
@@ -147,7 +147,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     ranks = tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
     predicted, limits = advice.basis == "predicted", advice.constraints
     measured, named = run.header.machine.hostname, limits.machine
-    says = f"from the costs of batches on {measured}"
+    says = ""
     if advice.extrapolated and predicted and named is not None:
         says = f"for {named} from what was measured on {measured}"
         limits = dataclasses.replace(limits, machine=None)
@@ -156,7 +156,8 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     # The step is beside what is waited for it.
     asked = ", ".join(_asked(limits, step=advice.expected.wait_fraction is None))
     if predicted:
-        yield "Predicted", f"{says}; for {asked}" if asked else says
+        known = filter(None, (says, asked and f"for {asked}"))
+        yield "Predicted", "; ".join(known) or f"from the costs of batches on {measured}"
     yield "Speed-up", _speed_up(run, advice)
     yield from ranks
     if advice.expected.wait_fraction is not None:
@@ -242,8 +243,10 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
         said = f"Details: -v · {'check it there' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
+    if not run.path or _cut_off(run):  # which has a command of its own
+        return doc.hint(about_file(run)) if run.path else ()
     command = f"dlprof report {shlex.quote(run.path)} -o report.html"
-    return doc.hint(f"{about_file(run)} · all of it:", command) if run.path else ()
+    return doc.hint(f"{about_file(run)} · all of it:", command)
 
 
 def _is_elsewhere(asked: Constraints) -> bool:

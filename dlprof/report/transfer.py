@@ -80,7 +80,7 @@ def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
     time = seconds_text(pinning.pinned_s.value)
     yield "Speed-up", f"{gain_text(pinning.speedup, 'pageable copies')}; {what} in {time}"
     sure = "low" if pinning.speedup.low is None or pinning.speedup.is_wide else "high"
-    yield "Certainty", f"{sure} for the copy alone: what a training loop gains, a sweep measures"
+    yield "Certainty", f"{sure} for the copy alone: a sweep measures what training gains"
 
 
 def _of_device(

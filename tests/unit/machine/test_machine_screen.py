@@ -107,7 +107,7 @@ def test_a_machine_that_says_little() -> None:
 def test_what_the_usable_cores_follow_from_is_said() -> None:
     overview = _shared_server()
     text = " ".join(drawn(machine_report(overview), 80).split())
-    assert "Free cores 12 of 24 usable: 36 of the 48 CPUs that affinity allows are busy" in text
+    assert "Free cores 12 of 24 usable: 36 of 48 CPUs that affinity allows are busy" in text
     quota = "CPU quota of cgroup /user.slice/user-1004.slice: 24"
     assert f"Usable 24 cores of 96 CPUs ({quota}, CPU affinity: 48)" in text
     free = dataclasses.replace(
@@ -115,6 +115,13 @@ def test_what_the_usable_cores_follow_from_is_said() -> None:
     )
     text = " ".join(drawn(machine_report(dataclasses.replace(overview, machine=free)), 80).split())
     assert f"Usable 8 cores of 96 CPUs (CPU affinity: 8, {quota})" in text
+
+
+def test_nobody_plans_for_cores_of_which_none_is_free() -> None:
+    overview = _shared_server()
+    full = dataclasses.replace(overview.neighbours, free_cores=0.2)
+    text = drawn(machine_report(dataclasses.replace(overview, neighbours=full)), 80)
+    assert "  To do          wait: others slow what you measure" in text
 
 
 def test_a_quiet_machine_is_called_so() -> None:
