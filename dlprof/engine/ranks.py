@@ -35,16 +35,6 @@ from dlprof.trial.runner import TrialRunner
 from dlprof.units import counted, format_bytes
 from dlprof.version import __version__
 
-__all__ = [
-    "LaunchedRank",
-    "LocalRank",
-    "Ranks",
-    "gather_ranks",
-    "launched",
-    "resolve_ranks",
-    "with_ranks",
-]
-
 _BUILDER_BYTES = 200 << 20
 """What a process with torch and a small dataset takes at least."""
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dlprof.files import is_there
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.procfs import (
     IoCounters,
@@ -82,7 +83,7 @@ class ProcessTree:
         self._proc = f"{root}/proc".replace("//", "/")
         self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         self._members: dict[int, _Member] = {}
-        self._lists_children = Path(f"{self._proc}/{pid}/task/{pid}/children").exists()
+        self._lists_children = is_there(f"{self._proc}/{pid}/task/{pid}/children")
         self._unsettled_ns = 0
         self._gone_run_ns = 0
         self._gone_wait_ns = 0

@@ -238,19 +238,18 @@ class Thread:
 
     def look(self) -> Wait | None:
         """What it does; ``None`` where it has ended."""
-        call = None if self.unreadable else self._syscall.read()
+        call, state = None if self.unreadable else self._syscall.read(), ""
         if call is None or call.startswith(_ENDED):
             stat = parse_process_stat(self._stat.read() or "")
             if stat is None or stat.state in ("Z", "X"):
                 return None
-            if stat.state == "R":
+            if (state := stat.state) == "R":
                 return "running"
-            if call is None:  # it sleeps, though the kernel may hide in what
-                hidden: Wait = "disk" if stat.state == "D" else "other"
-                known = parse_wait(None, self._channel.read(), self._machine)
-                return hidden if known == "running" else known
         channel = self._channel.read() if needs_channel(call, self._machine) else None
-        return parse_wait(call, channel, self._machine, self._gil)
+        wait = parse_wait(call, channel, self._machine, self._gil)
+        if call is None and wait == "running":  # it sleeps, and the kernel hides in what
+            return "disk" if state == "D" else "other"
+        return wait
 
     def close(self) -> None:
         """Let go of its files."""

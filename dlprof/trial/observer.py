@@ -73,7 +73,8 @@ LOOK_S = 0.2
 class Glances:
     """What the first threads of a trial's main process and of its workers do, counted.
 
-    Only that shows whether a thread that is blocked waits for the GIL.
+    Only that shows whether a thread that is blocked waits for the GIL. Where system calls can't be
+    read (``ptrace_scope``), which lock it waits for isn't known, so nothing is counted.
     """
 
     def __init__(self, pid: int, root: Path = Path("/")) -> None:
@@ -88,8 +89,11 @@ class Glances:
             folder = f"{self._proc}/{pid}"
             stat = parse_process_stat(read_text(f"{folder}/stat") or "")
             if stat is not None and (pid == self._pid or stat.name == WORKER):
-                thread = f"{folder}/task/{pid}"
-                self._threads[pid] = Thread(thread, os.uname().machine, gil_of(folder))
+                thread = Thread(f"{folder}/task/{pid}", os.uname().machine, gil_of(folder))
+                if thread.unreadable:
+                    thread.close()
+                else:
+                    self._threads[pid] = thread
 
     def look(self) -> None:
         """Look at each of them once."""

@@ -13,10 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlprof.engine.ranks import Ranks, launched
+from dlprof.engine.ranks import launched
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
 from dlprof.store import read_run
+from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits

@@ -201,3 +201,11 @@ def test_glances_at_a_trial_count_what_its_first_threads_do(root: Path) -> None:
     for _ in range(4):
         glances.look()
     assert glances.shares() == {"main_waits": {"queue": 1.0}, "worker_waits": {"running": 1.0}}
+
+
+def test_glances_count_nothing_where_the_gil_is_like_any_lock(root: Path) -> None:
+    (root / f"proc/{MAIN}/task/{MAIN}/syscall").unlink()
+    glances = Glances(MAIN, root)
+    glances.find(WORKERS)
+    glances.look()
+    assert glances.shares() == {"main_waits": {}, "worker_waits": {"running": 1.0}}

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from dlprof.engine import ranks
-from dlprof.engine.ranks import LaunchedRank, Ranks, gather_ranks, launched, with_ranks
+from dlprof.engine.ranks import LaunchedRank, gather_ranks, launched, with_ranks
 from dlprof.errors import UsageError
 from dlprof.settings import SweepSettings
+from dlprof.trial.nodes import Ranks
 
 TORCHRUN = {
     "RANK": "1",
