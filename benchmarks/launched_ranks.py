@@ -16,11 +16,12 @@ from pathlib import Path
 
 from common import Report, Table, median_interval, parser, publish, spread, surroundings
 
-from dlprof.engine.ranks import Ranks, launched
+from dlprof.engine.ranks import launched
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Trial
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
+from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits

@@ -18,8 +18,9 @@ from pathlib import Path
 from common import Report, Table, parser, publish, surroundings
 
 from dlprof.advise.scaling import CORES, OTHER_JOB, SHARD, STORAGE, slow_for
-from dlprof.engine.ranks import Ranks, launched
+from dlprof.engine.ranks import launched
 from dlprof.records import Config
+from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits

@@ -230,7 +230,6 @@ class GpmCounters:
         self._nvml = nvml
         self._handle = handle
         self._samples: list[Any] = []
-        self._is_primed = False
         self.unavailable = self._start()
 
     def prime(self) -> None:
@@ -238,19 +237,12 @@ class GpmCounters:
         reasons: dict[str, str] = {}
         if self.unavailable is None and not self._take(0, reasons):
             self.unavailable = reasons[_FIELD]  # not for this user, say: the link is probed then
-        self._is_primed = self.unavailable is None
 
     def read(self, reasons: dict[str, str]) -> dict[str, float]:
         """The figures since the counters were last read, by field; reasons for those it lacks."""
-        was_primed = self._is_primed
-        if not was_primed:
-            self.prime()
         if self.unavailable is not None:
             # The link's come otherwise too.
             reasons.update(dict.fromkeys(_GPM_ONLY, self.unavailable))
-            return {}
-        if not was_primed:
-            reasons.update(dict.fromkeys(_GPM_FIELDS, "the counters had not been read before"))
             return {}
         if not self._take(1, reasons):
             return {}

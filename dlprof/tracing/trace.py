@@ -194,7 +194,6 @@ class Trace:
         dropped: Rows that were let go to keep it bounded.
         began_ns: When the tracer was made, by the clock of the rows.
         began_at: The same as seconds since 1970.
-        num_workers: Of the loader; 0 loads in the main process.
         names: Names of the transforms that were timed.
         hooked: Whether the hooks could be put in.
         unavailable: Why something is missing, by field or stage.
@@ -204,7 +203,6 @@ class Trace:
     dropped: int
     began_ns: int
     began_at: float
-    num_workers: int
     names: tuple[str, ...] = ()
     hooked: bool = True
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -65,7 +65,6 @@ class Tracer:
         self._stops_ns: float | None = None
         self._began_ns, self._began_at = now_ns(), time.time()
         self._attached: list[Recorder] = []
-        self._workers = 0
         self._names: tuple[str, ...] = ()
         self._reason = ""
         self._hooked = False
@@ -151,7 +150,6 @@ class Tracer:
             self._refused(loader, error)
             yield lambda _iterator: None
             return
-        self._workers = loader.num_workers
         try:
             yield lambda iterator: self._adopt(loader, recorder, iterator)
         finally:
@@ -207,7 +205,6 @@ class Tracer:
             dropped=self._ring.added - len(rows),
             began_ns=self._began_ns,
             began_at=self._began_at,
-            num_workers=self._workers,
             names=self._names,
             hooked=self._hooked,
             unavailable=unavailable,

@@ -68,7 +68,7 @@ def row(batch: int, *, start: int = 0, **given: Any) -> Row:
 
 
 def trace(*rows: Row, **given: Any) -> Trace:
-    plain = Trace(rows=rows, dropped=0, began_ns=0, began_at=1e9, num_workers=1)
+    plain = Trace(rows=rows, dropped=0, began_ns=0, began_at=1e9)
     return dataclasses.replace(plain, **given)
 
 

@@ -163,8 +163,8 @@ def test_a_look_where_there_is_nothing(tmp_path: Path) -> None:
     nothing = look(root=tmp_path, clock=lambda: 0)
     assert nothing == ProcessScan(
         time_ns=0,
-        cpus=None,
-        allowed=None,
+        cpus={},
+        allowed=frozenset(),
         processes={},
         pressures_us=dict.fromkeys(_PSI),
         runnable=None,
