@@ -283,9 +283,9 @@ def _least_of_all(rank: int, ranks: int, group: RankGroup) -> Callable[[list[int
     Raises:
         TargetError: They don't reach each other.
     """
-    import torch  # noqa: PLC0415
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch.distributed  # noqa: PLC0415
 
+    dist: Any = torch.distributed  # which exports what it documents, though not for mypy
     address, soon = os.environ["MASTER_ADDR"], timedelta(seconds=15)  # all of them are there
     try:
         store = None
@@ -293,7 +293,7 @@ def _least_of_all(rank: int, ranks: int, group: RankGroup) -> Callable[[list[int
             store = dist.TCPStore(address, 0, None, True, soon, wait_for_workers=False)
         port = group.number_of_first(0 if store is None else store.port)
         store = store or dist.TCPStore(address, port, None, False, soon)
-        gloo: Any = dist.ProcessGroupGloo(store, rank, ranks, soon)
+        gloo = dist.ProcessGroupGloo(store, rank, ranks, soon)
     except RuntimeError as error:
         raise TargetError(
             f"step_barrier needs the ranks to reach each other by gloo: {one_line(error)}",
