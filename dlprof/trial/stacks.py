@@ -12,14 +12,14 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlprof.internals import WORKER_LOOPS
 
 if TYPE_CHECKING:
     from dlprof.trial.runtime import TrialLog
 
-STACKS_SIGNAL = getattr(signal, "SIGUSR1", None)
+STACKS_SIGNAL: Any = getattr(signal, "SIGUSR1", None)
 """Asks a process of a trial to write down the stacks of its threads; ``None`` on Windows."""
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
