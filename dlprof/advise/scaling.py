@@ -196,13 +196,13 @@ def scales(run: Run) -> tuple[Scale, ...]:
     found: list[Scale] = []
     before: tuple[float, list[Trial]] | None = None
     for count, each in sorted(groups, key=lambda key: (key[1] != workers, key)):
-        key, trials, limit = str((count, each)), groups[count, each], ""
-        rate = fit.rate(key)
+        name, trials, limit = str((count, each)), groups[count, each], ""
+        rate = fit.rate(name)
         if each == workers:
             if before is not None and rate.value < at.SCALES * before[0]:
                 limit = _limit(trials, before[1], run.header.machine.read_limit_bytes_per_s)
             before = rate.value, trials
-        over = fit.ratio(key, str(one)).times(count) if one in groups else None
+        over = fit.ratio(name, str(one)).times(count) if one in groups else None
         found.append(
             Scale(
                 ranks=count,

@@ -5,6 +5,7 @@ The figures are those that the recommendation rests on, so that no view of a run
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
+from dlprof.errors import UsageError
 from dlprof.records import Config, Estimate, Recommendation, Run, Trial
 from dlprof.stats import mean_interval
 
@@ -64,9 +66,11 @@ def summarize(run: Run, advice: Recommendation | None = None) -> tuple[ConfigSum
     measured = [each for each in candidates if each.trials]
     if not measured:
         return failed
-    situation = Situation.of(run, advice.constraints if advice else None)
-    # What the trials gave, where the recommendation is for what a model predicts from them.
-    situation = Situation.of(run) if situation.by_model else situation
+    situation = Situation.of(run)
+    # What the trials gave, where the recommendation is for what they don't show.
+    with contextlib.suppress(UsageError):
+        asked = Situation.of(run, advice.constraints if advice else None)
+        situation = situation if asked.by_model else asked
     speeds = speeds_of(run, situation)
     fastest = speeds.fastest(measured)
     pick = next((each for each in measured if advice and each.config == advice.config), None)

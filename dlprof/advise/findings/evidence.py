@@ -548,7 +548,8 @@ class Evidence:
         """From that, copies as plain trials timed them; ``None`` without it."""
         if self.explained is None:
             return None
-        costs, exposed_s = costs_of(self.explained), self.copies and self.copies.exposed_s
+        costs, copies = costs_of(self.explained), self.copies
+        exposed_s = None if copies is None else copies.exposed_s
         return costs if exposed_s is None else dataclasses.replace(costs, copy_s=exposed_s)
 
     @functools.cached_property

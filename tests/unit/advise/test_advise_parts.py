@@ -87,8 +87,8 @@ def test_rates_over_whole_epochs_hold_the_turnover_already() -> None:
 def test_the_length_of_an_epoch_is_that_which_any_trial_saw() -> None:
     endless = target(kind="iterable", length=None, batches_per_epoch=None)
     explained = trial(W0, 1000, purpose="explain", epoch_samples=640, samples_per_batch=32.0)
-    assert Situation.of(run([explained, trial(W4)], target=endless)).batches_per_epoch == 20
-    assert Situation.of(run([trial(W4)], target=endless)).batches_per_epoch is None
+    assert Situation.of(run([explained, trial(W4)], target=endless)).target.batches_per_epoch == 20
+    assert Situation.of(run([trial(W4)], target=endless)).target.batches_per_epoch is None
 
 
 def test_deeper_queues_share_a_turnover() -> None:
@@ -333,7 +333,7 @@ def test_an_epoch_that_trials_saw_has_a_length_where_the_target_does_not_say() -
     found = run(seen)
     found = dataclasses.replace(found, header=dataclasses.replace(found.header, target=endless))
     situation = Situation.of(found)
-    assert (situation.length, situation.batches_per_epoch) == (600, 20)
+    assert (situation.target.length, situation.target.batches_per_epoch) == (600, 20)
 
 
 def test_what_it_takes_to_become_steady_is_said_where_it_is_long() -> None:

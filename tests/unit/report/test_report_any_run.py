@@ -11,7 +11,7 @@ from typing import Any
 from compare_runs import Costs, made_run
 from example_runs import example_recommendation
 from golden import drawn
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from profiled_runs import profiled_run
 
@@ -113,6 +113,8 @@ def test_any_run_is_compared_or_refused(changes: list[tuple[tuple[Any, ...], Any
 
 @_SLOW
 @given(_changes(_PROFILED))
+@example([(("recommendation", "constraints", "cores"), 0)])
+@example([(("recommendation", "constraints", "step_s"), 0)])
 def test_any_run_has_its_reports(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     made = _changed(_PROFILED, changes)
     if made is None:
