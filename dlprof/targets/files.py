@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,7 +18,8 @@ def dataset_files(dataset: object, limit: int = 1_000_000) -> Iterator[Path]:
 
     Looks at texts and paths, at lists, tuples and dictionaries of them or of such, as of
     ``(path, label)``, and into datasets inside the dataset (``Subset``, ``ConcatDataset``);
-    directories are walked.
+    directories are walked, but for the one of everybody's temporary files (in which
+    mosaicml-streaming keeps its locks), the user's own, and those around them.
 
     Yields:
         Existing files, each once where the dataset names it once.
@@ -92,6 +96,15 @@ def _of_path(value: str | os.PathLike[str]) -> Iterator[Path]:
         return
     if is_file:
         yield path
-    elif is_directory:
+    elif is_directory and path.resolve() not in _not_the_datas():
         for directory, _, names in os.walk(path):
             yield from (Path(directory, name) for name in names)
+
+
+@functools.cache
+def _not_the_datas() -> frozenset[Path]:
+    """Folders of which a dataset's files are the smallest part."""
+    folders = [Path(tempfile.gettempdir()).resolve()]
+    with contextlib.suppress(RuntimeError):  # this user has none
+        folders.append(Path.home().resolve())
+    return frozenset(each for folder in folders for each in (folder, *folder.parents))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records.codec import from_json
@@ -48,6 +48,7 @@ _MEETING = timedelta(minutes=1)
 """For all ranks to come to a process group."""
 
 _clock = time.perf_counter
+_Work = TypeVar("_Work")
 
 
 def build(request: BuildRequest) -> BuiltTarget:
@@ -140,6 +141,11 @@ class Session:
             self._next_beat_s = now_s + 1.0
             self.channel.send({"event": "beat"})
 
+    def going_on(self, work: _Work) -> _Work:
+        """Some work that is to be done before batches come: the beat goes on meanwhile."""
+        self.beat(_clock())
+        return work
+
     def window(self, edge: str, fill_s: float) -> None:
         """Mark an edge of the window; at its end, hold still until memory has been read."""
         self.channel.send({"event": f"window_{edge}"})
@@ -184,7 +190,9 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
         )
 
         if built.parts is not None:
-            dropped = evict_from_page_cache(dataset_files(built.parts.dataset))
+            # A million files take a while, in which nothing hangs.
+            paths = map(session.going_on, dataset_files(built.parts.dataset))
+            dropped = evict_from_page_cache(paths)
     if request.probe:
         look = try_workers if request.config.num_workers else probe
         look = weigh_dataset if request.weigh else look

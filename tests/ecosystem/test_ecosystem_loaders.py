@@ -33,7 +33,7 @@ class Case:
         package: What has to be installed.
         call: Where its users set it.
         fixed: Settings that it can't take.
-        more: Further options; Ray takes long to start.
+        more: Further options; Ray takes long to start, and streaming is built in each trial.
     """
 
     package: str
@@ -81,7 +81,8 @@ CASES = {
         package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
     ),
     "lit": Case(package="litdata", call="StreamingDataLoader(dataset, ..., {settings})"),
-    "mosaic": Case(package="streaming"),
+    # Each trial builds it: half of what it keeps is in shared memory.
+    "mosaic": Case(package="streaming", more=("--budget", "120s", "--timeout", "60s")),
     "spdl_pipeline": Case(package="spdl", call=UNSET.format("Pipeline"), fixed=AS_IT_IS),
     "spdl_loader": Case(package="spdl", call=UNSET.format("DataLoader"), fixed=AS_IT_IS),
     "speech": Case(package="lhotse"),

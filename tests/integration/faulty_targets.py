@@ -226,9 +226,11 @@ class Remembers(Plain):
         self.is_mine = False
 
     def __getitem__(self, index: int) -> Tensor:
-        if not self.is_mine and self.shared.buf[0]:
+        memory = self.shared.buf
+        assert memory is not None
+        if not self.is_mine and memory[0]:
             raise RuntimeError("another trial was here")
-        self.shared.buf[0], self.is_mine = 1, True
+        memory[0], self.is_mine = 1, True
         return super().__getitem__(index)
 
 

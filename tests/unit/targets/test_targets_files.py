@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from dlprof.targets.files import dataset_files, evict_from_page_cache
+from dlprof.targets.files import _not_the_datas, dataset_files, evict_from_page_cache
 
 
 class Holder(Dataset[int]):
@@ -43,6 +44,23 @@ def test_paths_lists_pairs_and_directories(folder: Path) -> None:
         "a.jpg",
         "b.jpg",
     ]
+
+
+def test_a_folder_that_others_use_too_is_not_walked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that for temporary files, in which streaming keeps its locks: they may be millions."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("HOME", str(folder / "sub"))
+    _not_the_datas.cache_clear()
+    try:
+        assert names(Holder(lock_root=str(folder), above=folder.parent, home=folder / "sub")) == []
+        assert names(Holder(path=folder / "a.jpg")) == ["a.jpg"]
+        monkeypatch.setattr(tempfile, "tempdir", str(folder / "sub"))
+        _not_the_datas.cache_clear()
+        assert names(Holder(root=folder)) == []  # what lies in it is around it
+    finally:
+        _not_the_datas.cache_clear()
 
 
 def test_dictionaries_as_monai_lists_its_images(folder: Path) -> None:
