@@ -396,16 +396,6 @@ class Bench:
         for built in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             built.unlink()
 
-    def _limit_s(self, tests: Sequence[str]) -> float:
-        """How long the tests of a room may take; the sound code has to pass them."""
-        if (room := frozenset(tests)) not in self._limits:
-            began_s = time.monotonic()
-            became, by = run_tests(self.place, tests, None)
-            if became != SURVIVED:
-                raise RuntimeError(f"the tests fail without a mutant: {by}")
-            self._limits[room] = LIMIT_TIMES * (time.monotonic() - began_s) + LIMIT_MORE_S
-        return self._limits[room]
-
 
 def interval(hits: int, count: int) -> tuple[float, float]:
     """The 95 % interval of a share (Wilson 1927)."""
