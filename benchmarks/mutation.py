@@ -504,6 +504,7 @@ def outcome(
 def main() -> None:
     """Ask and publish."""
     options: argparse.ArgumentParser = parser(__doc__)
+    options.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(ROOMS)}")
     options.add_argument("--count", type=int, default=COUNT, help="how many mutants")
     options.add_argument("--more", action="store_true", help="only what was not asked yet")
     options.add_argument("--again", action="store_true", help="with --more: survivors, too")
@@ -514,13 +515,14 @@ def main() -> None:
     before, until_s = surroundings(), time.monotonic() + 60 * given.minutes
     everything = drawn(ROOT)
     there_are = {room: sum(each.room == room for each in everything) for room in ROOMS}
-    chosen = everything[: QUICK_COUNT if given.quick else given.count]
+    wanted = [each for each in everything if each.room in (given.rooms or ROOMS)]
+    chosen = wanted[: QUICK_COUNT if given.quick else given.count]
     if given.list:
         for each in chosen:
             print(f"{each.path}:{each.line}: {each.before}  ->  {each.after}")
         return
     known = earlier(RESULTS / f"{NAME}.json", again=given.again) if given.more else {}
-    found = {each.key: known[each.key] for each in chosen if each.key in known}
+    found = {each.key: known[each.key] for each in everything if each.key in known}
     with tempfile.TemporaryDirectory(prefix="dlprof-mutation-") as folder:
         bench = Bench(Path(folder), wide=given.wide)
         for each in chosen:
