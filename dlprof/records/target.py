@@ -49,7 +49,7 @@ class LoaderCall:
         return self.text.replace("{settings}", ", ".join([*known, *extra]))
 
     def checked(self) -> LoaderCall:
-        """The same, or that of a plain DataLoader where it is more than a call.
+        """The same, or that of a plain DataLoader where it is neither a call nor a comment.
 
         A run file from elsewhere may hold any text, and people paste what is shown.
 
@@ -68,7 +68,9 @@ class LoaderCall:
             and all(isinstance(node, _OF_CALLS) for node in nodes)
             and not any(isinstance(value, str | bytes) for value in values)
         )
-        return self if is_call else LoaderCall()
+        # What is measured as it is has a comment in place of a call.
+        is_comment = not parsed.body and self.text.startswith("#")
+        return self if is_call or is_comment else LoaderCall()
 
     def assigned(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
         """The same with the variable that takes its value."""

@@ -145,6 +145,14 @@ def test_code_that_is_more_than_a_call_is_shown_as_it_is() -> None:
     assert "worker_init_fn=set_worker_threads)" in source
 
 
+def test_what_is_measured_as_it_is_is_no_dataloader() -> None:
+    asis = LoaderCall(text="# Loader is measured as it is: nothing of it is set", variable="")
+    source = render_python(_of(asis), _advice(config()))
+    assert asis.text in source
+    assert "DataLoader(" not in source
+    assert LoaderCall(text="# two\nimport os", variable="").checked() == LoaderCall()
+
+
 def test_a_call_of_a_stranger_s_run_file_brings_no_escape_sequence() -> None:
     source = render_python(_of(LoaderCall(text="\x1b[2Jx({settings})")), _advice(config(2)))
     assert "\x1b" not in source
