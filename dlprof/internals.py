@@ -218,8 +218,9 @@ _WORKER_LOOP = "torch.utils.data._utils.worker", "_worker_loop"
 _TUNED = (
     *(
         (_BATCH_ITERATOR[0], f"{_BATCH_ITERATOR[1]}.{name}")
-        for name in ("_try_put_index", "_reset")
+        for name in ("_try_put_index", "_reset", "_next_index", "__next__")
     ),
+    (_BATCH_ITERATOR[0], "_SingleProcessDataLoaderIter._next_index"),
     _WORKER_LOOP,
     (_SIGNALS, "_set_worker_pids"),
     (_SIGNALS, "_remove_worker_pids"),
@@ -231,9 +232,9 @@ _TUNED_PARTS = (
     *("_worker_result_queue", "_worker_queue_idx_cycle", "_worker_init_fn", "_worker_pids_set"),
     *("_task_info", "_tasks_outstanding", "_send_idx", "_prefetch_factor", "_num_workers"),
     *("_dataset_kind", "_dataset", "_auto_collation", "_collate_fn", "_drop_last", "_base_seed"),
-    *("_persistent_workers", "_shared_seed", "_sampler_iter"),
+    *("_persistent_workers", "_shared_seed", "_sampler_iter", "_index_sampler"),
 )
-"""And of an iterator with workers."""
+"""And of what the methods of an iterator with workers name."""
 
 _WORKER_ARGUMENTS = (
     *("dataset_kind", "dataset", "index_queue", "data_queue", "done_event", "auto_collation"),
@@ -241,7 +242,8 @@ _WORKER_ARGUMENTS = (
     *("persistent_workers", "shared_seed"),
 )
 _NO_TUNING = "torch {version} has no {name}, by which workers are added and parked"
-_LIVE, _TAP, _EPOCH, _SEEDED = "_dlprof_live", "_dlprof_tap", "_dlprof_epoch", "_dlprof_seeded"
+_LIVE, _TAP, _EPOCH, _DRAWN = "_dlprof_live", "_dlprof_tap", "_dlprof_epoch", "_dlprof_drawn"
+_SEEDED, _ASKED_ONCE = "_dlprof_seeded", "_dlprof_asked_once"
 
 
 def untunable(loader: Any) -> str:
@@ -250,6 +252,10 @@ def untunable(loader: Any) -> str:
     for module, name in _TUNED:
         if _find(module, name) is None:
             return _NO_TUNING.format(version=version, name=f"{module}.{name}")
+    known = _names_of(_find(*_BATCH_ITERATOR))
+    for name in _TUNED_PARTS:
+        if name not in known:
+            return _NO_TUNING.format(version=version, name=name)
     if tuple(inspect.signature(_find(*_WORKER_LOOP)).parameters) != _WORKER_ARGUMENTS:
         return f"torch {version} starts workers with other arguments than those that are known"
     if works_in_threads(loader):
@@ -260,13 +266,10 @@ def untunable(loader: Any) -> str:
     return ""
 
 
-def unsteerable(iterator: Any) -> str:
-    """Why the workers of a running iterator can't be changed; empty if they can."""
-    if not isinstance(iterator, _find(*_BATCH_ITERATOR)):
-        return "it has no workers"
-    missing = [name for name in _TUNED_PARTS if not hasattr(iterator, name)]
-    version = getattr(sys.modules.get("torch"), "__version__", "")
-    return _NO_TUNING.format(version=version, name=missing[0]) if missing else ""
+def _names_of(kind: Any) -> set[str]:
+    """The attributes that the methods of a class name, its own and those that it inherits."""
+    methods = [each for base in kind.__mro__ for each in vars(base).values()]
+    return {name for each in filter(inspect.isfunction, methods) for name in each.__code__.co_names}
 
 
 class _Live:
@@ -316,15 +319,22 @@ def _tuned_class(kind: Any) -> Any:
     def _next_index(self: Any) -> Any:
         index = draw(self)
         if getattr(self, _SEEDED):
-            # Torch counts what it sends; where it loads by itself there is only what it yielded.
-            number = getattr(self, "_send_idx", self._num_yielded)
+            number = getattr(self, _DRAWN)  # torch counts only what it sent, or what it yielded
+            setattr(self, _DRAWN, number + 1)
             return (batch_seed(self._base_seed, getattr(self, _EPOCH), number), index)
         return index
 
     def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
         setattr(self, _EPOCH, getattr(self, _EPOCH) + 1)
+        setattr(self, _DRAWN, 0)
         getattr(self, _TAP).renew()
-        reset(self, loader, first_iter)
+        sampler = self._index_sampler
+        if first_iter and getattr(self, _ASKED_ONCE):
+            self._index_sampler = self._sampler_iter
+        try:
+            reset(self, loader, first_iter)
+        finally:
+            self._index_sampler = sampler
 
     methods: dict[str, Any] = {"__next__": __next__, "_next_index": _next_index, "_reset": _reset}
     if put is not None:
@@ -352,7 +362,9 @@ class Tap(Protocol):
         """All workers are there, and an epoch begins."""
 
 
-def tapped_iterator(loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None) -> Any:
+def tapped_iterator(
+    loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None, own_workers: int
+) -> Any:
     """An iterator as a DataLoader makes it, each ``next()`` of which goes through a tap.
 
     The iterator keeps the tap, which must not keep the iterator: torch ends its workers as soon as
@@ -360,19 +372,26 @@ def tapped_iterator(loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None) ->
 
     Where each batch is sent with a seed, ``wrap`` makes a fetcher that takes it off of the one that
     fetches in the main process. Workers have to do the same.
+
+    An iterator with workers asks the sampler twice as it begins, and uses the second answer; one
+    without asks once. A sampler may draw random numbers then, or count epochs: it is asked as often
+    as with the ``own_workers`` of the loader.
     """
     workers = loader.num_workers
     name = _BATCH_ITERATOR[1] if workers else "_SingleProcessDataLoaderIter"
     iterator = object.__new__(_tuned_class(_find(_BATCH_ITERATOR[0], name)))
     live = _Live(workers, workers * (loader.prefetch_factor or 0))
     first = -1 if workers else 0  # with workers an iterator is reset as it is made
-    vars(iterator).update({_LIVE: live, _TAP: tap, _EPOCH: first, _SEEDED: wrap is not None})
+    vars(iterator).update({_LIVE: live, _TAP: tap, _EPOCH: first, _DRAWN: 0})
+    vars(iterator).update({_SEEDED: wrap is not None, _ASKED_ONCE: not own_workers})
     try:
         iterator.__init__(loader)
     except BaseException:
         # Torch makes it last, and can't end the workers that it started without it.
         vars(iterator).setdefault("_workers_status", [True] * workers)
         raise
+    if own_workers and not workers:
+        iterator._sampler_iter = iter(iterator._index_sampler)
     if wrap is not None and not workers:
         iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
     return iterator

@@ -312,6 +312,7 @@ class _Watching:
             rank=None if rank is None else rank.rank,
             world_size=None if rank is None else rank.world_size,
             loaders=len(self._recorder.records()),
+            tried=tuple(each for tuning in self._tuned for each in tuning.tried()),
             notes=self._notes(),
         )
 
@@ -374,12 +375,13 @@ def tune_all(kind: Any) -> Sequence[Any]:
             return make(loader)
         from dlprof.tuning.loader import Tuning  # noqa: PLC0415 - it needs all of torch's loading
 
-        tune(loader)
-        if not isinstance(getattr(loader, "tuning", None), Tuning):
-            return make(loader)
-        met.append(loader.tuning)
-        tuned: Any = iterator_maker(type(loader))
-        return tuned(loader)
+        tuning = getattr(tune(loader), "tuning", None)
+        if isinstance(tuning, Tuning):
+            met.append(tuning)
+            if not tuning.off:
+                tuned: Any = iterator_maker(type(loader))
+                return tuned(loader)
+        return make(loader)
 
     set_iterator_maker(kind, get_iterator)
     return met

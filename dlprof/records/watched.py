@@ -170,6 +170,27 @@ class WatchedLoader:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+@record(frozen=True, slots=True, kw_only=True)
+class TriedSetting:
+    """What was tried on a loader that tunes itself, as ``dlprof.tune`` has it.
+
+    Attributes:
+        dataset: The class of the loader's dataset.
+        at_s: When it was decided, in seconds of waiting and steps since the loader's first batch.
+        setting: The loader's arguments.
+        why: What it was tried for.
+        speedup: Time a batch before, over that with the setting; ``None`` where it wasn't measured.
+        result: ``kept``, ``taken back``, or why it was not tried.
+    """
+
+    dataset: str
+    at_s: float
+    setting: str
+    why: str
+    speedup: Estimate | None = None
+    result: str
+
+
 ScriptEnding = Literal["running", "returned", "exit", "exception", "interrupted", "os._exit"]
 
 
@@ -189,6 +210,7 @@ class WatchedScript:
         rank: Its number among the processes of one job; ``None`` where it is the only one.
         world_size: Processes of the job; ``None`` likewise.
         loaders: How many loaders it used.
+        tried: What was tried on its loaders, in the order of these, where they tune themselves.
         notes: What to know about how it was watched.
     """
 
@@ -201,4 +223,5 @@ class WatchedScript:
     rank: int | None = None
     world_size: int | None = None
     loaders: int = 0
+    tried: tuple[TriedSetting, ...] = ()
     notes: tuple[str, ...] = ()

@@ -6,7 +6,16 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dlprof.records import SCRIPT_SPEC, Copies, Finding, Headroom, Run, WatchedLoader, WatchedScript
+from dlprof.records import (
+    SCRIPT_SPEC,
+    Copies,
+    Finding,
+    Headroom,
+    Run,
+    TriedSetting,
+    WatchedLoader,
+    WatchedScript,
+)
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards, more_findings
@@ -201,12 +210,24 @@ def _details(run: Run) -> Iterator[doc.Section]:
     )
     if more := len(run.watched) - len(shown):
         yield from doc.section("More loaders", doc.Text(f"{more} are not shown."))
+    tried = () if run.script is None else run.script.tried
+    yield from doc.section("Tuning", doc.items(map(_tried, tried)))
     yield from doc.section("Findings", *cards(run.findings))
     for each in run.explanations[-1:]:
         yield from stage_sections(each)
     notes = () if run.diagnosis is None else run.diagnosis.notes
     said = () if run.script is None else run.script.notes
     yield from doc.section("Notes", doc.items([*notes, *said]))
+
+
+def _tried(setting: TriedSetting) -> str:
+    """What a loader that tunes itself has tried, and what it brought."""
+    brought = "" if setting.speedup is None else f", {gain_text(setting.speedup)}"
+    after = format_duration(setting.at_s)
+    return (
+        f"{setting.dataset}, after {after}: {setting.setting} {setting.result}{brought}; "
+        f"{setting.why}"
+    )
 
 
 def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,8 @@ _CLASS: Any = object.__dict__["__class__"]
 def derive_in_place(loader: Any, methods: Mapping[str, Any]) -> Callable[[], None]:
     """Give one object other methods; it stays the same object, and an instance of its class.
 
-    Copies of it, pickled ones too, are of its own class.
+    Copies of it, pickled ones too, are of its own class. So is what a framework makes by calling
+    the object's class with other arguments.
 
     Returns:
         What gives the object its own class back.
@@ -30,10 +32,19 @@ def derive_in_place(loader: Any, methods: Mapping[str, Any]) -> Callable[[], Non
         make, arguments, *rest = reduced
         if make is copyreg.__newobj__:  # type: ignore[attr-defined] # which insists on our class
             make = _make
-        return (make, tuple(own if each is derived else each for each in arguments), *rest)
+        return (make, tuple(map(underived, arguments)), *rest)
+
+    def underived(argument: Any) -> Any:
+        # What was derived once more, too: only their own class is found by its name.
+        return own if isinstance(argument, type) and issubclass(argument, derived) else argument
+
+    @functools.wraps(own.__init__)
+    def make_own(kind: Any, *arguments: Any, **options: Any) -> Any:
+        return own(*arguments, **options) if kind is derived else own.__new__(kind)
 
     names = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__slots__": ()}
-    derived = type(own.__name__, (own,), {**names, "__reduce_ex__": reduce, **methods})
+    replaced = {"__new__": make_own, "__reduce_ex__": reduce}
+    derived = type(own.__name__, (own,), {**names, **replaced, **methods})
     _CLASS.__set__(loader, derived)
 
     def undo() -> None:

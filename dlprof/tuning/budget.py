@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,9 +76,13 @@ class Budget:
             default=0,
         )
         worker_bytes = worker_bytes or 45_000_000  # of a forked one, measured with torch 2.13
-        fresh_bytes = max(0, after.in_flight - before.in_flight) * batch_bytes
-        more_bytes = max(0, after.workers - len(pids)) * worker_bytes + fresh_bytes
-        whole_bytes = max(after.workers, len(pids)) * worker_bytes + after.in_flight * batch_bytes
+        more_workers = max(0, after.workers - len(pids))
+        # What is forked beside batches keeps those mapped that there are.
+        kept = before.in_flight if pids and more_workers else 0
+        fresh_bytes = (kept + max(0, after.in_flight - before.in_flight)) * batch_bytes
+        more_bytes = more_workers * worker_bytes + fresh_bytes
+        in_flight_bytes = (kept + after.in_flight) * batch_bytes
+        whole_bytes = max(after.workers, len(pids)) * worker_bytes + in_flight_bytes
         if self._ram is not None and whole_bytes > self._ram:
             return f"it would take {format_bytes(whole_bytes)}, above max_ram"
         free_bytes = available_memory(read_cgroups(None, self._root), self._root)
@@ -110,7 +116,8 @@ def usable_cores() -> int:
 class Node:
     """What the ranks of one machine know of each other's loaders: a file, and no collective call.
 
-    One of them tries something at a time, first the one that waits the longest.
+    Each loader has its own. One of them tries something at a time, first the one that waits the
+    longest.
 
     Args:
         path: The file.
@@ -120,6 +127,8 @@ class Node:
     def __init__(self, path: Path, clock: Any = time.time) -> None:
         self._path, self._clock = path, clock
         self._turn: int | None = None
+        self._number = str(next(_NUMBERS))
+        _NODES.add(self)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Node | None:
@@ -133,16 +142,16 @@ class Node:
         return cls(Path(tempfile.gettempdir()) / f"dlprof-tune-{user}-{name}.json")
 
     def others(self) -> int:
-        """Workers of the other ranks."""
+        """Workers of the other ranks, and of this one's other loaders."""
         with self._entries() as entries:
-            return sum(each["workers"] for pid, each in entries.items() if pid != str(os.getpid()))
+            return sum(each["workers"] for name, each in entries.items() if name != self._name)
 
     def take_turn(self, workers: int, wait_share: float) -> bool:
         """Whether this rank may try something now; it then keeps the others from it."""
         if self._turn is not None:
             return True
         with self._entries() as entries:
-            entries[str(os.getpid())] = self._entry(workers, wait_share, waits=True)
+            entries[self._name] = self._entry(workers, wait_share, waits=True)
             longest = max(each["wait"] for each in entries.values() if each["waits"])
         if longest > wait_share:
             return False
@@ -157,11 +166,19 @@ class Node:
     def end_turn(self, workers: int, wait_share: float) -> None:
         """Let the others try; says what this rank has now."""
         with self._entries() as entries:
-            entries[str(os.getpid())] = self._entry(workers, wait_share, waits=False)
+            entries[self._name] = self._entry(workers, wait_share, waits=False)
+        self.drop_turn()
+
+    def drop_turn(self) -> None:
+        """Let the others try, without waiting for their file."""
         if self._turn is not None:
             unlock(self._turn)
             os.close(self._turn)
             self._turn = None
+
+    @property
+    def _name(self) -> str:
+        return f"{os.getpid()}.{self._number}"
 
     def _entry(self, workers: int, wait_share: float, *, waits: bool) -> dict[str, Any]:
         return {"workers": workers, "wait": wait_share, "waits": waits, "at": self._clock()}
@@ -176,7 +193,7 @@ class Node:
                 said = json.loads(os.pread(descriptor, 1 << 20, 0) or b"{}")
             except ValueError:
                 said = {}
-            alive = {pid: each for pid, each in said.items() if _lives(int(pid))}
+            alive = {name: each for name, each in said.items() if _lives(name)}
             for each in alive.values():  # one that was cut off, or goes on without tuning
                 each["waits"] = each["waits"] and self._clock() - each["at"] < 60
             yield alive
@@ -187,9 +204,17 @@ class Node:
             os.close(descriptor)
 
 
-def _lives(pid: int) -> bool:
+_NUMBERS = itertools.count()
+_NODES: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
+def _lives(name: str) -> bool:
+    """Whether a loader may still load, as far as that is known of another process."""
+    pid, _, number = name.partition(".")
+    if int(pid) == os.getpid():
+        return any(each._number == number for each in _NODES)  # noqa: SLF001 - of this module
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
         return False
     except OSError:

@@ -51,6 +51,10 @@ class Setting(NamedTuple):
         """Batches that are ordered and not yet yielded."""
         return self.workers * self.ahead
 
+    def takes_more_than(self, other: Setting) -> bool:
+        """Whether it needs memory, or files, that another doesn't."""
+        return self.workers > other.workers or self.in_flight > other.in_flight
+
     def __str__(self) -> str:
         if not self.workers:
             return "num_workers=0"
@@ -634,7 +638,7 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
     Args:
         gains: Positive where the new setting is faster.
         cheaper: Whether it takes less: then it is kept where it is as fast.
-        last: No more turns come: what isn't known is not kept.
+        last: No more turns come: what isn't known for sure is decided by the mean.
     """
     if len(gains) < 2:
         return False if last else None
@@ -644,12 +648,12 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
         if low > -_EQUAL:
             return True
         worse = high < 0 or (len(gains) >= _FEWEST and mean < -_EQUAL)
-        return False if worse or last else None
+        return False if worse else mean > -_EQUAL if last else None
     if low > 0 and mean > _EQUAL:
         return True
     hopeless = len(gains) >= _FEWEST and mean < _EQUAL and high < 0.15
     futile = hopeless or high < _EQUAL
-    return False if futile or last else None
+    return False if futile else mean > _EQUAL if last else None
 
 
 def _whole(windows: Sequence[Window]) -> Window:

@@ -22,14 +22,23 @@ from torch.utils.data import IterableDataset, MapDataPipe
 from dlprof import internals
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
-from dlprof.records import Machine
+from dlprof.records import Machine, TriedSetting
 from dlprof.saved.document import save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import Budget, Node
 from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
-from dlprof.tuning.seeding import ClockedInit, main_fetcher, rewinder, streams
+from dlprof.tuning.seeding import (
+    BATCHES,
+    PLACES,
+    READY,
+    SECONDS,
+    ClockedInit,
+    main_fetcher,
+    rewinder,
+    streams,
+)
 from dlprof.units import format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
@@ -76,7 +85,11 @@ def tune_loader(
         tuner.turn_off(off, level=logging.INFO if off == unwanted else logging.WARNING)
     if reseed is not None and not tuner.reseeds:
         _LOG.warning("dlprof.tune: reseed has no effect on this loader")
-    derive_in_place(core, tuner.methods())
+    try:
+        derive_in_place(core, tuner.methods())
+    except Exception as error:  # noqa: BLE001 - its class may want no class derived from it
+        name = type(core).__name__
+        _LOG.warning("dlprof.tune: no class can be derived from %s (%s): not tuned", name, error)
     return loader
 
 
@@ -115,9 +128,9 @@ class Tuning:
         off: Why nothing is tuned any more; empty while it is.
     """
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, dataset: str) -> None:
         self.off = ""
-        self._control = control
+        self._control, self._dataset = control, dataset
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -130,16 +143,15 @@ class Tuning:
         workers, ahead = self._control.kept
         return {"num_workers": workers, **({"prefetch_factor": ahead} if workers else {})}
 
+    def tried(self) -> list[TriedSetting]:
+        """What was tried so far, as the report of ``dlprof run`` has it."""
+        return [_tried(self._dataset, each) for each in self.changes]
+
     def figures(self) -> dict[str, float]:
         """What ``dlprof.watch`` logs of it."""
         workers, ahead = self._control.kept
         changes = len(self._control.changes)
         return {"num_workers": workers, "prefetch_factor": ahead, "changes": changes}
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is being tried now."""
-        return bool(self.off) or self._control.resting
 
     def summary(self) -> str:
         """One sentence."""
@@ -148,7 +160,7 @@ class Tuning:
         return f"dlprof.tune: {said}" + (f"; off: {self.off}" if self.off else "")
 
     def __str__(self) -> str:
-        rows = [_row(each) for each in self.changes]
+        rows = [_row(each) for each in self.tried()]
         widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -163,22 +175,27 @@ class Tuning:
 _HEAD = ("after", "tried", "why", "speed-up (95% CI)", "result")
 
 
-def _row(change: Change) -> tuple[str, str, str, str, str]:
-    speed = change.speedup
+def _tried(dataset: str, change: Change) -> TriedSetting:
+    refused = f"not tried: {change.refused}" if change.refused else "taken back"
+    return TriedSetting(
+        dataset=dataset,
+        at_s=change.at_s,
+        setting=str(change.after),
+        why=change.why,
+        speedup=change.speedup,
+        result="kept" if change.kept else refused,
+    )
+
+
+def _row(tried: TriedSetting) -> tuple[str, str, str, str, str]:
+    speed = tried.speedup
     if speed is None:
         said = "-"
     elif speed.low is None or speed.high is None:
         said = f"{speed.value:.2f}x"
     else:
         said = f"{speed.value:.2f}x ({speed.low:.2f}-{speed.high:.2f})"
-    result = (
-        "kept"
-        if change.kept
-        else f"not tried: {change.refused}"
-        if change.refused
-        else "taken back"
-    )
-    return format_duration(change.at_s), str(change.after), change.why, said, result
+    return format_duration(tried.at_s), tried.setting, tried.why, said, tried.result
 
 
 class _Tuner:
@@ -194,6 +211,7 @@ class _Tuner:
     Attributes:
         reseeds: Whether each batch does have them.
         tuning: For the user.
+        whole_epochs: Whether epochs are so short that each is looked at as one.
     """
 
     def __init__(
@@ -210,33 +228,33 @@ class _Tuner:
         self._budget, self._state = budget, state
         self._is_map = not isinstance(loader.dataset, IterableDataset)
         self.reseeds = reseed and self._is_map
+        self._batch_bytes = self._batch_tensors = 0
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         changes_workers = self._may_change_workers(loader, asked=asked)
-        spares_workers = asked and self._may_load_alone(loader)
+        spares_workers = asked and changes_workers and self._may_load_alone(loader)
         start = self._start(mine, changes_workers=changes_workers, spares_workers=spares_workers)
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
-        self._whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
-        # Batches that show whether a dataset draws from the training's random numbers.
-        self._draws = 3 if not mine.workers and not self.reseeds else 0
+        self.whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
+        # Batches that show whether the training's random numbers are drawn from between steps.
+        self._draws = 3 if self._is_map else 0
         self._control = Control(
             start,
             # A worker_init_fn may know no more workers than those that it was written for.
             max(budget.most_workers if asked or not loader.worker_init_fn else 0, start.workers),
-            live=self._steers and start.workers > 0 and not self._whole_epochs,
+            live=self._steers and start.workers > 0 and not self.whole_epochs,
             changes_workers=changes_workers,
             by_wait=budget.node is not None,
             spares_workers=spares_workers,
         )
-        self.tuning = Tuning(self._control)
+        self.tuning = Tuning(self._control, type(loader.dataset).__name__)
         self._ask = self._control.begin()
         self._said = self._written = 0
-        self._batch_bytes = self._batch_tensors = 0
-        self._tap: Callable[[], _Tap | None] = lambda: None
+        self._taps: weakref.WeakSet[_Tap] = weakref.WeakSet()
         self._context: Any = torch.multiprocessing
         self._clock: Any = ()
         with contextlib.suppress(OSError):  # without shared memory nothing is clocked
-            self._clock = RawArray("d", 2 * max(budget.most_workers, mine.workers))
+            self._clock = RawArray("d", PLACES * max(budget.most_workers, mine.workers))
         self._clocked = (0.0, 0.0)
 
     def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
@@ -249,7 +267,12 @@ class _Tuner:
         if not known_workers:
             return NO_WORKERS if spares_workers else mine
         workers = min(known_workers, self._budget.most_workers) if changes_workers else mine.workers
-        return Setting(workers, known.get("prefetch_factor", mine.ahead))
+        start = Setting(workers, known.get("prefetch_factor", mine.ahead))
+        with contextlib.suppress(*_NODE_FAULTS):  # tuning is off before the first trial, then
+            if start.takes_more_than(mine) and (why := self._refusal(mine, start, pids=())):
+                _LOG.warning("dlprof.tune: it doesn't start with %s: %s", start, why)
+                return mine
+        return start
 
     def _may_change_workers(self, loader: Any, *, asked: bool) -> bool:
         if self._is_map:
@@ -293,11 +316,8 @@ class _Tuner:
             return internals.iterator_maker(self._kind)(loader)  # type: ignore[misc] # it has one
         # The loader may be gone while its iterator goes on.
         self._context = loader.multiprocessing_context or torch.multiprocessing
-        previous = self._tap()
-        if previous is not None:
-            previous.over = True  # with two iterators at once, the newest is tuned
         try:
-            setting = self._affordable()
+            setting = self._affordable(mine)
         except Exception as error:  # noqa: BLE001 - whatever fails here must not end a training
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             setting = mine
@@ -313,18 +333,28 @@ class _Tuner:
             back()
             tap = _Tap(self, mine, watching=self._draws > 0)
             iterator = self._tapped(loader, mine, tap)
-        if setting.workers and (why := internals.unsteerable(iterator)):
-            self.turn_off(why)
         tap.over = bool(self.tuning.off)
-        self._tap = weakref.ref(tap)
+        self._taps.add(tap)
+        if self._budget.node is not None:  # a loop may be left half way
+            weakref.finalize(tap, self._budget.node.drop_turn).atexit = False
         self.renewed(tap)
         return iterator
 
-    def _affordable(self) -> Setting:
+    def _others(self, tap: _Tap | None) -> list[_Tap]:
+        """Iterators that go on beside one: those of a loader are tuned one at a time."""
+        return [each for each in self._taps if each is not tap and not each.ended]
+
+    def _affordable(self, mine: Setting) -> Setting:
         """What an epoch begins with: what is asked for, where the budget allows it."""
+        setting = self._allowed()
+        beside = sum(each.setting.workers for each in self._others(None))
+        both = beside + setting.workers <= self._budget.most_workers
+        return mine if beside and not both and setting.takes_more_than(mine) else setting
+
+    def _allowed(self) -> Setting:
         if self.tuning.off or not self._has_turn(self._ask.setting):
             return self._control.kept
-        while self._ask.setting.in_flight > self._control.kept.in_flight:
+        while self._ask.setting.takes_more_than(self._control.kept):
             why = self._refusal(self._control.kept, self._ask.setting, pids=())
             if not why:
                 break
@@ -342,10 +372,11 @@ class _Tuner:
 
     def _tapped(self, loader: Any, setting: Setting, tap: _Tap) -> Any:
         # Where workers are spared, no batch may draw from the training's random numbers.
-        alone = not setting.workers and loader.num_workers > 0
+        own_workers = loader.num_workers
+        alone = not setting.workers and own_workers > 0
         wrap = main_fetcher if self.reseeds or alone else None
         with self._as_set(loader, setting):
-            return internals.tapped_iterator(loader, tap, wrap)
+            return internals.tapped_iterator(loader, tap, wrap, own_workers)
 
     @contextlib.contextmanager
     def _as_set(self, loader: Any, setting: Setting) -> Iterator[None]:
@@ -383,28 +414,39 @@ class _Tuner:
 
     def _seen(self, tap: _Tap, iterator: Any, batch: Any) -> None:
         if self.tuning.off:
-            tap.over = True
-            if self._can_steer(iterator, tap.setting, self._control.kept):
-                self._change(iterator, tap.setting, self._control.kept)
+            kept = self._control.kept
+            steers = self._can_steer(iterator, tap.setting, kept)
+            tap.over = not steers or self._go_over(iterator, tap, kept) is not None
             return
-        if not self._batch_bytes and batch is not None:
-            self._batch_bytes = max(1, count_bytes(batch))
+        if self._others(tap):
+            tap.pause(_NS)
+            return
+        if batch is not None and not self._control.resting:  # batches may differ: the largest count
+            self._batch_bytes = max(1, self._batch_bytes, count_bytes(batch))
             strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
-            self._batch_tensors = count_tensors(batch) if strategy == "file_descriptor" else 0
+            if strategy == "file_descriptor":
+                self._batch_tensors = max(self._batch_tensors, count_tensors(batch))
         ask = self._control.look(tap.window()) if tap.counting else self._ask
         while self._can_steer(iterator, tap.setting, ask.setting):
             if not self._has_turn(ask.setting):
                 tap.pause(_NS)
                 self._ask = ask
                 return
-            why = self._change(iterator, tap.setting, ask.setting)
+            why = self._go_over(iterator, tap, ask.setting)
+            if why is None:
+                self._ask = ask
+                return
             if not why:
-                tap.setting = ask.setting
                 break
+            if ask.setting == self._control.kept:  # there was room for it, and is no more
+                self._control.kept = tap.setting
+                self.turn_off(why)
+                tap.over = True
+                return
             ask = self._control.look(Window(ask.setting, 0, 0.0, 0.0, refused=why))
         self._ask = ask
         kept = self._control.kept
-        self._control.live = self._steers and kept.workers > 0 and not self._whole_epochs
+        self._control.live = self._steers and kept.workers > 0 and not self.whole_epochs
         tap.begin(ask)
         self._report()
 
@@ -424,41 +466,53 @@ class _Tuner:
             self.turn_off(f"the ranks' file can't be used: {error}")
             return False
 
-    def _change(self, iterator: Any, before: Setting, after: Setting) -> str:
-        """Have another setting within the epoch; why not, where that can't be."""
+    def _go_over(self, iterator: Any, tap: _Tap, after: Setting) -> str | None:
+        """Have another setting within the epoch; why not, where that can't be.
+
+        ``None`` where some of its workers are still on their way, as all but forked ones are for
+        seconds: batches that were ordered from them would hold up all others as long.
+        """
         started = internals.started_workers(iterator)
-        if after.workers > before.workers or after.in_flight > before.in_flight:
+        if after.takes_more_than(tap.setting):
             pids = [each.pid for each in internals.workers_of(iterator)]
-            why = self._refusal(before, after, pids=pids)
+            why = self._refusal(tap.setting, after, pids=pids)
             if why:
                 return why
+        ready = slice(READY + PLACES * started, READY + PLACES * after.workers, PLACES)
         try:
+            for place in range(len(self._clock))[ready]:
+                self._clock[place] = 0.0
             for _ in range(started, after.workers):
                 internals.start_worker(iterator, self._context)
         except OSError as error:
             return f"no more workers could be started: {error.strerror}"
+        known = self._clock[READY : PLACES * after.workers : PLACES]
+        if self._context.get_start_method() != "fork" and not all(known):
+            tap.pause(_NS // 10)
+            return None
         internals.steer(iterator, after.workers, after.ahead)
+        tap.setting = after
         return ""
 
-    def drawn(self, before: tuple[Any, ...]) -> bool:
-        """A batch was loaded in the main process; whether the next is looked at, too."""
+    def drawn(self, before: tuple[Any, ...], *, workers: int) -> bool:
+        """A batch came; whether it is looked at what random numbers the next takes, too."""
         self._draws -= 1
         if before != streams():
             self._draws = 0
+            alone = not workers and not self.reseeds
+            # Workers and queues change how far ahead of the training's steps that happens.
             self.turn_off(
                 "num_workers=0, and its dataset draws from the training's own random numbers; "
-                'reseed="batch" would have it use others',
+                'reseed="batch" would have it use others'
+                if alone
+                else "its sampler draws from the training's own random numbers as it goes on; "
+                "with a generator of its own it could be tuned"
             )
         return self._draws > 0
 
-    @property
-    def whole_epochs(self) -> bool:
-        """Whether epochs are so short that each is looked at as one."""
-        return self._whole_epochs
-
     def fetch_s(self) -> float:
         """What a worker took to make a batch since this was last asked; 0 where none was made."""
-        seconds, batches = math.fsum(self._clock[::2]), math.fsum(self._clock[1::2])
+        seconds, batches = (math.fsum(self._clock[at::PLACES]) for at in (SECONDS, BATCHES))
         (seconds_before, batches_before), self._clocked = self._clocked, (seconds, batches)
         made = batches - batches_before
         return (seconds - seconds_before) / made if made > 0 else 0.0
@@ -489,7 +543,7 @@ class _Tuner:
                 self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
 
     def _report(self) -> None:
-        changes = self._control.changes
+        changes = self.tuning.tried()
         for change in changes[self._said :]:
             _LOG.info("dlprof.tune: %s", ", ".join(_row(change)))
         self._said = len(changes)
@@ -500,8 +554,8 @@ class _Tuner:
                 when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 try:
                     save_kwargs(*self._state, self.tuning.kwargs, when=when)
-                except DlprofError as error:
-                    _LOG.warning("dlprof.tune: %s", error.message)
+                except (DlprofError, OSError) as error:
+                    _LOG.warning("dlprof.tune: %s", error)
                     self._state = None
 
 
@@ -514,9 +568,10 @@ class _Tap:
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
         self._tuner, self.setting, self._draws = tuner, setting, watching
         self._aside = watching  # whether the next batch is looked at in some other way
+        self._began = False  # whether a sampler has drawn the seed of its epoch
         # The least of the latest is what receiving takes: others may have waited.
         self._receives_ns: deque[int] = deque(maxlen=9)
-        self.over = self.counting = self.begun = self._fresh = False
+        self.over = self.ended = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
         self._ask = Ask(setting, 0, 1, 0.0)
         self.begin(self._ask)
@@ -585,15 +640,15 @@ class _Tap:
 
     def _looked_at(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
         """Give the next batch: did it draw random numbers; what does one that is ready take?"""
-        before = streams() if self._draws else ()
+        before = streams() if self._draws and self._began else ()
         began_ns = time.perf_counter_ns()
         batch = advance(iterator)
         now_ns = time.perf_counter_ns()
-        self._aside = False
-        if self._draws:
-            self._draws = self._aside = self._tuner.drawn(before)
-        else:
+        if before:
+            self._draws = self._tuner.drawn(before, workers=self.setting.workers)
+        elif not self._draws:
             self._receives_ns.append(now_ns - began_ns)
+        self._aside, self._began = self._draws, True
         self._last_ns = time.perf_counter_ns()
         return batch
 
@@ -610,6 +665,7 @@ class _Tap:
 
     def _ended(self, iterator: Any) -> None:
         """The epoch is over: where settings wait for that, what isn't full is a window, too."""
+        self.ended = True
         enough = self._count > self._left if self._tuner.whole_epochs else self._left <= 0
         if self.counting and enough and self._tuner.waits_for_epochs:
             kept = internals.persists(iterator)
@@ -619,14 +675,21 @@ class _Tap:
 
     def renew(self) -> None:
         """The iterator begins an epoch, with the workers that it has."""
-        self.begun = True
+        self.begun, self.ended = True, False
         self._last_ns = time.perf_counter_ns()
         self._tuner.renewed(self)
 
 
 def _is_short(loader: Any, setting: Setting) -> bool:
     """Whether an epoch is over before anything could be compared within it."""
+    back, dataset = rewinder(loader.generator), loader.dataset
     try:
-        return len(loader) < _SHORT_EPOCH * max(4, setting.in_flight)
-    except (TypeError, NotImplementedError):
+        if isinstance(dataset, IterableDataset):  # torch holds a loader to its length
+            batches = math.ceil(len(dataset) / (loader.batch_size or 1))  # type: ignore[arg-type] # it may have one
+        else:
+            batches = len(loader)
+    except Exception:  # noqa: BLE001 - whatever a dataset or a sampler of the user's raises
         return False
+    finally:
+        back()  # some samplers make up their batches to count them
+    return batches < _SHORT_EPOCH * max(4, setting.in_flight)

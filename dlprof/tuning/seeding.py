@@ -13,13 +13,19 @@ import torch
 
 from dlprof.internals import set_create_fetcher
 
+PLACES = 3
+"""Figures of each worker that it shares with the main process."""
+
+SECONDS, BATCHES, READY = range(PLACES)
+"""What its batches took, how many they were, and 1 as soon as it can make some."""
+
 
 class ClockedInit:
     """A ``worker_init_fn`` that calls the user's, and has the worker clock each batch.
 
     Args:
         init: The user's; ``None`` for none.
-        clock: Shared with the main process: seconds and batches of each worker.
+        clock: Shared with the main process: the figures of each worker, one after another.
         seeds: Whether each batch is seeded, too.
         parent: The process that starts workers; 0 where a server does.
     """
@@ -31,16 +37,21 @@ class ClockedInit:
 
     def __call__(self, worker_id: int) -> None:
         """Called in each worker, before it makes its fetcher."""
-        if self._init is not None:
-            self._init(worker_id)
+        place = PLACES * worker_id
+        known = place < len(self._clock)
+        try:
+            if self._init is not None:
+                self._init(worker_id)
+        finally:  # what it raises comes with the worker's first batch
+            if known:
+                self._clock[place + READY] = 1.0
 
         def create(*given: Any, **options: Any) -> Any:
             if self._parent not in {0, os.getppid()}:
                 os._exit(1)  # it was killed, and torch would watch whoever is the parent by now
             fetcher = before(*given, **options)
             seeded = SeededFetcher(fetcher) if self._seeds else fetcher
-            known = 2 * worker_id < len(self._clock)
-            return ClockedFetcher(seeded, self._clock, 2 * worker_id) if known else seeded
+            return ClockedFetcher(seeded, self._clock, place) if known else seeded
 
         before = set_create_fetcher(create)
 
@@ -79,8 +90,8 @@ class ClockedFetcher:
         """Fetch a batch."""
         began_s = time.perf_counter()
         batch = self._dlprof_fetcher.fetch(indices)
-        self._dlprof_clock[self._dlprof_place] += time.perf_counter() - began_s
-        self._dlprof_clock[self._dlprof_place + 1] += 1
+        self._dlprof_clock[self._dlprof_place + SECONDS] += time.perf_counter() - began_s
+        self._dlprof_clock[self._dlprof_place + BATCHES] += 1
         return batch
 
     def __getattr__(self, name: str) -> Any:

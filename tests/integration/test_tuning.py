@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,13 +25,14 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data.datapipes.map import SequenceWrapper
 
 import dlprof
 from dlprof import internals
-from dlprof.integrations import callbacks, loggers
+from dlprof.integrations import callbacks, loggers, running
 from dlprof.tuning import control
 from dlprof.tuning import loader as tuned
-from dlprof.tuning.budget import Node
+from dlprof.tuning.budget import Budget, Node
 from dlprof.tuning.control import Ask, Control, Setting, Window
 from dlprof.tuning.loader import Tuning
 
@@ -154,6 +156,27 @@ def test_each_start_method_starts_more_workers(scripted: None, method: str) -> N
     assert numbers(dlprof.tune(loader(**options), max_workers=4)) == numbers(loader(**options))
 
 
+@pytest.mark.slow
+def test_batches_are_not_held_up_by_workers_that_start_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuned, "Control", Hiring)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    made = loader(Waiting(), shuffle=False, multiprocessing_context="forkserver")
+    batches = iter(dlprof.tune(made, max_workers=3))
+    next(batches)
+    longest_s, until = 0.0, time.monotonic() + 120
+    while vars(batches)["_dlprof_live"].workers < 3 and time.monotonic() < until:
+        began_s = time.monotonic()
+        next(batches)
+        longest_s = max(longest_s, time.monotonic() - began_s)
+    assert vars(batches)["_dlprof_live"].workers == 3
+    for _ in range(40):
+        next(batches)
+    assert longest_s < 1.0
+    internals.shut_down(batches)
+
+
 def test_the_depth_of_an_iterable_changes_and_its_order_does_not(scripted: None) -> None:
     for count in (1, 2, 3):
         options: dict[str, Any] = {"batch_size": 3, "num_workers": count}
@@ -203,6 +226,49 @@ def test_without_workers_samples_and_the_trainings_random_numbers_are_as_with(
     assert changing.tuning.off == ""
 
 
+class Eager(Sampler[list[int]]):
+    """Draws all of an epoch when it is asked for it, and counts how often that is."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.asked += 1
+        order: list[int] = torch.randperm(LENGTH).tolist()
+        return iter([order[at : at + 4] for at in range(0, LENGTH, 4)])
+
+    def __len__(self) -> int:
+        return LENGTH // 4
+
+
+class Hiring(Scripted):
+    """Has some workers from the second epoch on."""
+
+    settings = (Setting(3, 2),)
+
+
+@pytest.mark.parametrize(("workers", "script"), [(0, Hiring), (1, Sparing)])
+def test_a_sampler_is_asked_as_often_with_workers_as_without(
+    monkeypatch: pytest.MonkeyPatch, workers: int, script: type[Scripted]
+) -> None:
+    """Torch asks twice where it has workers: what it draws then moves the next epoch's order."""
+    monkeypatch.setattr(tuned, "Control", script)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+
+    def drawn(made: Any) -> tuple[list[Any], float, int]:
+        torch.manual_seed(3)
+        return [numbers(made) for _ in range(3)], float(torch.rand(())), made.batch_sampler.asked
+
+    def made() -> DataLoader[Any]:
+        numbered = Numbers(draws=False)
+        return DataLoader(numbered, batch_sampler=Eager(), num_workers=workers)
+
+    changing: Any = dlprof.tune(made(), max_workers=4)
+    assert drawn(changing) == drawn(made())
+    assert len(internals.workers_of(iter(changing))) == script.settings[0].workers
+    assert not changing.tuning.off
+
+
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_clock_what_a_batch_takes(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     seen: list[float] = []
@@ -215,7 +281,7 @@ def test_workers_clock_what_a_batch_takes(monkeypatch: pytest.MonkeyPatch, metho
     monkeypatch.setattr(tuned, "Control", Looking)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
     made = loader(Waiting(), shuffle=False, multiprocessing_context=method)
-    list(itertools.islice(dlprof.tune(made), 20))
+    list(itertools.islice(dlprof.tune(made), 32))
     assert all(each >= 4 * 0.004 for each in seen if each)
     assert len([each for each in seen if each]) >= 3
     assert made.worker_init_fn is None
@@ -240,6 +306,30 @@ def test_reseeded_batches_are_the_same_at_any_number_of_workers(
     assert [batch[0][1:] for batch in first] != [batch[0][1:] for batch in second]
     drawn = [number for batch in first for sample in batch for number in sample[1:]]
     assert len(set(drawn)) == len(drawn)
+
+
+class Gaps(Numbers):
+    """One of its samples can't be had."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 41:
+            raise KeyError(index)
+        return super().__getitem__(index)
+
+
+def test_reseeded_batches_are_the_same_after_one_that_failed(scripted: None) -> None:
+    def taken(workers: int) -> list[Any]:
+        torch.manual_seed(11)
+        made: Any = DataLoader(Gaps(), batch_size=4, num_workers=workers)
+        dlprof.tune(made, reseed="batch", max_workers=4)
+        came: list[Any] = []
+        batches = iter(made)
+        while len(came) < LENGTH // 4 - 1:
+            with contextlib.suppress(KeyError):
+                came.append(next(batches).tolist())
+        return came
+
+    assert taken(0) == taken(2)
 
 
 def test_kept_workers_draw_others_in_each_epoch(scripted: None) -> None:
@@ -269,6 +359,45 @@ def test_the_trainings_random_numbers_are_left_alone(
     else:
         assert drawn(changing) == drawn(loader(Numbers(), **options))
         assert "draws from the training's own random numbers" in changing.tuning.off
+
+
+class AsItGoes(Sampler[int]):
+    """Draws each index when it is asked for it."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(LENGTH):
+            yield int(torch.randint(LENGTH, ()))
+
+    def __len__(self) -> int:
+        return LENGTH
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_draws_beside_the_training_has_it_as_far_ahead_as_ever(
+    scripted: None, workers: int
+) -> None:
+    def drawn(made: Any) -> list[tuple[list[float], float]]:
+        torch.manual_seed(3)
+        return [(batch[:, 0].tolist(), float(torch.rand(()))) for _ in range(2) for batch in made]
+
+    options: dict[str, Any] = {"sampler": AsItGoes(), "shuffle": False, "num_workers": workers}
+    plain, changing = (loader(Numbers(draws=False), **options) for _ in range(2))
+    dlprof.tune(changing, reseed="batch", max_workers=4)
+    assert drawn(changing) == drawn(plain)
+    assert "its sampler draws" in changing.tuning.off  # type: ignore[attr-defined] # it has one now
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_shuffle_that_seeds_itself_is_no_such_sampler(scripted: None, workers: int) -> None:
+    def drawn(made: Any) -> list[Any]:
+        torch.manual_seed(3)
+        return [(numbers(made), float(torch.rand(()))) for _ in range(3)]
+
+    options: dict[str, Any] = {"shuffle": True, "num_workers": workers, "generator": None}
+    plain, changing = (loader(Numbers(draws=False), **options) for _ in range(2))
+    dlprof.tune(changing, max_workers=4)
+    assert drawn(changing) == drawn(plain)
+    assert changing.tuning.off == ""  # type: ignore[attr-defined] # it has one now
 
 
 class Failing(Numbers):
@@ -349,6 +478,25 @@ def test_loops_that_stop_early_nest_and_pair_are_as_without(scripted: None) -> N
         assert numbers(pair[side] for pair in pairs) == numbers(pair[side] for pair in expected)
 
 
+def test_iterators_of_one_loader_are_tuned_one_at_a_time(scripted: None) -> None:
+    changing = dlprof.tune(loader(Numbers(1 << 20, draws=False), shuffle=False), max_workers=4)
+    first = iter(changing)
+    for _ in range(40):
+        next(first)
+    second = iter(changing)
+    begun = internals.started_workers(second)
+    assert begun <= 2
+    for batches in (first, second) * 20:
+        next(batches)
+    assert internals.started_workers(second) == begun
+    del first
+    gc.collect()
+    until = time.monotonic() + 20
+    while internals.started_workers(second) < 4 and time.monotonic() < until:
+        next(second)
+    assert internals.started_workers(second) == 4
+
+
 def test_a_tuned_loader_is_still_the_users_and_copies_are_plain() -> None:
     made = loader()
     assert dlprof.tune(made) is made
@@ -363,7 +511,11 @@ def test_a_tuned_loader_is_still_the_users_and_copies_are_plain() -> None:
     )
     assert type(again) is DataLoader
     assert vars(again).keys() == vars(plain).keys()
-    remade = type(made)(Numbers(), batch_size=4)  # as Lightning does
+    remade: Any = type(made)(Numbers(), batch_size=4, num_workers=1)  # as Lightning does
+    assert not hasattr(remade, "tuning")
+    dlprof.tune(remade)
+    assert remade.tuning.off == ""
+    assert remade.tuning is not made.tuning  # type: ignore[attr-defined] # it has one now
     assert len(numbers(remade)) == LENGTH // 4
 
 
@@ -403,9 +555,51 @@ def test_an_epoch_begun_with_fewer_workers_gets_them_back_when_tuning_ends(
     assert internals.started_workers(batches) == 2
 
 
+def test_workers_for_which_there_is_no_room_any_more_are_not_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class FewerFirst(Scripted):
+        def begin(self) -> Ask:
+            return super().begin()._replace(setting=Setting(1, 2))
+
+        def look(self, window: Window) -> Ask:
+            return Ask(self.kept, 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", FewerFirst)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr(Budget, "refusal", lambda *_, **__: "all memory is taken")
+    changing: Any = dlprof.tune(loader(shuffle=False))
+    plain = numbers(loader(shuffle=False))
+    for _ in range(2):
+        batches = iter(changing)
+        assert numbers(batches) == plain
+        assert internals.started_workers(batches) == 1
+    assert changing.tuning.off == "all memory is taken"
+
+
 class OwnIterators(DataLoader[Any]):
+    made = 0
+
     def _get_iterator(self) -> Any:
+        self.made += 1
         return super()._get_iterator()
+
+
+def test_a_loader_of_a_script_makes_each_of_its_own_iterators_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(DataLoader, "_get_iterator", DataLoader._get_iterator)
+    met = running.tune_all(DataLoader)
+    own = OwnIterators(Numbers(), batch_size=4)
+    for _ in range(2):
+        assert len(numbers(own)) == LENGTH // 4
+    assert own.made == 2
+    assert "makes iterators of its own" in met[0].off
+
+
+class Final(DataLoader[Any]):
+    def __init_subclass__(cls) -> None:
+        raise RuntimeError("no subclasses")
 
 
 def _reason(made: Any, caplog: pytest.LogCaptureFixture, **options: Any) -> str:
@@ -423,6 +617,7 @@ def test_a_loader_that_can_not_be_tuned_says_why_and_loads(
     own = OwnIterators(Numbers(), batch_size=4)
     assert "OwnIterators makes iterators of its own" in _reason(own, caplog)
     assert len(numbers(own)) == LENGTH // 4
+    assert "no class can be derived from Final" in _reason(Final(Numbers(), num_workers=1), caplog)
     kept = loader(persistent_workers=True)
     next(iter(kept))
     assert "its workers run already" in _reason(kept, caplog)
@@ -471,7 +666,7 @@ def test_a_ranks_file_that_can_not_be_used_ends_no_training(
 def test_a_loader_that_is_gone_starts_workers_by_its_own_method(scripted: None) -> None:
     batches = iter(dlprof.tune(loader(multiprocessing_context="forkserver"), max_workers=4))
     gc.collect()
-    for _ in range(8):
+    for _ in range(16):
         next(batches)
     assert {type(each).__name__ for each in internals.workers_of(batches)} == {"ForkServerProcess"}
     assert internals.started_workers(batches) > 2
@@ -486,9 +681,50 @@ class Unsized(Sampler[int]):
         raise NotImplementedError
 
 
-def test_a_sampler_that_refuses_its_length_is_no_fault() -> None:
+@pytest.mark.parametrize("error", [NotImplementedError, ValueError])
+def test_a_sampler_that_refuses_its_length_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def refuse(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(Unsized, "__len__", refuse)
     made: Any = dlprof.tune(loader(Numbers(), sampler=Unsized()))
     assert not made.tuning.off
+
+
+class Sized(Streams):
+    def __len__(self) -> int:
+        return 1 + int(torch.randint(3, ()))
+
+
+def test_a_length_that_is_asked_for_holds_nobody_to_it_and_draws_nothing() -> None:
+    """Torch warns of each sample above what it was told when a loader was asked for its length."""
+    torch.manual_seed(3)
+    expected = float(torch.rand(()))
+    torch.manual_seed(3)
+    made = dlprof.tune(DataLoader(Sized(), batch_size=None, num_workers=2))
+    assert float(torch.rand(())) == expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert len(list(made)) == LENGTH - 10
+
+
+def test_a_pipe_that_torch_shards_is_not_loaded_without_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spared = []
+
+    class Looking(Scripted):
+        def begin(self) -> Ask:
+            spared.append(self._spares_workers)
+            return super().begin()
+
+    monkeypatch.setattr(tuned, "Control", Looking)
+    datasets: list[Any] = [SequenceWrapper([*range(8)]), [*range(8)]]
+    for dataset in datasets:
+        dlprof.tune(DataLoader(dataset, num_workers=2), max_workers=4)
+    assert spared == [False, True]
 
 
 def test_nothing_is_started_that_the_budget_refuses(
@@ -509,6 +745,24 @@ def test_nothing_is_started_that_the_budget_refuses(
     assert numbers(batches) == numbers(loader())
     assert internals.started_workers(batches) == 2
     assert "above max_ram" in Wanting.refusals[0]
+
+
+class Growing(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(1 + 1000 * index)
+
+
+def test_the_largest_batch_counts(scripted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def refusal(*_: Any, batch_bytes: int, **__: Any) -> str:
+        counted.append(batch_bytes)
+        return ""
+
+    monkeypatch.setattr(Budget, "refusal", refusal)
+    list(dlprof.tune(loader(Growing(), batch_size=None), max_workers=4))
+    assert counted[-1] > counted[0] > 4
+    assert counted == sorted(counted)
 
 
 class Early(Scripted):
@@ -627,6 +881,8 @@ def test_the_answer_serves_the_next_job(tmp_path: Path, monkeypatch: pytest.Monk
     assert first.tuning.kwargs == {"num_workers": 3, "prefetch_factor": 4}
     second = dlprof.tune(loader(), max_workers=4, state=file)
     assert internals.started_workers(iter(second)) == 3
+    third = dlprof.tune(loader(), max_workers=4, max_ram=1_000_000, state=file)
+    assert internals.started_workers(iter(third)) == 2
     name = f"tune:{__name__}.Numbers"
     assert dlprof.kwargs_for(file, target=name) == {"num_workers": 3, "prefetch_factor": 4}
 
@@ -734,6 +990,8 @@ def test_callbacks_tune_if_asked() -> None:
     assert waits.watch(made, 10) is made
     assert isinstance(made.tuning, Tuning)
     assert numbers(made) == numbers(loader())
+    again = pickle.loads(pickle.dumps(dlprof.tune(waits.watch(loader(Numbers()), 10, 1))))  # noqa: S301 - our own
+    assert type(again) is DataLoader
     waits.undo()
     assert isinstance(made.tuning, Tuning)
 

@@ -141,7 +141,8 @@ class Iterator26:
         self._prefetch_factor, self._num_workers = 2, workers
         self._drop_last = self._persistent_workers = False
         self._shared_seed = None
-        self._sampler_iter = iter(range(length))
+        self._index_sampler = range(length)
+        self._sampler_iter = iter(self._index_sampler)
 
     def __next__(self) -> int:
         """The batch that was ordered first comes, and its place is filled."""
@@ -203,7 +204,8 @@ def test_iterators_of_each_torch_are_steered_and_given_workers(
     vars(iterator).update(_dlprof_live=internals._Live(2, 4), _dlprof_epoch=0, _dlprof_seeded=False)
     vars(iterator)["_dlprof_tap"] = lambda advance, this: advance(this)
     shape.__init__(iterator, 2, 40)
-    assert internals.unsteerable(iterator) == ""
+    loader: Any = DataLoader([*range(8)], num_workers=1)  # type: ignore[arg-type] # a list is indexed, too
+    assert internals.untunable(loader) == ""
     iterator._try_put_index()
     assert [worker for worker, _ in iterator.handed_out] == [0, 1, 0, 1]
     came = [next(iterator) for _ in range(4)]
@@ -223,8 +225,26 @@ def test_iterators_of_each_torch_are_steered_and_given_workers(
     assert {worker for worker, _ in iterator.handed_out[handed_out:]} == {0}
     assert came == list(range(24))
     assert [index for _, index in iterator.handed_out] == list(range(len(iterator.handed_out)))
-    del iterator._task_info
-    assert "has no _task_info, by which workers are added" in internals.unsteerable(iterator)
+
+
+class Renamed:
+    """An iterator that has the methods of those that are known, and keeps its batches otherwise."""
+
+    def __next__(self) -> int:
+        return 0
+
+    _next_index = _try_put_index = __next__
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
+        self._index_queues: list[Any] = []
+
+
+def test_an_iterator_of_another_shape_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader: Any = DataLoader([*range(8)], num_workers=1)  # type: ignore[arg-type] # a list is indexed, too
+    monkeypatch.setattr(torch_loader, "_MultiProcessingDataLoaderIter", Renamed)
+    assert "has no _workers, by which workers are added" in internals.untunable(loader)
+    monkeypatch.setattr(torch_loader, "_SingleProcessDataLoaderIter", Iterator)
+    assert "has no torch.utils.data.dataloader._Single" in internals.untunable(loader)
 
 
 def test_workers_that_are_started_otherwise_are_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,11 @@ from dlprof.records import (
     Config,
     Diagnosis,
     Durations,
+    Estimate,
     Finding,
     FindingCode,
     Run,
+    TriedSetting,
     WatchedLoader,
     WatchedScript,
 )
@@ -360,6 +362,42 @@ def test_the_verdict_names_the_likeliest_cause_of_that_loader(
     assert (f"Bottleneck Samples wait {code}" in text) is told
 
 
+TRIED = (
+    TriedSetting(
+        dataset="Images",
+        at_s=4.5,
+        setting="num_workers=6, prefetch_factor=2",
+        why="43% of the time waits for data",
+        speedup=Estimate(value=1.52, low=1.41, high=1.64),
+        result="kept",
+    ),
+    TriedSetting(
+        dataset="Images",
+        at_s=9.0,
+        setting="num_workers=12, prefetch_factor=2",
+        why="12% of the time waits for data",
+        result="not tried: it would take 1.2 GiB, above max_ram",
+    ),
+)
+
+
+def test_what_loaders_tried_that_tune_themselves_is_in_the_report(tmp_path: Path) -> None:
+    run_of = watched_run(loader("train.py:31", 0.1), tried=TRIED)
+    with RunWriter.create(tmp_path / "run.dlprof.jsonl", run_of.header) as writer:
+        writer.append(run_of.script)
+    back = read_run(tmp_path / "run.dlprof.jsonl")
+    assert back.script is not None
+    assert back.script.tried == TRIED
+    page = drawn(script_report(back), 200, verbose=True)
+    kept, refused = (line.strip() for line in page.splitlines() if "Images, after" in line)
+    assert kept.removeprefix("- ") == (
+        "Images, after 4.5 s: num_workers=6, prefetch_factor=2 kept, 1.52x (95% CI 1.41-1.64); "
+        "43% of the time waits for data"
+    )
+    assert "not tried: it would take 1.2 GiB" in refused
+    assert "Tuning" not in drawn(script_report(watched_run()), 200, verbose=True)
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_the_screen_keeps_to_its_width(width: int, encoding: str) -> None:
@@ -369,6 +407,7 @@ def test_the_screen_keeps_to_its_width(width: int, encoding: str) -> None:
         WatchedLoader(name="other loaders"),
         rank=0,
         world_size=2,
+        tried=TRIED,
         notes=("dlprof has a fault of its own: none, in fact.",),
     )
     text = drawn(script_report(shown), width, encoding, verbose=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,24 @@ def test_what_a_rank_that_is_gone_has_said_is_forgotten(
     assert ranks(0).others() == 0
 
 
+def test_loaders_of_one_rank_count_each_until_they_are_gone(tmp_path: Path) -> None:
+    training, validation = (Node(tmp_path / "node.json") for _ in range(2))
+    training.end_turn(5, 0.0)
+    validation.end_turn(3, 0.0)
+    assert training.others() == 3
+    assert validation.others() == 5
+    del training
+    gc.collect()
+    assert validation.others() == 0
+
+
+def test_a_turn_that_is_dropped_is_anothers(ranks: Ranks) -> None:
+    assert ranks(0).take_turn(2, 0.6)
+    assert not ranks(1).take_turn(2, 0.7)
+    ranks(0).drop_turn()
+    assert ranks(1).take_turn(2, 0.7)
+
+
 @pytest.mark.parametrize(("environ", "there"), [({}, False), ({"LOCAL_WORLD_SIZE": "1"}, False)])
 def test_a_single_process_has_no_node(environ: dict[str, str], there: bool) -> None:  # noqa: FBT001 - pytest passes it by name
     assert (Node.of(environ) is not None) is there
@@ -92,6 +111,18 @@ def test_shared_memory_is_checked_before_a_change(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(budget, "read_shared_memory", lambda _: Small)
     assert refusal(Budget(None, None), Setting(3, 2)) == ""
     assert "shared memory" in refusal(Budget(None, None), Setting(2, 16), 4 * MEBI)
+
+
+def test_batches_that_a_forked_worker_keeps_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small:
+        free_bytes = 64 * MEBI
+
+    monkeypatch.setattr(budget, "read_shared_memory", lambda _: Small)
+    one_more = Setting(2, 4), Setting(3, 4)
+    given: dict[str, Any] = {"batch_bytes": 5 * MEBI}
+    assert Budget(None, None).refusal(*one_more, pids=(), **given) == ""
+    pids = (os.getpid(), os.getpid())
+    assert "shared memory" in Budget(None, None).refusal(*one_more, pids=pids, **given)
 
 
 def test_the_ranks_of_a_machine_share_its_workers(ranks: Ranks) -> None:

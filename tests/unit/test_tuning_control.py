@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -257,4 +258,6 @@ def test_a_gain_is_told_from_noise(
     verdict: bool | None,  # noqa: FBT001 - the same
 ) -> None:
     assert judged(gains, cheaper=cheaper) is verdict
-    assert judged(gains, cheaper=cheaper, last=True) is bool(verdict)
+    # In the end the mean decides: what can't be known for sure is lost by either choice as often.
+    likely = len(gains) > 1 and statistics.fmean(gains) > (-0.01 if cheaper else 0.01)
+    assert judged(gains, cheaper=cheaper, last=True) is (likely if verdict is None else verdict)
