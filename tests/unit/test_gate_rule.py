@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ from dlprof.gate import (
     sights,
 )
 from dlprof.gate.plan import ALL_GATES, LOOKS
+from dlprof.gate.views import block_value
 from dlprof.gate.wording import figures_text, seconds_text
 from dlprof.records import Config
 from dlprof.records.gate import Block, Compared, GateName, Quad, ReasonCode
@@ -414,6 +416,14 @@ def test_each_kind_of_unusable_block_has_its_own_reason(
     result = look.verdict.gates[0]
     assert (look.verdict.state, result.reason) == ("inconclusive", reason)
     assert len(result.explanation) > 20
+
+
+def test_the_lower_quartile_lies_between_two_batches() -> None:
+    costs = (0.021, 0.008, 0.015, 0.030, 0.011, 0.042, 0.017, 0.025)
+    rule = next(each for each in service_plan().rules if each.name == "service")
+    quartile = statistics.quantiles([cost / 4 for cost in costs], n=4, method="inclusive")[0]
+    found = block_value(block("A", service_s=costs, samples=(4,) * 8), rule, "low_quartile")
+    assert found == pytest.approx(quartile)
 
 
 def test_the_most_frequent_fault_is_named() -> None:
