@@ -250,7 +250,7 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
     if doubt is not None:
         return doubt[0], doubt[1] + _by_model(choice, certificate)
     if certificate is None:
-        return "low", "no other configuration has a rate to compare with"
+        return "low", "nothing else that may be chosen has a rate to compare with"
     if certificate.shown > MEDIUM:
         return "low", certificate.text
     derived_s = choice.situation.derived_step_s

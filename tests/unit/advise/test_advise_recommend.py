@@ -404,7 +404,7 @@ def test_another_machine_has_limits_and_cores_of_its_own() -> None:
 def test_a_single_configuration_was_compared_with_none() -> None:
     answer = recommend(run(blocks({W4: [400.0, 401.0, 402.0]})))
     assert answer.confidence == "low"
-    assert answer.confidence_reason.startswith("no other configuration has a rate")
+    assert answer.confidence_reason.startswith("nothing else that may be chosen")
 
 
 def test_a_step_of_nothing_is_no_step() -> None:
