@@ -90,9 +90,10 @@ def test_a_load_ends_by_itself_after_its_limit(tmp_path: Path) -> None:
 
 
 _HOLDS = """
-import sys, time
+import signal, time
 from pathlib import Path
 from dlprof.trial.load import made_load
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 with made_load({"cores": 0.2}, folder=Path("."), limit_s=600, say=print):
     print("on", flush=True)
     time.sleep(600)
