@@ -100,7 +100,11 @@ def _progress(
         if walked.faulty and (nothing or walked.has_too_many_faults):
             result = _without_figures(rule, walked)
         else:
-            if ended and later and usable not in rule.looks and can_tell:
+            if (
+                ended
+                and can_tell
+                and (walked.result is None or (later and usable not in rule.looks))
+            ):
                 result = look_at(plan, rule, walked.usable, walked.left_out)
             result = result or _too_few(rule, walked.usable)
             needed = 0 if ended or not later else later[0] - usable

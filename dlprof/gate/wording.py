@@ -94,7 +94,8 @@ def stage_line(stage: StageShift) -> str:
 
     The change's figure is the base's and the shift: medians of each side may differ the other way.
     """
-    change_s = max(0.0, stage.base_s + stage.shift_s)
+    change_s = stage.base_s + stage.shift_s
+    change_s = change_s if change_s > 0 else stage.change_s
     return f"{seconds_text(stage.base_s)} to {seconds_text(change_s)}"
 
 

@@ -491,7 +491,7 @@ class Placement:
 
     def __init__(self) -> None:
         self._own = _affinity(os.getpid())
-        self._spent_ns: dict[int, int] = {}
+        self._ran_ns: dict[int, tuple[int, int]] = {}
         self._free_since_s = 0.0
         self._is_threaded = False
         self._follows = False  # where it was let go, its code had not chosen cores
@@ -519,7 +519,7 @@ class Placement:
         if obstacle or not cores:
             self.release(workers)
             self._free_since_s = _clock()  # from here on, as dlprof's own reads take CPU time, too
-            self._spent_ns = {pid: _spent_ns(pid) for pid in pids}
+            self._ran_ns = {pid: _ran_ns(pid) for pid in pids}
         return obstacle
 
     def _obstacle(self, pids: Sequence[int], config: Config, cores: frozenset[int]) -> str:
@@ -550,10 +550,15 @@ class Placement:
         return all(_affinity(pid) == cores for pid, cores in self._held.items())
 
     def learn(self, workers: Sequence[int]) -> None:
-        """See by a block that these loaded free whether they compute with several threads."""
+        """See by a block that these loaded free whether they compute with several threads.
+
+        One thread takes no more CPU time than passes while it doesn't wait for a core: beside busy
+        neighbors several threads may take less than the wall time.
+        """
         for pid in [*workers, os.getpid()]:
-            spent_ns = _spent_ns(pid) - self._spent_ns.get(pid, 0)
-            if spent_ns > 1.15e9 * (_clock() - self._free_since_s):
+            before, now = self._ran_ns.get(pid, (0, 0)), _ran_ns(pid)
+            alone_ns = 1e9 * (_clock() - self._free_since_s) - (now[1] - before[1])
+            if now[0] - before[0] > 1.15 * alone_ns:
                 self._is_threaded = True
 
     def release(self, workers: Sequence[int]) -> None:
@@ -598,13 +603,16 @@ def _hold(pid: int, cores: Collection[int]) -> None:
             continue
 
 
-def _spent_ns(pid: int) -> int:
-    """CPU time of a process by all of its threads; 0 where that can't be read."""
+def _ran_ns(pid: int) -> tuple[int, int]:
+    """CPU time of a process by all of its threads, and run-queue delay of its first; else 0."""
     try:
-        paths = [_PROC / str(pid) / "task" / str(each) / "schedstat" for each in _threads(pid)]
-        return sum(int(path.read_text().split()[0]) for path in paths)
-    except (OSError, ValueError, IndexError):
-        return 0
+        paths = {
+            each: _PROC / str(pid) / "task" / str(each) / "schedstat" for each in _threads(pid)
+        }
+        figures = {each: path.read_text().split() for each, path in paths.items()}
+        return sum(int(each[0]) for each in figures.values()), int(figures[pid][1])
+    except (OSError, ValueError, IndexError, KeyError):
+        return 0, 0
 
 
 if __name__ == "__main__":

@@ -141,6 +141,20 @@ def test_tails_are_seen_by_the_mean_and_not_by_the_quartile() -> None:
     assert result.views[1].shift == 0
 
 
+@pytest.mark.parametrize("uneven", [0, 1, 2])
+def test_the_first_look_is_taken_whatever_was_left_out_before_the_end(uneven: int) -> None:
+    """Ten quads of which some are left out at first: they count once nothing more comes."""
+    quads = load_quads(10, 0.2, noise=0.005)
+    for number in range(uneven):
+        first, *others = quads[number].blocks
+        slow = tuple(1.3 * each for each in first.service_s)
+        blocks = (dataclasses.replace(first, service_s=slow), *others)
+        quads[number] = dataclasses.replace(quads[number], blocks=blocks)
+    result = judge(service_plan(), quads).gates[0]
+    assert result.reason != "too_few_quads"
+    assert result.views
+
+
 def test_a_high_confidence_leaves_less_error_and_looks_later() -> None:
     usual, high = make_plan(), make_plan(confidence=0.9975)
     assert high.rules[0].alpha == pytest.approx(usual.rules[0].alpha / 4)

@@ -149,12 +149,17 @@ def not_judged(check: CheckReport) -> Mapping[str, str]:
 
 def notes(target: TargetCheck) -> list[str]:
     """What people should know of how a target's verdict was found."""
+    part = _part(target)
+    return [*([f"Blocks load the same {part}."] if part else []), *target.verdict.notes]
+
+
+def _part(target: TargetCheck) -> str:
+    """Which part of the samples is loaded again and again; empty where it is all of them."""
     blocks = (block for quad in target.quads if quad.series == "load" for block in quad.blocks)
     samples = max((sum(block.samples) for block in blocks), default=0)
     if target.length is None or not 0 < samples < target.length:
-        return list(target.verdict.notes)
-    loaded = f"Blocks load the same {samples:,} of {target.length:,} samples."
-    return [loaded, *target.verdict.notes]
+        return ""
+    return f"{samples:,} of {target.length:,} samples"
 
 
 def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
@@ -225,6 +230,8 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
         left_out.setdefault(why, []).append(label)
     yield from (("Left out", f"{', '.join(each)}: {why}") for why, each in left_out.items())
     yield "Compared", f"{side_text(check.change)} vs {side_text(check.base)}"
+    if check.target.plan is not None and (differ := check.target.plan.loader_difference):
+        yield "Settings", f"differ: {short(differ)}"
     yield from _certainty(check)
 
 
@@ -252,13 +259,17 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
             if len(highs) == len(views)
             else f"only a slowdown of more than {views[0].limit_text} would be seen"
         )
+        part = _part(check.target)
+        sure += f" in the {part} that blocks load, again and again" if part else ""
     yield "Certainty", "; ".join(filter(None, (sure or "none yet", took)))
 
 
 def _pictured(target: TargetCheck) -> doc.Chart | None:
     """The chart of the answer: where the time went, if it is time that fails the check."""
-    slower = any(gate.state == "fail" and gate.unit == "s" for gate in target.verdict.gates)
-    return _stages(target, 4) if slower else None
+    fails = any(gate.state == "fail" and gate.unit == "s" for gate in target.verdict.gates)
+    stages = (stage for stage in target.verdict.stages if stage.stage != "startup")
+    slower = any((stage.low_s or 0.0) > 0 for stage in stages)
+    return _stages(target, 4) if fails and slower else None
 
 
 def _stages(target: TargetCheck, most: int | None = None) -> doc.Chart | None:

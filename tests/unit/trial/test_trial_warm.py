@@ -203,20 +203,45 @@ def test_what_the_code_has_chosen_is_let_be(worker: BaseProcess, own: set[int]) 
     assert os.sched_getaffinity(worker.pid) == {min(own)}
 
 
-@pytest.mark.parametrize(("took_s", "threads"), [(0.01, True), (0.02, False)])
+@pytest.mark.parametrize(
+    ("took_s", "waited_s", "threads"),
+    [
+        (0.01, 0.0, True),
+        (0.02, 0.0, False),
+        (0.04, 0.0, False),
+        (0.04, 0.03, True),  # beside busy neighbors two threads took half of the wall time
+        (0.04, 0.02, False),
+    ],
+)
 def test_what_computes_with_several_threads_runs_free(
-    own: set[int], monkeypatch: pytest.MonkeyPatch, took_s: float, *, threads: bool
+    own: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+    took_s: float,
+    waited_s: float,
+    *,
+    threads: bool,
 ) -> None:
+    """20 ms of CPU time, and some time in which the first thread waited for a core."""
     times = iter([0.0, took_s])
     monkeypatch.setattr(warm, "_clock", lambda: next(times, 0.0))
+    ran = iter([(5_000_000, 1_000_000), (25_000_000, 1_000_000 + round(waited_s * 1e9))])
+    monkeypatch.setattr(warm, "_ran_ns", lambda _pid: next(ran, (0, 0)))
     placement = Placement()
     placement.hold([], Config(), [])
-    until = time.process_time() + 0.02
-    while time.process_time() < until:
-        pass
     placement.learn([])
     assert ("several threads" in placement.hold([], Config(), [min(own)])) is threads
     placement.release([])
+
+
+def test_what_a_process_ran_is_that_of_all_threads() -> None:
+    before, _ = warm._ran_ns(os.getpid())
+    until = time.process_time() + 0.02
+    while time.process_time() < until:
+        pass
+    after, waited = warm._ran_ns(os.getpid())
+    assert after - before >= 0.015e9
+    assert waited >= 0
+    assert warm._ran_ns(2**22 + 1) == (0, 0)
 
 
 def test_a_core_that_the_job_no_longer_has(own: set[int]) -> None:
