@@ -130,7 +130,7 @@ def _shared_memory(facts: SystemFacts) -> Iterator[Check]:
             yield Check(name, "problem", text, "Mount a tmpfs there, or load with num_workers=0.")
     elif facts.shm_writable is False:
         text = f"{_SHM} can't be written to."
-        yield Check(name, "problem", text, "Mount it with mode=1777.")
+        yield Check(name, "problem", text, "Mount it writable, with mode=1777.")
     # What a container's /dev/shm holds where nobody asked for more (docker run --shm-size).
     elif size <= 64 << 20:
         text = f"{_SHM} holds {format_bytes(size)}: a few batches fill it, and workers die."
