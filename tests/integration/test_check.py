@@ -148,8 +148,10 @@ ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reaso
 
 
 @CORES
-@pytest.mark.parametrize("count", [1, 64])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "count"),
+    [(2, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0, 1), (0, 64), (2, 64)))],
+)
 def test_both_sides_of_a_quad_run_on_the_same_cores(
     repository: Path, workers: int, count: int
 ) -> None:
@@ -242,7 +244,7 @@ class AfterQuads(Silent):
 @CORES
 @ROOT
 @pytest.mark.root
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_cpuset_that_changes_in_the_middle_is_followed(repository: Path, workers: int) -> None:
     own = sorted(os.sched_getaffinity(0))[:2]
     if len(own) < 2:
@@ -269,7 +271,7 @@ def test_a_cpuset_that_changes_in_the_middle_is_followed(repository: Path, worke
 @ROOT
 @pytest.mark.root
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_runner_that_is_throttled_to_five_percent(repository: Path, workers: int) -> None:
     (repository / "data.py").write_text(data(0.0005, workers=workers))
     run_git(repository, "commit", "-qam", "two")
@@ -320,7 +322,9 @@ def test_code_that_an_editable_install_finds_in_the_checkout_is_refused(
         check(repository)
 
 
-@pytest.mark.parametrize("named", ["installed:make", "{}/installed.py:make"])
+@pytest.mark.parametrize(
+    "named", ["installed:make", pytest.param("{}/installed.py:make", marks=pytest.mark.slow)]
+)
 def test_a_target_that_both_sides_take_from_the_same_file_is_noted(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:

@@ -101,7 +101,10 @@ def test_each_rank_loads_its_share(tmp_path: Path) -> None:
     assert not first & second
 
 
-@pytest.mark.parametrize(("target", "word"), [("killed", "SIGKILL"), ("stopped", "is stopped")])
+@pytest.mark.parametrize(
+    ("target", "word"),
+    [pytest.param("killed", "SIGKILL", marks=pytest.mark.slow), ("stopped", "is stopped")],
+)
 def test_a_lost_rank_is_named_and_the_next_trial_works(
     tmp_path: Path, target: str, word: str
 ) -> None:

@@ -133,7 +133,8 @@ def test_a_load_that_is_stopped_is_ended_all_the_same(tmp_path: Path) -> None:
 def test_a_sweep_beside_a_load_records_it(tmp_path: Path) -> None:
     path = tmp_path / "run.dlprof.jsonl"
     command = [sys.executable, "-m", "dlprof", "sweep", "synthetic:wait_ms=1", "-o", str(path)]
-    command += ["--num-workers", "0,1", "--budget", "8s", "--make-load", "cores=0.5"]
+    command += ["--num-workers", "0,1", "--repeats", "1", "--trial-time", "300ms"]
+    command += ["--budget", "2min", "--make-load", "cores=0.5"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = read_run(path)

@@ -195,7 +195,8 @@ def test_a_wait_for_the_gil_is_not_one_for_storage(kind: str, tmp_path: Path) ->
     assert (fetch.gil_s > fetch.io_s / 2) is (kind == "computes")
     assert run.diagnosis is not None
     codes = {each.code for each in run.diagnosis.findings}
-    assert ("lock" in codes) is (kind == "computes")
+    if "cpu.neighbours" not in codes:  # whose part of the wait can't be told from the thread's
+        assert ("lock" in codes) is (kind == "computes")
 
 
 FASTAI = """
@@ -281,7 +282,7 @@ for batch in loader:
 """
 
 
-@pytest.mark.parametrize("end", ["exit", "kill"])
+@pytest.mark.parametrize("end", [pytest.param("exit", marks=pytest.mark.slow), "kill"])
 def test_an_abrupt_end_leaves_what_was_seen(end: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ABRUPT)
     (tmp_path / "report.json").write_text("of an earlier run")

@@ -58,7 +58,11 @@ def watched(folder: Path, *kinds: str, options: tuple[str, ...] = ()) -> tuple[d
     return json.loads((folder / "run.json").read_text()), done.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("--no-follow",)], ids=["followed", "not followed"])
+@pytest.mark.parametrize(
+    "options",
+    [(), pytest.param(("--no-follow",), marks=pytest.mark.slow)],
+    ids=["followed", "not followed"],
+)
 def test_data_that_every_worker_gives_is_said_first(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:

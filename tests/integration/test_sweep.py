@@ -71,10 +71,10 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     "target",
     [
         "images:count=16,size=64",
-        "shards:count=32,shards=2,size=64",
         *(
             pytest.param(each, marks=pytest.mark.slow)
             for each in (
+                "shards:count=32,shards=2,size=64",
                 "voc:count=16,size=64",
                 "text:lines=2000",
                 "synthetic:wait_ms=1",

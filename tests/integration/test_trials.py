@@ -169,7 +169,7 @@ def test_a_cache_that_could_not_be_made_cold_is_said(place: Path) -> None:
 
 
 @linux
-@pytest.mark.parametrize("attr", ["huge", "endless"])
+@pytest.mark.parametrize("attr", [pytest.param("huge", marks=pytest.mark.slow), "endless"])
 def test_memory_stays_bounded(place: Path, attr: str) -> None:
     running = start(place, attr)
     try:
