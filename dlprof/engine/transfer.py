@@ -102,9 +102,10 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
     machine = inspect_machine()
     build = None
     if options.target is not None:
-        prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
+        spec = parse_target(options.target)
+        prepare(spec, listener.preparing, arguments=options.arguments)
         build = BuildRequest(
-            target=options.target,
+            target=spec,
             arguments=dict(options.arguments),
             shuffle=options.shuffle,
             seed=options.seed,
