@@ -24,9 +24,6 @@ from dlprof.trial.failures import ended, last_lines
 from dlprof.trial.protocol import BuildRequest, Message, TransferRequest, error_of
 from dlprof.trial.runtime import Inbox, ModuleProcess, TrialLog, open_log
 
-DEFAULT_BUDGET_S = 10.0
-"""For copies of plain buffers, where the user names none."""
-
 _SHARED = "Copies ran to all devices at once, which slows down other users of their links."
 
 
@@ -48,7 +45,7 @@ class TransferSettings:
 
     device: str = "auto"
     all_devices: bool = False
-    budget_s: float = DEFAULT_BUDGET_S
+    budget_s: float = 10.0
     target: str | None = None
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
     batch_size: int | None = None
