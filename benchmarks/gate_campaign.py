@@ -42,6 +42,7 @@ from dlprof.gate.rule import run_queue_wait
 from dlprof.records.gate import Compared, Quad, Side
 from dlprof.report.live import open_listener
 from dlprof.settings import SweepSettings
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest
 
 HERE = Path(__file__).parent
@@ -58,7 +59,7 @@ def side_plan(side: Side, kind: Kind, slower: float, workers: int) -> SidePlan:
         arguments["core"] = str(usable[0] if side == "base" else usable[-1])
     return SidePlan(
         side=side,
-        request=BuildRequest(target=TARGET, arguments=arguments),
+        request=BuildRequest(target=parse_target(TARGET), arguments=arguments),
         directory=HERE,
         root=HERE,
         compared=Compared(name=side),

@@ -91,7 +91,7 @@ def open_bench(target: str, ranks: int) -> Iterator[TrialRunner]:
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as directory,
         contextlib.closing(
             TrialRunner(
-                BuildRequest(target=target, shuffle=True),
+                BuildRequest(target=parse_target(target), shuffle=True),
                 directory=Path(directory),
                 together=Ranks(local=launched(ranks, os.environ)),
             )

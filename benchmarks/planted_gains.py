@@ -16,6 +16,7 @@ from common import Table
 from planted_cases import TARGETS, Case
 
 from dlprof.records import Config
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -144,7 +145,7 @@ def _built(
 ) -> _Side:
     """A bench with a target at its present settings, in no special surroundings."""
     folder.mkdir()
-    request = BuildRequest(target=spec, arguments=dict(arguments))
+    request = BuildRequest(target=parse_target(spec), arguments=dict(arguments))
     bench = stack.enter_context(contextlib.closing(TrialRunner(request, directory=folder)))
     target = bench.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
     bench.probe(TrialRequest(config=Config(), probe=True))

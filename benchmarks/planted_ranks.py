@@ -20,6 +20,7 @@ from common import Report, Table, parser, publish, surroundings
 from dlprof.advise.scaling import CORES, OTHER_JOB, SHARD, STORAGE, slow_for
 from dlprof.engine.ranks import launched
 from dlprof.records import Config
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
@@ -160,7 +161,9 @@ def measure(case: Case, folder: Path, memory: Path) -> Answer:
         )
     arguments = {"slow": str(case.slow), "cause": case.cause}
     arguments |= {"disk": str(folder), "memory": str(memory)}
-    request = BuildRequest(target=f"{folder / 'target.py'}:planted", arguments=arguments)
+    request = BuildRequest(
+        target=parse_target(f"{folder / 'target.py'}:planted"), arguments=arguments
+    )
     with (
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as directory,
         contextlib.closing(

@@ -81,7 +81,7 @@ def loaded(target: str, machine: Machine) -> Iterator[Loaded]:
     with (
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder,
         contextlib.closing(
-            TrialRunner(BuildRequest(target=target), directory=Path(folder))
+            TrialRunner(BuildRequest(target=parse_target(target)), directory=Path(folder))
         ) as bench,
     ):
         built = bench.build(limits)

@@ -152,7 +152,7 @@ def open_bench(target: str) -> Iterator[TrialRunner]:
     with (
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as directory,
         contextlib.closing(
-            TrialRunner(BuildRequest(target=target), directory=Path(directory))
+            TrialRunner(BuildRequest(target=parse_target(target)), directory=Path(directory))
         ) as bench,
     ):
         cores = inspect_machine().usable_cores

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 
 from dlprof.errors import UsageError
 
+NS = 1_000_000_000
+"""Nanoseconds in a second."""
+
 MAX_VALUES = 1000
 """Most values that one list or range may name; a sweep of more would never end."""
 

@@ -16,7 +16,6 @@ from dlprof.advise.speeds import Speeds, agreement, candidates_of, cores_share
 from dlprof.advise.thresholds import (
     DERIVED_MARGIN,
     EVEN,
-    FAR_CORES,
     FED_WAIT_FRACTION,
     HIGH,
     MEDIUM,
@@ -325,7 +324,7 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
     lesser = {
         f"{_loaders(there.launched)} calibrated, not {ranks} at once": there.other_ranks,
         f"{had:.1f} cores were available when it was calibrated, not {there.cores:g}": (
-            there.cores > FAR_CORES * had
+            there.cores > 2 * had
         ),
         disagrees: bool(disagrees),
         "no trial measured settings like these: only the model predicts them": (

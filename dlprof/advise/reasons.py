@@ -57,7 +57,7 @@ def conditions(choice: Choice) -> Iterator[Reason]:
     """What the figures of the pick rest on, where that is not what they seem to."""
     trials, ids = choice.pick.trials, {"trials": choice.pick.trial_ids}
     once_s = typical(trial.transient_s for trial in trials) or 0.0
-    if once_s >= at.TRANSIENT_S:
+    if once_s >= 1.0:
         claim = "Its first batches are slower than its steady rate, which costs a training run "
         claim += f"{format_duration(once_s)} once"
         yield Reason(claim=claim, evidence={**ids, "transient_s": once_s})
@@ -298,7 +298,7 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
     if rival is None or rival in choice.undecided:
         return  # it is not known to be slower, which is shown below
     near = choice.speeds.ratio(rival.key, pick.key).value >= NEAR
-    surely = choice.speeds.chance(pick.key, rival.key) >= at.SURELY
+    surely = choice.speeds.chance(pick.key, rival.key) >= 0.975  # as an end of a 95 % interval
     if rival.measured:
         cost = "are slower" if surely else "are likely slower"
         fed = "would not surely keep the step fed"

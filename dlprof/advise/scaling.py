@@ -122,7 +122,7 @@ def slow_for(trial: Trial, rank: int) -> str:
         return ""
     usual = [statistics.median_low(sorted(part)) for part in zip(*known, strict=True)]
     took_s = slow[0] - usual[0]
-    if took_s < at.SLOWER_RANK * usual[0] or not _surely_slower(trial.ranks, rank):
+    if took_s < 0.15 * usual[0] or not _surely_slower(trial.ranks, rank):
         return ""
     delay = usual[2] / usual[1] if usual[1] else 0.0  # of a second on a core
     cpu_s, delayed_s = (slow[1] - usual[1]) * (1 + delay), slow[2] - slow[1] * delay
@@ -131,8 +131,9 @@ def slow_for(trial: Trial, rank: int) -> str:
         (each.read_bytes_per_s or 0.0) / rate if rate else 0.0
         for each, rate in zip(trial.ranks, rates, strict=True)
     ]
-    # A page a sample, which costs CPU time, too: less is not the data.
-    if reads[rank] > max(4096, at.FETCHES * statistics.median_low(reads)):
+    # A page a sample, which costs CPU time, too: less is not the data. Ten times what most fetch,
+    # and it has its data not in memory, as they have theirs.
+    if reads[rank] > max(4096, 10 * statistics.median_low(reads)):
         cpu_s = 0.0
     parts = {CORES: delayed_s, SHARD: cpu_s, STORAGE: took_s - cpu_s - delayed_s}
     found = max(parts, key=lambda part: parts[part])
@@ -199,7 +200,7 @@ def scales(run: Run) -> tuple[Scale, ...]:
         name, trials, limit = str((count, each)), groups[count, each], ""
         rate = fit.rate(name)
         if each == workers:
-            if before is not None and rate.value < at.SCALES * before[0]:
+            if before is not None and rate.value < 0.8 * before[0]:
                 limit = _limit(trials, before[1], run.header.machine.read_limit_bytes_per_s)
             before = rate.value, trials
         over = fit.ratio(name, str(one)).times(count) if one in groups else None
@@ -232,7 +233,7 @@ def _limit(more: Sequence[Trial], fewer: Sequence[Trial], reads_at_most: float |
         held = reads_at_most is not None and reads >= at.USED_UP * reads_at_most
         return "storage: a cgroup throttles reads" if held else "storage"
     costs = [_cpu_s_per_sample(trials) for trials in (more, fewer)]
-    if costs[0] is not None and costs[1] is not None and costs[0] > at.COSTS_MORE * costs[1]:
+    if costs[0] is not None and costs[1] is not None and costs[0] > 1.15 * costs[1]:
         return "memory bandwidth, caches or the cores' clock: a sample takes more CPU time"
     waited = [each.barrier_fraction or 0.0 for trial in more for each in trial.ranks]
     if max(waited, default=0.0) > at.STORAGE_WAITS:

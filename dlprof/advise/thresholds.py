@@ -28,20 +28,12 @@ model answers: receiving a batch costs more while workers are busy, and adds to 
 HIGH, MEDIUM = 0.05, 0.15
 """A recommendation that is surely within so much of the best is called that."""
 
-FAR_CORES = 2.0
-"""Times the cores of the calibration from which a prediction rests on the model alone; also where
-others had most of them."""
-
-SURELY = 0.975
-"""Probability from which one is called slower than another: one end of a 95 % interval."""
-
 WORTH_TRYING, PAYS = 1.05, 1.1
 """A change that gains less than the first is not worth a trial, nor a word where it was tried; one
 that gains less than the second, not worth what it costs in memory or order."""
 
-AS_GOOD, NO_LOSS = 0.95, 0.9
-"""Speed with fewer workers from which they are worth it for the memory that they don't take; and
-the lower end of the interval of a gain, below which it may as well be chance."""
+AS_GOOD = 0.95
+"""Speed with fewer workers from which they are worth it for the memory that they don't take."""
 
 SAME_STEP, SAME_CORES = 0.05, 0.01
 """Steps within 5 % of the measured one, and cores within 0.01 of them, count as measured."""
@@ -55,9 +47,6 @@ NOTABLE, STARVED, USED_UP = 0.05, 0.1, 0.9
 """Share of the time that a cause takes from which it is worth a word; of run-queue wait from which
 a loader wants more cores than it got; of cores, memory or time from which they are the limit."""
 
-TRANSIENT_S = 1.0
-"""Seconds that first batches cost a training once, from which that is said."""
-
 STORAGE_WAITS = 0.2
 """Share of a batch's time spent waiting from which storage decides."""
 
@@ -65,29 +54,12 @@ TURNOVER_SPREAD = 0.25
 """Expected relative standard deviation of one epoch turnover: starting the same workers took 32
 to 53 ms on a quiet machine, and it is timed once in a trial."""
 
-ASIDE = 0.1
-"""Share of a loader's waits in other threads or inside of other loaders' waits, from which they
-don't add up to the script's time."""
+BUSY = 0.75
+"""Share of time in which a resource works, from which it is the limit."""
 
-UNSTEADY = 1.5
-"""The fastest of a configuration's trials over the slowest, from which one was disturbed."""
-
-CONSUMER_WAITS, NOISY_WAITS = 0.1, 0.15
-"""A consumer that waits less than this is not held up: receiving a batch takes main itself
-several hundredths of a step of 5 ms, whatever the loader's settings; and on a disturbed machine."""
-
-MAIN_SHARE, FAR_MORE = 0.6, 1.3
-"""Share of the consumer's wait that is main's own work, from which main is the limit by itself; and
-how many times as much it has for each batch as the workers where less (``LARGE_SHARE``) is enough.
-"""
-
-BUSY, FULLY_BUSY = 0.75, 0.92
-"""Share of time in which a resource works, from which it is the limit; workers that work for less
-than the second idle."""
-
-HARDLY_BUSY, HALF_BUSY = 0.35, 0.5
-"""Workers that are busy for less hold nobody up, whatever they do: as they are, and beside a step,
-which they could then feed at twice its speed. Of many, half are then too many."""
+HALF_BUSY = 0.5
+"""Workers that are busy for less hold no step up, whatever they do: they could feed it at twice its
+speed. Of many, half are then too many."""
 
 OWN_THREADS = 3
 """Threads of a worker that computes in one: itself, its feeder, and the one that hands descriptors
@@ -116,26 +88,12 @@ script that has loaded torch; in the others torch is imported once more."""
 RESET_S = 0.002
 """Turn of an epoch with workers that persist: 0.3 to 2 ms."""
 
-START_FACTOR, LEAST_LOG = 2.0, 0.15
-"""How far off the time of a start may be, to either side; and the logarithm of a promise at least:
-two runs of one script differ by as much."""
-
 PARALLEL, CROWDS_STEP = 1.2, 0.25
 """Cores that a step keeps busy, from which several threads compute in it. And the share of the
 cores that workers would take beyond what they take now, from which such a step on the same cores
 slows down: each of its parts waits for the last of its threads, and that one for a worker's turn to
 end. Measured on 2 cores: a step of 1.6 ms took 10 ms beside 2 workers that compute, and 47 ms where
 another process ran as well."""
-
-TAKES_OVER, CROWD = 0.4, 0.75
-"""Share of that time from which a crowd comes before what the cores are needed for. Threads of
-others that want a core, over the machine's CPUs, from which they are a crowd: cores that are lost
-don't show it, as the kernel shares them between sessions rather than threads, so that one busy
-neighbor may take as much of two cores as six."""
-
-OVERSUBSCRIBED, WANTS = 1.6, 1.1
-"""Cores that the workers' own computing wants over those there are: of the machine, from which
-fewer would do, and of an affinity mask, from which it is too narrow."""
 
 LEAST_SEEN, FILLED_UP = 48 << 20, 112 << 20
 """Growth of each worker between trials, from which it is believed where it is steady: pools of
@@ -146,47 +104,20 @@ ENOUGH_BATCHES, LEAST_BATCHES = 200, 8
 """Batches of each worker after which memory has filled up: seen were 120, in which a worker grew by
 73 MB and then no more. And batches that memory is compared over at least."""
 
-STEADY, SHORTER, LATE = 0.85, 0.75, 0.6
-"""Correlation of memory with batches, from which it grows steadily; share of the longest trial's
-batches up to which others are shorter; and of its first slope that memory which goes on growing has
-beyond these."""
-
 PINNED_SPEED = 2.0
 """What pinned memory brings at most where copies overlap nothing: 0.458 against 0.367 ms for
 4 MB, and with non_blocking the rest as well."""
 
-REACHED, SLOW_LINK, LEAST_COPY_BYTES = 0.75, 0.5, 4 << 20
-"""Share of a link's theory that copies of pinned memory reach: 12.4 of 15.75 GB/s; share of that
-below which a link is slow; and the least that says so: smaller copies are set by their start."""
-
-HELD_UP, PILE = 0.4, 1.0
-"""Batches that lie ready and out of turn, from which order may hold the loader up; and from which
-it shows that it does."""
-
-FAR_SLOWER = 4.0
-"""The slowest fetch over the usual one, from which single ones take far longer."""
+REACHED = 0.75
+"""Share of a link's theory that copies of pinned memory reach: 12.4 of 15.75 GB/s."""
 
 TAIL = 0.05
 """Share of all batches' own time that lies beyond twice the usual, from which some are slow: it is
 a quarter where 3 % of them take 15 times as long, and next to nothing where all are alike."""
 
-NEARLY_AS_GOOD, HALF_AS_GOOD = 0.93, 0.6
-"""Share of the gain of deeper queues that giving up the order must reach: without a pile to be
-seen, and with one."""
-
-MORE_WAITING, SPEEDS_UP = 0.4, 0.7
-"""Growth of waiting in ``__getitem__`` over that with one worker, as a share of making a batch,
-from which workers wait for each other; and the speed-up by workers over their number, above which
-they don't hold each other up."""
-
-START_SHARE, SLOW_START_S = 0.15, 2.0
-"""Share of an epoch's time that goes to starting workers, from which it is worth a word. A start
-that takes longer is worth a word even where workers persist."""
-
-LARGE_SHARE, COLLATE_SHARE, SAMPLER_SHARE = 0.3, 0.5, 0.4
-"""Share of making a batch from which its samples, and from which collating, is worth a word; and of
-the wait for data in which indices are drawn. From the first, starting workers is so much of an
-epoch that it comes before what it explains."""
+LARGE_SHARE = 0.3
+"""Share of making a batch from which its samples are worth a word. From it, starting workers is so
+much of an epoch that it comes before what it explains."""
 
 LEAST_RECEIVE_S, LEAST_PUT_S, LIGHT_S = 0.0003, 0.0001, 0.0025
 """What main takes to receive one tensor from a worker, and a worker to put it. Receiving that takes
@@ -196,11 +127,8 @@ less than the last, of few tensors, is what any batch from a worker takes: 0.3 m
 FEW_TENSORS = 4
 """A batch of no more than these is received as quickly as one tensor."""
 
-FAR_TOO_MANY, MANY = 4, 8
-"""Times the workers needed, and workers, from which a loader that keeps up is worth a word."""
-
-FAR_BETTER = 1.5
-"""What sharing by name brings for many small tensors; no workers must beat it."""
+MANY = 8
+"""Workers from which it is worth a word that fewer would do."""
 
 PREFETCH, PREFETCH_OF_BURSTS, BURSTS = (2, 4), (2, 4, 8), 0.5
 """Torch's own ``prefetch_factor`` and twice it, which are predicted; where batches come in bursts;
@@ -213,15 +141,3 @@ known."""
 
 SAME_RATE = 0.02
 """A difference smaller than this is none, however sure; a part that costs less is no finding."""
-
-WITH_NEIGHBOURS = 0.2
-"""Share of the CPUs that neighbours keep busy from which waiting for a core is put down to them."""
-
-SCALES, COSTS_MORE = 0.8, 1.15
-"""Of what so many more ranks would give, less of which is worth saying why; and CPU time of a
-sample with more ranks over that with fewer, from which cores give less each."""
-
-SLOWER_RANK, FETCHES = 0.15, 10.0
-"""Share of the time that a sample takes on most ranks by which one must take longer for a cause.
-Times the bytes of a sample that most ranks fetch from storage: one that fetches more than that has
-its data not in memory, as they have theirs."""

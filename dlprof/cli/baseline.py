@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dlprof.cli import options, streams
 from dlprof.cli.check import BUDGET
 from dlprof.cli.commands import Group
-from dlprof.cli.measuring import listening, resolve
+from dlprof.cli.measuring import listening
 from dlprof.errors import FileError, UsageError
 from dlprof.settings.options import SWEPT
 from dlprof.units import counted
@@ -62,7 +62,7 @@ def update(
         from dlprof.engine.checking.history import measure_run
         from dlprof.engine.checking.settings import for_check
 
-        settings = for_check(*resolve(asked.given, config))
+        settings = for_check(*options.resolve(asked.given, config))
         with listening(asked) as listener:
             entry = measure_run(settings, listener=listener).entry
     else:

@@ -14,7 +14,7 @@ import click
 
 from dlprof.cli import options, streams
 from dlprof.cli.entry import show
-from dlprof.cli.measuring import listening, resolve
+from dlprof.cli.measuring import listening
 from dlprof.errors import ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
 
@@ -121,7 +121,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     from dlprof.engine.checking.settings import for_check
 
     settings = for_check(
-        *resolve(swept, config),
+        *options.resolve(swept, config),
         against=against,
         against_python=against_python,
         override=rule.get("allow_regression", ""),

@@ -1,11 +1,11 @@
-"""What commands that measure have in common: options to settings, the run file's path, signals."""
+"""What commands that measure have in common: the run file's path, the display, signals."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -19,18 +19,8 @@ if TYPE_CHECKING:
     from dlprof.cli.options import Asked
     from dlprof.records import Run
     from dlprof.report.live import QuietListener
-    from dlprof.settings import SweepSettings
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-
-
-def resolve(
-    given: Mapping[str, object], config: Path | None
-) -> tuple[SweepSettings, Mapping[str, str]]:
-    """The settings by flags, environment and files, and where each came from."""
-    from dlprof.settings.resolve import resolve_settings
-
-    return resolve_settings(given, environ=os.environ, config_file=config, cwd=Path.cwd())
 
 
 def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -23,6 +24,7 @@ from dlprof.settings.options import ELSEWHERE_PANEL, ONE_CONFIGURATION, SEARCH_S
 
 if TYPE_CHECKING:
     from dlprof.report.document import Document
+    from dlprof.settings import SweepSettings
 
 LOADED = ("target", "arg", "shuffle")
 STEP = ("step_time", "step", "device", "copy_ahead", "step_on")
@@ -70,6 +72,15 @@ def refuse_two(given: Mapping[str, object]) -> None:
 def varied(key: str, **changes: Any) -> table.Option:
     """An option of the table that reads otherwise with one command."""
     return dataclasses.replace(option_named(key), **changes)
+
+
+def resolve(
+    given: Mapping[str, object], config: Path | None
+) -> tuple[SweepSettings, Mapping[str, str]]:
+    """The settings by flags, environment and files, and where each came from."""
+    from dlprof.settings.resolve import resolve_settings
+
+    return resolve_settings(given, environ=os.environ, config_file=config, cwd=Path.cwd())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

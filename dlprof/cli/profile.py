@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlprof.cli import BEGAN_S, options
-from dlprof.cli.measuring import leave_interrupted, listening, resolve, run_path
+from dlprof.cli.measuring import leave_interrupted, listening, run_path
 from dlprof.errors import NothingMeasuredError
 from dlprof.settings.options import SWEPT
 
@@ -53,7 +53,7 @@ def profile(
     from dlprof.engine.profile import for_one
     from dlprof.engine.ranks import gather_ranks
 
-    settings = for_one(*resolve(asked.given, config))
+    settings = for_one(*options.resolve(asked.given, config))
     path = run_path(output, settings.target)
     with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
         if ranks is None:  # the first rank of all has measured this one

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from dlprof.cli import BEGAN_S, options, streams
-from dlprof.cli.measuring import leave_interrupted, listening, resolve, run_path
+from dlprof.cli.measuring import leave_interrupted, listening, run_path
 from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
 
@@ -50,7 +50,7 @@ def sweep(
             "--print-config writes TOML, and --json asks for JSON",
             hint="Leave one of the two out.",
         )
-    settings, origins = resolve(asked.given, config)
+    settings, origins = options.resolve(asked.given, config)
     if print_config:
         from dlprof.settings.resolve import print_config as settings_as_toml
 

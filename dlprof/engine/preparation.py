@@ -49,7 +49,7 @@ from dlprof.search.space import (
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.builtin.options import DlioOptions, options_of
-from dlprof.targets.grammar import parse_target
+from dlprof.targets.grammar import TargetSpec, parse_target
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
@@ -385,19 +385,19 @@ def opened_runner(
     Raises:
         DlprofError: The target's name can't be read, or its data can't be made.
     """
-    if pickled is None:
-        spec = parse_target(settings.target)
-        prepare(spec, listener.preparing, arguments=settings.arguments)
     with work_directory() as directory:
-        path = directory / "target.pickle"
-        if pickled is not None:
+        if pickled is None:
+            spec = parse_target(settings.target)
+            prepare(spec, listener.preparing, arguments=settings.arguments)
+        else:
+            path = directory / "target.pickle"
             path.write_bytes(pickled)
+            spec = TargetSpec(text=settings.target, kind="object", source=str(path))
         request = BuildRequest(
-            target=settings.target,
+            target=spec,
             arguments=dict(settings.arguments),
             shuffle=settings.shuffle,
             seed=settings.seed,
-            pickled=None if pickled is None else str(path),
         )
         runner = TrialRunner(request, directory=directory, pulse=listener.pulse, together=ranks)
         with contextlib.closing(runner):

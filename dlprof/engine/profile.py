@@ -46,9 +46,6 @@ from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import Message
 from dlprof.units import format_duration, with_hint
 
-DEFAULT_BUDGET_S = 30.0
-"""Of a profile, where the user names none."""
-
 _TRIAL_S = 1.0
 _NOT_FOLLOWED = (
     "The budget ended before a batch was traced through its stages, so most causes are "
@@ -70,7 +67,7 @@ def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSetting
         if isinstance(value, tuple) and len(value) > 1:
             changes[option.field] = None
     if origins["budget"] != by_key()["budget"].flag:
-        changes["budget_s"] = DEFAULT_BUDGET_S
+        changes["budget_s"] = 30.0
     return dataclasses.replace(settings, **changes)
 
 

@@ -269,8 +269,9 @@ def _orders(
     """
 
     def build(request: Message) -> Message:
+        theirs = {**request, "target": request["target"]["text"]}
         for name in ("target", "arguments", "shuffle", "seed"):
-            _refuse({name: request[name]}, {name: getattr(settings, name)}, hello)
+            _refuse({name: theirs[name]}, {name: getattr(settings, name)}, hello)
         target = runner.build(limits_of(settings, inspect_machine()))
         return {"target": to_json(target), "versions": runner.versions}
 

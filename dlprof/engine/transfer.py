@@ -24,9 +24,6 @@ from dlprof.trial.failures import ended, last_lines
 from dlprof.trial.protocol import BuildRequest, Message, TransferRequest, error_of
 from dlprof.trial.runtime import Inbox, ModuleProcess, TrialLog, open_log
 
-DEFAULT_BUDGET_S = 10.0
-"""For copies of plain buffers, where the user names none."""
-
 _SHARED = "Copies ran to all devices at once, which slows down other users of their links."
 
 
@@ -48,7 +45,7 @@ class TransferSettings:
 
     device: str = "auto"
     all_devices: bool = False
-    budget_s: float = DEFAULT_BUDGET_S
+    budget_s: float = 10.0
     target: str | None = None
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
     batch_size: int | None = None
@@ -102,9 +99,10 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
     machine = inspect_machine()
     build = None
     if options.target is not None:
-        prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
+        spec = parse_target(options.target)
+        prepare(spec, listener.preparing, arguments=options.arguments)
         build = BuildRequest(
-            target=options.target,
+            target=spec,
             arguments=dict(options.arguments),
             shuffle=options.shuffle,
             seed=options.seed,

@@ -215,9 +215,6 @@ def _no_verdict(rule: GateRule, reason: ReasonCode, detail: str = "") -> GateRes
 UNCORRECTED_FACTOR = 2.0
 """Where waiting for a core can't be read, a metric fails only beyond this multiple of its limit."""
 
-_MOST_APART = 0.5
-"""As of two cores where each side spends three quarters of its blocks on one of its own."""
-
 _Finding = Literal["slower", "not_slower", "undecided"]
 
 
@@ -349,7 +346,8 @@ def cores_apart(quads: Sequence[Quad]) -> str:
         share[side] = {core: count / ran.total() for core, count in ran.items()}
     base, change = share["base"], share["change"]
     more = {core: base.get(core, 0.0) - change.get(core, 0.0) for core in sorted({*base, *change})}
-    if not base or not change or sum(each**2 for each in more.values()) <= _MOST_APART:
+    # As of two cores where each side spends three quarters of its blocks on one of its own.
+    if not base or not change or sum(each**2 for each in more.values()) <= 0.5:
         return ""
     ours, theirs = (
         ", ".join(str(core) for core, by in more.items() if sign * by > 0) for sign in (1, -1)

@@ -17,8 +17,6 @@ from dlprof.records.gate import (
 )
 from dlprof.units import format_bytes, format_duration, scale_bytes
 
-_MOST_PERCENT = 1e6
-
 
 class Metric(NamedTuple):
     """A metric's name for people, and its unit: ``s`` or ``bytes``."""
@@ -59,7 +57,7 @@ def percent(fraction: float, *, signed: bool = True) -> str:
     >>> percent(0.0977), percent(-0.004), percent(12.0), percent(0.05, signed=False)
     ('+9.8%', '-0.4%', '+1,200%', '5%')
     """
-    hundred = max(-_MOST_PERCENT, min(_MOST_PERCENT, 100 * fraction))
+    hundred = max(-1e6, min(1e6, 100 * fraction))
     if not signed:
         return f"{hundred:.3g}%"
     if abs(hundred) < 0.05:

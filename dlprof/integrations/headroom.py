@@ -29,12 +29,12 @@ from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, Final, Literal
 
-from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer
+from dlprof.integrations.wait_statistics import Clock, IterationTimer
 from dlprof.internals import ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats import ratio_interval
 from dlprof.targets.counting import count_bytes
-from dlprof.units import format_bytes
+from dlprof.units import NS, format_bytes
 
 LEAD: Final = 2
 """Steps with batches from memory that are left out of each round."""

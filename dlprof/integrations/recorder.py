@@ -23,11 +23,12 @@ from dlprof.integrations.first_batches import (
 )
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
 from dlprof.integrations.loaders import Callers, callers_of, describe, is_library, line_of
-from dlprof.integrations.wait_statistics import NS, Clock, IterationTimer, Pace, WaitStatistics
+from dlprof.integrations.wait_statistics import Clock, IterationTimer, Pace, WaitStatistics
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import call_at, call_of, ranks_served
 from dlprof.targets.counting import SampleCounter, WorkerSamples
+from dlprof.units import NS
 
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 

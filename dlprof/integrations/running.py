@@ -26,7 +26,7 @@ from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.integrations.ranks import Rank, read_others, waits_by_rank, with_ranks
 from dlprof.integrations.recorder import DATALOADER_MODULE, LoaderRecorder
 from dlprof.integrations.script import Ending, Program, as_main, execute, show_fault
-from dlprof.integrations.wait_statistics import NEVER_NS, NS, Clock
+from dlprof.integrations.wait_statistics import NEVER_NS, Clock
 from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.machine import Sampler, Snapshot, inspect_machine, usage_between
 from dlprof.records import (
@@ -45,6 +45,7 @@ from dlprof.records import (
 )
 from dlprof.store import RunWriter
 from dlprof.tuning import tune
+from dlprof.units import NS
 from dlprof.version import __version__
 
 _FIRST_PAUSE_NS = NS

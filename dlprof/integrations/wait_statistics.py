@@ -19,8 +19,8 @@ from threading import get_ident
 from typing import Any, Final, Self
 
 from dlprof.records import Durations, WatchedLoader
+from dlprof.units import NS
 
-NS: Final = 1_000_000_000
 NEVER_NS: Final = 2**63
 MOST_PENDING: Final = 256
 """Batches after which a thread's entries are worked out."""

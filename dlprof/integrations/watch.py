@@ -14,9 +14,10 @@ from typing import Any, Generic, TypeVar
 from dlprof.errors import UsageError
 from dlprof.integrations.copies import ConsumerCopies, NoticedTimer
 from dlprof.integrations.loaders import describe
-from dlprof.integrations.wait_statistics import NS, Clock, Histogram, IterationTimer, WaitStatistics
+from dlprof.integrations.wait_statistics import Clock, Histogram, IterationTimer, WaitStatistics
 from dlprof.records import WatchedLoader
 from dlprof.targets.deriving import derive_in_place
+from dlprof.units import NS
 
 _Batch = TypeVar("_Batch")
 Logger = Callable[[dict[str, float]], object]

@@ -19,14 +19,8 @@ from collections.abc import Iterable, Sequence
 from dlprof.model.work import DEFAULT, fetch_s
 from dlprof.records import BatchCosts, Calibration, Explanation, Trial
 
-MAX_BATCHES = 4000
-"""Kept of each kind; beyond, every n-th."""
-
 MIN_BATCHES = 10
 """Fewer batches than this say nothing of their spread."""
-
-_CLOCK_ERROR_S = 2e-4
-"""Waiting is a difference of clocks; down to this far below 0 it is 0."""
 
 
 def fit(
@@ -113,7 +107,7 @@ def _merged(parts: Sequence[BatchCosts]) -> BatchCosts | None:
     count = sum(len(part.cpu_s) for part in parts)
     if not count:
         return None
-    stride = math.ceil(count / MAX_BATCHES)
+    stride = math.ceil(count / 4000)  # of more, every n-th is kept
     columns: dict[str, tuple[float, ...]] = {}
     for field in dataclasses.fields(BatchCosts):
         own: list[tuple[float, ...]] = [getattr(part, field.name) for part in parts]
@@ -332,7 +326,8 @@ def cleaned(costs: BatchCosts) -> BatchCosts:
     kept = [
         row
         for row in zip(*present.values(), strict=True)
-        if all(math.isfinite(each) and each >= -_CLOCK_ERROR_S for each in row)
+        # Waiting is a difference of clocks; down to this far below 0 it is 0.
+        if all(math.isfinite(each) and each >= -2e-4 for each in row)
     ]
     if not kept:
         return BatchCosts()

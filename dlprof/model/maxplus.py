@@ -41,14 +41,9 @@ order makes 600 of them 3 to 7 % faster or slower (standard deviation, 4 to 32 w
 _FEW = 600
 """That tell how much computing slows down."""
 
-_CROWDED = 2.0
-"""With work for twice the cores, some core is idle for less than 2 % of the time (four threads
-that compute and wait for as long, on one core); more threads leave less still."""
 
 _BY_THEMSELVES = ("cores", "pin", "storage")
 _SEED = 20260101
-_WORTH_IT = 0.005
-"""Changes of the slowdowns up to this are left out: the rate would change by less than that."""
 
 _Times = tuple[list[float], list[float], list[float]]
 
@@ -135,11 +130,14 @@ def steady_rate(cell: Cell) -> Steady:
     few = _recursion(cell, slow, _FEW)
     others = min(bound for name, bound in found.items() if name != "cores")
     ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
-    if few.rate > _CROWDED * found["cores"]:
+    # With work for twice the cores, some core is idle for less than 2 % of the time (four threads
+    # that compute and wait for as long, on one core); more threads leave less still.
+    if few.rate > 2 * found["cores"]:
         return Steady(batches_per_s=limit, held_by_order=ordered)
     for _ in range(2):
         before, slow = slow, _slowed(cell, slow, few)
-        if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < _WORTH_IT:
+        # The rate would change by less than that.
+        if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < 0.005:
             break
         few = _recursion(cell, slow, _FEW)
     rate = _recursion(cell, slow, len(cell.work.rows)).rate

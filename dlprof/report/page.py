@@ -15,9 +15,6 @@ from dlprof.report import document as doc
 from dlprof.report.svg import draw, stage_rules
 from dlprof.report.text import clean, clean_lines, clean_within
 
-_MOST_ROWS = 500
-"""Of a table; a page of thousands takes seconds to open."""
-
 
 def to_html(document: doc.Document) -> str:
     """The whole page."""
@@ -106,7 +103,8 @@ def _add_table(parent: Element, table: doc.Table) -> None:
         SubElement(head, "th", kind).text = clean(column.title)
     body = SubElement(made, "tbody")
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
-    for place, cells in enumerate(rows[:_MOST_ROWS]):
+    shown, rest = rows[:500], rows[500:]  # a page of thousands takes seconds to open
+    for place, cells in enumerate(shown):
         tone = table.tones[place] if table.tones else ""
         row = SubElement(body, "tr", {"class": tone} if tone else {})
         for cell, kind, column in zip(cells, kinds, table.columns, strict=True):
@@ -114,8 +112,8 @@ def _add_table(parent: Element, table: doc.Table) -> None:
             if column.links:
                 made_cell = SubElement(made_cell, "a", href=column.links[place])
             made_cell.text = clean(cell)
-    if len(rows) > _MOST_ROWS:
-        more = f"{len(rows) - _MOST_ROWS:,} more rows are in the run file (-o run.csv has all)."
+    if rest:
+        more = f"{len(rest):,} more rows are in the run file (-o run.csv has all)."
         SubElement(parent, "p", {"class": "soft"}).text = more
     if notes := doc.notes_on(table.columns):
         _add(parent, notes)

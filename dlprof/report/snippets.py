@@ -127,8 +127,6 @@ class DataModule(LightningDataModule):
 
 
 _SCRIPT = "train.py"
-_SHM_MARGIN = 2
-"""Batches that the step still holds, and those that NCCL or gloo exchange, are in /dev/shm, too."""
 
 
 def render_torchrun(run: Run, recommendation: Recommendation) -> str:
@@ -159,7 +157,9 @@ def render_kubernetes(run: Run, recommendation: Recommendation) -> str:
     limits, expected = recommendation.constraints, recommendation.expected
     size, memory = "", "# memory: not known of these settings"
     if recommendation.config.num_workers and expected.shm_bytes is not None:
-        needed = math.ceil(_SHM_MARGIN * limits.ranks * expected.shm_bytes / 2**20)
+        # Twice it: batches that the step still holds, and those that NCCL or gloo exchange, are
+        # there, too.
+        needed = math.ceil(2 * limits.ranks * expected.shm_bytes / 2**20)
         size = f", sizeLimit: {max(64, needed)}Mi"
     if expected.pss_bytes is not None:
         needed = math.ceil(limits.ranks * expected.pss_bytes / 2**20)

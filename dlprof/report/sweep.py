@@ -52,8 +52,6 @@ from dlprof.units import MISSING, counted, format_bytes, format_duration, format
 if TYPE_CHECKING:  # dlprof recommend answers without predictions
     from dlprof.advise.forecast import Answer
 
-_MOST_TRIALS = 6
-_MOST_FAILURES = 50
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
 _CUT_SHORT = {
@@ -379,8 +377,9 @@ def _reason(claim: str, evidence: Mapping[str, Any]) -> doc.Words:
     trials = [str(trial) for trial in proof] if isinstance(proof, list | tuple) else []
     if not trials:
         return claim
-    more = f" and {len(trials) - _MOST_TRIALS} more" if len(trials) > _MOST_TRIALS else ""
-    return (claim, doc.Styled(f" [{', '.join(trials[:_MOST_TRIALS])}{more}]", "soft"))
+    shown, rest = trials[:6], trials[6:]
+    more = f" and {len(rest)} more" if rest else ""
+    return (claim, doc.Styled(f" [{', '.join(shown)}{more}]", "soft"))
 
 
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:
@@ -435,9 +434,10 @@ def _speed(advice: Recommendation, config: Config, ratio: float) -> str:
 def _missing(run: Run) -> Iterator[doc.Words]:
     """What failed, was skipped or left out, or was never reached."""
     found = [*failures(run.trials, skipped=False), *failures(run.trials, skipped=True)]
-    yield from found[:_MOST_FAILURES]
-    if len(found) > _MOST_FAILURES:
-        yield f"{len(found) - _MOST_FAILURES} more that failed or were skipped"
+    shown, rest = found[:50], found[50:]
+    yield from shown
+    if rest:
+        yield f"{len(rest)} more that failed or were skipped"
     yield from (f"Left out: {each.setting}: {each.reason}" for each in run.header.left_out)
     yield from _unreached(run)
 

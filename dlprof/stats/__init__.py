@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dlprof.stats.belief import (
     CALIBRATED,
+    LARGEST_LOG,
     NEAR,
     NEAR_LOG,
     PROBABILITY,
@@ -33,6 +34,7 @@ from dlprof.stats.intervals import (
 
 __all__ = [
     "CALIBRATED",
+    "LARGEST_LOG",
     "NEAR",
     "NEAR_LOG",
     "PROBABILITY",

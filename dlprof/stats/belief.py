@@ -94,7 +94,7 @@ _UNKNOWN_LOG_SD = 25.0
 """Of what nothing was predicted of."""
 
 
-_LARGEST_LOG = 50.0
+LARGEST_LOG = 50.0
 """No rate is further from 1 per second than ``exp`` of this: whatever a file says, sums of such
 logarithms stay finite, and so do their exponentials."""
 
@@ -102,7 +102,7 @@ _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 """Nothing is surer than this, and none says less, whatever a file claims."""
 
 
-_LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = 0, 1, 2, 3, 4
+_LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = range(5)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ def observe(
     return ObservedRate(
         key=trial.config.key,
         block=trial.repetition,
-        log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
+        log_rate=max(-LARGEST_LOG, min(LARGEST_LOG, math.log(rate))),
         log_sd=min(max(between, within, _LEAST_LOG_SD), _MOST_LOG_SD),
         noisy=trial.noisy,
         group="" if trial.whole_epochs else _steady_group(trial.config),
@@ -295,7 +295,7 @@ class Gap(NamedTuple):
 
     def factor(self) -> Estimate:
         """``exp`` of it, with its t interval."""
-        half = min(t_quantile(0.975, self.df) * self.error, 10 * _LARGEST_LOG)
+        half = min(t_quantile(0.975, self.df) * self.error, 10 * LARGEST_LOG)
         middle, low, high = (math.exp(self.value + part) for part in (0.0, -half, half))
         return Estimate(value=middle, low=low, high=high)
 
@@ -445,7 +445,7 @@ def shortfall(gaps: Iterable[Gap], room: Gap | None = None) -> float:
         return 0.0
     while (above := excess(high)) > 0:
         low, high, below = high, 2 * high, above
-        if high > 4 * _LARGEST_LOG:
+        if high > 4 * LARGEST_LOG:
             return math.inf
     # To within so much of a log rate a bound is found: where the chord between both ends is 0; an
     # end that stays counts half the next time (the Illinois method).

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -74,6 +76,10 @@ def build_target(
         UsageError: A parameter of a built-in is unknown or out of range.
         FileError: The data of a built-in can't be read.
     """
+    if spec.kind == "object":
+        # Written a moment ago by the same user's own process, into a directory of its own.
+        live = pickle.loads(Path(spec.source).read_bytes())  # noqa: S301
+        return build_from_object(live, shuffle=shuffle, seed=seed, text=spec.text, share=share)
     arguments = arguments or {}
     if spec.kind == "builtin":
         found: object = builtin.make_loader(spec, arguments, seed=seed)

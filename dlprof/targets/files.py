@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_DEEPEST = 4
-
 
 def dataset_files(dataset: object, limit: int = 1_000_000) -> Iterator[Path]:
     """Find the files that a dataset names in its attributes, without loading a sample.
@@ -60,7 +58,7 @@ def _of_attributes(dataset: object, depth: int) -> Iterator[Path]:
 def _of_value(value: object, depth: int) -> Iterator[Path]:
     if isinstance(value, str | os.PathLike):
         yield from _of_path(value)
-    elif depth >= _DEEPEST or isinstance(value, type):
+    elif depth >= 4 or isinstance(value, type):
         return
     elif isinstance(value, list | tuple):
         yield from _of_entries(value, depth)

@@ -22,14 +22,15 @@ class TargetSpec:
 
     Attributes:
         text: TARGET as the user wrote it.
-        kind: Which of the three forms it has.
-        source: The built-in's name, the dotted module, or the path of the file.
-        attr: The attribute of the module, dots allowed; empty for a built-in.
+        kind: Which of the three forms it has; ``object`` for a live one (Python API only).
+        source: The built-in's name, the dotted module, the path of the file, or of the pickle that
+            holds the live object.
+        attr: The attribute of the module, dots allowed; empty for a built-in and an object.
         parameters: What stands after a built-in's colon; empty for the other forms.
     """
 
     text: str
-    kind: Literal["builtin", "module", "file"]
+    kind: Literal["builtin", "module", "file", "object"]
     source: str
     attr: str = ""
     parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)

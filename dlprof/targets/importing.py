@@ -11,7 +11,7 @@ from types import ModuleType
 
 from dlprof.errors import TargetError
 from dlprof.targets.faults import one_line, raised_outside, user_traceback
-from dlprof.targets.grammar import TargetSpec, parse_target
+from dlprof.targets.grammar import TargetSpec
 
 
 def import_object(spec: TargetSpec, *, directory: Path | None = None) -> object:
@@ -136,13 +136,12 @@ def _attribute(spec: TargetSpec, module: ModuleType) -> object:
     return found
 
 
-def place_of(text: str) -> tuple[str, int | None] | None:
-    """File and line of what TARGET names, once it has been built; ``None`` for a built-in.
+def place_of(spec: TargetSpec) -> tuple[str, int | None] | None:
+    """File and line of what TARGET names, once it has been built; ``None`` for what lies in none.
 
     Only functions and classes have a line of their own.
     """
-    spec = parse_target(text)
-    if spec.kind == "builtin":
+    if spec.kind in {"builtin", "object"}:
         return None
     found = import_object(spec)
     if inspect.isfunction(found) or inspect.isclass(found):

@@ -87,7 +87,7 @@ def _answer(request: TransferRequest, send: Callable[[Message], object], opened:
         send({"event": "progress", "text": "copying the target's own batch"})
         with _missing("batch", send):
             runtime = next(iter(everywhere.values()))
-            batch = measure_batch(load, runtime, request.build.target)
+            batch = measure_batch(load, runtime, request.build.target.text)
             send({"event": "batch", "batch": dataclasses.asdict(batch)})
 
 

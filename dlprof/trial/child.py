@@ -6,7 +6,6 @@ import dataclasses
 import gc
 import importlib.metadata
 import os
-import pickle
 import random
 import signal
 import sys
@@ -78,26 +77,14 @@ def _build(request: BuildRequest) -> BuiltTarget:
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     import torch  # noqa: PLC0415 - only where a target is built
 
-    from dlprof.targets.build import build_from_object, build_target  # noqa: PLC0415
-    from dlprof.targets.grammar import parse_target  # noqa: PLC0415
+    from dlprof.targets.build import build_target  # noqa: PLC0415
 
     share = (request.rank, request.ranks)
     random.seed(request.seed)
     torch.manual_seed(request.seed)
-    if request.pickled is not None:
-        # Written a moment ago by the same user's own process, into a directory of its own.
-        live = pickle.loads(Path(request.pickled).read_bytes())  # noqa: S301
-        built = build_from_object(
-            live, shuffle=request.shuffle, seed=request.seed, text=request.target, share=share
-        )
-    else:
-        built = build_target(
-            parse_target(request.target),
-            request.arguments,
-            shuffle=request.shuffle,
-            seed=request.seed,
-            share=share,
-        )
+    built = build_target(
+        request.target, request.arguments, shuffle=request.shuffle, seed=request.seed, share=share
+    )
     # What importing torch leaves behind makes the first full garbage collection due after a few
     # hundred objects more. Each worker would come to it within the measured window, take some 50 ms
     # for it and copy the pages that it touches: 16 workers were a quarter slower for seconds.

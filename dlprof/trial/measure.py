@@ -36,9 +36,6 @@ _PATIENCE = 3.0
 windows at most are given to a loader that is still getting faster."""
 
 
-_STUCK_S = 5.0
-"""For which torch waits for a worker that doesn't end, before it is killed."""
-
 _ONE_BATCH = -math.inf
 
 _Waits = list[float]
@@ -455,7 +452,9 @@ def _begin(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
         _check_whole(loop, gate)
         gate.reopen()
         loop.begin_epoch()
-        if ended_s >= _STUCK_S and not gate.exact:  # threads of the dataset's own still prefetch
+        # For 5 s torch waits for a worker that doesn't end, before it is killed: threads of the
+        # dataset's own still prefetch.
+        if ended_s >= 5.0 and not gate.exact:
             loop.turnovers_s.clear()
             gate.detach("its workers don't end where an epoch is ended early")
 

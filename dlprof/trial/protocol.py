@@ -19,6 +19,7 @@ from dlprof.errors import DlprofError, FileError, NothingMeasuredError, TargetEr
 from dlprof.records import Config
 from dlprof.records.codec import from_json
 from dlprof.records.gate import Series
+from dlprof.targets.grammar import TargetSpec
 
 Message = dict[str, Any]
 _Record = TypeVar("_Record")
@@ -33,21 +34,19 @@ class BuildRequest:
     """Everything that is needed to build the target in another process.
 
     Attributes:
-        target: TARGET as the user wrote it.
+        target: What TARGET names.
         arguments: ``--arg`` pairs.
         shuffle: Overrides the target's own order; ``None`` keeps it.
         seed: Seeds Python's and torch's generators before the target is built.
-        pickled: Path of a pickled live object that stands in for ``target`` (Python API only).
         delay_s: CPU time by which each batch of a warm side is to take longer (self-test only).
         rank: Whose share of a dataset is taken that has no sharding of its own.
         ranks: Among how many; the process's environment says the same to the user's code.
     """
 
-    target: str
+    target: TargetSpec
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
     shuffle: bool | None = None
     seed: int = 0
-    pickled: str | None = None
     delay_s: float = 0.0
     rank: int = 0
     ranks: int = 1

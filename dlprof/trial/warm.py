@@ -341,8 +341,8 @@ class Server:
             return child.build_failed(error)
         from dlprof.targets.importing import place_of  # noqa: PLC0415 - torch comes with it
 
-        place = None if wanted.pickled else place_of(wanted.target)
         described = child.describe_built(self._built, _clock() - began_s)
+        place = place_of(wanted.target)
         return {**described, "place": place, "stray": _stray(moved)}
 
 

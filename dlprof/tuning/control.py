@@ -22,7 +22,7 @@ WORTH = 0.02
 DEEPEST = 16
 """``prefetch_factor``, at most: in-order delivery gains little beyond."""
 
-_WINDOW_S, _REST_S = 0.25, 1.0  # of a window while settings are tried, and while none is
+_REST_S = 1.0  # of a window while no setting is tried
 _FEWEST = 4  # batches of a window, windows of a stay, turns: what fewer show may be chance
 _IN_A_ROW = 3  # windows that calibrate, or that show that something has changed
 _ENOUGH = 8  # turns that decide; windows that show how far waits scatter
@@ -30,10 +30,8 @@ _EQUAL = 0.01  # of a batch's time: what is no more is no gain and no loss
 _JUMP = 4  # times as many workers, or as deep, at most, in one step
 _HEADROOM = 1.1  # workers are never quite even
 _APART, _SIGMAS = 0.03, 4.0  # the wait has changed: by such a share, and so many deviations
-_ALLOWED_S, _ALLOWED_SHARE = 0.5, 0.008  # what trials may cost in all
-_MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8  # the same lately, before anything was gained
+_MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8  # what trials may cost before anything was gained
 _AGAIN_S = _MINUTE_S / 2  # until what brought nothing is tried again
-_ABORT_S, _ABORT_FACTOR = 0.3, 1.3  # what is slower by both ends at once
 _EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
 _EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
 _MOVED = 0.05  # of a batch's time: much faster, or much slower
@@ -221,8 +219,8 @@ class Control:
     def _may_lose(self) -> bool:
         """Whether trials have cost so little that another may be begun."""
         # Where much is to be won, and some was, more may be ventured.
-        share = _ALLOWED_SHARE * (1 + 4 * self.wait_share if self._gained else 1)
-        whole = self.lost_s <= _ALLOWED_S + share * self.total_s
+        share = 0.008 * (1 + 4 * self.wait_share if self._gained else 1)
+        whole = self.lost_s <= 0.5 + share * self.total_s
         return whole and (self._gained or self._lost_lately_s() <= _ALLOWED_A_MINUTE_S / 2)
 
     def _lost_lately_s(self) -> float:
@@ -233,7 +231,7 @@ class Control:
     # Looking.
 
     def _windows(
-        self, setting: Setting, count: int, *, skip: int = 0, seconds: float = _WINDOW_S
+        self, setting: Setting, count: int, *, skip: int = 0, seconds: float = 0.25
     ) -> Generator[Ask, Window, list[Window]]:
         """So many windows of a setting, from when it is in force."""
         seen: list[Window] = []
@@ -267,7 +265,8 @@ class Control:
 
     def _costs_too_much(self, turn: Window, step_s: float, against_s: float) -> bool:
         lost_s = turn.lost_s(against_s)
-        if lost_s > _ABORT_S and self._cost_s(turn, step_s) > _ABORT_FACTOR * against_s:
+        # What is slower by both ends at once.
+        if lost_s > 0.3 and self._cost_s(turn, step_s) > 1.3 * against_s:
             return True
         return not self._gained and self._lost_lately_s() + lost_s > _ALLOWED_A_MINUTE_S
 

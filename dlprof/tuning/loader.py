@@ -39,11 +39,10 @@ from dlprof.tuning.seeding import (
     rewinder,
     streams,
 )
-from dlprof.units import format_duration, parse_bytes
+from dlprof.units import NS, format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
-_NS = 1_000_000_000
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
 _NODE_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError)  # lost, or damaged
 OFF = "DLPROF_TUNE"
@@ -419,7 +418,7 @@ class _Tuner:
             tap.over = not steers or self._go_over(iterator, tap, kept) is not None
             return
         if self._others(tap):
-            tap.pause(_NS)
+            tap.pause(NS)
             return
         if batch is not None and not self._control.resting:  # batches may differ: the largest count
             self._batch_bytes = max(1, self._batch_bytes, count_bytes(batch))
@@ -429,7 +428,7 @@ class _Tuner:
         ask = self._control.look(tap.window()) if tap.counting else self._ask
         while self._can_steer(iterator, tap.setting, ask.setting):
             if not self._has_turn(ask.setting):
-                tap.pause(_NS)
+                tap.pause(NS)
                 self._ask = ask
                 return
             why = self._go_over(iterator, tap, ask.setting)
@@ -488,7 +487,7 @@ class _Tuner:
             return f"no more workers could be started: {error.strerror}"
         known = self._clock[READY : PLACES * after.workers : PLACES]
         if self._context.get_start_method() != "fork" and not all(known):
-            tap.pause(_NS // 10)
+            tap.pause(NS // 10)
             return None
         internals.steer(iterator, after.workers, after.ahead)
         tap.setting = after
@@ -596,7 +595,7 @@ class _Tap:
         if self._tuner.whole_epochs:
             self._restart(sys.maxsize, 0)
         else:
-            self._restart(self._ask.batches, self._last_ns + int(self._ask.seconds * _NS))
+            self._restart(self._ask.batches, self._last_ns + int(self._ask.seconds * NS))
 
     def pause(self, ns: int) -> None:
         """Look again after some time."""
@@ -608,11 +607,11 @@ class _Tap:
         return Window(
             self.setting,
             self._count - self._left,
-            self._waited_ns / _NS,
-            self._stepped_ns / _NS,
+            self._waited_ns / NS,
+            self._stepped_ns / NS,
             self._skipped,
-            self._skipped_ns / _NS,
-            receive_s=min(self._receives_ns, default=0) / _NS,
+            self._skipped_ns / NS,
+            receive_s=min(self._receives_ns, default=0) / NS,
             fetch_s=self._tuner.fetch_s(),
         )
 

@@ -14,6 +14,7 @@ import psutil
 
 from dlprof.errors import DlprofError
 from dlprof.records import Config, Failure, Trial
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -83,7 +84,9 @@ class FaultBench:
         self.switch = self.place / "fault"
         self.switch.write_text("none")
         self.bench = TrialRunner(
-            BuildRequest(target=f"{TARGETS}:{attr}", arguments={"switch": str(self.switch)}),
+            BuildRequest(
+                target=parse_target(f"{TARGETS}:{attr}"), arguments={"switch": str(self.switch)}
+            ),
             directory=self.place,
             first_probe_s=first_probe_s,
         )

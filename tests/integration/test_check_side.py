@@ -17,6 +17,7 @@ import pytest
 from dlprof import trial
 from dlprof.records import Config
 from dlprof.records.gate import Block, Series
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BlockRequest, BuildRequest
 from dlprof.trial.side import SidePlace, SideProcess
 
@@ -108,7 +109,7 @@ def opened(folder: Path, name: str, **place: Any) -> Iterator[SideProcess]:
     """A side with its loader made."""
     (folder / "targets.py").write_text(TARGETS)
     place = {"library": Path(trial.__file__).parents[2], **place}
-    request = BuildRequest(target=f"targets.py:{name}")
+    request = BuildRequest(target=parse_target(f"targets.py:{name}"))
     side = SideProcess("change", request, SidePlace(directory=folder, **place), logs=folder)
     with contextlib.closing(side):
         built = side.build(60.0)

@@ -14,6 +14,7 @@ import pytest
 from schemas import conforms
 
 from dlprof.records import Config
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -70,7 +71,7 @@ def test_an_explained_trial_tells_copies_apart_from_the_step(tmp_path: Path) -> 
         turnover=False,
     )
     limits = TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0)
-    build = BuildRequest(target=f"{TARGETS}:train")
+    build = BuildRequest(target=parse_target(f"{TARGETS}:train"))
     with contextlib.closing(TrialRunner(build, directory=tmp_path)) as bench:
         bench.build(limits)
         trial, told = bench.explain(request, trial_id="t1", repetition=0)

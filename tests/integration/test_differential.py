@@ -21,6 +21,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dlprof.records import Config, Trial
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -73,7 +74,7 @@ def written(drawn: Any) -> Iterator[Sides]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drawn.py"
         path.write_text(benchmark("drawn_loaders").module_text(drawn))
-        request = BuildRequest(target=f"{path}:make_loader")
+        request = BuildRequest(target=parse_target(f"{path}:make_loader"))
         with (
             contextlib.closing(TrialRunner(request, directory=Path(folder))) as bench,
             contextlib.closing(benchmark("differential").ByHand(path, "make_loader", {})) as loop,

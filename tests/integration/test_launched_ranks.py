@@ -18,6 +18,7 @@ from dlprof.engine.ranks import launched
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
 from dlprof.store import read_run
+from dlprof.targets.grammar import parse_target
 from dlprof.trial import child
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest
@@ -36,7 +37,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 def ranks(place: Path, target: str, count: int = 2, **arguments: str) -> Iterator[TrialRunner]:
     """A bench of several ranks with their targets built; afterwards no process may be left."""
     before = set(psutil.Process().children(recursive=True))
-    request = BuildRequest(target=f"{TARGETS}:{target}", arguments=arguments)
+    request = BuildRequest(target=parse_target(f"{TARGETS}:{target}"), arguments=arguments)
     runner = TrialRunner(
         request,
         directory=place,

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from dlprof.records import Config
 from dlprof.records.stages import BatchCosts
+from dlprof.targets.grammar import parse_target
 from dlprof.tracing.explain import explain
 from dlprof.tracing.trace import Trace
 from dlprof.tracing.tracer import Tracer
@@ -28,7 +29,7 @@ LEAST, MOST = 0.85, 1.05
 
 INIT_S = 0.2
 
-BUILD = BuildRequest(target=f"{Path(__file__)}:computed")
+BUILD = BuildRequest(target=parse_target(f"{Path(__file__)}:computed"))
 LIMITS = TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0)
 
 

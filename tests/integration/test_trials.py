@@ -14,6 +14,7 @@ import pytest
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.launch import FreshLauncher
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
@@ -78,7 +79,7 @@ def start(
     arguments: dict[str, str] | None = None,
     first_probe_s: float = 15.0,
 ) -> Running:
-    request = BuildRequest(target=f"{TARGETS}:{attr}", arguments=arguments or {})
+    request = BuildRequest(target=parse_target(f"{TARGETS}:{attr}"), arguments=arguments or {})
     bench = TrialRunner(request, directory=place, first_probe_s=first_probe_s)
     try:
         return Running(bench)
@@ -296,7 +297,7 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
         limits=TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0),
     )
     try:
-        launcher.build(BuildRequest(target=f"{TARGETS}:plain"))
+        launcher.build(BuildRequest(target=parse_target(f"{TARGETS}:plain")))
         built = launcher.built()
         request = TrialRequest(config=config(1), trial_s=0.1)
         trial, _ = supervisor.run(request, trial_id="t0001", repetition=0)
@@ -323,7 +324,9 @@ def own_loader(folder: Path, samples: int, attr: str) -> TrialRunner:
         "def make(num_workers=0):\n"
         "    return Own(num_workers)\n"
     )
-    return TrialRunner(BuildRequest(target=f"{folder}/own.py:{attr}", seed=0), directory=folder)
+    return TrialRunner(
+        BuildRequest(target=parse_target(f"{folder}/own.py:{attr}"), seed=0), directory=folder
+    )
 
 
 def test_a_dataset_that_makes_its_own_loader_is_refused_as_a_dataset(tmp_path: Path) -> None:

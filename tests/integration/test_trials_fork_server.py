@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from dlprof.records import Config, Trial
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.runtime import Inbox, ModuleProcess
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a fork server n
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialRunner]:
-    request = BuildRequest(target=f"{TARGETS}:plain", arguments={})
+    request = BuildRequest(target=parse_target(f"{TARGETS}:plain"), arguments={})
     made = TrialRunner(request, directory=tmp_path_factory.mktemp("bench"))
     try:
         made.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
@@ -108,7 +109,9 @@ def test_a_trial_whose_descriptors_find_no_room_is_not_started(tmp_path: Path) -
 
 
 def test_what_a_target_makes_in_a_trial_is_finalized(tmp_path: Path) -> None:
-    made = TrialRunner(BuildRequest(target=f"{TARGETS}:keeps_files"), directory=tmp_path)
+    made = TrialRunner(
+        BuildRequest(target=parse_target(f"{TARGETS}:keeps_files")), directory=tmp_path
+    )
     try:
         made.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
         request = TrialRequest(config=Config(), trial_s=0.1)

@@ -8,14 +8,16 @@ import sys
 
 import pytest
 
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.child import build
 from dlprof.trial.protocol import BuildRequest
 
 _ASK = """
 import gc
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.child import build
 from dlprof.trial.protocol import BuildRequest
-build(BuildRequest(target="synthetic:length=64"))
+build(BuildRequest(target=parse_target("synthetic:length=64")))
 print(*gc.get_count()[1:])
 """
 
@@ -31,5 +33,5 @@ def test_who_has_switched_collecting_off_is_left_alone(monkeypatch: pytest.Monke
     collected: list[int] = []
     monkeypatch.setattr(gc, "isenabled", lambda: False)
     monkeypatch.setattr(gc, "collect", lambda: collected.append(1))
-    build(BuildRequest(target="synthetic:length=64"))
+    build(BuildRequest(target=parse_target("synthetic:length=64")))
     assert not collected

@@ -10,6 +10,7 @@ import pytest
 from dlprof.model import first_batch_s
 from dlprof.records import PIPE_BYTES, Config, DatasetWeight
 from dlprof.records.codec import from_json
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -36,7 +37,9 @@ def make_loader():
 def test_starts_are_split_by_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weighed.py").write_text(CODE)
-    bench = TrialRunner(BuildRequest(target="weighed.py:make_loader"), directory=tmp_path)
+    bench = TrialRunner(
+        BuildRequest(target=parse_target("weighed.py:make_loader")), directory=tmp_path
+    )
     try:
         bench.build(TrialLimits(wall_s=300.0, stall_s=300.0, usable_cores=1.0))
         told = bench.weigh(

@@ -18,6 +18,7 @@ from dlprof.device.runtime import (
 )
 from dlprof.errors import TargetError
 from dlprof.records.transfer import CopyTime, LinkState
+from dlprof.targets.grammar import parse_target
 from dlprof.transfer.batches import measure_batch
 from dlprof.transfer.child import answer
 from dlprof.transfer.copying import Buffers, Copier, copies_per_round, measure_copies
@@ -295,7 +296,7 @@ def test_an_accelerator_comes_before_the_cpu_and_has_the_batch(device: FakeDevic
         device="fake",
         most_bytes=1 << 14,
         budget_s=0.0,
-        build=BuildRequest(target="synthetic:cpu_ms=0,shape=2x2"),
+        build=BuildRequest(target=parse_target("synthetic:cpu_ms=0,shape=2x2")),
         batch_size=4,
     )
     answer(request, told.append, lambda _name: device)
@@ -314,7 +315,7 @@ def test_a_batch_that_can_not_go_leaves_the_rest(
 
     monkeypatch.setattr("dlprof.transfer.batches.bring", fail)
     told: list[Message] = []
-    build = BuildRequest(target="synthetic:cpu_ms=0,shape=2x2")
+    build = BuildRequest(target=parse_target("synthetic:cpu_ms=0,shape=2x2"))
     request = TransferRequest(device="fake", most_bytes=1 << 14, budget_s=0.0, build=build)
     answer(request, told.append, lambda _name: device)
     assert told[-2] == {

@@ -24,7 +24,7 @@ from dlprof.advise.speeds import product
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Estimate, Finding, FindingCode, Fix, Run
-from dlprof.stats import t_quantile
+from dlprof.stats import LARGEST_LOG, t_quantile
 from dlprof.units import format_bytes, format_duration
 
 Figures = Mapping[str, Any]
@@ -280,10 +280,6 @@ KINDS: Mapping[PartCode, CauseKind] = MappingProxyType(
 """In the order in which they are shown where they are of one size."""
 
 
-_LARGEST_LOG = 50.0
-"""Factors beyond ``exp`` of it, either way, are shown as that."""
-
-
 def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = False) -> Comparison:
     """Split the difference of two runs' rates into parts that add up.
 
@@ -463,7 +459,7 @@ def _cause(part: Part, slow: Config, fast: Config) -> tuple[FindingCode, Fix] | 
 
 
 def _exp(log: float) -> float:
-    return math.exp(max(-_LARGEST_LOG, min(_LARGEST_LOG, log)))
+    return math.exp(max(-LARGEST_LOG, min(LARGEST_LOG, log)))
 
 
 _Cause = TypeVar("_Cause", bound=Hashable)

@@ -597,7 +597,7 @@ def _with_waiting(costs: SideCosts, figures: Mapping[str, Any]) -> SideCosts:
     held = max(held, own * held / (1 - held)) if own > 0 else held
     quota = min(whole, 1 + held / max(_LEAST_CORES, own))
     others = max(0.0, figures["other_cpu_cores"] or 0.0) / costs.affinity
-    theirs = min(1.0, others / at.WITH_NEIGHBOURS)
+    theirs = min(1.0, others / 0.2)  # of the CPUs: from there on all of it
     # How many want to run at once depends on how long computing takes, which waiting is part of.
     wanted = dataclasses.replace(costs, quota_stretch=whole).demand
     excess = max(1.0, whole / quota / max(1.0, wanted / costs.affinity))

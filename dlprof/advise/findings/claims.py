@@ -56,7 +56,7 @@ class Gain:
     @property
     def is_chance(self) -> bool:
         """Whether it may as well be none."""
-        return max(self.estimate.low or 0.0, self.worst or 0.0) < at.NO_LOSS
+        return max(self.estimate.low or 0.0, self.worst or 0.0) < 0.9
 
     @property
     def sure(self) -> bool:
@@ -357,13 +357,13 @@ def script_gain(view: Evidence, config: Config, *, loop: bool = False) -> Estima
             return None
         low, high = gain.estimate.ends
         factors = (gain.value, max(1e-3, low), high)
-    startings = (1.0, at.START_FACTOR, 1 / at.START_FACTOR)
+    startings = (1.0, 2.0, 0.5)  # the time of a start may be off by that
     now_s = script.loop_s if loop else script.wall_s
     value, low, high = (
         now_s / (now_s - script.loop_s + _loop_after_s(view, script, config, factor, starting))
         for factor, starting in zip(factors, startings, strict=True)
     )
-    widened = math.exp(at.LEAST_LOG)
+    widened = math.exp(0.15)  # two runs of one script differ by as much
     return Estimate(value=value, low=min(low, value / widened), high=max(high, value * widened))
 
 

@@ -14,9 +14,8 @@ from dlprof.model import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
 from dlprof.units import counted, format_bytes, format_duration
 
-_SENT_S, _SENT_LATER_S = 0.5, 2.0
-"""Seconds that sending the dataset to all workers takes, from which it is worth a word: by the
-start method of now, and by the one that Python 3.14 takes."""
+_SENT_S = 0.5
+"""Seconds that sending the dataset to all workers takes, from which it is worth a word."""
 
 
 _ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")
@@ -50,7 +49,7 @@ def heavy(view: Evidence) -> Claim | None:
     room = view.machine.memory_available_bytes or view.machine.memory_bytes
     # Or where workers come to copy a twentieth of the available memory.
     fills = room is not None and copied >= 0.05 * room
-    if sent_s < (_SENT_S if now else _SENT_LATER_S) and not (fills and not now):
+    if sent_s < (_SENT_S if now else 2.0) and not (fills and not now):
         return None
     share = _share(view) if now else 0.0
     leads = leads_start(view)
@@ -178,8 +177,6 @@ def _remedy(first: AttributeWeight) -> tuple[str, str]:
     ), _TENSORS
 
 
-_LISTED = 8
-
 _HUGGING_FACE = """# one shard for each worker, or a multiple of that
 dataset = dataset.to_iterable_dataset(num_shards={shards})  # of a map-style dataset
 dataset = dataset.reshard()  # of a streaming one: Parquet row groups become shards"""
@@ -258,11 +255,11 @@ def _made(view: Evidence) -> list[int]:
 
 
 def _named(workers: Sequence[int]) -> str:
-    names = [str(each) for each in workers[:_LISTED]]
+    names, more = [str(each) for each in workers[:8]], workers[8:]
     if len(workers) == 1:
         return f"Worker {names[0]}"
-    if len(workers) > _LISTED:
-        return f"Workers {', '.join(names)} and {len(workers) - _LISTED} more"
+    if more:
+        return f"Workers {', '.join(names)} and {len(more)} more"
     return f"Workers {', '.join(names[:-1])} and {names[-1]}"
 
 

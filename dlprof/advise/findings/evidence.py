@@ -190,7 +190,8 @@ class Script:
     def adds_up(self) -> bool:
         """Whether the loader's loop is a part of the script's time by itself."""
         seen, aside_s = self.loader, self.loader.nested_s + self.loader.background_s
-        alone = seen.consumers <= 1 and aside_s <= at.ASIDE * seen.waited_s
+        # Other threads' waits, and those inside of other loaders', don't add up to its time.
+        alone = seen.consumers <= 1 and aside_s <= 0.1 * seen.waited_s
         timed = seen.wait is not None and seen.step is not None
         return timed and alone and self.loop_s <= self.wall_s
 
@@ -669,7 +670,7 @@ class Evidence:
     @property
     def disagrees(self) -> bool:
         """Whether the configuration's own trials differ by more than they do by themselves."""
-        return self.unsteady >= at.UNSTEADY
+        return self.unsteady >= 1.5
 
     @property
     def unsteady(self) -> float:
@@ -700,7 +701,8 @@ class Evidence:
     @property
     def limit(self) -> Limit:
         """The resource that sets the rate: settled first, so that no two causes claim one time."""
-        held_up = at.NOISY_WAITS if self.is_noisy else at.CONSUMER_WAITS
+        # Receiving a batch takes main several hundredths of a step of 5 ms, whatever the settings.
+        held_up = 0.15 if self.is_noisy else 0.1
         if self.has_step and self.wait is not None and self.wait <= held_up:
             return "consumer"
         costs = self.costs
@@ -715,8 +717,8 @@ class Evidence:
         # Main's work against each worker's and that of all cores, as it would be with cores at
         # hand, so that it shows on a crowded machine too.
         each_s = (costs.making.own_s + costs.put_cpu_s) / self.workers
-        far_more = costs.main_s >= at.FAR_MORE * max(each_s, costs.cpu_s / self.cores)
-        if (main >= at.MAIN_SHARE and main > busy) or (far_more and main >= at.LARGE_SHARE):
+        far_more = costs.main_s >= 1.3 * max(each_s, costs.cpu_s / self.cores)
+        if (main >= 0.6 and main > busy) or (far_more and main >= at.LARGE_SHARE):
             return "main"
         return "workers" if busy >= at.BUSY else "waiting"
 

@@ -35,7 +35,7 @@ def order(view: Evidence) -> Claim | None:
         return None
     # Whether finished batches lie out of turn, and single ones take far longer than most.
     lying = hold_up.mean_s / max(1e-12, view.costs.period_s) if view.costs is not None else 0.0
-    piles = lying >= at.PILE and fetch is not None and fetch.max_s >= at.FAR_SLOWER * fetch.median_s
+    piles = lying >= 1 and fetch is not None and fetch.max_s >= 4 * fetch.median_s
     gain = gain_of(view, free)
     if (
         piles
@@ -47,10 +47,8 @@ def order(view: Evidence) -> Claim | None:
         gain = predicted_gain(view, free)
     deep = deeper(view)
     other = None if deep is None else gain_of(view, deep)
-    # Deeper queues help against order and against bursts.
-    least = (
-        0.0 if other is None else (at.HALF_AS_GOOD if piles else at.NEARLY_AS_GOOD) * other.value
-    )
+    # Deeper queues help against order and against bursts: it must bring most of what they do.
+    least = 0.0 if other is None else (0.6 if piles else 0.93) * other.value
     if gain is None or not gain.pays or gain.value < least:
         return None
     slow, samples = "", None if view.explained is None else view.explained.samples
@@ -93,7 +91,7 @@ def _has_tail(rows: BatchCosts) -> bool:
 
 def _idles(view: Evidence) -> bool:
     """Whether workers idle although the consumer waits for them."""
-    return view.limit in ("workers", "waiting") and (view.busy or 0.0) < at.FULLY_BUSY
+    return view.limit in ("workers", "waiting") and (view.busy or 0.0) < 0.92
 
 
 def unordered(view: Evidence) -> Config | None:
@@ -103,7 +101,7 @@ def unordered(view: Evidence) -> Config | None:
         return None
     if view.explained is not None and not _has_tail(view.explained.costs):
         return None
-    held = hold_up.mean_s >= at.HELD_UP * costs.period_s
+    held = hold_up.mean_s >= 0.4 * costs.period_s  # so many batches lie ready and out of turn
     return view.having(in_order=False) if held and _idles(view) else None
 
 
@@ -200,10 +198,10 @@ def _grows(view: Evidence, costs: Costs, alone: Costs) -> bool:
     now_s, free_s, read = costs.making.own_s, alone.making.own_s, view.usage.read_bytes_per_s or 0.0
     grown_s = min(costs.making.io_s - alone.making.io_s, costs.usual_io_s - alone.usual_io_s)
     from_storage = view.batch_bytes and read >= 0.2 * view.batch_bytes * (view.rate or 0.0)
-    if now_s <= 0 or free_s > at.SPEEDS_UP * now_s or from_storage:
-        return False  # nothing is known of its stages, or it is storage
+    if now_s <= 0 or free_s > 0.7 * now_s or from_storage:
+        return False  # nothing is known of its stages, it speeds up with workers, or it is storage
     # Nor where they wait for threads of their own.
-    return grown_s >= at.MORE_WAITING * now_s and view.helpers_share < at.HELPERS
+    return grown_s >= 0.4 * now_s and view.helpers_share < at.HELPERS
 
 
 def _gil(view: Evidence) -> Claim | None:
@@ -288,7 +286,7 @@ def turn(view: Evidence) -> tuple[float, float]:
     turn_s, epoch_s = _median_turn(trials), view.epoch_batches / view.rate
     if view.config.persistent_workers:
         turn_s = typical(trial.startup_s for trial in trials)
-        turn_s = turn_s if (turn_s or 0.0) >= at.SLOW_START_S else None
+        turn_s = turn_s if (turn_s or 0.0) >= 2.0 else None  # a slow one is worth a word even so
         epoch_s *= 1.0 if script is None else script.epochs_per_start
     if turn_s is None:
         return 0.0, 0.0
@@ -309,7 +307,7 @@ def starting_leads(view: Evidence) -> bool:
 
 def kept_workers(view: Evidence) -> Config | None:
     """Workers that persist, or that start by fork where they do; where starting costs enough."""
-    if not view.workers or turn(view)[1] < at.START_SHARE:
+    if not view.workers or turn(view)[1] < 0.15:
         return None
     if not view.config.persistent_workers:
         return view.having(persistent_workers=True)
@@ -416,7 +414,7 @@ def fewer_workers(view: Evidence) -> Config | None:
     )
     if limit == "consumer":
         needed = max(1, math.ceil(busy * now / at.BUSY))
-        far = now >= max(at.MANY, at.FAR_TOO_MANY * needed, 2 * view.cores + 1)
+        far = now >= max(at.MANY, 4 * needed, 2 * view.cores + 1)
         count = needed if far else None
     elif 0 < view.idle_workers < now:
         count = now - view.idle_workers
@@ -597,7 +595,7 @@ def collate(view: Evidence) -> Claim | None:
     if costs is None:
         return None
     own_s = costs.collate.own_s - min(view.gil_s, costs.collate.io_s)
-    if own_s <= at.COLLATE_SHARE * costs.making.own_s:
+    if own_s <= 0.5 * costs.making.own_s:
         return None
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
     # While a worker collates in Python, main waits for its answer to every descriptor.
@@ -695,7 +693,7 @@ def more_workers(view: Evidence) -> Config | None:
 def _making_costs(view: Evidence) -> Costs | None:
     """The costs, where making batches is or may be the limit."""
     limit = view.limit
-    least = at.HALF_BUSY if view.has_step else at.HARDLY_BUSY
+    least = at.HALF_BUSY if view.has_step else 0.35
     idle = limit == "waiting" and (view.busy or 0.0) < least
     return view.costs if limit in ("workers", "waiting") and not idle else None
 
@@ -798,8 +796,8 @@ def _receive_remedies(view: Evidence) -> list[Config]:
     named = view.config.sharing_strategy is None and (many or _waits(costs))
     faster = costs.rate(alone, view.cores) / costs.rate(view.config, view.cores)
     remedies = [by_name] if named else []
-    if faster > at.WORTH_TRYING:
-        remedies.insert(0 if faster >= at.FAR_BETTER else 1, alone)
+    if faster > at.WORTH_TRYING:  # sharing by name brings half as much again for small tensors
+        remedies.insert(0 if faster >= 1.5 else 1, alone)
     return remedies
 
 
@@ -810,7 +808,7 @@ def sampler(view: Evidence) -> Claim | None:
         return None
     draw_s, held_s = costs.dispatch.own_s, costs.wait_s if view.workers else costs.period_s
     share = min(1.0, draw_s / max(1e-12, held_s))
-    if share < at.SAMPLER_SHARE or draw_s < costs.receive.own_s:
+    if share < 0.4 or draw_s < costs.receive.own_s:
         return None
     return Claim(
         "The sampler blocks the main process",

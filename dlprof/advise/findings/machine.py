@@ -123,7 +123,7 @@ def affinity(view: Evidence) -> Claim | None:
     if pinned is None or costs is None:
         return None
     wanted = view.demand + costs.main_s / max(1e-12, costs.period_s)
-    if wanted <= at.WANTS * pinned and view.workers > 1:
+    if wanted <= 1.1 * pinned and view.workers > 1:
         return None
     allowed = machine.affinity_cpus if pinned < machine.affinity_cpus else machine.logical_cpus
     cores = min(float(allowed), machine.quota_cores or math.inf)
@@ -175,8 +175,10 @@ def neighbours(view: Evidence) -> Claim | None:
     waited = f"run-queue delay was {share} of the time to make a batch"
     if view.costs is None:  # no batch was followed
         waited = f"run-queue delay was {share} of the time that the loader's processes could run"
-    # Whether others want as good as all cores; so it seems where nobody counted them.
-    crowded = runnable is None or runnable >= at.CROWD * view.machine.logical_cpus
+    # Whether others want as good as all cores; so it seems where nobody counted them. Cores that
+    # are lost don't show it: the kernel shares them between sessions rather than threads, so that
+    # one busy neighbor may take as much of two cores as six.
+    crowded = runnable is None or runnable >= 0.75 * view.machine.logical_cpus
     if (costs := view.costs) is not None:
         # Fetching or collating may, by itself, take longer than what others take of a batch.
         largest_s = max(costs.fetch.cpu_s, costs.fetch.io_s, costs.collate.own_s)
@@ -191,7 +193,7 @@ def neighbours(view: Evidence) -> Claim | None:
         fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
         "cores.",
         gain=predicted_gain(view, cores=max(view.cores, had), now=had),
-        place=Place.CROWD if lost >= at.TAKES_OVER and crowded else Place.BEHIND,
+        place=Place.CROWD if lost >= 0.4 and crowded else Place.BEHIND,
     )
 
 
@@ -220,7 +222,7 @@ def enough_workers(view: Evidence) -> Config | None:
         cores = max(cores, view.machine.affinity_cpus)
     if view.limit in ("main", "unknown") or view.workers < 2 or view.helpers_share >= at.HELPERS:
         return None
-    if wanted < at.OVERSUBSCRIBED * cores or _pinned_cpus(view) is not None:
+    if wanted < 1.6 * cores or _pinned_cpus(view) is not None:
         return None
     active = view.workers - view.idle_workers
     count = max(1, math.ceil(active * view.cores / wanted))
@@ -335,13 +337,13 @@ def _grows(view: Evidence, points: Sequence[tuple[int, int]]) -> bool:
     if points[-1][0] < at.ENOUGH_BATCHES * processes:
         return grown >= at.FILLED_UP * processes
     batches, most = points[-1]
-    shorter = [point for point in points if point[0] <= at.SHORTER * batches]
-    if statistics.correlation(*zip(*points, strict=True)) < at.STEADY or not shorter:
+    shorter = [point for point in points if point[0] <= 0.75 * batches]
+    if statistics.correlation(*zip(*points, strict=True)) < 0.85 or not shorter:
         return False
     # What fills up levels off: growth is as fast in the longest trial's second half.
     late = (most - shorter[-1][1]) / (batches - shorter[-1][0])
     several = shorter[-1][0] > shorter[0][0]
-    return late >= at.LATE * _slope(shorter if several else points)
+    return late >= 0.6 * _slope(shorter if several else points)
 
 
 def _slope(points: Sequence[tuple[int, int]]) -> float:
@@ -533,7 +535,8 @@ def link(view: Evidence) -> Claim | None:
         return None
     speed = (copying.batch_bytes or 0.0) / max(1e-12, copying.copy_s or copying.exposed_s)
     reached = speed / (at.REACHED * theory)
-    if (copying.batch_bytes or 0.0) < at.LEAST_COPY_BYTES or reached >= at.SLOW_LINK:
+    # Smaller copies are set by their start.
+    if (copying.batch_bytes or 0.0) < 4 << 20 or reached >= 0.5:
         return None
     how = ""
     if seen is not None and seen.pcie_generation is not None and seen.pcie_width is not None:

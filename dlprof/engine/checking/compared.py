@@ -67,7 +67,7 @@ def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> 
     return SidePlan(
         side="change",
         request=BuildRequest(
-            target=settings.target,
+            target=parse_target(settings.target),
             arguments=dict(settings.arguments),
             shuffle=settings.shuffle,
             seed=settings.seed,
@@ -170,7 +170,7 @@ def _base(change: SidePlan, root: Path, python: str | None, compared: Compared) 
     if compared.commit and (root / ".gitmodules").exists():
         notes.append(NO_SUBMODULES)
     request = change.request
-    spec = parse_target(request.target)
+    spec = request.target
     if spec.kind == "file":
         # A path into the checkout means the base's own file; a relative one finds it by itself.
         is_absolute = Path(spec.source).is_absolute()
@@ -179,7 +179,8 @@ def _base(change: SidePlan, root: Path, python: str | None, compared: Compared) 
         is_inside = source.is_relative_to(change.root)
         if is_absolute or not is_inside:
             moved = root / source.relative_to(change.root) if is_inside else source
-            request = dataclasses.replace(request, target=f"{moved}:{spec.attr}")
+            there = dataclasses.replace(spec, text=f"{moved}:{spec.attr}", source=str(moved))
+            request = dataclasses.replace(request, target=there)
     within = change.directory.relative_to(change.root)
     if not (root / within).is_dir():
         raise BaseTargetError(

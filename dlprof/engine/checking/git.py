@@ -130,8 +130,8 @@ def find_git(directory: Path) -> Git | None:
 
 _LOCK = "dlprof check, process {pid} since {since} on {host}"
 _LOCKED = re.compile(r"^locked dlprof check, process (\d+) since (\d+) on (.*)$")
-_SHORTEST, _LONGEST = 6, 200
-"""Characters of the last part of a path: to be like no other, and as many as file systems take."""
+_SHORTEST = 6
+"""Characters of the last part of a path: to be like no other."""
 
 
 @contextlib.contextmanager
@@ -197,7 +197,7 @@ def _path_like(checkout: Path) -> Path:
     places, device = [Path(tempfile.gettempdir()), checkout.parent], checkout.stat().st_dev
     for place in sorted(places, key=lambda place: place.stat().st_dev != device):
         room = len(str(checkout)) - len(str(place.resolve())) - 1
-        if _SHORTEST <= room <= _LONGEST and os.access(place, os.W_OK):
+        if _SHORTEST <= room <= 200 and os.access(place, os.W_OK):
             return _unused(place.resolve(), room)
     return _unused(places[0].resolve(), _SHORTEST)
 

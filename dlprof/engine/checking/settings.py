@@ -14,9 +14,6 @@ from dlprof.records.gate import Series
 from dlprof.search.space import single_config
 from dlprof.settings import SweepSettings, by_key
 
-DEFAULT_BUDGET_S = 60.0
-"""Of a check, where the user names none."""
-
 BLOCK_S = 0.05
 """Length of a block of loading, in seconds. Cores change their speed after a second or so: four
 blocks of 0.15 s mostly see a change, four of 0.05 s seldom do (simulated: a verdict on equal code
@@ -72,7 +69,7 @@ def for_check(
     # What two values are wrong for is any target; so that is said before one is built.
     single_config(one, Target(spec="", kind="map", dataset=""), has_accelerator=False)
     if origins["budget"] != by_key()["budget"].flag:
-        one = dataclasses.replace(one, budget_s=DEFAULT_BUDGET_S)
+        one = dataclasses.replace(one, budget_s=60.0)
     return CheckSettings(
         sweep=one,
         against=against,

@@ -28,7 +28,6 @@ from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config
 from dlprof.targets.builtin import prepare
-from dlprof.targets.grammar import parse_target
 from dlprof.trial.launch import Built
 from dlprof.trial.protocol import BlockRequest
 from dlprof.trial.side import SideProcess
@@ -378,9 +377,7 @@ def open_sides(
         DlprofError: A side can't be built or loaded from, or they don't fit each other.
     """
     for plan in plans:
-        if plan.request.pickled is None:
-            spec = parse_target(plan.request.target)
-            prepare(spec, listener.preparing, arguments=plan.request.arguments)
+        prepare(plan.request.target, listener.preparing, arguments=plan.request.arguments)
     with work_directory() as directory:
         library = _library(directory)
         processes = {

@@ -27,8 +27,8 @@ from dlprof.report.gate.check import (
 from dlprof.report.markdown import to_markdown
 from dlprof.report.page import to_html
 from dlprof.report.text import clean_lines
+from dlprof.units import NS
 
-_NS = 1e9
 _MEASURES: Mapping[tuple[GateName, str], str] = MappingProxyType(
     {
         ("service", "mean"): "latency",
@@ -77,7 +77,7 @@ def render_bencher(check: CheckReport) -> str:
     """Bencher Metric Format: seconds as nanoseconds, bytes as bytes, throughput a second."""
     measures: dict[str, dict[str, float]] = {}
     for figure in _figures(check):
-        scale = 1.0 if figure.gate.unit == "bytes" else _NS
+        scale = 1.0 if figure.gate.unit == "bytes" else NS
         ends = {"value": figure.value, "lower_value": figure.low, "upper_value": figure.high}
         measures[_MEASURES[figure.gate.name, figure.view.view]] = {
             key: value * scale for key, value in ends.items() if value is not None
@@ -92,7 +92,7 @@ def render_benchmark_action(check: CheckReport) -> str:
     found, name = [], target_name(check)
     for figure in _figures(check):
         gate, sized = figure.gate, figure.gate.unit == "bytes"
-        scale = 1 if sized else _NS
+        scale = 1 if sized else NS
         entry = {
             "name": f"{name}: {short(gate.label)}{view_text(figure.view)}",
             "unit": "bytes" if sized else "ns/sample" if gate.name in _BY_SAMPLE else "ns",

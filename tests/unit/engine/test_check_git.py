@@ -286,7 +286,7 @@ def test_the_sides_of_a_ref(repository: Path) -> None:
     with both_sides(settings(target, against="HEAD"), {}, within) as (base, change):
         assert base.directory == base.root / "sub"
         assert base.directory.is_dir()
-        assert base.request.target == f"{base.root / 'data.py'}:make"
+        assert base.request.target.text == f"{base.root / 'data.py'}:make"
         assert base.moved == ((str(repository), str(base.root)),)
         assert base.compared.commit == change.compared.commit == first
         assert base.compared.note == ""
@@ -336,9 +336,9 @@ def test_a_target_outside_is_the_same_on_both_sides(repository: Path, against: s
     outside, inside = (f"{place / 'data.py'}:make" for place in (repository.parent, repository))
     for named in (outside, "../data.py:make"):
         with both_sides(settings(named, against=against), {}, repository) as (base, _):
-            assert base.request.target == outside
+            assert base.request.target.text == outside
     with both_sides(settings(inside, against=against), {}, repository) as (base, _):
-        assert base.request.target == f"{base.root / 'data.py'}:make"
+        assert base.request.target.text == f"{base.root / 'data.py'}:make"
 
 
 def test_the_sides_of_environments(tmp_path: Path) -> None:

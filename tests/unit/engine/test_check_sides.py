@@ -27,6 +27,7 @@ from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Compared, Series, Side
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.launch import Built
 from dlprof.trial.protocol import BlockRequest, BuildRequest
 from dlprof.trial.side import SideProcess
@@ -152,7 +153,7 @@ def plan(side: Side, root: str) -> SidePlan:
     commit = "1a2b3c4d" * 5 if side == "base" else ""
     return SidePlan(
         side=side,
-        request=BuildRequest(target="data.py:make"),
+        request=BuildRequest(target=parse_target("data.py:make")),
         directory=Path(root),
         root=Path(root),
         compared=Compared(name="main" if side == "base" else "working tree", commit=commit),

@@ -12,7 +12,7 @@ from builders import header
 from led_sweeps import PretendedBench, Quiet
 
 from dlprof.engine.preparation import Outlook
-from dlprof.engine.profile import DEFAULT_BUDGET_S, _Profile, for_one, refuse_spent
+from dlprof.engine.profile import _Profile, for_one, refuse_spent
 from dlprof.engine.trials import Deadline
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
 from dlprof.records import Config, Run, Trial, TrialCost
@@ -37,7 +37,7 @@ def test_several_values_of_a_variable_are_a_sweeps_and_of_a_flag_are_not() -> No
 
 
 def test_the_budget_is_a_profiles_own_unless_a_flag_names_one() -> None:
-    assert resolved({}, {"DLPROF_BUDGET": "5m"}).budget_s == DEFAULT_BUDGET_S
+    assert resolved({}, {"DLPROF_BUDGET": "5m"}).budget_s == 30.0
     assert resolved({"budget": "45s"}, {}).budget_s == 45.0
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from torch.utils.data.distributed import DistributedSampler
 from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.build import BuiltTarget, build_from_object, build_target
-from dlprof.targets.grammar import parse_target
+from dlprof.targets.grammar import TargetSpec, parse_target
 from dlprof.targets.loader import make_loader
 from dlprof.targets.parts import is_default
 
@@ -521,3 +523,15 @@ def test_a_setting_that_is_not_torchs_is_never_dropped() -> None:
     assert is_default("prefetch_factor", 2)
     assert not is_default("prefetch_factor", 4)
     assert is_default("timeout", 0.0)
+
+
+def test_a_live_object_is_built_from_its_pickle(tmp_path: Path) -> None:
+    path = tmp_path / "target.pickle"
+    path.write_bytes(pickle.dumps(DataLoader(Numbers(), batch_size=5)))
+    built = build_target(TargetSpec(text="<Numbers>", kind="object", source=str(path)))
+
+    assert built.target.spec == "<Numbers>"
+    assert [batch.tolist() for batch in make_loader(built, Config())] == [
+        [*range(5)],
+        [*range(5, 10)],
+    ]

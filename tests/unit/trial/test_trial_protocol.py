@@ -10,8 +10,10 @@ import pytest
 
 from dlprof.errors import DlprofError, FileError, NothingMeasuredError, TargetError, UsageError
 from dlprof.records import Config, Target
+from dlprof.targets.grammar import TargetSpec, parse_target
 from dlprof.trial.launch import built_of
 from dlprof.trial.protocol import (
+    BuildRequest,
     Channel,
     Message,
     TrialRequest,
@@ -25,6 +27,22 @@ from dlprof.trial.protocol import (
 
 def said(text: bytes) -> Channel:
     return Channel(io.BytesIO(text), io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        parse_target("synthetic:cpu_ms=2,length=64"),
+        parse_target("package.module:make.loader"),
+        TargetSpec(text="<Texts>", kind="object", source="work/target.pickle"),
+    ],
+    ids=lambda target: target.kind,
+)
+def test_what_target_names_is_sent_and_not_parsed_again(target: TargetSpec) -> None:
+    request = BuildRequest(target=target, arguments={"root": "/data"}, shuffle=True, seed=3)
+    channel = said(json.dumps({"order": "build", **dataclasses.asdict(request)}).encode() + b"\n")
+
+    assert record_of(BuildRequest, channel.receive()) == request
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config, Target, Trial
+from dlprof.targets.grammar import parse_target
 from dlprof.trial import runner as runner_module
 from dlprof.trial.failures import ResourceLimitError
 from dlprof.trial.launch import BuilderDiedError, Built, Handle, LocalRank
@@ -131,7 +132,9 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
         monkeypatch.setattr(runner_module, "ForkLauncher", FakeLauncher)
         monkeypatch.setattr(runner_module, "FreshLauncher", FakeLauncher)
         monkeypatch.setattr(runner_module, "Supervisor", FakeSupervisor)
-        return TrialRunner(BuildRequest(target="x"), directory=tmp_path, clock=world.clock), world
+        return TrialRunner(
+            BuildRequest(target=parse_target("x.py:make")), directory=tmp_path, clock=world.clock
+        ), world
 
     return made
 
@@ -262,6 +265,8 @@ def test_ranks_are_all_ended_where_one_can_not_be_started(
     monkeypatch.setattr(runner_module, "ForkLauncher", Rank)
     ranks = Ranks(local=tuple(LocalRank(rank=number, environ={}) for number in range(4)))
     with pytest.raises(ResourceLimitError):
-        TrialRunner(BuildRequest(target="x"), directory=tmp_path, together=ranks)
+        TrialRunner(
+            BuildRequest(target=parse_target("x.py:make")), directory=tmp_path, together=ranks
+        )
 
     assert sorted(ended) == [0, 1]
