@@ -103,8 +103,9 @@ _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 """Nothing is surer than this, and none says less, whatever a file claims."""
 
 
-_DRAWS = 1000
-"""From a belief, for a certificate: by their luck the 5 % that are left are 4.3 to 5.7 %."""
+_DRAWS, _JOINT = 1000, 200
+"""From a belief, for a certificate: by their luck the 5 % that are left are 4.3 to 5.7 %. And of
+how many configurations, the likeliest, at most, so that thousands are judged within a second."""
 
 _LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = 0, 1, 2, 3, 4
 
@@ -388,8 +389,8 @@ class Belief:
             return min(low, most)
         ranked = sorted(gaps, key=lambda other: gaps[other].chance(low))
         chances = itertools.accumulate(gaps[other].chance(low) for other in ranked)
-        rare = sum(chance <= rest / 20 for chance in chances)
-        alone = [other for n, other in enumerate(ranked) if n < rare or self.blocks[other]]
+        rare = max(sum(chance <= rest / 20 for chance in chances), len(ranked) - _JOINT)
+        alone = {other for n, other in enumerate(ranked) if n < rare or self.blocks[other]}
         joint = {other: gap for other, gap in gaps.items() if other not in alone}
         best = self._best_of(key, joint)
 
@@ -881,7 +882,7 @@ def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:
     }
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2 * _JOINT)
 def _normals(column: int) -> Sequence[float]:
     """Draws of one standard normal variable, the same each time: one from each part as likely."""
     normal = statistics.NormalDist()

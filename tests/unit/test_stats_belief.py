@@ -28,7 +28,13 @@ from dlprof.stats import (
     room_of,
     t_quantile,
 )
-from dlprof.stats.belief import ADJUSTED_LOG_SD, COMPUTING_LOG_SD, NOISY_LOG_SD, WAITING_LOG_SD
+from dlprof.stats.belief import (
+    _JOINT,
+    ADJUSTED_LOG_SD,
+    COMPUTING_LOG_SD,
+    NOISY_LOG_SD,
+    WAITING_LOG_SD,
+)
 
 Table = dict[str, list[float | None]]
 
@@ -352,6 +358,15 @@ def test_errors_that_many_share_count_once() -> None:
     each, found = (0.05 / len(gaps), shortfall_of(belief, "w12"))
     apart = max(gap.value + t_quantile(1 - each, gap.df) * gap.error for gap in gaps.values())
     assert max(gap.most for gap in gaps.values()) < found < 0.7 * apart
+
+
+def test_of_more_than_are_drawn_from_the_rest_adds_up() -> None:
+    model = expected(0.08, measured=300.0, **{f"c{n}": 100.0 for n in range(_JOINT + 50)})
+    belief = believe(seen({"measured": [300.0, 301.0]}, 0.02), model)
+    gaps = {key: Gap(-1.0, 0.3, 4) for key in belief.log_rates if key != "measured"}
+    few = dict([*gaps.items()][:_JOINT])
+    found, apart = (belief.shortfall("measured", some) for some in (few, gaps))
+    assert 0 <= found < apart < math.inf
 
 
 def test_none_is_better_by_more_than_there_is_room_for() -> None:
