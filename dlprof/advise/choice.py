@@ -32,7 +32,7 @@ from dlprof.records import (
     Integrity,
     Run,
 )
-from dlprof.stats import NEAR, PROBABILITY, RISK, Gap, mean_interval, near_best, shortfall
+from dlprof.stats import NEAR, PROBABILITY, RISK, Gap, mean_interval, near_best
 from dlprof.units import format_duration
 
 
@@ -195,10 +195,17 @@ def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
     predicted = sorted(others - {pick})
     if not measured and not predicted:
         return None
-    gap, room = choice.speeds.gap, choice.speeds.room(choice.pick)
+    speeds, configs = choice.speeds, [*(each.config for each in choice.allowed), *more]
+    ways = {(c.sharing_strategy, c.worker_threads) for c in configs if c.num_workers}
+    alike = len({c.batch_size for c in configs}) == 1 and len(ways) <= 1
+    room = speeds.room(choice.pick, choice.situation, alike=alike)
+    over_all, over_measured = (
+        speeds.belief.shortfall(pick, {key: speeds.gap(key, pick) for key in some}, room)
+        for some in ([*measured, *predicted], measured)
+    )
     return Certificate(
-        epsilon=1 - math.exp(-shortfall((gap(key, pick) for key in [*measured, *predicted]), room)),
-        epsilon_measured=1 - math.exp(-shortfall((gap(key, pick) for key in measured), room)),
+        epsilon=-math.expm1(-over_all),
+        epsilon_measured=-math.expm1(-over_measured),
         probability=PROBABILITY,
         configurations=1 + len(measured) + len(predicted),
         measured=int(choice.pick.measured) + len(measured),

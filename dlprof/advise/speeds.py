@@ -32,6 +32,7 @@ from dlprof.records import (
 )
 from dlprof.stats import (
     CALIBRATED,
+    COMPUTING_LOG_SD,
     Belief,
     Carried,
     ExpectedRates,
@@ -39,6 +40,7 @@ from dlprof.stats import (
     ObservedRate,
     believe,
     observe,
+    room_beside,
     room_of,
     turnovers,
 )
@@ -139,15 +141,29 @@ class Speeds:
             return Gap(0.0, 0.0, math.inf)
         return self.belief.gap(key, other).minus(self.epochs[other].minus(self.epochs[key]))
 
-    def room(self, candidate: Candidate) -> Gap | None:
-        """By how much the log rate of any could be above one that was measured with a step."""
-        known = (
-            (observe(trial, own.samples_per_s, wait=own.wait_fraction), own.wait_fraction)
-            for trial in candidate.trials
-            if (own := self.rates.get(trial.id)) is not None
-        )
-        waits = [(seen, wait) for seen, wait in known if seen is not None and wait is not None]
-        return room_of(waits, self.epochs[candidate.key].value)
+    def room(self, candidate: Candidate, situation: Situation, *, alike: bool) -> Gap | None:
+        """By how much the log rate of any could be above that of one: by its step, and by cores.
+
+        ``alike`` is whether a sample costs much the same CPU time in all of them.
+        """
+        turnover, model = self.epochs[candidate.key].value, candidate.prediction
+        if candidate.measured:
+            known = ((each, self.rates[each.id]) for each in candidate.trials)
+            seen = (
+                (each, observe(each, own.samples_per_s, wait=own.wait_fraction), own.wait_fraction)
+                for each, own in known
+            )
+            told = ((each, o, wait) for each, o, wait in seen if o is not None)
+            return room_of(told, turnover, alike=alike)
+        if model is None:
+            return None
+        rooms = [] if model.wait_fraction is None else [(room_beside(model.wait_fraction), 0.0)]
+        if model.cores and alike:
+            each = situation.cores / situation.constraints.ranks
+            rooms.append((math.log(max(1.0, each / model.cores)), COMPUTING_LOG_SD))
+        rate = self.belief.log_rate(candidate.key)
+        gaps = [Gap(r - turnover, math.hypot(rate.error, sd), rate.df) for r, sd in rooms]
+        return min(gaps, key=lambda gap: gap.most, default=None)
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate:
         """The fastest of some, which must not be none; the first of equals."""

@@ -62,7 +62,9 @@ def fit(
     busy_s = {name: longer_s for name, (longer_s, _) in split.items() if longer_s > 0}
     if usual in busy_s:
         busy_s[DEFAULT] = busy_s[usual]  # which goes with ``in_workers``
-    cv, error, run_queue = _varied(usable)
+    cv, run_queue = _varied(usable)
+    alone, fed = (_error_of(usable, fed=each) for each in (False, True))
+    error = alone if fed is None else fed
     mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
     rated = ((t.usage.read_bytes_per_s, t.batches_per_s) for t in mine)
     read = (a / b.value for a, b in rated if a is not None and b is not None and b.value > 0)
@@ -88,6 +90,7 @@ def fit(
         worker_growth_bytes_per_batch=growth_of(usable),
         cpu_cv=cv,
         standard_error=error,
+        main_standard_error=alone,
         drift=drift_of(usable),
         run_queue_fraction=run_queue,
         available_cores=_mean(
@@ -192,28 +195,51 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _varied(some: Sequence[Explanation]) -> tuple[float | None, float | None, float | None]:
-    """How much the cost of fetching varies, how far off its mean is, and its run-queue share.
+def _series(some: Sequence[Explanation]) -> list[tuple[bool, list[float]]]:
+    """What fetching each batch cost: of each trial, and whether workers did it.
 
-    Each over the mean of the trials with workers, or of those without: main may fetch at another
-    price than workers do, which is the spread of neither. ``None`` where too few batches tell.
+    Over the mean of the trials with workers, or of those without: main may fetch at another price
+    than workers do, which is the spread of neither. Empty where too few batches tell.
     """
     took = [(each.config.num_workers > 0, fetch_s(each.costs)) for each in some]
     pooled: dict[bool, list[float]] = {}
     for fed, costs in took:
         pooled.setdefault(fed, []).extend(costs)
-    whole_s = math.fsum(itertools.chain.from_iterable(pooled.values()))
-    if sum(map(len, pooled.values())) < MIN_BATCHES or whole_s <= 0:
-        return None, None, None
+    if sum(map(len, pooled.values())) < MIN_BATCHES or not any(map(sum, pooled.values())):
+        return []
     means = {fed: math.fsum(costs) / max(1, len(costs)) for fed, costs in pooled.items()}
-    series = [
-        [cost_s / means[fed] if means[fed] > 0 else 1.0 for cost_s in costs] for fed, costs in took
+    return [
+        (fed, [cost_s / means[fed] if means[fed] > 0 else 1.0 for cost_s in costs])
+        for fed, costs in took
     ]
-    blocks = list(itertools.chain.from_iterable(map(_block_means, series)))
+
+
+def _varied(some: Sequence[Explanation]) -> tuple[float | None, float | None]:
+    """How much the cost of fetching varies, and its run-queue share; ``None`` for too few."""
+    series = _series(some)
+    if not series:
+        return None, None
+    whole_s = math.fsum(itertools.chain.from_iterable(fetch_s(each.costs) for each in some))
     queued = math.fsum(itertools.chain.from_iterable(each.costs.run_queue_s for each in some))
-    cv = statistics.stdev(itertools.chain.from_iterable(series))
-    error = statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else 1.0
-    return cv, error, queued / (queued + whole_s)
+    cv = statistics.stdev(itertools.chain.from_iterable(costs for _, costs in series))
+    return cv, queued / (queued + whole_s)
+
+
+def _error_of(some: Sequence[Explanation], *, fed: bool) -> float | None:
+    """Relative standard error of what fetching costs on average, with workers or without.
+
+    By blocks of batches (``_block_means``). Where these are too few to show their spread, as all
+    blocks have it.
+
+    Returns:
+        ``None`` where no batch of that kind was measured, or too few of any.
+    """
+    blocks = [(kind, mean) for kind, costs in _series(some) for mean in _block_means(costs)]
+    own = [mean for kind, mean in blocks if kind is fed]
+    if not own:
+        return None
+    spread = own if len(own) >= MIN_BATCHES else [mean for _, mean in blocks]
+    return statistics.stdev(spread) / math.sqrt(len(own)) if len(spread) > 1 else 1.0
 
 
 def drift_of(some: Sequence[Explanation]) -> float | None:

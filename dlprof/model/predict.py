@@ -229,15 +229,16 @@ def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
     beside = math.hypot(
         MODEL_ERROR,
         EXTRAPOLATED_ERROR if elsewhere else 0.0,
-        DOUBT_ERROR * len(calibration.doubts),
+        *[DOUBT_ERROR] * len(calibration.doubts),
     )
     limit, work = binding(cell)[1], cell.work
     handing = work.hand_over_s / work.means.cpu if work.means.cpu > 0 else 0.0
     handshake = Means(cpu=handing, io=0.0, receive_cpu=1.0, receive_io=1.0, main_cpu=1.0)
 
     def half(far: float) -> float:
-        error, drift = calibration.standard_error or 0.0, calibration.drift or 0.0
-        luck = _moved(limit, cell, far * error, _ALL)
+        own, drift = calibration.main_standard_error, calibration.drift or 0.0
+        error = calibration.standard_error if cell.workers or own is None else own
+        luck = _moved(limit, cell, far * (error or 0.0), _ALL)
         slower = _moved(limit, cell, far * where.speed_error, _COMPUTING)
         speed = max(_moved(limit, cell, far * drift, _ALL), slower)
         handing_over = _moved(limit, cell, far * HANDSHAKE_ERROR, handshake)

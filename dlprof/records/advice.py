@@ -221,8 +221,12 @@ class Certificate:
 
     @property
     def shown(self) -> float:
-        """The one that is shown: over all, unless predictions are too wide to say anything."""
-        return self.epsilon if self.epsilon <= USELESS else self.epsilon_measured
+        """The one that is shown: over all, unless predictions are too wide to say anything.
+
+        That of one alone says nothing: it is the best of itself.
+        """
+        alone = self.measured < 2
+        return self.epsilon if alone or self.epsilon <= USELESS else self.epsilon_measured
 
     @property
     def text(self) -> str:

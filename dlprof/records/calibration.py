@@ -39,10 +39,11 @@ class Calibration:
         copy_s: Copying a batch to the device, as far as the step waits for it; from pageable
             memory where that was measured.
         pinned_copy_s: The same from pinned memory; ``None`` where it wasn't measured.
-        step_s: Step that the consumer took while this was measured.
-        step_cores: CPU cores that the step kept busy (1 for one that spins, 0 for one that waits).
         cpu_cv: Coefficient of variation of a batch's cost: how long a calibration must be.
-        standard_error: Relative standard error of the mean batch cost.
+        standard_error: Relative standard error of the mean batch cost; with workers, where these
+            were measured.
+        main_standard_error: The same without workers; ``None`` where that was not measured, and in
+            files of earlier versions.
         drift: Standard deviation of the logarithm of the mean batch cost between trials, as far as
             their CPU time explains it and chance doesn't: the machine's speed changed, or workers
             slow each other down. ``None`` for a single trial of each kind.
@@ -71,10 +72,9 @@ class Calibration:
     worker_growth_bytes_per_batch: float = 0.0
     copy_s: float = 0.0
     pinned_copy_s: float | None = None
-    step_s: float = 0.0
-    step_cores: float = 0.0
     cpu_cv: float | None = None
     standard_error: float | None = None
+    main_standard_error: float | None = None
     drift: float | None = None
     run_queue_fraction: float | None = None
     available_cores: float | None = None

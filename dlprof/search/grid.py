@@ -21,7 +21,6 @@ from dlprof.stats import (
     near_best,
     observe,
     room_of,
-    shortfall,
 )
 
 _RIVALS = 2
@@ -180,10 +179,10 @@ class GridSearch:
         pick = near_best({c: rates[c] for c in seen}, self.plan.present, gap)[0]
         others = [c for c in working if belief.groups[c.key] != belief.groups[pick.key]]
         gaps = {c: gap(c, pick) for c in others}
-        own = (t for t in earlier if t.config == pick and t.wait_fraction is not None)
-        waits = [(o, t.wait_fraction or 0.0) for t in own if (o := observe(t)) is not None]
+        own = ((t, observe(t)) for t in earlier if t.config == pick)
+        waits = ((t, o, t.wait_fraction) for t, o in own if o is not None)
         room = room_of(waits, over.get(pick.key, 0.0))
-        short = shortfall(gaps.values(), room)
+        short = belief.shortfall(pick.key, {c.key: gap for c, gap in gaps.items()}, room)
         # What narrows that most for its time is what would most likely go beyond it.
         cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)

@@ -116,7 +116,8 @@ def next_calibration(
     error = calibration.standard_error if calibration is not None else None
     if error is None or error <= _PRECISION or spent_s >= _CAP_S or not working:
         return None
-    wanted_s = spent_s * ((error / _PRECISION) ** 2 - 1)
+    known_s = sum(trial.measured_s for trial in explained if trial.config.num_workers) or spent_s
+    wanted_s = known_s * ((error / _PRECISION) ** 2 - 1)
     longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, 2.0)
     if longer_s < _TRIAL_S / 2:
         return None

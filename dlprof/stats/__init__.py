@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dlprof.stats.belief import (
     CALIBRATED,
+    COMPUTING_LOG_SD,
     LARGEST_LOG,
     NEAR,
     NEAR_LOG,
@@ -19,8 +20,8 @@ from dlprof.stats.belief import (
     believe,
     near_best,
     observe,
+    room_beside,
     room_of,
-    shortfall,
 )
 from dlprof.stats.intervals import (
     mean_interval,
@@ -34,6 +35,7 @@ from dlprof.stats.intervals import (
 
 __all__ = [
     "CALIBRATED",
+    "COMPUTING_LOG_SD",
     "LARGEST_LOG",
     "NEAR",
     "NEAR_LOG",
@@ -52,8 +54,8 @@ __all__ = [
     "near_best",
     "observe",
     "ratio_interval",
+    "room_beside",
     "room_of",
-    "shortfall",
     "t_quantile",
     "t_tail",
     "turnovers",

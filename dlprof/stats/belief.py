@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import math
 import operator
+import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -51,7 +53,8 @@ WAITING_LOG_SD = 0.01
 on eight datasets (benchmarks, picks)."""
 
 COMPUTING_LOG_SD = 0.12
-"""The same of one that computes, on virtual cores that change their speed: 10 to 14.5 %."""
+"""The same of one that computes, on virtual cores that change their speed: 10 to 14.5 %. What a
+core gives is as unsure."""
 
 ADJUSTED_LOG_SD = 0.05
 """What is left of that where the cores' speed in the window is known: 2.4 to 7 %."""
@@ -74,10 +77,8 @@ SPEED_EXPONENT, SPEED_EXPONENT_SD = 0.85, 0.25
 
 
 _LEVEL_LOG_SD = 0.15
-"""How far off all predictions are together: 10 % was measured, from one calibration to the next."""
-
-_APART_LOG_SD = 0.15
-"""How far off those that rest on figures of their own are beside that."""
+"""How far off all predictions are together, and beside that those that rest on figures of their own
+(loading without workers): 10 % was measured, from one calibration to the next."""
 
 _OWN_SHARE = 0.2
 """Of the variance of predictions' errors, what those of the same ``num_workers`` don't share."""
@@ -101,6 +102,10 @@ logarithms stay finite, and so do their exponentials."""
 _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 """Nothing is surer than this, and none says less, whatever a file claims."""
 
+
+_DRAWS, _JOINT = 1000, 200
+"""From a belief, for a certificate: by their luck the 5 % that are left are 4.3 to 5.7 %. And of
+how many configurations, the likeliest, at most, so that thousands are judged within a second."""
 
 _LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = range(5)
 
@@ -288,6 +293,11 @@ class Gap(NamedTuple):
             return float(self.value > bound)
         return t_tail((bound - self.value) / self.error, self.df)
 
+    @property
+    def most(self) -> float:
+        """What it is not above, with ``PROBABILITY``."""
+        return self.value + t_quantile(PROBABILITY, self.df) * self.error
+
     def minus(self, other: Gap) -> Gap:
         """The difference of it and another one that has nothing to do with it."""
         error = math.hypot(self.error, other.error)
@@ -323,7 +333,11 @@ class Belief:
 
     def rate(self, key: str) -> Estimate:
         """What the configuration gives in an average block, at the cores' mean speed."""
-        return Gap(self.log_rates[key], self.log_error(key), self._df_of(key)).factor()
+        return self.log_rate(key).factor()
+
+    def log_rate(self, key: str) -> Gap:
+        """The logarithm of that."""
+        return Gap(self.log_rates[key], self.log_error(key), self._df_of(key))
 
     def log_error(self, key: str) -> float:
         """Standard error of one log rate."""
@@ -347,6 +361,75 @@ class Belief:
         value = self.log_rates[key] - self.log_rates[other]
         df = min(self._df_of(key), self._df_of(other))
         return Gap(value, self.error(key, other), df)
+
+    def shortfall(self, key: str, gaps: Mapping[str, Gap], room: Gap | None = None) -> float:
+        """By how much one log rate may be below the best of others, with ``PROBABILITY`` at most.
+
+        The least bound that any of them is above with the rest of the probability, at most. Of
+        those that were measured, and of those that hardly ever are, the probabilities add up. Of
+        those that were only predicted joint draws are counted: what many share, as that the model
+        or the one they are compared with is off, is one error and not one of each. As a belief is
+        the same whenever measuring stops, so is this; that the belief is right is held against
+        replayed sweeps (``benchmarks/certificate.py``).
+
+        Args:
+            key: Which.
+            gaps: By how much each of the others is above it. What they are less sure of than the
+                belief is each one's own.
+            room: By how much any loader can be above it (``room_of``), if anything is known of
+                that.
+
+        Returns:
+            0 or more.
+        """
+        rest = 1 - PROBABILITY
+        low = max(0.0, *(gap.most for gap in gaps.values()), 0.0)
+        most = math.inf if room is None else max(0.0, room.most)
+        if low >= most or not gaps:
+            return min(low, most)
+        ranked = sorted(gaps, key=lambda other: gaps[other].chance(low))
+        chances = itertools.accumulate(gaps[other].chance(low) for other in ranked)
+        rare = max(sum(chance <= rest / 20 for chance in chances), len(ranked) - _JOINT)
+        alone = {other for n, other in enumerate(ranked) if n < rare or self.blocks[other]}
+        joint = {other: gap for other, gap in gaps.items() if other not in alone}
+        best = self._best_of(key, joint)
+
+        def risk(bound: float) -> float:
+            above = len(best) - bisect.bisect_right(best, bound)
+            return above / _DRAWS + math.fsum(gaps[other].chance(bound) for other in alone)
+
+        high = low
+        while risk(high) > rest and high < most:
+            low, high = high, 2 * high + NEAR_LOG
+        while high - low > 1e-4 * (1 + high):
+            middle = (low + high) / 2
+            low, high = (middle, high) if risk(middle) > rest else (low, middle)
+        return min(high, most)
+
+    def _best_of(self, key: str, gaps: Mapping[str, Gap]) -> list[float]:
+        """By how much the best of some is above one of them, in joint draws; least first."""
+        if not gaps:
+            return []
+        first, mine, best = len(self._common), self.groups[key], [-math.inf] * _DRAWS
+        places = {group: first + n for n, group in enumerate(self._levels)}
+        beside = {each: first + len(places) + n for n, each in enumerate(self.log_rates)}
+        normals = [_normals(place) for place in range(first)]
+        common = [_mixed(zip(row, normals, strict=False)) for row in _cholesky(self._common)]
+
+        @functools.cache
+        def off(group: str) -> list[float]:
+            level = self._levels[group]
+            own = math.sqrt(level.variance), _normals(places[group])
+            return _mixed([own, *((slope, common[i]) for i, slope in level.slopes.items())])
+
+        for other, gap in gaps.items():
+            group = self.groups[other]
+            parts = [(1.0, off(group)), (-1.0, off(mine))] if group != mine else []
+            rest = math.sqrt(max(0.0, gap.error**2 - self.error(other, key) ** 2))
+            errors = _mixed([*parts, (rest, _normals(beside[other]))])
+            drawn = zip(best, errors, _spreads(gap.df), strict=True)
+            best = [max(known, gap.value + spread * error) for known, error, spread in drawn]
+        return sorted(best)
 
     def _df_of(self, key: str) -> float:
         return self.df if self.blocks[key] else self.predicted_df
@@ -401,64 +484,46 @@ def near_best(
     return [c for c, log in some.items() if log >= least and gap(best, c).chance(NEAR_LOG) <= risk]
 
 
-def room_of(waits: Sequence[tuple[ObservedRate, float]], turnover: float = 0.0) -> Gap | None:
-    """How much a log rate could grow if the step never waited: no loader is faster than its step.
+def room_of(
+    trials: Iterable[tuple[Trial, ObservedRate, float | None]],
+    turnover: float = 0.0,
+    *,
+    alike: bool = False,
+) -> Gap | None:
+    """By how much a log rate could grow at most: by what its step waited, and by idle cores.
+
+    No loader is faster than its step, nor than all cores at its own rate per core. A step that has
+    no idle core beside it may be faster with fewer workers.
 
     Args:
-        waits: Trials of one configuration, and the share of time that the step waited in each.
+        trials: Of one configuration, each as the belief sees it, and how long its step waited.
         turnover: What epochs leave of its log rate beside that, 0 or less.
+        alike: Whether a sample costs much the same CPU time in all others. Only then do cores tell.
 
     Returns:
         ``None`` where no trial tells.
     """
-    if not waits:
-        return None
-    rooms = [-math.log1p(-min(wait, 1 - 1e-9)) for _, wait in waits]
-    error = math.sqrt(math.fsum(seen.log_sd**2 for seen, _ in waits)) / len(waits)
-    return Gap(statistics.fmean(rooms) - turnover, error, TAIL_DF)
+    waiting, computing = list[tuple[float, float]](), list[tuple[float, float]]()
+    for trial, seen, wait in trials:
+        own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
+        full = own is not None and available is not None and own > 0.9 * available
+        if wait is not None and not full:
+            waiting.append((room_beside(wait), seen.log_sd))
+        if alike and own and available and not trial.ranks:
+            others = trial.usage.other_cpu_cores or 0.0  # which may leave it theirs
+            computing.append((math.log(max(1.0, (available + others) / own)), seen.log_sd))
+    rooms = []
+    for some, beside in ((waiting, 0.0), (computing, COMPUTING_LOG_SD)):
+        if some:
+            mean = math.fsum(room for room, _ in some) / len(some)
+            error = math.hypot(*(sd for _, sd in some)) / len(some)
+            rooms.append(Gap(mean - turnover, math.hypot(error, beside), TAIL_DF))
+    return min(rooms, key=lambda room: room.most, default=None)
 
 
-def shortfall(gaps: Iterable[Gap], room: Gap | None = None) -> float:
-    """By how much one log rate may be below the best of others, with ``PROBABILITY`` at most.
-
-    The least bound for which the probabilities that any of them is above it sum to the rest: no
-    more than the probability that there is so much room at all. As a belief is the same whenever
-    measuring stops, so is this; that the belief is right is held against replayed sweeps
-    (``benchmarks/certificate.py``).
-
-    Args:
-        gaps: By how much each of the others is above it.
-        room: By how much any loader can be above it (``room_of``), if anything is known of that.
-
-    Returns:
-        0 or more; infinite where nothing is known.
-    """
-    known = list(gaps)
-
-    def excess(bound: float) -> float:
-        risk = math.fsum(gap.chance(bound) for gap in known)
-        risk = risk if room is None else min(risk, room.chance(bound))
-        return math.log(max(risk, 1e-12) / (1 - PROBABILITY))
-
-    low, high = 0.0, NEAR_LOG
-    if (below := excess(low)) <= 0:
-        return 0.0
-    while (above := excess(high)) > 0:
-        low, high, below = high, 2 * high, above
-        if high > 4 * LARGEST_LOG:
-            return math.inf
-    # To within so much of a log rate a bound is found: where the chord between both ends is 0; an
-    # end that stays counts half the next time (the Illinois method).
-    moved = 0
-    while high - low > 1e-5:
-        middle = high - above * (high - low) / (above - below)
-        middle = min(max(middle, low + 2e-6), high - 2e-6)
-        found = excess(middle)
-        if found > 0:
-            low, below, above, moved = middle, found, above / (2 if moved > 0 else 1), 1
-        else:
-            high, above, below, moved = middle, found, below / (2 if moved < 0 else 1), -1
-    return high
+def room_beside(wait: float) -> float:
+    """By how much a log rate would grow if its step never waited."""
+    return -math.log1p(-min(wait, 1 - 1e-9))
 
 
 def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None = None) -> Belief:
@@ -500,8 +565,11 @@ class _Fit:
         # rounds may end where a few trials that agree are all taken for disturbed.
         self._known_sd = max(self._claimed, 1.0)
         wider = self._known_sd / self._claimed if wide_level else 1.0
-        self._common_sd = {_LEVEL: wider * _LEVEL_LOG_SD, _APART: wider * _APART_LOG_SD}
         self._seen = observations
+        # What others take on a crowded machine the model knows hardly better than the trials do.
+        least = min((o.log_sd for o in observations), default=0.0)
+        self._level_sd = max(_LEVEL_LOG_SD, least / 2)
+        self._common_sd = dict.fromkeys((_LEVEL, _APART), wider * self._level_sd)
         blocks = sorted({o.block for o in observations})
         # Neighboring blocks are merged beyond this many, so that long runs stay quick to
         # judge.
@@ -699,13 +767,13 @@ class _Fit:
         free = max(0, len(self._seen) - sum(map(bool, self._by_group.values())) - max(0, count - 1))
         self._df = TAIL_DF + free
         self._scale = (TAIL_DF + squares) / self._df if free else 1.0
-        for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
-            square = (found[place] / sd) ** 2
+        for place in self._common_sd:
+            square = (found[place] / self._level_sd) ** 2
             costs.append(_surprise(square, TAIL_DF))
-            self._common_sd[place] = sd / math.sqrt(_trust(square))
+            self._common_sd[place] = self._level_sd / math.sqrt(_trust(square))
         claimed = _MODEL_TAIL_DF * self._claimed**2
         # A calibration that is off by far more than any was knows no better how they differ.
-        missed += (self._claimed * found[_LEVEL] / _LEVEL_LOG_SD) ** 2
+        missed += (self._claimed * found[_LEVEL] / self._level_sd) ** 2
         self._predicted_df = _MODEL_TAIL_DF + shown
         self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + shown))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
@@ -814,17 +882,55 @@ def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:
     }
 
 
-def _inverted(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Inverse of a positive definite matrix: that of its Cholesky factor, times itself."""
-    size, factor = len(matrix), list[list[float]]()
+@functools.lru_cache(maxsize=2 * _JOINT)
+def _normals(column: int) -> Sequence[float]:
+    """Draws of one standard normal variable, the same each time: one from each part as likely."""
+    normal = statistics.NormalDist()
+    drawn = [normal.inv_cdf((place + 0.5) / _DRAWS) for place in range(_DRAWS)]
+    random.Random(column).shuffle(drawn)
+    return drawn
+
+
+@functools.lru_cache(maxsize=8)
+def _spreads(df: float) -> Sequence[float]:
+    """Times its error that normal draws are off as Student's t has it, least first.
+
+    The root of ``df`` over chi-square. Those of other degrees of freedom are as unlikely in the
+    same draw: that errors are larger than they look is so of all of them at once.
+    """
+    if df >= 1e6:  # as in ``t_quantile``
+        return [1.0] * _DRAWS
+    rng, parts = random.Random(0), 4
+    drawn = sorted(df / (2 * rng.gammavariate(df / 2, 1.0)) for _ in range(parts * _DRAWS))
+    return [math.sqrt(each) for each in drawn[parts // 2 :: parts]]
+
+
+def _mixed(parts: Iterable[tuple[float, Sequence[float]]]) -> list[float]:
+    """The sum of some columns of draws, each times a factor."""
+    total = [0.0] * _DRAWS
+    for factor, column in parts:
+        if factor:
+            total = [sum_ + factor * each for sum_, each in zip(total, column, strict=True)]
+    return total
+
+
+def _cholesky(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+    """The lower factor of a positive matrix, row by row; of what doesn't vary at all it is 0."""
+    factor = list[list[float]]()
     for row in matrix:
         found: list[float] = []
         for other in factor:
             rest = row[len(found)] - sum(map(operator.mul, found, other))
-            found.append(rest / other[-1])
+            found.append(rest / other[-1] if other[-1] else 0.0)
         rest = row[len(found)] - sum(map(operator.mul, found, found))
         found.append(math.sqrt(max(rest, 1e-12 * row[len(found)])))
         factor.append(found)
+    return factor
+
+
+def _inverted(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Inverse of a positive definite matrix: that of its Cholesky factor, times itself."""
+    size, factor = len(matrix), _cholesky(matrix)
     columns: list[list[float]] = []  # of the factor's inverse, from the diagonal on
     for k in range(size):
         column = [1 / factor[k][k]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import statistics
@@ -160,8 +161,7 @@ def median_interval(values: Sequence[float]) -> Estimate:
     """The median of independent values with the interval of the sign test.
 
     The k-th value from either end, with the largest k for which the binomial distribution leaves at
-    most 5 % outside. Six values are the fewest that allow 95 %; fewer have the whole
-    range as their interval, and a single one has none.
+    most 5 % outside. Six values are the fewest that allow 95 %; fewer have no interval.
 
     Args:
         values: At least one finite number.
@@ -172,16 +172,13 @@ def median_interval(values: Sequence[float]) -> Estimate:
     if not values or not all(map(math.isfinite, values)):
         raise ValueError("the median of no values, or of ones that are not finite")
     ordered, count = sorted(values), len(values)
-    middle = statistics.median(ordered)
-    if count == 1:
-        return Estimate(value=middle)
-    outside, cut = 0.0, 0
-    for below in range(count // 2):
-        outside += 2 * math.comb(count, below) / 2**count
+    outside, found = 0.0, Estimate(value=statistics.median(ordered))
+    for cut in range(count // 2):
+        outside += 2 * math.comb(count, cut) / 2**count
         if outside > 1 - 0.95:
             break
-        cut = below
-    return Estimate(value=middle, low=ordered[cut], high=ordered[count - 1 - cut])
+        found = dataclasses.replace(found, low=ordered[cut], high=ordered[count - 1 - cut])
+    return found
 
 
 def typical(values: Iterable[float | None]) -> float | None:

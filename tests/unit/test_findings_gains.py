@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.advise.findings import Experiment, ModelAtStep, Observation, find
-from dlprof.advise.findings.claims import Gain, gain_of, measured_gain
+from dlprof.advise.findings.claims import (
+    Claim,
+    Gain,
+    best_of_measured,
+    gain_of,
+    measured_gain,
+)
 from dlprof.advise.findings.evidence import Costs, StageTime, costs_of
 from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
@@ -24,6 +30,7 @@ from dlprof.records import (
     Explanation,
     Prediction,
     Stage,
+    Usage,
 )
 
 WAITING = Loader(fetch_io=0.02, rate=100)
@@ -106,6 +113,29 @@ def test_a_remedy_that_failed_brings_nothing() -> None:
     assert gain is not None
     assert gain.value == 0.0
     assert gain.saved == 0.0
+
+
+@pytest.mark.parametrize(
+    ("less", "noisy", "workers"),
+    [(1.49, False, 2), (1.4, False, 4), (1.49, True, 4), (1.8, True, 2)],
+)
+def test_fewer_workers_are_the_fix_where_they_are_likely_as_good(
+    less: float, *, noisy: bool, workers: int
+) -> None:
+    """Two thirds sure, as in every choice: beside others 1.49 may as well be less than 1.45."""
+    usage = {"usage": Usage(own_cpu_cores=1.0, available_cpu_cores=1.0)} if noisy else {}
+    seen = evidence(
+        Loader(config=config(1), fetch_io=0.02, rate=50),
+        variants={config(2): less, config(4): 1.5},
+        noisy=noisy,
+        **usage,
+    )
+    claim = Claim(title="", explanation="", cost=0.3, config=config(4))
+    found = best_of_measured(
+        seen, dataclasses.replace(claim, gain=Gain(estimate=around(1.5), source="model"))
+    )
+    assert found.config == config(workers)
+    assert (found.fix != "") is (workers == 2)
 
 
 def test_without_workers_only_a_calibration_tells_of_workers() -> None:

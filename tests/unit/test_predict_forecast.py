@@ -199,8 +199,17 @@ def test_how_near_the_best_it_is_by_the_model_is_said_beside_the_doubt(
 
 
 def test_where_all_are_too_uncertain_the_model_does_not_say_how_near_the_best_it_is() -> None:
-    unsure = predicted(calibrated(calibration(cpu=0.01, standard_error=2.0)))
+    doubted = calibration(cpu=1e-5, io=0.01, doubts=("it is in doubt",) * 9)
+    unsure = predicted(calibrated(doubted))
     assert unsure.confidence_reason.endswith("; how near the best it is, the model can't say")
+
+
+def test_what_uses_all_cores_is_near_the_best_whatever_a_batch_costs() -> None:
+    """That the calibration is off by 200 % is so of all settings, and there are no more cores."""
+    unsure = predicted(calibrated(calibration(cpu=0.01, standard_error=2.0)))
+    near = re.search(r"; by the model within (\d+)% of the best", unsure.confidence_reason)
+    assert near is not None
+    assert int(near[1]) <= 40
 
 
 def test_what_is_not_recommended_is_near_nothing() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import random
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -25,9 +26,15 @@ from dlprof.stats import (
     believe,
     observe,
     room_of,
-    shortfall,
+    t_quantile,
 )
-from dlprof.stats.belief import ADJUSTED_LOG_SD, COMPUTING_LOG_SD, NOISY_LOG_SD, WAITING_LOG_SD
+from dlprof.stats.belief import (
+    _JOINT,
+    ADJUSTED_LOG_SD,
+    COMPUTING_LOG_SD,
+    NOISY_LOG_SD,
+    WAITING_LOG_SD,
+)
 
 Table = dict[str, list[float | None]]
 
@@ -164,8 +171,7 @@ def test_a_certificate_by_disturbed_trials_holds_where_the_calibration_is_far_of
         }
         belief = believe(seen(table, log_sd=NOISY_LOG_SD), model)
         best = fastest(belief)
-        epsilon = shortfall(belief.gap(key, best) for key in true if key != best)
-        held += max(true.values()) - true[best] <= epsilon
+        held += max(true.values()) - true[best] <= shortfall_of(belief, best)
     assert held >= 95
 
 
@@ -273,10 +279,17 @@ def test_what_waits_does_not_follow_the_speed_of_the_cores() -> None:
     assert believe(rows).rate("a").value == pytest.approx(math.exp(5.0), rel=0.01)
 
 
-def shortfall_of(belief: Belief, key: str) -> float:
-    """By how much a configuration may be below the best of all others."""
-    others = [other for other in belief.log_rates if other != key]
-    return shortfall(belief.gap(other, key) for other in others)
+def shortfall_of(belief: Belief, key: str, others: Iterable[str] | None = None) -> float:
+    """By how much a configuration may be below the best of others, or of all."""
+    some = [other for other in others or belief.log_rates if other != key]
+    return belief.shortfall(key, {other: belief.gap(other, key) for other in some})
+
+
+def sure(count: int = 1) -> Belief:
+    """Of ``a`` and so many others, all as fast, whose rates are known to a thousandth."""
+    return believe(
+        seen({key: [100.0] * 8 for key in "abcdefghijklmnop"[: 1 + count]}, log_sd=0.002)
+    )
 
 
 def stopped(rng: random.Random, noise: float) -> tuple[float, float]:
@@ -304,37 +317,105 @@ def test_the_bound_holds_though_measuring_ends_when_it_is_small(noise: float) ->
 def test_more_rivals_ask_for_wider_bounds() -> None:
     table: Table = {key: [100, 101] for key in "abcdefgh"}
     belief = believe(seen(table))
-    bounds = [
-        shortfall(belief.gap(other, "a") for other in "bcdefgh"[:count]) for count in (1, 4, 7)
-    ]
+    bounds = [shortfall_of(belief, "a", "bcdefgh"[:count]) for count in range(1, 8)]
     assert bounds == sorted(bounds)
-    assert bounds[0] > 0
+    assert 0 < bounds[0] < bounds[-1]
 
 
 def test_a_bound_is_as_wide_as_its_errors() -> None:
-    assert shortfall([]) == 0
-    assert shortfall([Gap(-1.0, 0.01, 4)]) == 0  # surely slower
-    assert shortfall([Gap(0.1, 0.0, 4)]) == pytest.approx(0.1, abs=1e-4)
-    assert shortfall([Gap(0.0, 0.1, 1e9)]) == pytest.approx(0.1645, abs=1e-3)  # normal quantile
-    assert shortfall([Gap(0.0, math.inf, 4)]) == math.inf
+    def bound(gap: Gap, room: Gap | None = None) -> float:
+        return sure().shortfall("a", {"b": gap}, room)
+
+    assert sure().shortfall("a", {}) == 0
+    assert bound(Gap(-1.0, 0.01, 4)) == 0  # surely slower
+    assert bound(Gap(0.1, 0.0, 4)) == pytest.approx(0.1, abs=2e-3)
+    assert bound(Gap(0.0, 0.1, 1e9)) == pytest.approx(0.1645, abs=2e-3)  # normal quantile
+    assert bound(Gap(0.0, 0.1, 4)) == pytest.approx(0.2132, abs=2e-3)
+    assert bound(Gap(0.0, math.inf, 4), Gap(0.2, 0.0, 4)) == pytest.approx(0.2)
 
 
-def test_none_is_better_by_more_than_the_step_leaves_room_for() -> None:
-    unknown = [Gap(0.3, 0.5, 4)] * 20
-    room = Gap(0.02, 0.01, 1e9)
-    assert shortfall(unknown, room) == pytest.approx(shortfall([room]), abs=1e-4)
-    assert shortfall([Gap(-1.0, 0.01, 4)], room) == 0
+@pytest.mark.parametrize(("count", "quantile"), [(5, 2.326), (15, 2.713)])
+def test_those_that_were_measured_add_up(count: int, quantile: float) -> None:
+    """The normal quantile of 5 % over their number."""
+    belief = sure(count)
+    gaps = {key: Gap(0.0, 0.1, 1e9) for key in belief.log_rates if key != "a"}
+    assert belief.shortfall("a", gaps) == pytest.approx(0.1 * quantile, rel=0.01)
+
+
+def test_errors_that_many_share_count_once() -> None:
+    """All were only predicted, for far more workers than were measured, and in twos of one rate."""
+    counts = [2, *range(10, 40)]
+    model = dataclasses.replace(
+        expected(0.08, **{f"w{n}{twin}": 100 + n for n in counts for twin in ("", "+")}),
+        families={f"w{n}{twin}": n for n in counts for twin in ("", "+")},
+        groups={f"w{n}{twin}": f"w{n}" for n in counts for twin in ("", "+")},
+        calibrated=frozenset({1, 2}),
+    )
+    belief = believe(seen({"w2": [80, 81]}, 0.02), model)
+    twins = [shortfall_of(belief, "w12", some) for some in (["w14"], ["w14", "w14+"])]
+    assert twins[0] == pytest.approx(twins[1], abs=1e-6)
+    gaps = {key: belief.gap(key, "w12") for key in belief.log_rates if key != "w12"}
+    each, found = (0.05 / len(gaps), shortfall_of(belief, "w12"))
+    apart = max(gap.value + t_quantile(1 - each, gap.df) * gap.error for gap in gaps.values())
+    assert max(gap.most for gap in gaps.values()) < found < 0.7 * apart
+
+
+def test_of_more_than_are_drawn_from_the_rest_adds_up() -> None:
+    model = expected(0.08, measured=300.0, **{f"c{n}": 100.0 for n in range(_JOINT + 50)})
+    belief = believe(seen({"measured": [300.0, 301.0]}, 0.02), model)
+    gaps = {key: Gap(-1.0, 0.3, 4) for key in belief.log_rates if key != "measured"}
+    few = dict([*gaps.items()][:_JOINT])
+    found, apart = (belief.shortfall("measured", some) for some in (few, gaps))
+    assert 0 <= found < apart < math.inf
+
+
+def test_none_is_better_by_more_than_there_is_room_for() -> None:
+    belief, room = sure(15), Gap(0.02, 0.01, 1e9)
+    unknown = {key: Gap(0.3, 0.5, 4) for key in belief.log_rates if key != "a"}
+    assert belief.shortfall("a", unknown, room) == pytest.approx(room.most)
+    slower = {key: Gap(-1.0, 0.01, 4) for key in unknown}
+    assert belief.shortfall("a", slower, room) == 0
+
+
+def with_room(own: float, wait: float | None, turnover: float = 0.0, **more: Any) -> Gap | None:
+    usage = Usage(own_cpu_cores=own, available_cpu_cores=2.0)
+    quiet = trial(config(2), 1000.0, usage=dataclasses.replace(usage, **more))
+    known = observe(quiet, wait=wait)
+    assert known is not None
+    return room_of([(quiet, known, wait), (quiet, known, wait)], turnover, alike=True)
 
 
 def test_what_the_step_never_waited_for_nothing_can_save() -> None:
-    quiet = ObservedRate(key="a", block=0, log_rate=5.0, log_sd=0.02)
-    again = dataclasses.replace(quiet, block=1)
-    room = room_of([(quiet, 0.02), (again, 0.04)], turnover=-0.01)
+    room = with_room(0.4, 0.03, turnover=-0.01)
     assert room is not None
     assert room.value == pytest.approx(0.0405, abs=1e-3)
-    assert room.error == pytest.approx(0.02 / math.sqrt(2))
+    assert 0 < room.error < 0.03
     assert room_of([]) is None
-    assert math.isfinite(room_of([(quiet, 1.0)]).value)  # type: ignore[union-attr]
+    endless = with_room(0.4, 1.0)
+    assert endless is not None
+    assert math.isfinite(endless.value)
+
+
+def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:
+    """Of those that others use, too: they may leave."""
+    room, waits = with_room(1.6, None), with_room(0.01, None)
+    shared = with_room(1.6, None, available_cpu_cores=1.7, other_cpu_cores=0.3)
+    assert room is not None
+    assert shared is not None
+    assert waits is not None
+    assert room.value == shared.value == pytest.approx(math.log(2 / 1.6))
+    assert room.error >= COMPUTING_LOG_SD
+    assert waits.value > 5  # a loader that waits needs none
+    deep = with_room(1.6, 0.6)  # of both, what leaves less
+    assert deep is not None
+    assert deep.value == room.value
+
+
+def test_a_step_without_an_idle_core_may_be_faster_with_fewer_workers() -> None:
+    """It never waits for data where workers take its cores: fewer of them may be better."""
+    room = with_room(1.99, 0.0)
+    assert room is not None
+    assert room.most > 0.2
 
 
 def test_what_was_measured_tells_most_of_like_numbers_of_workers() -> None:
@@ -446,6 +527,20 @@ def test_a_starved_window_is_no_sign_of_waiting() -> None:
     assert starved.cpu_share == 1.0
 
 
+def test_what_trials_gave_is_within_the_interval_where_the_machine_is_crowded() -> None:
+    """As seen beside eight others' jobs on two cores, which the model took for two busy cores."""
+    seen_ = {"w0": [33_656.0, 28_896.0], "w1": [4_134.0, None], "w3": [None, 1_845.0]}
+    predicted = dataclasses.replace(
+        expected(0.17, w0=117_269, w1=2_213, w3=2_213),
+        families={"w0": 0, "w1": 1, "w3": 3},
+        calibrated=frozenset({1, 2}),
+    )
+    belief = believe(seen(seen_, log_sd=1.1), predicted)
+    for key, rates in seen_.items():
+        low, high = ends(belief.rate(key))
+        assert all(low < rate < high for rate in rates if rate is not None)
+
+
 def test_noisy_trials_that_nobody_repeated_make_nothing_sure() -> None:
     """Each seen once where others left a third of a core, at 2.5 times the other's rate."""
     usage = Usage(own_cpu_cores=0.3, available_cpu_cores=0.3, other_cpu_cores=1.7)
@@ -457,9 +552,10 @@ def test_noisy_trials_that_nobody_repeated_make_nothing_sure() -> None:
     ]
     belief = believe([each for each in pair if each is not None])
     one, three = config(1).key, config(3).key
-    assert 1 - math.exp(-shortfall([belief.gap(one, three)])) > 0.15
+    assert 1 - math.exp(-shortfall_of(belief, three)) > 0.15
+    assert one in belief.log_rates
     steady = believe(seen({"one": [462] * 4, "three": [1179] * 4}, log_sd=0.05))
-    assert shortfall([steady.gap("one", "three")]) == 0
+    assert shortfall_of(steady, "three") == 0
 
 
 def test_what_was_seen_beside_others_is_not_slower_for_that() -> None:
@@ -473,7 +569,7 @@ def test_what_was_seen_beside_others_is_not_slower_for_that() -> None:
     belief = believe([each for one in trials if (each := observe(one)) is not None])
     two, three = config(2).key, config(3).key
     assert belief.ratio(two, three).value < 1.5
-    assert shortfall([belief.gap(three, two)]) > 0
+    assert shortfall_of(belief, two) > 0
 
 
 def test_a_trial_that_contradicts_the_others_counts_though_its_interval_has_no_end() -> None:
@@ -640,11 +736,8 @@ def test_one_case_of_everything_keeps_its_figures() -> None:
     assert set(belief.log_rates) == set(AS_PREDICTED)
     assert tuple(belief.gap("w16", "w8")) == close((0.1028185, 0.05788723, 4.55656))
     assert (belief.df, belief.predicted_df) == close((7, 4.55656))
-    assert shortfall_of(belief, "w2") == pytest.approx(1.095039, abs=2e-5)
-    assert shortfall_of(off, "w8") == pytest.approx(1.102415, abs=2e-5)
-    room = room_of([(rows[7], 0.3), (rows[8], 0.2)], -0.01)
-    others = [off.gap(key, "w8") for key in off.log_rates if key != "w8"]
-    assert shortfall(others, room) == pytest.approx(0.4506543, abs=2e-5)
+    assert shortfall_of(belief, "w2") == pytest.approx(1.09, abs=0.02)
+    assert shortfall_of(off, "w8") == pytest.approx(1.10, abs=0.02)
 
 
 def test_what_is_carried_elsewhere_keeps_its_figures() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,15 +79,15 @@ def test_a_fit_tells_how_far_it_is_off_and_needs_three_sizes() -> None:
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
 def test_a_median_lies_in_its_interval(values: list[float]) -> None:
     found = median_interval(values)
-    if len(values) == 1:
-        assert found == Estimate(value=values[0])
+    if len(values) < 6:  # the whole range of five holds in 94 % only, of two in a half
+        assert found == Estimate(value=statistics.median(values))
     else:
         assert found.low is not None
         assert found.high is not None
         assert min(values) <= found.low <= found.value <= found.high <= max(values)
 
 
-@pytest.mark.parametrize(("count", "cut"), [(5, 0), (6, 0), (9, 1), (10, 1), (20, 5)])
+@pytest.mark.parametrize(("count", "cut"), [(6, 0), (9, 1), (10, 1), (20, 5)])
 def test_the_medians_interval_is_that_of_the_sign_test(count: int, cut: int) -> None:
     found = median_interval([float(value) for value in range(count)])
     assert (found.low, found.high) == (cut, count - 1 - cut)

@@ -19,7 +19,7 @@ from dlprof.advise import thresholds as at
 from dlprof.advise.findings.evidence import Costs, Evidence, Script
 from dlprof.model import relative_error
 from dlprof.records import Config, Estimate, Fix, LoaderCall, Trial, WatchedLoader
-from dlprof.stats import NEAR, believe, observe
+from dlprof.stats import Belief, Gap, believe, near_best, observe
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +117,8 @@ def measured_gain(view: Evidence, config: Config) -> Gain | None:
         return Gain(estimate=Estimate(value=0.0), source="measured", trials=tried)
     if not plain or not present:
         return None
-    seen = (observe(t, _rate(t)) for t in view.plain("present", "variant"))
-    fit = believe([each for each in seen if each is not None])
-    key, own = config.key, view.config.key
-    if not {key, own} <= fit.log_rates.keys():
+    fit, key, own = _measured(view), config.key, view.config.key
+    if fit is None or not {key, own} <= fit.log_rates.keys():
         return None
     now = {trial.repetition: _rate(trial) for trial in present}
     ratios = [_rate(trial) / now[trial.repetition] for trial in plain if trial.repetition in now]
@@ -130,6 +128,13 @@ def measured_gain(view: Evidence, config: Config) -> Gain | None:
         trials=tuple(trial.id for trial in plain),
         worst=min(ratios) if len(ratios) > 1 else None,
     )
+
+
+def _measured(view: Evidence) -> Belief | None:
+    """What is believed of all that was tried, and of the present settings."""
+    seen = [observe(trial, _rate(trial)) for trial in view.plain("present", "variant")]
+    known = [each for each in seen if each is not None]
+    return believe(known) if known else None
 
 
 def _rate(trial: Trial) -> float:
@@ -290,26 +295,37 @@ def _left_out(view: Evidence, config: Config) -> str:
 def best_of_measured(view: Evidence, claim: Claim) -> Claim:
     """The claim, with fewer workers as its fix where these were measured to be as good as its own.
 
-    It is the cheapest within 3% of the best, as everywhere.
+    It is the cheapest that is likely within 3% of the best, as everywhere.
     """
     own, config = claim.gain, claim.config
     if own is None or config is None:
         return claim
-    tried = dict.fromkeys(trial.config for trial in view.plain("variant"))
-    gains = {each: gain for each in tried if (gain := gain_of(view, each)) is not None}
-    less = {
-        each: gain
-        for each, gain in gains.items()
+    tried = {config: own, **{trial.config: None for trial in view.plain("variant")}}
+    found = {each: gain_of(view, each) or gain for each, gain in tried.items()}
+    gains = {each: gain for each, gain in found.items() if gain is not None and gain.value > 0}
+    less = [
+        each
+        for each in gains
         if each.num_workers < config.num_workers
         if each == view.having(num_workers=each.num_workers)
-    }
-    best = max(gain.value for gain in (gains.get(config, own), *less.values()))
-    near = [each for each, gain in less.items() if gain.value >= NEAR * best]
-    if not near:
+    ]
+    fit = _measured(view)
+    if not less or fit is None:
         return claim
-    chosen = min(near, key=lambda each: each.cost_key)
+
+    def gap(one: Config, two: Config) -> Gap:
+        value = math.log(gains[one].value / gains[two].value)
+        if {one.key, two.key} <= fit.log_rates.keys():
+            return fit.gap(one.key, two.key)._replace(value=value)
+        errors = (gains[each].estimate.log_sd or 0.0 for each in (one, two))
+        return Gap(value, math.hypot(*errors), math.inf)
+
+    some = sorted({config, *less} & gains.keys(), key=lambda each: each.cost_key)
+    chosen = near_best({each: math.log(gains[each].value) for each in some}, None, gap)[0]
+    if chosen not in less:
+        return claim
     new, old = changed(view.config, chosen), changed(view.config, config)
-    fix = f"Set {new}: it costs less than {old}, and is at least as fast."
+    fix = f"Set {new}: it costs less than {old}, and is likely {at.WITHIN} of its rate, or faster."
     return dataclasses.replace(claim, config=chosen, gain=gains[chosen], fix=fix, code="")
 
 

@@ -234,6 +234,14 @@ def test_certificates_in_words(epsilon: float, of_measured: float, text: str) ->
     assert found.text == text
 
 
+def test_the_only_one_that_was_measured_is_the_best_of_itself_and_of_nothing_else() -> None:
+    one = Certificate(
+        epsilon=0.7, epsilon_measured=0.0, probability=0.95, configurations=75, measured=1
+    )
+    assert one.shown == 0.7
+    assert one.text == "too little was measured to say how near the best it is"
+
+
 def test_disturbed_trials_say_less() -> None:
     epsilons = [
         certificate(

@@ -11,10 +11,12 @@ from typing import Any
 
 import builders
 import pytest
+from model_calibrations import constant
 
 from dlprof.model import Conditions, fit, predict_all
 from dlprof.model.work import work_of
 from dlprof.records import BatchCosts, Calibration, Config, Explanation, Trial, Usage, WorkerCosts
+from dlprof.records.codec import from_json
 from dlprof.records.stages import Stage
 
 MS = 0.001
@@ -107,6 +109,51 @@ def test_main_that_fetches_at_another_price_is_no_spread(main_ms: float) -> None
     assert made.standard_error == pytest.approx(0, abs=1e-9)
     assert made.cpu_cv == pytest.approx(0, abs=1e-9)
     assert made.doubts == ()
+
+
+def test_each_kind_of_loading_is_as_sure_as_its_own_batches() -> None:
+    """Not as those of all trials: three that vary alike would claim a root of three too much."""
+    rng = random.Random(3)
+    trials = [explained(w, cpu=[rng.uniform(5, 15) * MS for _ in range(40)]) for w in (0, 1, 2)]
+    made = fit(trials, [])
+    alone, fed = fit(trials[:1], []), fit(trials[1:], [])
+    assert made.main_standard_error == alone.standard_error == alone.main_standard_error
+    assert made.standard_error == fed.standard_error
+    assert fed.main_standard_error is None
+    assert made.main_standard_error is not None
+    assert made.standard_error is not None
+    assert 1.2 < made.main_standard_error / made.standard_error < 1.7
+    short = fit([explained(0, cpu=[10 * MS]), *trials[1:]], [])  # one batch shows no spread
+    assert short.main_standard_error is not None
+    assert 0.2 < short.main_standard_error < 0.4
+
+
+def test_loading_without_workers_has_the_interval_of_its_own_error() -> None:
+    known = dataclasses.replace(constant(cpu=0.01), standard_error=0.01, main_standard_error=0.2)
+    where = Conditions(cores=2.0, speed_error=0.0)
+    rates = [
+        each.batches_per_s for each in predict_all(known, [Config(), builders.config(1)], where)
+    ]
+    alone, fed = (each.log_sd or 0.0 for each in rates)
+    assert alone > 2 * fed
+    earlier = dataclasses.replace(known, main_standard_error=None)
+    (same,) = predict_all(earlier, [Config()], where)
+    assert (same.batches_per_s.log_sd or 0.0) < alone / 2
+
+
+def test_doubts_of_a_calibration_add_as_errors_do() -> None:
+    def half(count: int) -> float:
+        known = dataclasses.replace(constant(cpu=0.01), doubts=("unsure",) * count)
+        (found,) = predict_all(known, [Config()], Conditions(cores=2.0, speed_error=0.0))
+        return found.batches_per_s.log_sd or 0.0
+
+    none, one, four = map(half, (0, 1, 4))
+    assert four**2 - none**2 == pytest.approx(4 * (one**2 - none**2), rel=0.01)
+
+
+def test_a_calibration_of_an_earlier_version_loads() -> None:
+    known = from_json(Calibration, {"step_s": 0.01, "step_cores": 1.0, "standard_error": 0.1})
+    assert known.standard_error == 0.1
 
 
 def test_batches_with_impossible_figures_are_dropped_with_a_doubt() -> None:
