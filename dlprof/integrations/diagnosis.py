@@ -16,6 +16,7 @@ from dlprof.advise.findings import (
 )
 from dlprof.advise.findings.claims import fixed
 from dlprof.advise.thresholds import OTHERS
+from dlprof.integrations.first_batches import LEAST_BATCHES
 from dlprof.internals import OF_ITERABLES
 from dlprof.records import (
     LENGTH_SIGN,
@@ -185,10 +186,10 @@ def _missing(explanation: Explanation | None, refused: str) -> str:
     if explanation is None or not explanation.hooked:
         reasons = explanation.unavailable.values() if explanation is not None else ()
         return refused or next(iter(reasons), "its batches were not traced (--follow does that)")
-    if explanation.batches < 10:
+    if explanation.batches < LEAST_BATCHES:
         seen = explanation.batches
         batches = f"{seen} batch" if seen == 1 else f"{seen} batches"
-        return f"only {batches} could be traced, and 10 are needed"
+        return f"only {batches} could be traced, and {LEAST_BATCHES} are needed"
     return ""
 
 

@@ -27,6 +27,10 @@ from dlprof.targets.counting import WorkerSamples, is_resampled
 if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
 
+LEAST_BATCHES = 10
+"""Followed batches that may show a cause."""
+_FOLLOW_S = 10.0
+
 
 def compared_workers(known: WatchedLoader, dataset: object) -> int:
     """How many workers may give the same samples; 0 where none can, or they draw them at random."""
@@ -88,10 +92,11 @@ def promised_batches(loader: Any) -> int | None:
 
 
 class Follower:
-    """Follows the first batches of one loader of a script's, for 10 seconds at most.
+    """Follows the first batches of one loader of a script's, for some 10 seconds.
 
-    They are more than asked for where so many would hardly fill the queues. Made where torch is
-    loaded already.
+    They are more than asked for where so many would hardly fill the queues. It takes longer where
+    batches are so slow that too few to explain them have come by then. Made where torch is loaded
+    already.
 
     Attributes:
         copies: What its consumers copy to the device meanwhile.
@@ -104,7 +109,10 @@ class Follower:
         self._warm_up = config.batches_in_flight + config.num_workers
         batches = min(2000, max(batches, 4 * self._warm_up))
         self._tracer: Tracer = Tracer(
-            capacity=batches, stop_after_batches=batches, stop_after_s=10.0
+            capacity=batches,
+            stop_after_batches=batches,
+            stop_after_s=_FOLLOW_S,
+            least_batches=self._warm_up + LEAST_BATCHES,
         )
         self.copies = ConsumerCopies(batches=batches, first=self._warm_up)
         self._refused = ""

@@ -59,7 +59,8 @@ def bind_arguments(
     ]
     if missing:
         listed = ", ".join(repr(key) for key in missing)
-        hint = "Add " + " ".join(f"--arg {key}=..." for key in missing) + "."
+        texts = " ".join(f"--arg {key}=..." for key in missing)
+        hint = f"Add {texts}, or name a function without arguments that calls it."
         raise TargetError(
             f"{name} needs the argument{'s'[: len(missing) > 1]} {listed}.", hint=hint
         )

@@ -16,7 +16,7 @@ from dlprof.records import Config, LoaderCall, Target
 from dlprof.targets import builtin
 from dlprof.targets.adapters import Adapted, adapt, call_of
 from dlprof.targets.describe import describe_loader, own_config
-from dlprof.targets.factory import Factory
+from dlprof.targets.factory import NOT_A_SCRIPT, Factory
 from dlprof.targets.faults import one_line, type_name, user_traceback
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
@@ -276,7 +276,8 @@ def _parts_of(
     what = type_name(found)
     if isinstance(found, list | tuple) and _is_collection_of_targets(found):
         what = f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
-    raise TargetError(f"{source} neither a Dataset nor a DataLoader: {what}.", hint=_WANTED)
+    hint = _WANTED if found is not None else NOT_A_SCRIPT  # as a script's main returns nothing
+    raise TargetError(f"{source} neither a Dataset nor a DataLoader: {what}.", hint=hint)
 
 
 def _parts_around(

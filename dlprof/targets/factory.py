@@ -26,6 +26,9 @@ SWEPT: Mapping[str, Any] = {
 }
 """DataLoader arguments that a sweep sets, with values that are legal together at no workers."""
 
+NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlprof run SCRIPT."
+"""What to do about a target that is a whole training."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Factory:
@@ -152,8 +155,11 @@ class Factory:
         except TargetError:
             raise
         except (Exception, SystemExit) as error:
+            hint = "Call it in a Python prompt with the same arguments to see the error alone."
+            if isinstance(error, SystemExit):  # mostly a script's main, whose options it lacks
+                hint = NOT_A_SCRIPT
             raise TargetError(
                 f"{self.name} raised {one_line(error)}",
-                hint="Call it in a Python prompt with the same arguments to see the error alone.",
+                hint=hint,
                 traceback=user_traceback(error),
             ) from error

@@ -84,7 +84,8 @@ def _split_attribute(text: str) -> tuple[str, str]:
     if text.lower().endswith(".py"):
         raise UsageError(
             f"The target {text!r} does not say what to take from the file.",
-            hint=f"Add the name of a Dataset, a DataLoader or a function: {text}:make_dataset",
+            hint=f"Add the name of a Dataset, a DataLoader or a function: {text}:make_dataset. "
+            f"A training script is profiled by dlprof run {shlex.quote(text)}.",
         )
     if colon and source and attr:
         raise UsageError(

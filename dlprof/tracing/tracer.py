@@ -48,6 +48,7 @@ class Tracer:
         capacity: How many of the latest batches are kept; 16,384 are about 20 MB.
         stop_after_batches: Stop by itself after so many; ``None`` goes on.
         stop_after_s: Stop by itself so many seconds after the first batch; ``None`` goes on.
+        least_batches: Not before so many, however long they take.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class Tracer:
         capacity: int = 16_384,
         stop_after_batches: int | None = None,
         stop_after_s: float | None = None,
+        least_batches: int = 1,
     ) -> None:
         self._loader = loader
         self._ring = Ring(capacity)
         self._stop_after_batches = stop_after_batches
         self._stop_after_s = stop_after_s
+        self._least_batches = least_batches
         self._stops_ns: float | None = None
         self._began_ns, self._began_at = now_ns(), time.time()
         self._attached: list[Recorder] = []
@@ -176,8 +179,9 @@ class Tracer:
         if self._stops_ns is None:
             left_s = self._stop_after_s
             self._stops_ns = float("inf") if left_s is None else row.yielded + 1e9 * left_s
-        enough = self._stop_after_batches
-        if row.yielded >= self._stops_ns or (enough is not None and self._ring.added >= enough):
+        added, enough = self._ring.added, self._stop_after_batches
+        in_time = row.yielded < self._stops_ns or added < self._least_batches
+        if not in_time or (enough is not None and added >= enough):
             self.stop()
 
     def stop(self) -> None:

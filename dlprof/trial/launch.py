@@ -175,7 +175,13 @@ def _built_by(process: ModuleProcess, patience_s: float) -> Built:
         )
     if answer.message is None:
         raise BuilderDiedError(process.status(_QUIT_S), log)
-    return built_of(answer.message)
+    try:
+        return built_of(answer.message)
+    except TargetError as error:
+        # Whoever calls sys.exit has printed why, as argparse does; the exception holds a number.
+        if error.traceback.rstrip().rpartition("\n")[2].startswith("SystemExit"):
+            error.traceback = f"{last_lines(log.text())}\n{error.traceback}".lstrip()
+        raise
 
 
 class ForkLauncher(Launcher):

@@ -7,6 +7,7 @@ otherwise.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import ctypes
@@ -575,7 +576,9 @@ def build_exits(switch: str) -> object:
 
 
 def build_sys_exits(switch: str) -> object:
-    sys.exit(5)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", required=True)
+    return parser.parse_args([])
 
 
 def build_is_killed(switch: str) -> object:

@@ -181,7 +181,7 @@ def test_a_builder_that_meddles_with_its_process(make_bench: Make) -> None:
         ("build_exits", "ended with exit code 0"),
         ("build_segfaults", "was ended by SIGSEGV"),
         ("build_is_killed", "was ended by SIGKILL"),
-        ("build_sys_exits", "SystemExit"),
+        ("build_sys_exits", "the following arguments are required: --data"),
         ("build_raises", "TwoArgumentsError"),
         ("length_raises", "LookupError"),
         ("drops_all", "no batch"),

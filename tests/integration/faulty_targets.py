@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
 import tempfile
@@ -82,6 +83,14 @@ class Endless(IterableDataset[Tensor]):
 
 
 plain = Plain()
+
+
+def reads_command_line() -> Plain:
+    """As a file does that is a script, too; all of its options have defaults."""
+    argparse.ArgumentParser().parse_args()
+    return Plain()
+
+
 huge = Plain(10_000_000)
 few = Plain(10)
 endless = Endless()

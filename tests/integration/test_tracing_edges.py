@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from dlprof.integrations import first_batches
 from dlprof.records import Config
 from dlprof.tracing.explain import explain, timeline
 from dlprof.tracing.tracer import Tracer
@@ -114,6 +115,29 @@ def test_it_stops_after_its_time() -> None:
     with Tracer(loader, stop_after_s=0.0) as tracer:
         list(loader)
     assert len(tracer.trace().rows) == 1
+
+
+def test_slow_batches_are_followed_for_longer() -> None:
+    loader = DataLoader(Numbers(), 2)
+    with Tracer(loader, stop_after_s=0.0, least_batches=10) as tracer:
+        list(loader)
+    assert len(tracer.trace().rows) == 10
+
+
+def test_slow_batches_of_a_script_are_followed_until_they_may_show_a_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_batches, "_FOLLOW_S", 0.0)
+    loader = DataLoader(Numbers(), 2)
+    follower = first_batches.Follower("train.py:3", Config(batch_size=2).canonical())
+    iterator = loader._get_iterator()
+
+    follower.make(loader, iterator, lambda: type(iterator).__init__(iterator, loader))
+    list(iterator)
+
+    found = follower.summary()
+    assert found is not None
+    assert found[0].batches == first_batches.LEAST_BATCHES
 
 
 class TellsHooks(Dataset[Any]):

@@ -132,6 +132,15 @@ def test_batches_of_whole_epochs_hold_what_their_own_size_says(place: Path) -> N
 
 
 @linux
+def test_a_target_that_reads_its_command_line_finds_none_of_dlprof_s(place: Path) -> None:
+    running = start(place, "reads_command_line")
+    try:
+        assert running.run(config(1, start="spawn"), trial_s=0.05).failure is None
+    finally:
+        running.bench.close()
+
+
+@linux
 def test_no_trial_finds_what_another_left_in_shared_memory(place: Path) -> None:
     running = start(place, "remembers")
     try:

@@ -116,6 +116,7 @@ def test_missing_arguments_are_named() -> None:
     with pytest.raises(TargetError, match="needs the arguments 'root', 'split'") as caught:
         bind(make)
     assert "--arg root=" in caught.value.hint
+    assert "a function without arguments" in caught.value.hint  # as for argparse's Namespace
     with pytest.raises(TargetError, match="needs the argument 'split'"):
         bind(make, root="/")
 

@@ -424,12 +424,17 @@ def test_what_is_no_target_is_named(found: object, part: str) -> None:
     assert part in fault(lambda: build_from_object(found)).message
 
 
+def test_a_main_that_trains_is_shown_dlprof_run() -> None:
+    assert "dlprof run" in fault(lambda: build_from_object(lambda: None)).hint
+
+
 def test_a_callable_that_raises_shows_only_the_user_s_frames() -> None:
     def make() -> None:
         raise SystemExit(3)
 
     error = fault(lambda: build_from_object(make))
     assert "make() raised SystemExit: 3" in error.message
+    assert "dlprof run" in error.hint
     assert "in make" in error.traceback
     assert "dlprof/targets" not in error.traceback.replace("\\", "/").replace("tests/unit", "")
 

@@ -85,6 +85,12 @@ def test_a_run_file_is_shown_what_to_do_with_it() -> None:
     assert caught.value.hint.startswith("Use dlprof recommend 'my run.dlprof.jsonl', or dlprof rep")
 
 
+def test_a_script_is_shown_dlprof_run() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_target("my train.py")
+    assert "dlprof run 'my train.py'" in caught.value.hint
+
+
 def test_a_misspelt_built_in_is_guessed() -> None:
     with pytest.raises(UsageError) as caught:
         parse_target("imagse")
