@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Protocol
@@ -242,6 +243,7 @@ _WORKER_ARGUMENTS = (
     *("persistent_workers", "shared_seed"),
 )
 _NO_TUNING = "torch {version} has no {name}, by which workers are added and parked"
+_HELD_S = 5.0  # as long as torch waits for a worker's end; else its locks are held for microseconds
 _LIVE, _TAP, _EPOCH, _DRAWN = "_dlprof_live", "_dlprof_tap", "_dlprof_epoch", "_dlprof_drawn"
 _SEEDED, _ASKED_ONCE = "_dlprof_seeded", "_dlprof_asked_once"
 
@@ -304,6 +306,45 @@ def _filling(put: Callable[[Any], None]) -> Callable[[Any], None]:
     return _try_put_index
 
 
+def _freeing(end: Callable[..., None]) -> Callable[..., None]:
+    """Torch's method that asks workers to end, as one that waits for no lock which nobody frees.
+
+    Ctrl-C ends a worker without a word, and a signal kills it, at any place: also where it has the
+    lock by which all of them look whether they are to end. The others and torch would wait for it
+    for ever. So would torch where Ctrl-C came as it put something into a queue.
+    """
+
+    def freeing(self: Any, *given: Any, **options: Any) -> None:
+        try:
+            if not getattr(self, "_shutdown", True):
+                _free_locks(self)
+        finally:
+            end(self, *given, **options)
+
+    return freeing
+
+
+def _free_locks(it: Any) -> None:
+    """Looks at locks and takes none: Ctrl-C could come before it is given back."""
+    for queue in it._index_queues:  # noqa: SLF001 - this module's subject
+        if _stays_locked(queue._notempty):  # noqa: SLF001 - by Ctrl-C, as nobody else has it so long
+            queue._notempty.release()  # noqa: SLF001
+    if _stays_locked(it._workers_done_event._cond):  # noqa: SLF001
+        it._workers_done_event = threading.Event()  # noqa: SLF001 - torch sets and reads it
+        for worker in it._workers:  # noqa: SLF001 - they wait for the other's, and can't be asked
+            worker.terminate()
+
+
+def _stays_locked(condition: Any) -> bool:
+    lock = condition._lock  # noqa: SLF001 - this module's subject
+    # Those of processes have no such method before Python 3.14.
+    is_locked = getattr(lock, "locked", None) or lock._semlock._is_zero  # noqa: SLF001
+    until_s = time.monotonic() + _HELD_S
+    while is_locked() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return bool(is_locked())
+
+
 @functools.cache
 def _tuned_class(kind: Any) -> Any:
     """A class derived from an iterator's, with a tap in ``next()`` and a valve at its queues.
@@ -339,6 +380,9 @@ def _tuned_class(kind: Any) -> Any:
     methods: dict[str, Any] = {"__next__": __next__, "_next_index": _next_index, "_reset": _reset}
     if put is not None:
         methods["_try_put_index"] = _filling(put)
+    for name in ("_shutdown_workers", "_mark_worker_as_unavailable"):
+        if hasattr(kind, name):
+            methods[name] = _freeing(getattr(kind, name))
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (kind,), {**names, **methods})
 
@@ -475,24 +519,26 @@ def _undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    process, kept = os.getpid(), []
+    process, kept, begun = os.getpid(), [], True
     numbers = [each for each in (signal.SIGINT, getattr(signal, "SIGCHLD", None)) if each]
-    before = {each: signal.getsignal(each) for each in numbers}
-    before = {each: handler for each, handler in before.items() if callable(handler)}
+    found = {each: signal.getsignal(each) for each in numbers}
+    before = {each: handler for each, handler in found.items() if callable(handler)}
 
-    def keep(number: int, _frame: Any) -> None:
-        if os.getpid() == process:
+    def keep(number: int, frame: Any) -> None:
+        if begun and os.getpid() == process:
             kept.append(number)
             return
         for each, handler in before.items():
-            signal.signal(each, handler)
-        signal.raise_signal(number)
+            if signal.getsignal(each) is keep:  # else it has one of its own by now
+                signal.signal(each, handler)
+        before[number](number, frame)
 
-    for each in before:
-        signal.signal(each, keep)
     try:
+        for each in before:
+            signal.signal(each, keep)
         yield
     finally:
+        begun = False  # from here on either may raise once more, and leave the other's to itself
         for each, handler in before.items():
             signal.signal(each, handler)
         for number in dict.fromkeys(kept):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import signal
 import sys
 import types
 from collections.abc import Iterator
@@ -252,3 +253,26 @@ def test_workers_that_are_started_otherwise_are_not_tuned(monkeypatch: pytest.Mo
     assert internals.untunable(loader) == ""
     monkeypatch.setattr(torch_worker, "_worker_loop", lambda *_: None)
     assert "starts workers with other arguments" in internals.untunable(loader)
+
+
+def test_a_worker_that_dies_as_signals_are_put_off_leaves_ctrl_c_to_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch's handler of its death raises at any place, so between two that are replaced, too."""
+    ctrl_c, death = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGCHLD)
+    replace, calls = signal.signal, itertools.count()
+
+    def dying(number: int, handler: Any) -> Any:
+        if next(calls) == 1:
+            raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+        return replace(number, handler)
+
+    replace(signal.SIGCHLD, lambda *_: None)
+    monkeypatch.setattr(signal, "signal", dying)
+    try:
+        with pytest.raises(RuntimeError, match="is killed"), internals._undisturbed():
+            raise AssertionError
+        assert signal.getsignal(signal.SIGINT) is ctrl_c
+    finally:
+        replace(signal.SIGINT, ctrl_c)
+        replace(signal.SIGCHLD, death)
