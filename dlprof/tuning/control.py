@@ -152,8 +152,6 @@ class Control:
         live: Whether a setting takes effect within an epoch; else only with the next.
         changes_workers: Whether another number of them may be tried.
         spares_workers: Whether none at all may be tried.
-        by_wait: Judge by the wait alone: beside other ranks, what a rank gains is spent in waiting
-            for them, as part of its step.
     """
 
     def __init__(
@@ -163,7 +161,6 @@ class Control:
         *,
         live: bool = True,
         changes_workers: bool = True,
-        by_wait: bool = False,
         spares_workers: bool = False,
     ) -> None:
         self.kept = setting
@@ -174,7 +171,7 @@ class Control:
         self.total_s = self.lost_s = 0.0
         self.batches = 0
         self._most, self.live = most_workers, live
-        self._changes_workers, self._by_wait = changes_workers, by_wait
+        self._changes_workers, self.by_wait = changes_workers, False
         self._spares_workers, self._receive_s = spares_workers, 0.0
         self._losses: deque[tuple[float, float]] = deque()
         self._gained = False
@@ -273,7 +270,7 @@ class Control:
 
     def _cost_s(self, window: Window, step_s: float) -> float:
         waited_s = window.waited_s / window.batches
-        return waited_s + (step_s if self._by_wait else window.stepped_s / window.batches)
+        return waited_s + (step_s if self.by_wait else window.stepped_s / window.batches)
 
     def _count_loss(self, turn: Window, against_s: float) -> None:
         lost_s = turn.lost_s(against_s)
@@ -508,7 +505,7 @@ class Control:
             (window,) = yield from self._windows(fewer, 1)
             batches += window.batches
             if window.wait_share > max(WORTH, share + _EQUAL):
-                if before_s > 0 and not self._by_wait:
+                if before_s > 0 and not self.by_wait:
                     self._count_loss(window, before_s)
                 return False
         return True

@@ -225,7 +225,8 @@ def test_beside_other_ranks_the_wait_is_judged() -> None:
     """What a rank gains is spent in its step, in waiting for the others."""
 
     def run(*, by_wait: bool) -> Control:
-        control = Control(START, 8, by_wait=by_wait)
+        control = Control(START, 8)
+        control.by_wait = by_wait
         ask = control.begin()
         for _ in range(300):
             waited_s = 0.02 / ask.setting.workers
