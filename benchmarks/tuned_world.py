@@ -4,6 +4,9 @@ Workers fetch the batches that they are handed in turn, each for its CPU and its
 slows down where threads are more than cores (the machine-repairman model of ``dlprof/model``), and
 with the speed of the cores, which goes up and down. Batches are yielded in order. The clock is a
 number, so that half an hour takes a second.
+
+When a core is how fast, and which batch costs how much, is drawn beforehand: trainings of one seed
+meet the same, whatever their settings, and differ by these alone.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Iterator
+from typing import Protocol
 
 from dlprof.model.bounds import slowdown
-from dlprof.tuning.control import Ask, Control, Setting, Window
+from dlprof.tuning.control import Ask, Setting, Window
 
 PHASES = ("quiet", "load comes", "step halves", "storage slows", "quota is set")
 _SPEEDS = (0.77, 1.23)
@@ -90,15 +94,41 @@ class Ran:
     most_workers: int = 0
 
 
+@functools.lru_cache
+def _costs(seed: int, spread: float, slow: float, slow_factor: float) -> list[float]:
+    """What each batch costs, over what they cost in the mean; after the last comes the first."""
+    rng = random.Random(f"costs {seed}")
+    return [
+        (1 + spread * (2 * rng.random() - 1)) * (slow_factor if rng.random() < slow else 1.0)
+        for _ in range(1 << 16)
+    ]
+
+
+class _Core:
+    """A core that goes over from one speed to another, by itself."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        self._rng = random.Random(f"core {seed} {number}")
+        self._slowness = 1.0
+        self._until_s = 0.0
+
+    def slowness(self, now_s: float) -> float:
+        """How long the same work takes; asked in the order of time."""
+        while now_s >= self._until_s:
+            self._slowness = self._rng.choice(_SPEEDS)
+            self._until_s += self._rng.uniform(*_STATE_S)
+        return self._slowness
+
+
 class _Loader:
     """Batches, each with when it is there."""
 
-    def __init__(self, setting: Setting, rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(self, setting: Setting, world: World, seed: int) -> None:
+        self._costs = _costs(seed, world.spread, world.slow, world.slow_factor)
+        self._cores = [_Core(seed, number) for number in range(max(1, int(world.cores)))]
         self._free: list[float] = [0.0] * 256
         self._ready: deque[float] = deque()
-        self._speeds: list[float] = [1.0] * 64  # of each core, by itself
-        self._until_s: list[float] = [0.0] * 64
+        self.ordered = 0
         self.clock = [0.0, 0.0]  # seconds and batches of workers
         self.set(setting)
 
@@ -112,29 +142,47 @@ class _Loader:
         self._ready.clear()
         self._free = [now_s] * 256
 
+    def meet(self, batch: int) -> None:
+        """Go on after so many batches were yielded."""
+        self.ordered = batch + len(self._ready)
+
     def refill(self, now_s: float, world: World) -> None:
         """Hand out indices up to what may be in flight."""
-        slowed, rng = world.slowed(self._setting.workers), self._rng
+        slowed = world.slowed(self._setting.workers)
         while len(self._ready) < self._setting.in_flight:
             worker = next(self._cycle)
             start_s = max(now_s, self._free[worker])
-            core = worker % int(world.cores)
-            if start_s > self._until_s[core]:
-                self._speeds[core] = rng.choice(_SPEEDS)
-                self._until_s[core] = start_s + rng.uniform(*_STATE_S)
-            factor = 1 + world.spread * (2 * rng.random() - 1)
-            if rng.random() < world.slow:
-                factor *= world.slow_factor
-            took_s = factor * (world.cpu_s * slowed * self._speeds[core] + world.io_s)
+            took_s = self._took_s(worker, start_s, world, slowed)
             self._free[worker] = start_s + took_s
             self.clock[0] += took_s
             self.clock[1] += 1
             self._ready.append(self._free[worker])
 
+    def _took_s(self, worker: int, start_s: float, world: World, slowed: float) -> float:
+        slowness = self._cores[worker % int(world.cores)].slowness(start_s)
+        cost = self._costs[self.ordered % len(self._costs)]
+        self.ordered += 1
+        return cost * (world.cpu_s * slowed * slowness + world.io_s)
+
     def next(self, now_s: float, world: World) -> float:
         """When the next batch is there."""
+        if not self._setting.workers:  # the main process makes it
+            return now_s + self._took_s(0, now_s, world, world.slowed(1))
         done_s = self._ready.popleft() + world.receive_s
         return max(now_s + world.receive_s, done_s)
+
+
+class Tuner(Protocol):
+    """What changes settings while a training runs, as ``Control`` does."""
+
+    live: bool
+    settled_s: float | None
+
+    def begin(self) -> Ask:
+        """The first thing to look at."""
+
+    def look(self, window: Window) -> Ask:
+        """Take in what was seen; returns what to have from now on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,16 +209,21 @@ class Training:
     start_s: float = 0.03
     seed: int = 0
 
-    def run(self, setting: Setting, control: Control | None = None) -> Ran:
-        """Run it, with settings that stay or that a control changes."""
-        return _Run(self, setting, control).run()
+    def run(self, setting: Setting, control: Tuner | None = None, beside: Ran | None = None) -> Ran:
+        """Run it, with settings that stay or that a tuner changes.
+
+        In each minute it meets the batches that the training ``beside`` it met in that minute.
+        """
+        return _Run(self, setting, control, beside).run()
 
 
 class _Run:
-    def __init__(self, training: Training, setting: Setting, control: Control | None) -> None:
-        self._training, self._control = training, control
+    def __init__(
+        self, training: Training, setting: Setting, control: Tuner | None, beside: Ran | None
+    ) -> None:
+        self._training, self._control, self._beside = training, control, beside
         self._setting = setting
-        self._loader = _Loader(setting, random.Random(training.seed))
+        self._loader = _Loader(setting, training.world, training.seed)
         self._started = setting.workers
         self._now_s = self._receive_s = 0.0
         self._seen = Ran(most_workers=setting.workers)
@@ -223,13 +276,16 @@ class _Run:
         self._now_s = got_s + world.step_s
         self._seen.batches += 1
         minute = int(self._now_s // 60)
-        self._seen.by_minute += [0] * (minute + 1 - len(self._seen.by_minute))
+        if minute >= len(self._seen.by_minute):
+            self._seen.by_minute += [0] * (minute + 1 - len(self._seen.by_minute))
+            if self._beside is not None:
+                self._loader.meet(sum(self._beside.by_minute[:minute]))
         self._seen.by_minute[minute] += 1
         self._count += 1
         if self._control is not None:
             self._look(self._control)
 
-    def _look(self, control: Control) -> None:
+    def _look(self, control: Tuner) -> None:
         if self._skip:
             if self._count >= self._skip:
                 skipped, skipped_s = self._count, self._waited_s + self._stepped_s
