@@ -27,7 +27,7 @@ from dlprof.saved.document import save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
-from dlprof.tuning.budget import Budget, Node
+from dlprof.tuning.budget import Budget, Node, usable_cores
 from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import (
     BATCHES,
@@ -262,6 +262,7 @@ class _Tuner:
             live=self._steers and start.workers > 0 and not self.whole_epochs,
             changes_workers=changes_workers,
             spares_workers=spares_workers,
+            cores=usable_cores(),
         )
         self.tuning = Tuning(self._control, type(loader.dataset).__name__)
         self._ask = self._control.begin()
@@ -611,6 +612,7 @@ class _Tap:
         self._receives_ns: deque[int] = deque(maxlen=9)
         self.over = self.ended = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
+        self._ready = 0  # batches that wait to be asked for, when the last window ended
         self._ask = Ask(setting, 0, 1, 0.0)
         self.begin(self._ask)
 
@@ -636,7 +638,7 @@ class _Tap:
             self._count_from_here()
 
     def _count_from_here(self) -> None:
-        self.counting = True
+        self.counting, self._ready_before = True, self._ready
         if self._tuner.whole_epochs:
             self._restart(sys.maxsize, 0)
         else:
@@ -658,6 +660,7 @@ class _Tap:
             self._skipped_ns / _NS,
             receive_s=min(self._receives_ns, default=0) / _NS,
             fetch_s=self._tuner.fetch_s(),
+            stocked=self._ready - self._ready_before,
         )
 
     def __call__(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
@@ -700,6 +703,7 @@ class _Tap:
         return batch
 
     def _full(self, iterator: Any, batch: Any) -> None:
+        self._ready = internals.sent_batches(iterator) or 0
         if not self.counting and self._until_ns == 0:  # enough were let pass
             if not self._fresh:
                 self._skipped = self._count
@@ -707,12 +711,12 @@ class _Tap:
             self._count_from_here()
             return
         self._tuner.seen(self, iterator, batch)
-        self._aside = bool(self._draws or internals.sent_batches(iterator))
+        self._aside = bool(self._draws or self._ready)
         self._last_ns = time.perf_counter_ns()
 
     def _ended(self, iterator: Any) -> None:
         """The epoch is over: where settings wait for that, what isn't full is a window, too."""
-        self.ended = True
+        self.ended, self._ready = True, 0
         enough = self._count > self._left if self._tuner.whole_epochs else self._left <= 0
         if self.counting and enough and self._tuner.waits_for_epochs:
             kept = internals.persists(iterator)
