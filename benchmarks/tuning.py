@@ -98,7 +98,7 @@ def replay(kind: str, phase: str, seed: int) -> Replayed:
     training = Training(
         world=world, phase=phase, seed=seed, epoch_s=_EPOCH_S if kind == "iterable" else 1e9
     )
-    control = Control(start, most, live=kind == "map", cores=world.cores)
+    control = Control(start, most, live=kind == "map", cores=int(world.cores))
     ran = training.run(start, control)
     twin = training.run(start, beside=ran)
     rates = {each: _rates(training, each) for each in statics(most)}
