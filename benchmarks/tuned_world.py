@@ -4,19 +4,22 @@ Workers fetch the batches that they are handed in turn, each for its CPU and its
 slows down where threads are more than cores (the machine-repairman model of ``dlprof/model``), and
 with the speed of the cores, which goes up and down. Batches are yielded in order. The clock is a
 number, so that half an hour takes a second.
+
+When a core is how fast, and which batch costs how much, is drawn beforehand: trainings of one seed
+meet the same, whatever their settings, and differ by these alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import random
 from collections import deque
 from collections.abc import Iterator
+from typing import Protocol
 
 from dlprof.model.bounds import slowdown
-from dlprof.tuning.control import Ask, Control, Setting, Window
+from dlprof.tuning.control import Ask, Setting, Window
 
 PHASES = ("quiet", "load comes", "step halves", "storage slows", "quota is set")
 _SPEEDS = (0.77, 1.23)
@@ -79,7 +82,7 @@ class Ran:
 
     Attributes:
         batches: Yielded.
-        by_minute: Batches of each minute.
+        by_minute: The same in each minute.
         settled_s: When nothing was tried any more for the first time.
         most_workers: That there ever were.
     """
@@ -90,51 +93,128 @@ class Ran:
     most_workers: int = 0
 
 
-class _Loader:
-    """Batches, each with when it is there."""
+@functools.lru_cache
+def _costs(seed: int, spread: float, slow: float, slow_factor: float) -> list[float]:
+    """What each batch costs, over what they cost in the mean; after the last comes the first."""
+    rng = random.Random(f"costs {seed}")
+    return [
+        (1 + spread * (2 * rng.random() - 1)) * (slow_factor if rng.random() < slow else 1.0)
+        for _ in range(1 << 14)
+    ]
 
-    def __init__(self, setting: Setting, rng: random.Random) -> None:
-        self._rng = rng
-        self._free: list[float] = [0.0] * 256
-        self._ready: deque[float] = deque()
-        self._speeds: list[float] = [1.0] * 64  # of each core, by itself
-        self._until_s: list[float] = [0.0] * 64
-        self.clock = [0.0, 0.0]  # seconds and batches of workers
+
+class _Cores:
+    """Cores that go over from one speed to another, each by itself.
+
+    Attributes:
+        slowness: How long the same work takes on each.
+        until_s: When that changes.
+    """
+
+    def __init__(self, seed: int, cores: int) -> None:
+        self._draws = [random.Random(f"core {seed} {number}") for number in range(cores)]
+        self.slowness = [1.0] * cores
+        self.until_s = [0.0] * cores
+
+    def change(self, core: int, now_s: float) -> None:
+        """Have a core's speed at a time; it is asked of in the order of time."""
+        while now_s >= self.until_s[core]:
+            self.slowness[core] = self._draws[core].choice(_SPEEDS)
+            self.until_s[core] += self._draws[core].uniform(*_STATE_S)
+
+
+class _Loader:
+    """Batches, each with when it is there.
+
+    Attributes:
+        now_s: The training's clock.
+        waited_s: In all.
+        clock: Seconds and batches of workers.
+        received: Whether a batch was ready when it was asked for.
+    """
+
+    def __init__(self, setting: Setting, world: World, seed: int) -> None:
+        self._costs = _costs(seed, world.spread, world.slow, world.slow_factor)
+        self._cores = _Cores(seed, max(1, int(world.cores)))
+        self._free: list[float] = [0.0] * 256  # when each worker is
+        self._ready: deque[float] = deque()  # when each batch that is ordered is
+        self._ordered = 0
+        self.now_s = self.waited_s = 0.0
+        self.clock = [0.0, 0.0]
+        self.received = False
         self.set(setting)
 
     def set(self, setting: Setting) -> None:
         """Hand out otherwise from now on."""
-        self._setting = setting
-        self._cycle = itertools.cycle(range(setting.workers))
+        self._setting, self._worker = setting, 0
 
-    def restart(self, now_s: float) -> None:
+    def restart(self) -> None:
         """A new epoch: nothing is in flight."""
         self._ready.clear()
-        self._free = [now_s] * 256
+        self._free = [self.now_s] * 256
 
-    def refill(self, now_s: float, world: World) -> None:
-        """Hand out indices up to what may be in flight."""
-        slowed, rng = world.slowed(self._setting.workers), self._rng
-        while len(self._ready) < self._setting.in_flight:
-            worker = next(self._cycle)
-            start_s = max(now_s, self._free[worker])
-            core = worker % int(world.cores)
-            if start_s > self._until_s[core]:
-                self._speeds[core] = rng.choice(_SPEEDS)
-                self._until_s[core] = start_s + rng.uniform(*_STATE_S)
-            factor = 1 + world.spread * (2 * rng.random() - 1)
-            if rng.random() < world.slow:
-                factor *= world.slow_factor
-            took_s = factor * (world.cpu_s * slowed * self._speeds[core] + world.io_s)
-            self._free[worker] = start_s + took_s
-            self.clock[0] += took_s
-            self.clock[1] += 1
-            self._ready.append(self._free[worker])
+    def meet(self, batch: int) -> None:
+        """Go on after so many batches were yielded."""
+        self._ordered = batch + len(self._ready)
 
-    def next(self, now_s: float, world: World) -> float:
-        """When the next batch is there."""
-        done_s = self._ready.popleft() + world.receive_s
-        return max(now_s + world.receive_s, done_s)
+    def ready(self) -> int:
+        """Batches that are there and not yet asked for."""
+        return sum(done_s <= self.now_s for done_s in self._ready)
+
+    def load(self, world: World, batches: int, until_s: float, stop_s: float) -> int:
+        """Load and step for so many batches and so long, but no longer than to ``stop_s``.
+
+        Returns:
+            How many were yielded, one or more.
+        """
+        # All of the time of a replay is spent here.
+        workers, in_flight = self._setting.workers, self._setting.in_flight
+        cpu_s, io_s = world.cpu_s * world.slowed(workers), world.io_s
+        receive_s, step_s = world.receive_s if workers else 0.0, world.step_s
+        costs, free, ready, cores = self._costs, self._free, self._ready, int(world.cores)
+        slowness, until_core_s = self._cores.slowness, self._cores.until_s
+        ordered, worker, now_s = self._ordered, self._worker, self.now_s
+        most = len(costs) - 1  # a power of 2, less 1
+        made_s, made, yielded, waited_s = 0.0, ordered, 0, 0.0
+        while now_s < stop_s and (yielded < batches or now_s < until_s):
+            asked_s = now_s
+            while len(ready) < (in_flight or 1):  # without workers it is made when it is asked for
+                start_s = free[worker] if free[worker] > asked_s else asked_s  # noqa: FURB136 - it takes half as long
+                core = worker % cores
+                if start_s >= until_core_s[core]:
+                    self._cores.change(core, start_s)
+                took_s = costs[ordered & most] * (cpu_s * slowness[core] + io_s)
+                ordered += 1
+                made_s += took_s
+                free[worker] = start_s + took_s
+                ready.append(start_s + took_s)
+                worker = worker + 1 if worker + 1 < workers else 0
+            done_s = ready.popleft()
+            if done_s <= asked_s:
+                done_s = asked_s
+                self.received = True
+            now_s = done_s + receive_s
+            waited_s += now_s - asked_s
+            now_s += step_s
+            yielded += 1
+        self.clock[0] += made_s
+        self.clock[1] += ordered - made
+        self._ordered, self._worker = ordered, worker
+        self.now_s, self.waited_s = now_s, self.waited_s + waited_s
+        return yielded
+
+
+class Tuner(Protocol):
+    """What changes settings while a training runs, as ``Control`` does."""
+
+    live: bool
+    settled_s: float | None
+
+    def begin(self) -> Ask:
+        """The first thing to look at."""
+
+    def look(self, window: Window) -> Ask:
+        """Take in what was seen; returns what to have from now on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,19 +241,24 @@ class Training:
     start_s: float = 0.03
     seed: int = 0
 
-    def run(self, setting: Setting, control: Control | None = None) -> Ran:
-        """Run it, with settings that stay or that a control changes."""
-        return _Run(self, setting, control).run()
+    def run(self, setting: Setting, control: Tuner | None = None, beside: Ran | None = None) -> Ran:
+        """Run it, with settings that stay or that a tuner changes.
+
+        In each minute it meets the batches that the training ``beside`` it met in that minute.
+        """
+        return _Run(self, setting, control, beside).run()
 
 
 class _Run:
-    def __init__(self, training: Training, setting: Setting, control: Control | None) -> None:
-        self._training, self._control = training, control
+    def __init__(
+        self, training: Training, setting: Setting, control: Tuner | None, beside: Ran | None
+    ) -> None:
+        self._training, self._control, self._beside = training, control, beside
         self._setting = setting
-        self._loader = _Loader(setting, random.Random(training.seed))
+        self._loader = _Loader(setting, training.world, training.seed)
         self._started = setting.workers
-        self._now_s = self._receive_s = 0.0
-        self._seen = Ran(most_workers=setting.workers)
+        self._receive_s = 0.0
+        self._seen = Ran(by_minute=[0], most_workers=setting.workers)
         # As `_Tap` counts, by a clock that is a number.
         self._ask = control.begin() if control else Ask(setting, 0, 1 << 62, 0.0)
         self._begin(self._ask.skip)
@@ -181,69 +266,73 @@ class _Run:
     def _begin(self, skip: int) -> None:
         self._skip, self._count = skip, 0
         self._skipped, self._skipped_s = 0, 0.0
-        self._waited_s = self._stepped_s = 0.0
-        self._until_s = self._now_s + self._ask.seconds
+        self._from_s, self._waited_s = self._loader.now_s, self._loader.waited_s
+        self._ready = self._loader.ready()
+        self._until_s = 0.0 if skip else self._from_s + self._ask.seconds
 
     def run(self) -> Ran:
-        training, before = self._training, self._training.world
-        after = before.changed(training.phase)
+        training, loader, minutes = self._training, self._loader, self._seen.by_minute
         edge_s = training.epoch_s
-        while self._now_s < training.whole_s:
-            world = before if self._now_s < training.at_s else after
-            if self._now_s >= edge_s:
-                edge_s = self._now_s + training.epoch_s
+        while loader.now_s < training.whole_s:
+            early = loader.now_s < training.at_s
+            world = training.world if early else training.world.changed(training.phase)
+            if loader.now_s >= edge_s:
+                edge_s = loader.now_s + training.epoch_s
                 self._edge()
-            self._batch(world)
+            stops_s = training.whole_s, edge_s, 60.0 * len(minutes)
+            stop_s = min(*stops_s, training.at_s if early else training.whole_s)
+            left = (self._skip or self._ask.batches) - self._count
+            yielded = loader.load(world, left, self._until_s, stop_s)
+            self._count += yielded
+            minutes[-1] += yielded
+            if loader.now_s >= 60.0 * len(minutes):
+                minutes[-1] -= 1  # the last one is of the next minute
+                minutes += [0] * (int(loader.now_s // 60) - len(minutes)) + [1]
+                if self._beside is not None:
+                    loader.meet(sum(self._beside.by_minute[: len(minutes) - 1]) + 1)
+            if loader.received:
+                self._receive_s = world.receive_s
+            if self._control is not None:
+                self._look(self._control)
+        self._seen.batches = sum(minutes)
         if self._control is not None:
             self._seen.settled_s = self._control.settled_s
         return self._seen
 
     def _edge(self) -> None:
-        self._now_s += self._training.restart_s
-        self._loader.restart(self._now_s)
+        self._loader.now_s += self._training.restart_s
+        self._loader.restart()
         if self._ask.setting != self._setting:
             self._set(self._ask.setting)
-        self._begin(max(self._ask.skip, self._setting.in_flight + self._setting.workers))
+        if self._control is not None:
+            self._begin(max(self._ask.skip, self._setting.in_flight + self._setting.workers))
 
     def _set(self, setting: Setting) -> None:
         fresh = max(0, setting.workers - self._started)
-        self._now_s += fresh * self._training.start_s
+        self._loader.now_s += fresh * self._training.start_s
         self._started += fresh
         self._setting = setting
         self._seen.most_workers = max(self._seen.most_workers, setting.workers)
         self._loader.set(setting)
 
-    def _batch(self, world: World) -> None:
-        self._loader.refill(self._now_s, world)
-        got_s = self._loader.next(self._now_s, world)
-        if got_s <= self._now_s + world.receive_s:
-            self._receive_s = world.receive_s
-        self._waited_s += got_s - self._now_s
-        self._stepped_s += world.step_s
-        self._now_s = got_s + world.step_s
-        self._seen.batches += 1
-        minute = int(self._now_s // 60)
-        self._seen.by_minute += [0] * (minute + 1 - len(self._seen.by_minute))
-        self._seen.by_minute[minute] += 1
-        self._count += 1
-        if self._control is not None:
-            self._look(self._control)
-
-    def _look(self, control: Control) -> None:
+    def _look(self, control: Tuner) -> None:
+        took_s = self._loader.now_s - self._from_s
         if self._skip:
             if self._count >= self._skip:
-                skipped, skipped_s = self._count, self._waited_s + self._stepped_s
+                skipped = self._count
                 self._begin(0)
-                self._skipped, self._skipped_s = skipped, skipped_s
+                self._skipped, self._skipped_s = skipped, took_s
             return
-        if self._count < self._ask.batches or self._now_s < self._until_s:
+        if self._count < self._ask.batches or self._loader.now_s < self._until_s:
             return
-        figures = (self._count, self._waited_s, self._stepped_s, self._skipped, self._skipped_s)
+        waited_s = self._loader.waited_s - self._waited_s
+        figures = (self._count, waited_s, took_s - waited_s, self._skipped, self._skipped_s)
         seconds, batches = self._loader.clock
         self._loader.clock = [0.0, 0.0]
         fetch_s = seconds / batches if batches else 0.0
         window = Window(self._setting, *figures, receive_s=self._receive_s, fetch_s=fetch_s)
-        self._ask = control.look(window)
+        stocked = self._loader.ready() - self._ready
+        self._ask = control.look(window._replace(stocked=stocked))
         deeper = self._ask.setting.workers == self._setting.workers
         if self._ask.setting != self._setting and (control.live or deeper):
             self._set(self._ask.setting)
@@ -254,4 +343,4 @@ def statics(most: int) -> Iterator[Setting]:
     """The settings that a grid would try."""
     for workers in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
         if workers <= most:
-            yield from (Setting(workers, ahead) for ahead in (2, 4, 8))
+            yield from (Setting(workers, ahead) for ahead in (2, 4, 8, 16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import math
@@ -18,6 +19,7 @@ from dlprof.files import lock, unlock
 from dlprof.machine.cgroups import cpu_quota, read_cgroups
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.inspection import open_files_limit
+from dlprof.machine.launchers import launched_as
 from dlprof.machine.memory import available_memory, read_shared_memory
 from dlprof.machine.portable import allowed_cpu_count
 from dlprof.machine.procfs import parse_pss
@@ -34,18 +36,19 @@ class Budget:
     Args:
         max_workers: As the user says; ``None`` for twice the cores, and 16 on a small machine.
         max_ram_bytes: Workers and the batches in flight; ``None`` for what is free.
-        node: Of the other ranks; ``None`` where there are none.
         root: Where ``/proc`` and ``/dev`` are found.
+
+    Attributes:
+        node: Of the other ranks; ``None`` where there are none, or none is known yet.
     """
 
     def __init__(
         self,
         max_workers: int | None,
         max_ram_bytes: int | None,
-        node: Node | None = None,
         root: Path = Path("/"),
     ) -> None:
-        self.node = node
+        self.node: Node | None = None
         self._ram, self._root = max_ram_bytes, root
         # Loaders that wait for storage gain from more workers than there are cores.
         self.of_node = max(16, 2 * usable_cores())
@@ -131,12 +134,17 @@ class Node:
         _NODES.add(self)
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Node | None:
-        """The machine of a job with several ranks on it; ``None`` for a single process."""
-        local = environ.get("LOCAL_WORLD_SIZE", "")
-        if not local.isdecimal() or int(local) < 2:
+    def of(cls, environ: Mapping[str, str], world: int = 1) -> Node | None:
+        """The machine of a job with several ranks; ``None`` for a single process.
+
+        Not all launchers say how many of them are on this machine; ``world`` are in all, as far as
+        torch knows.
+        """
+        said = launched_as(environ)
+        if max(world, *(said[name] or 1 for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))) < 2:
             return None
-        job = f"{environ.get('TORCHELASTIC_RUN_ID', '')}{environ.get('MASTER_PORT', '')}"
+        names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID")
+        job = "".join(environ.get(each, "") for each in names)
         name = "".join(each if each.isalnum() else "-" for each in job)[:60]
         user = os.getuid() if hasattr(os, "getuid") else 0
         return cls(Path(tempfile.gettempdir()) / f"dlprof-tune-{user}-{name}.json")
@@ -155,7 +163,7 @@ class Node:
             longest = max(each["wait"] for each in entries.values() if each["waits"])
         if longest > wait_share:
             return False
-        turn = os.open(self._path.with_suffix(".turn"), os.O_RDWR | os.O_CREAT, 0o600)
+        turn = _opened(self._path.with_suffix(".turn"))
         if not lock(turn, wait=False):
             os.close(turn)
             return False
@@ -185,10 +193,18 @@ class Node:
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[dict[str, Any]]:
-        """What each living rank has said, to be changed; the file is locked as long."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        """What each living rank has said, to be changed; the file is locked as long.
+
+        Raises:
+            TimeoutError: Another process has it locked, and doesn't let go: it may be stopped.
+        """
+        descriptor = _opened(self._path)
         try:
-            lock(descriptor, wait=True)
+            until_s = time.monotonic() + 1
+            while not lock(descriptor, wait=False):
+                if time.monotonic() > until_s:
+                    raise TimeoutError(f"another process keeps {self._path} locked")
+                time.sleep(0.002)
             try:
                 said = json.loads(os.pread(descriptor, 1 << 20, 0) or b"{}")
             except ValueError:
@@ -202,6 +218,20 @@ class Node:
             os.truncate(descriptor, len(content))
         finally:
             os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """A file of this user's own, in a folder where others may have put another of its name.
+
+    Raises:
+        OSError: It is a symbolic link, or somebody else's.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, flags, 0o600)
+    if hasattr(os, "getuid") and os.fstat(descriptor).st_uid != os.getuid():
+        os.close(descriptor)
+        raise PermissionError(errno.EACCES, "it is somebody else's", str(path))
+    return descriptor
 
 
 _NUMBERS = itertools.count()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
@@ -24,13 +24,15 @@ DEEPEST = 16
 
 _REST_S = 1.0  # of a window while no setting is tried
 _FEWEST = 4  # batches of a window, windows of a stay, turns: what fewer show may be chance
-_IN_A_ROW = 3  # windows that calibrate, or that show that something has changed
-_ENOUGH = 8  # turns that decide; windows that show how far waits scatter
+_IN_A_ROW = 3  # windows that calibrate
+_ENOUGH = 8  # turns that decide; windows that show whether something has changed
+_REMEMBERED = 64  # windows: earlier ones say little of now
 _EQUAL = 0.01  # of a batch's time: what is no more is no gain and no loss
 _JUMP = 4  # times as many workers, or as deep, at most, in one step
 _HEADROOM = 1.1  # workers are never quite even
-_APART, _SIGMAS = 0.03, 4.0  # the wait has changed: by such a share, and so many deviations
-_MINUTE_S, _ALLOWED_A_MINUTE_S = 60.0, 0.8  # what trials may cost before anything was gained
+_SIGMAS = 4.0  # what changed for sure, in standard errors
+_CLEAR = 0.6  # a log ratio above that of any core's two speeds: 1.77 apart were measured
+_MINUTE_S, _ALLOWED_S = 60.0, 0.6  # what trials may cost in a minute: half of what is promised
 _AGAIN_S = _MINUTE_S / 2  # until what brought nothing is tried again
 _EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
 _EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
@@ -91,6 +93,13 @@ class Window(NamedTuple):
     """What ``next()`` takes of a batch that is ready: no other setting makes it shorter."""
     fetch_s: float = 0.0
     """What a worker takes to make a batch; 0 where that isn't known."""
+    stocked: int = 0
+    """Batches that were ready and not yet asked for at its end, less those at its beginning."""
+
+    @property
+    def made(self) -> int:
+        """Batches that workers made: these say at once what a setting is worth, queues hide it."""
+        return max(1, self.batches + self.stocked)
 
     @property
     def wait_share(self) -> float:
@@ -105,8 +114,8 @@ class Window(NamedTuple):
         return self.waited_s + self.stepped_s + self.skipped_s
 
     def lost_s(self, against_s: float) -> float:
-        """Seconds over what all of these batches would take at so much a batch."""
-        return self.took_s - (self.batches + self.skipped) * against_s
+        """Seconds over what all that was made would take at so much a batch."""
+        return self.took_s - (self.made + self.skipped) * against_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +159,7 @@ class Control:
         live: Whether a setting takes effect within an epoch; else only with the next.
         changes_workers: Whether another number of them may be tried.
         spares_workers: Whether none at all may be tried.
-        by_wait: Judge by the wait alone: beside other ranks, what a rank gains is spent in waiting
-            for them, as part of its step.
+        cores: That the workers have.
     """
 
     def __init__(
@@ -161,22 +169,21 @@ class Control:
         *,
         live: bool = True,
         changes_workers: bool = True,
-        by_wait: bool = False,
         spares_workers: bool = False,
+        cores: int = 1,
     ) -> None:
         self.kept = setting
         self.changes: list[Change] = []
         self.settled_s: float | None = None
         self.resting = False
         self.wait_share = 0.0
-        self.total_s = self.lost_s = 0.0
+        self.total_s = 0.0
         self.batches = 0
-        self._most, self.live = most_workers, live
-        self._changes_workers, self._by_wait = changes_workers, by_wait
+        self._most, self._cores, self.live = most_workers, cores, live
+        self._changes_workers, self.by_wait = changes_workers, False
         self._spares_workers, self._receive_s = spares_workers, 0.0
         self._losses: deque[tuple[float, float]] = deque()
-        self._gained = False
-        self._failed: Counter[Setting] = Counter()
+        self._gains: dict[tuple[Setting, Setting], list[float]] = {}
         self._given_back: Setting | None = None  # what was kept before workers were parked
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
@@ -203,11 +210,10 @@ class Control:
         seen = yield from self._windows(self.kept, _IN_A_ROW, skip=2 * self.kept.in_flight)
         while self.live:
             share = self.wait_share = _whole(seen).wait_share
-            starved = share > WORTH
-            if starved and self._may_lose():
+            if share > WORTH:
                 self._given_back = None
                 yield from self._improve(_whole(seen))
-            elif not starved and self._changes_workers:
+            elif self._changes_workers:
                 yield from self._give_back(share)
             if self.settled_s is None:
                 self.settled_s = self.total_s
@@ -217,11 +223,8 @@ class Control:
             seen = yield from self._windows(self.kept, _IN_A_ROW)
 
     def _may_lose(self) -> bool:
-        """Whether trials have cost so little that another may be begun."""
-        # Where much is to be won, and some was, more may be ventured.
-        share = 0.008 * (1 + 4 * self.wait_share if self._gained else 1)
-        whole = self.lost_s <= 0.5 + share * self.total_s
-        return whole and (self._gained or self._lost_lately_s() <= _ALLOWED_A_MINUTE_S / 2)
+        """Whether trials have cost so little lately that another may be begun."""
+        return self._lost_lately_s() <= _ALLOWED_S / 2
 
     def _lost_lately_s(self) -> float:
         while self._losses and self._losses[0][0] < self.total_s - _MINUTE_S:
@@ -235,8 +238,7 @@ class Control:
     ) -> Generator[Ask, Window, list[Window]]:
         """So many windows of a setting, from when it is in force."""
         seen: list[Window] = []
-        rounds = math.ceil(_FEWEST / max(1, setting.in_flight))
-        batches = rounds * max(1, setting.in_flight)
+        batches = max(_FEWEST, 2 * setting.workers)
         while len(seen) < count:
             window = yield Ask(setting, 0 if seen else skip, batches, seconds)
             if window.refused:
@@ -247,36 +249,33 @@ class Control:
         return seen
 
     def _turn(
-        self, setting: Setting, count: int, *, step_s: float, against_s: float | None = None
+        self, setting: Setting, count: int, against_s: float | None = None
     ) -> Generator[Ask, Window, Window]:
         """Some windows of a setting in a row; cut short where it costs too much.
 
         ``against_s`` is what a batch takes under the setting that is kept, while another is tried.
         """
         other = self._last.setting if self._last is not None else setting
-        skip = other.in_flight + setting.in_flight + setting.workers
+        skip = other.in_flight + setting.workers  # what was ordered before
         seen: list[Window] = []
         for _ in range(count):
             seen += yield from self._windows(setting, 1, skip=0 if seen else skip)
             turn = _whole(seen)
-            if against_s is not None and self._costs_too_much(turn, step_s, against_s):
+            if against_s is not None and not self._is_affordable(turn.lost_s(against_s)):
                 break
         return turn
 
-    def _costs_too_much(self, turn: Window, step_s: float, against_s: float) -> bool:
-        lost_s = turn.lost_s(against_s)
-        # What is slower by both ends at once.
-        if lost_s > 0.3 and self._cost_s(turn, step_s) > 1.3 * against_s:
-            return True
-        return not self._gained and self._lost_lately_s() + lost_s > _ALLOWED_A_MINUTE_S
+    def _is_affordable(self, more_s: float) -> bool:
+        return self._lost_lately_s() + more_s <= _ALLOWED_S
 
     def _cost_s(self, window: Window, step_s: float) -> float:
-        waited_s = window.waited_s / window.batches
-        return waited_s + (step_s if self._by_wait else window.stepped_s / window.batches)
+        """Of a batch: its step, and the wait that is left if what was made is what is taken."""
+        stepped_s = window.stepped_s / window.batches
+        waited_s = (window.waited_s + window.stepped_s) / window.made - stepped_s
+        return max(0.0, waited_s) + (step_s if self.by_wait else stepped_s)
 
     def _count_loss(self, turn: Window, against_s: float) -> None:
         lost_s = turn.lost_s(against_s)
-        self.lost_s = max(0.0, self.lost_s + lost_s)  # luck and gains make good
         self._losses.append((self.total_s, lost_s))
 
     # Trying.
@@ -284,24 +283,40 @@ class Control:
     def _improve(self, seen: Window) -> _Plan:
         """Try settings that may be faster, until none of them is."""
         tried = {self.kept}
-        while seen.wait_share > WORTH and self._may_lose():
+        while seen.wait_share > WORTH:
             step_s = seen.stepped_s / seen.batches + seen.receive_s
             better = unmoved = False
-            ladder = sorted(self._ladder(seen), key=lambda each: self._failed[each[0]])
-            for candidate, why in ladder:
+            # What is still open comes after what wasn't tried yet.
+            for candidate, why in sorted(
+                self._ladder(seen), key=lambda each: len(self._of(each[0]))
+            ):
                 up = candidate.workers > self.kept.workers
-                if candidate in tried or (up and unmoved) or not self._may_lose():
+                if candidate in tried or (up and unmoved) or not self._may_try(candidate, seen):
                     continue
                 tried.add(candidate)
                 better = yield from self._compare(candidate, why, step_s=step_s)
                 if better:
                     break
-                self._failed[candidate] += 1
                 speedup = self.changes[-1].speedup
                 unmoved = up and speedup is not None and abs(speedup.value - 1) < WORTH
             if not better:
                 return
             seen = _whole((yield from self._windows(self.kept, 2, skip=self.kept.in_flight)))
+
+    def _of(self, candidate: Setting) -> list[float]:
+        """The log ratios of all turns of a setting against the one that is kept."""
+        return self._gains.setdefault((self.kept, candidate), [])
+
+    def _may_try(self, candidate: Setting, seen: Window) -> bool:
+        """Whether a first turn is no risk, and it isn't known by now that it brings nothing."""
+        fewer = max(0.0, 1 - candidate.workers / max(1, self.kept.workers))
+        batches = self.kept.in_flight + 3 * candidate.workers
+        risked_s = fewer * batches * seen.took_s / seen.batches
+        if not (self._may_lose() and self._is_affordable(risked_s)):
+            return False
+        gains = self._of(candidate)
+        known = mean_interval(gains).high if gains else None
+        return known is None or known > _EQUAL or candidate.in_flight < self.kept.in_flight
 
     def _ladder(self, seen: Window) -> list[tuple[Setting, str]]:
         """What may shorten the wait, the most promising first."""
@@ -320,12 +335,16 @@ class Control:
             up = min(most, max(workers + 1, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
-        if workers and ahead < DEEPEST:
-            deeper = min(DEEPEST, (2 if self.live else _JUMP) * ahead)
+        deeper = max(ahead, min(DEEPEST, _JUMP * ahead))
+        if workers and deeper > ahead:
+            # Beyond the cores, workers take them from each other, and waits come more in bursts.
             enough = self._changes_workers and _HEADROOM * need <= workers
+            enough = enough or (self.live and workers >= self._cores)
             found.insert(
                 0 if enough else 1, (Setting(workers, deeper), f"{share}, maybe in bursts")
             )
+            if self.live and self._changes_workers and up > workers:
+                found.insert(int(enough), (Setting(up, deeper), share))
         if self._changes_workers and workers < between < up:
             found.append((Setting(between, ahead), share))
         if self._changes_workers and workers > 1 and self.live:
@@ -338,23 +357,29 @@ class Control:
     ) -> Generator[Ask, Window, bool]:
         """Old and new settings take turns; the new one is kept if it is faster, or cheaper."""
         cheaper = candidate.in_flight < self.kept.in_flight
-        gains: list[float] = []
+        gains = self._of(candidate)
         try:
-            old = yield from self._turn(self.kept, 2, step_s=step_s)
+            old = yield from self._turn(self.kept, 2)
             old_s = [self._cost_s(old, step_s)]
-            while len(gains) < _ENOUGH and judged(gains, cheaper=cheaper) is None:
-                count = 2 + len(gains)  # what is hard to distinguish takes longer turns
+            verdict = None
+            # What is hard to distinguish takes longer turns.
+            for count in range(2, 2 + _ENOUGH):
                 against_s = statistics.fmean(old_s)
-                tried = yield from self._turn(candidate, count, step_s=step_s, against_s=against_s)
-                old = yield from self._turn(self.kept, count, step_s=step_s)
+                tried = yield from self._turn(candidate, count, against_s)
+                old = yield from self._turn(self.kept, count)
                 old_s.append(self._cost_s(old, step_s))
                 around_s = statistics.fmean(old_s[-2:])
                 self._count_loss(tried, around_s)
                 gains.append(math.log(around_s / max(self._cost_s(tried, step_s), 1e-9)))
+                verdict = judged(gains, cheaper=cheaper)
+                if verdict is not None or not self._is_affordable(0.0):
+                    break
+            else:
+                verdict = judged(gains, cheaper=cheaper, last=True) and not cheaper
         except _RefusedError as error:
             self._note(candidate, why, kept=False, refused=str(error))
             return False
-        kept = bool(judged(gains, cheaper=cheaper, last=True))
+        kept = bool(verdict)
         self._note(candidate, why, kept=kept, speedup=_as_ratio(gains))
         return kept
 
@@ -366,7 +391,7 @@ class Control:
         Where more workers brought nothing, the next setting follows at once: going back between
         two of them would cost an epoch.
         """
-        stays = _Stays(self.kept, self._gain)
+        stays = _Stays(self.kept, self._gain, self._has_moved)
         asked, why, trial = self.kept, "", False
         while not self.live:
             window = yield Ask(asked, 0, max(_FEWEST, self.kept.in_flight), _EDGE_WINDOW_S)
@@ -474,7 +499,6 @@ class Control:
         )
         if kept:
             self.kept = candidate
-            self._gained = self._gained or (speedup is not None and speedup.value > 1 + _MOVED)
 
     # Where nothing is to be gained.
 
@@ -507,21 +531,19 @@ class Control:
             (window,) = yield from self._windows(fewer, 1)
             batches += window.batches
             if window.wait_share > max(WORTH, share + _EQUAL):
-                if before_s > 0 and not self._by_wait:
+                if before_s > 0 and not self.by_wait:
                     self._count_loss(window, before_s)
                 return False
         return True
 
     def _rest(self, expected: float) -> _Plan:
-        """Until the wait is no longer what it was."""
-        shares: list[float] = []
-        strikes, began_s = 0, self.total_s
-        windows, summed = 0, 0.0
-        lately: deque[Window] = deque(maxlen=_ENOUGH)
+        """Until batches take longer, or less, than they did, or it is time to try again."""
+        lately: deque[Window] = deque(maxlen=_REMEMBERED)
+        began_s = self.total_s
         while True:
             spared = lately and self._spares(lately[-1])  # what is compared is seen first
             asked = NO_WORKERS if spared else self.kept  # from the next epoch on
-            window = yield Ask(asked, 0, max(_FEWEST, self.kept.in_flight), _REST_S)
+            window = yield Ask(asked, 0, max(_FEWEST, self.kept.workers), _REST_S)
             if window.setting != self.kept:
                 if window.setting == NO_WORKERS and lately:
                     yield from self._spare(lately)
@@ -529,46 +551,50 @@ class Control:
                 continue
             self._last = window
             lately.append(window)
-            share = self.wait_share = window.wait_share
-            windows, summed = windows + 1, summed + share
-            missed = windows >= _ENOUGH and summed / windows > expected + _EQUAL
-            if missed and self._given_back is not None:
+            self.wait_share = window.wait_share
+            if len(lately) < _ENOUGH:
+                continue
+            before, recent = [*lately][:-_ENOUGH], [*lately][-_ENOUGH:]
+            share = _whole(recent).wait_share
+            starves = expected <= WORTH < share - _EQUAL  # and it didn't seem to
+            if starves and self._given_back is not None:
                 self._floor = self.kept.workers
                 self._note(self._given_back, "workers are missed that were parked", kept=True)
                 self._given_back = None
                 return
-            if len(shares) < _ENOUGH:
-                shares.append(share)
-                strikes = strikes + 1 if share > max(WORTH, expected + _APART) else 0
-                mean, far = expected, 0.0
-            else:
-                mean = statistics.fmean(shares)
-                far = max(_APART, _SIGMAS * statistics.stdev(shares))
-                strikes = strikes + 1 if abs(share - mean) > far else 0
-            if strikes >= _IN_A_ROW and max(mean, share) > WORTH and self._may_lose():
+            moved = len(before) >= _ENOUGH and self._has_moved(before, recent)
+            if starves or moved:
                 self._again_s = _AGAIN_S
-                if share < mean:
+                if moved:
                     self._floor = 0
+                    self._gains.clear()
                 return
-            if mean > WORTH and self.total_s - began_s > self._again_s and self._may_lose():
+            if share > WORTH and self.total_s - began_s > self._again_s:
                 self._again_s *= 2
                 return
+
+    def _has_moved(self, before: Sequence[Window], recent: Sequence[Window]) -> bool:
+        """Whether a batch costs more or less than it did: others came, or the step changed."""
+        gain, error = self._gain(before, recent)
+        return abs(gain) > max(_MOVED, _SIGMAS * error)
 
 
 class _Stays:
     """What was seen of settings lately, where each stays for an epoch or more.
 
-    ``gain`` gives the log ratio of the costs of windows, and its standard error.
+    ``gain`` gives the log ratio of the costs of windows, and its standard error; ``has_moved``
+    whether they differ for sure.
     """
 
     def __init__(
         self,
         kept: Setting,
         gain: Callable[[Sequence[Window], Sequence[Window]], tuple[float, float]],
+        has_moved: Callable[[Sequence[Window], Sequence[Window]], bool],
     ) -> None:
         self.now = kept
         self.seen: dict[Setting, list[Window]] = {kept: []}
-        self._gain = gain
+        self._gain, self._has_moved = gain, has_moved
         self._earlier: list[Window] = []  # of the setting in force, when it was before
 
     def add(self, window: Window) -> bool:
@@ -579,12 +605,10 @@ class _Stays:
             self._earlier, self.seen[self.now] = self.seen.get(self.now, []), []
         stay = self.seen[self.now]
         stay.append(window)
-        del stay[:-64]  # earlier ones say little of now
+        del stay[:-_REMEMBERED]
         before, recent = self._earlier + stay[:-_FEWEST], stay[-_FEWEST:]
-        if min(len(before), len(recent)) >= _FEWEST:
-            gain, error = self._gain(before, recent)
-            if abs(gain) > max(_MOVED, _SIGMAS * error):  # others came, or the step changed
-                self._earlier, self.seen = [], {self.now: recent}
+        if min(len(before), len(recent)) >= _FEWEST and self._has_moved(before, recent):
+            self._earlier, self.seen = [], {self.now: recent}
         return fresh
 
     def refuse(self, setting: Setting) -> None:
@@ -641,6 +665,8 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
     """
     if len(gains) < 2:
         return False if last else None
+    if min(gains) > _CLEAR:
+        return True
     interval = mean_interval(gains)
     mean, low, high = interval.value, interval.low or 0.0, interval.high or 0.0
     if cheaper:
@@ -664,6 +690,7 @@ def _whole(windows: Sequence[Window]) -> Window:
         math.fsum(each.stepped_s for each in windows),
         sum(each.skipped for each in windows),
         math.fsum(each.skipped_s for each in windows),
+        stocked=sum(each.stocked for each in windows),
         receive_s=windows[-1].receive_s,
         fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
     )

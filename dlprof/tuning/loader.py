@@ -27,7 +27,7 @@ from dlprof.saved.document import save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
-from dlprof.tuning.budget import Budget, Node
+from dlprof.tuning.budget import Budget, Node, usable_cores
 from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import (
     BATCHES,
@@ -59,17 +59,23 @@ def tune_loader(
     enabled: bool,
 ) -> _Loader:
     """What ``dlprof.tune`` does."""
-    _check(max_workers, reseed)
     ram = parse_bytes(max_ram) if isinstance(max_ram, str) else max_ram
+    _check(max_workers, ram, reseed, state)
     core = dataloader_of(loader)
     if core is None:
         _LOG.warning(
             "dlprof.tune: a %s is no DataLoader; it loads as before", type(loader).__name__
         )
         return loader
-    if isinstance(getattr(core, "tuning", None), Tuning):
+    own = getattr(core, "tuning", None)
+    if isinstance(own, Tuning):
+        if not enabled or any(each is not None for each in (max_workers, ram, reseed, state)):
+            _LOG.warning("dlprof.tune: the loader is tuned already, as the first call said")
         return loader
-    budget = Budget(max_workers, ram, Node.of(os.environ))
+    if own is not None:
+        _LOG.warning("dlprof.tune: the loader has a `tuning` of its own; it loads as before")
+        return loader
+    budget = Budget(max_workers, ram)
     running = internals.kept_iterator(core) is not None
     why = internals.untunable(core) or ("its workers run already" if running else "")
     unwanted = _switched_off(enabled=enabled)
@@ -92,15 +98,26 @@ def tune_loader(
     return loader
 
 
-def _check(max_workers: object, reseed: object) -> None:
-    if max_workers is not None and (
-        isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 0
+def _check(max_workers: object, max_ram: object, reseed: object, state: object) -> None:
+    for name, given, hint in (
+        ("max_workers", max_workers, "Pass 8, or None."),
+        ("max_ram", max_ram, 'Pass "16GiB", a number of bytes, or None.'),
     ):
-        raise UsageError(
-            f"tune: max_workers={max_workers!r} is not a whole number", hint="Pass 8, or None."
-        )
-    if reseed not in {None, "batch"}:
+        if given is not None and (
+            isinstance(given, bool) or not isinstance(given, int) or given < 0
+        ):
+            raise UsageError(f"tune: {name}={given!r} is not a whole number", hint=hint)
+    if reseed is not None and reseed != "batch":
         raise UsageError(f"tune: reseed={reseed!r} is not known", hint='Pass "batch", or None.')
+    if state is not None and not isinstance(state, (str, os.PathLike)):
+        raise UsageError(f"tune: state={state!r} is no path", hint='Pass "dlprof.toml", or None.')
+
+
+def _world() -> int:
+    """The processes of this training, as far as torch knows them by now."""
+    ranks = torch.distributed
+    known = ranks.is_available() and ranks.is_initialized()
+    return ranks.get_world_size() if known else 1
 
 
 def _too_tight(workers: int, max_workers: int | None) -> str:
@@ -243,18 +260,18 @@ class _Tuner:
             max(budget.most_workers if asked or not loader.worker_init_fn else 0, start.workers),
             live=self._steers and start.workers > 0 and not self.whole_epochs,
             changes_workers=changes_workers,
-            by_wait=budget.node is not None,
             spares_workers=spares_workers,
+            cores=usable_cores(),
         )
         self.tuning = Tuning(self._control, type(loader.dataset).__name__)
         self._ask = self._control.begin()
         self._said = self._written = 0
         self._taps: weakref.WeakSet[_Tap] = weakref.WeakSet()
         self._context: Any = torch.multiprocessing
+        self._process = 0
         self._clock: Any = ()
-        with contextlib.suppress(OSError):  # without shared memory nothing is clocked
-            self._clock = RawArray("d", PLACES * max(budget.most_workers, mine.workers))
         self._clocked = (0.0, 0.0)
+        self._batch_counted_until_s = 0.0
 
     def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
@@ -316,6 +333,8 @@ class _Tuner:
         # The loader may be gone while its iterator goes on.
         self._context = loader.multiprocessing_context or torch.multiprocessing
         try:
+            if self._process != os.getpid():
+                self._begin_process(mine)
             setting = self._affordable(mine)
         except Exception as error:  # noqa: BLE001 - whatever fails here must not end a training
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
@@ -338,6 +357,16 @@ class _Tuner:
             weakref.finalize(tap, self._budget.node.drop_turn).atexit = False
         self.renewed(tap)
         return iterator
+
+    def _begin_process(self, mine: Setting) -> None:
+        """Of what belongs to one process, and maybe one rank: it was forked after ``tune``."""
+        self._process = os.getpid()
+        self._taps = weakref.WeakSet()
+        with contextlib.suppress(OSError):  # without shared memory nothing is clocked
+            most = max(self._budget.most_workers, mine.workers)
+            self._clock, self._clocked = RawArray("d", PLACES * most), (0.0, 0.0)
+        self._budget.node = Node.of(os.environ, _world())  # ranks may be known by now
+        self._control.by_wait = self._budget.node is not None
 
     def _others(self, tap: _Tap | None) -> list[_Tap]:
         """Iterators that go on beside one: those of a loader are tuned one at a time."""
@@ -420,11 +449,8 @@ class _Tuner:
         if self._others(tap):
             tap.pause(NS)
             return
-        if batch is not None and not self._control.resting:  # batches may differ: the largest count
-            self._batch_bytes = max(1, self._batch_bytes, count_bytes(batch))
-            strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
-            if strategy == "file_descriptor":
-                self._batch_tensors = max(self._batch_tensors, count_tensors(batch))
+        if batch is not None and not self._control.resting:
+            self._count_batch(batch)
         ask = self._control.look(tap.window()) if tap.counting else self._ask
         while self._can_steer(iterator, tap.setting, ask.setting):
             if not self._has_turn(ask.setting):
@@ -448,6 +474,19 @@ class _Tuner:
         self._control.live = self._steers and kept.workers > 0 and not self.whole_epochs
         tap.begin(ask)
         self._report()
+
+    def _count_batch(self, batch: Any) -> None:
+        """What a batch takes; they may differ: the largest counts."""
+        began_s = time.perf_counter()
+        if began_s < self._batch_counted_until_s:
+            return
+        self._batch_bytes = max(1, self._batch_bytes, count_bytes(batch))
+        strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+        if strategy == "file_descriptor":
+            self._batch_tensors = max(self._batch_tensors, count_tensors(batch))
+        # Of thousands of tensors that takes a while: 1% of the time at most.
+        ended_s = time.perf_counter()
+        self._batch_counted_until_s = ended_s + 100 * (ended_s - began_s)
 
     def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
@@ -572,13 +611,20 @@ class _Tap:
         self._receives_ns: deque[int] = deque(maxlen=9)
         self.over = self.ended = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
+        self._ready = 0  # batches that wait to be asked for, when the last window ended
         self._ask = Ask(setting, 0, 1, 0.0)
         self.begin(self._ask)
 
     def _restart(self, batches: int, until_ns: int) -> None:
         self._count = self._left = batches
         self._until_ns = until_ns
-        self._waited_ns = self._stepped_ns = 0
+        self._waited_ns = self._stepped_ns = self._longest_ns = 0
+
+    def _in_steps_ns(self) -> int:
+        """What steps took. One as long as all others is a validation or a checkpoint, and none."""
+        others, others_ns = self._count - self._left - 1, self._stepped_ns - self._longest_ns
+        pauses = others > 2 and self._longest_ns > others_ns
+        return others_ns + others_ns // others if pauses else self._stepped_ns
 
     def begin(self, ask: Ask, *, fresh: bool = False) -> None:
         """Let batches pass, then count."""
@@ -591,7 +637,7 @@ class _Tap:
             self._count_from_here()
 
     def _count_from_here(self) -> None:
-        self.counting = True
+        self.counting, self._ready_before = True, self._ready
         if self._tuner.whole_epochs:
             self._restart(sys.maxsize, 0)
         else:
@@ -608,11 +654,12 @@ class _Tap:
             self.setting,
             self._count - self._left,
             self._waited_ns / NS,
-            self._stepped_ns / NS,
+            self._in_steps_ns() / NS,
             self._skipped,
             self._skipped_ns / NS,
             receive_s=min(self._receives_ns, default=0) / NS,
             fetch_s=self._tuner.fetch_s(),
+            stocked=self._ready - self._ready_before,
         )
 
     def __call__(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
@@ -629,7 +676,10 @@ class _Tap:
             self._ended(iterator)
             raise
         got_ns = clock()
-        self._stepped_ns += asked_ns - self._last_ns
+        stepped_ns = asked_ns - self._last_ns
+        self._stepped_ns += stepped_ns
+        if stepped_ns > self._longest_ns:  # noqa: PLR1730 - each batch pays for it
+            self._longest_ns = stepped_ns
         self._waited_ns += got_ns - asked_ns
         self._last_ns = got_ns
         self._left -= 1
@@ -652,19 +702,20 @@ class _Tap:
         return batch
 
     def _full(self, iterator: Any, batch: Any) -> None:
+        self._ready = internals.sent_batches(iterator) or 0
         if not self.counting and self._until_ns == 0:  # enough were let pass
             if not self._fresh:
                 self._skipped = self._count
-                self._skipped_ns = self._waited_ns + self._stepped_ns
+                self._skipped_ns = self._waited_ns + self._in_steps_ns()
             self._count_from_here()
             return
         self._tuner.seen(self, iterator, batch)
-        self._aside = bool(self._draws or internals.sent_batches(iterator))
+        self._aside = bool(self._draws or self._ready)
         self._last_ns = time.perf_counter_ns()
 
     def _ended(self, iterator: Any) -> None:
         """The epoch is over: where settings wait for that, what isn't full is a window, too."""
-        self.ended = True
+        self.ended, self._ready = True, 0
         enough = self._count > self._left if self._tuner.whole_epochs else self._left <= 0
         if self.counting and enough and self._tuner.waits_for_epochs:
             kept = internals.persists(iterator)

@@ -30,6 +30,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 
 import dlprof
 from dlprof import internals
+from dlprof.errors import UsageError
 from dlprof.integrations import callbacks, loggers, running
 from dlprof.tuning import control
 from dlprof.tuning import loader as tuned
@@ -681,6 +682,41 @@ def test_a_loader_that_can_not_be_tuned_says_why_and_loads(
     assert moved.tuning.off  # type: ignore[attr-defined] # it has one now
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_workers": 2.5}, "max_workers=2.5 is not a whole number"),
+        ({"max_ram": 1.5}, "max_ram=1.5 is not a whole number"),
+        ({"max_ram": -1}, "max_ram=-1 is not a whole number"),
+        ({"reseed": ["batch"]}, "reseed=\\['batch'\\] is not known"),
+        ({"state": 7}, "state=7 is no path"),
+    ],
+)
+def test_what_can_not_be_meant_is_refused_at_once(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        dlprof.tune(loader(), **options)
+
+
+def test_limits_that_come_too_late_are_not_ignored_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    changing = loader()
+    assert dlprof.tune(dlprof.tune(changing)) is changing
+    assert not caplog.records
+    assert "tuned already" in _reason(changing, caplog, max_workers=4)
+    assert "tuned already" in _reason(changing, caplog, enabled=False)
+
+
+class Musical(DataLoader[Any]):
+    tuning = "A = 440 Hz"
+
+
+def test_an_attribute_of_the_users_is_not_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    own = Musical(Numbers(), num_workers=1)
+    assert "a `tuning` of its own" in _reason(own, caplog)
+    assert own.tuning == "A = 440 Hz"
+
+
 def test_a_fault_of_its_own_turns_it_off_and_the_epoch_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -695,13 +731,60 @@ def test_a_fault_of_its_own_turns_it_off_and_the_epoch_goes_on(
     assert changing.tuning.off == "a fault of dlprof's own: ZeroDivisionError: a bug"
 
 
+def test_batches_that_take_long_to_be_counted_are_counted_rarely(
+    scripted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+
+    def count(batch: Any) -> int:
+        counted.append(batch)
+        time.sleep(0.2)
+        return 1
+
+    monkeypatch.setattr(tuned, "count_bytes", count)
+    changing: Any = dlprof.tune(loader(Numbers(200, draws=False)))
+    assert len(numbers(changing)) == 50
+    assert not changing.tuning.off
+    assert len(counted) == 1  # again after 20 s only
+
+
+def test_ranks_that_are_forked_from_a_tuned_loader_share_nothing_of_it(
+    scripted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What it was when it was tuned, and what it iterates in, are two processes."""
+    changing: Any = dlprof.tune(loader())
+    assert numbers(changing) == numbers(loader())
+    tuner: Any = changing.tuning._control
+    assert not tuner.by_wait
+    make: Any = internals.iterator_maker(type(changing))
+    cells = [each.cell_contents for each in make.__closure__]
+    (of_loader,) = [each for each in cells if hasattr(each, "owns")]
+    clock = of_loader._clock
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:  # what fails here must not come back into pytest
+        said = b"failed"
+        with contextlib.suppress(BaseException):
+            alike = numbers(changing)
+            ok = tuner.by_wait and of_loader._clock is not clock and len(alike) == LENGTH // 4
+            said = b"as its own" if ok else b"shared"
+        os.write(write, said)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as heard:
+        assert heard.read() == b"as its own"
+
+
 @pytest.mark.parametrize("content", ["", "[1]", '{"x": {}}'])
 def test_a_ranks_file_that_can_not_be_used_ends_no_training(
     scripted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     file = tmp_path / "ranks.json"
     file.write_text(content) if content else file.mkdir()
-    monkeypatch.setattr(Node, "of", lambda _: Node(file))
+    monkeypatch.setattr(Node, "of", lambda *_: Node(file))
     plain, changing = loader(), dlprof.tune(loader())
     for _ in range(2):
         assert numbers(changing) == numbers(plain)
@@ -955,6 +1038,25 @@ def test_an_answer_without_workers_serves_the_next_job_that_allows_it(
     # Its own batches go on as they would: the training's random numbers are left alone.
     plain, again = loader(), dlprof.tune(loader(), state=file, **options)
     assert numbers(again) == numbers(plain)
+
+
+def test_a_pause_between_two_steps_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A validation is on nobody's account: not on that of the setting that was tried during it."""
+    seen: list[Window] = []
+
+    class Seeing(Scripted):
+        def look(self, window: Window) -> Ask:
+            seen.append(window)
+            return Ask(self.kept, 4, 8, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Seeing)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing = dlprof.tune(loader(Numbers(400, draws=False), shuffle=False, generator=None))
+    for number, _ in enumerate(changing):
+        time.sleep(2.0 if number in {21, 54} else 0.01)
+    took = [each.took_s - each.waited_s for each in seen]
+    assert len(took) > 6
+    assert max(took) < 2.0
 
 
 def test_what_was_tried_is_a_table(scripted: None) -> None:

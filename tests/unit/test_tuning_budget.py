@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dlprof.files import lock
 from dlprof.tuning import budget
 from dlprof.tuning.budget import Budget, Node
 from dlprof.tuning.control import Setting
@@ -83,10 +84,47 @@ def test_a_turn_that_is_dropped_is_anothers(ranks: Ranks) -> None:
     assert ranks(1).take_turn(2, 0.7)
 
 
-@pytest.mark.parametrize(("environ", "there"), [({}, False), ({"LOCAL_WORLD_SIZE": "1"}, False)])
-def test_a_single_process_has_no_node(environ: dict[str, str], there: bool) -> None:  # noqa: FBT001 - pytest passes it by name
-    assert (Node.of(environ) is not None) is there
-    assert Node.of({"LOCAL_WORLD_SIZE": "8", "MASTER_PORT": "29500"}) is not None
+@pytest.mark.parametrize(
+    ("environ", "world", "there"),
+    [
+        ({}, 1, False),
+        ({"LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "1"}, 1, False),
+        ({"LOCAL_WORLD_SIZE": "8", "MASTER_PORT": "29500"}, 1, True),
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "7"}, 1, True),  # srun
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 1, True),  # mpirun
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, 1, True),  # Lightning's own
+        ({}, 2, True),  # a process that only torch.distributed knows of
+    ],
+)
+def test_only_a_process_of_its_own_has_no_node(
+    environ: dict[str, str],
+    world: int,
+    there: bool,  # noqa: FBT001 - pytest passes it by name
+) -> None:
+    assert (Node.of(environ, world) is not None) is there
+
+
+def test_a_file_that_others_put_in_its_place_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "node.json"
+    victim.write_text("{}      ")
+    link.symlink_to(victim)
+    with pytest.raises(OSError, match="node"):
+        Node(link).end_turn(2, 0.0)
+    assert victim.read_text() == "{}      "
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(PermissionError, match="somebody else's"):
+        Node(victim).end_turn(2, 0.0)
+    assert victim.read_text() == "{}      "
+
+
+def test_a_file_that_stays_locked_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "node.json"
+    with path.open("w") as held:
+        assert lock(held.fileno(), wait=False)
+        with pytest.raises(TimeoutError, match=r"keeps .* locked"):
+            Node(path).take_turn(2, 0.1)
 
 
 def refusal(limits: Budget, after: Setting, batch_bytes: int = MEBI) -> str:
@@ -127,7 +165,9 @@ def test_batches_that_a_forked_worker_keeps_are_counted(monkeypatch: pytest.Monk
 
 def test_the_ranks_of_a_machine_share_its_workers(ranks: Ranks) -> None:
     ranks(1).end_turn(1_000_000, 0.0)
-    said: Any = refusal(Budget(None, None, ranks(0)), Setting(3, 2))
+    limits = Budget(None, None)
+    limits.node = ranks(0)
+    said = refusal(limits, Setting(3, 2))
     assert said.startswith("the ranks of this machine would have more than")
 
 

@@ -23,7 +23,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_loader_that_waits_for_storage_gets_the_workers_that_it_needs(worlds: Any) -> None:
     training = worlds.Training(world=worlds.World(cpu_s=0.0, io_s=0.08, step_s=0.02), whole_s=300)
-    control = Control(START, 16)
+    control = Control(START, 16, cores=4)
     ran = training.run(START, control)
     assert 4 <= control.kept.workers <= 6
     assert control.settled_s is not None
@@ -57,14 +57,6 @@ def test_workers_that_are_missed_come_back(worlds: Any) -> None:
     assert ran.batches > 0.98 * training.run(Setting(4, 4)).batches
 
 
-def test_more_workers_than_cores_are_not_kept_where_they_bring_nothing(worlds: Any) -> None:
-    world = worlds.World(cpu_s=0.04, io_s=0.0, step_s=0.002, cores=2, spread=0.05)
-    control = Control(START, 16)
-    worlds.Training(world=world, whole_s=400).run(START, control)
-    assert control.kept.workers <= 4
-    assert any(not each.kept for each in control.changes)
-
-
 @pytest.mark.parametrize("phase", ["step halves", "storage slows"])
 def test_it_looks_again_when_something_changes(worlds: Any, phase: str) -> None:
     world = worlds.World(cpu_s=0.0, io_s=0.08, step_s=0.04)
@@ -77,13 +69,37 @@ def test_it_looks_again_when_something_changes(worlds: Any, phase: str) -> None:
     assert control.wait_share < 0.1
 
 
-def test_no_minute_is_slower_than_the_allowance(worlds: Any) -> None:
-    """Cores change their speed: nothing can be gained, and little is lost by trying."""
+def test_no_minute_is_slower_than_without_tuning(worlds: Any) -> None:
+    """Cores change their speed: little can be gained, and little is lost by trying."""
     world = worlds.World(cpu_s=0.05, io_s=0.0, step_s=0.01, cores=4)
     training = worlds.Training(world=world, whole_s=900)
-    control = Control(Setting(6, 2), 16)
-    training.run(Setting(6, 2), control)
-    assert control.lost_s < 0.02 * 900
+    control = Control(Setting(6, 2), 16, cores=4)
+    ran = training.run(Setting(6, 2), control)
+    twin = training.run(Setting(6, 2), beside=ran)
+    assert len(control.changes) > 2
+    minutes = zip(ran.by_minute[:-1], twin.by_minute, strict=False)
+    assert min(mine / its for mine, its in minutes) > 0.98
+
+
+def test_twins_differ_by_their_settings_alone(worlds: Any) -> None:
+    """Batches cost the same whoever loads them, and cores are as fast at the same time."""
+    world = worlds.World(cpu_s=0.05, io_s=0.0, step_s=0.01, cores=4, spread=0.6, slow=0.03)
+    training = worlds.Training(world=world, whole_s=300)
+    ran = training.run(START)
+    assert training.run(START, beside=ran).by_minute == ran.by_minute
+    other = training.run(Setting(6, 2), beside=ran)
+    assert other.batches > ran.batches
+    epochs = worlds.Training(world=world, whole_s=300, epoch_s=60).run(START)
+    assert 0.9 * ran.batches < epochs.batches < ran.batches
+
+
+def test_a_queue_that_fills_up_is_worth_what_is_in_it(worlds: Any) -> None:
+    """What workers make is judged, not what is taken: a deeper queue is filled first."""
+    made = Window(Setting(2, 8), 8, 0.4, 0.04, stocked=8)
+    assert made.made == 16
+    assert Control(START, 16)._cost_s(made, 0.0) == pytest.approx(0.44 / 16)
+    limited = made._replace(waited_s=0.0)  # the step is the limit
+    assert Control(START, 16)._cost_s(limited, 0.0) == pytest.approx(0.04 / 8)
 
 
 def test_where_settings_change_with_the_epoch_only_it_still_finds_them(worlds: Any) -> None:
@@ -106,6 +122,13 @@ def fed(control: Control, waited_s: Any, windows: int, refuses: Any = None) -> s
         waited = count * waited_s(ask.setting)
         ask = control.look(Window(ask.setting, count, waited, count * 0.01, refused=why))
     return asked
+
+
+def test_more_workers_are_not_kept_where_they_bring_nothing() -> None:
+    control = Control(START, 16)
+    asked = fed(control, lambda _: 0.02, 200)
+    assert max(each.workers for each in asked) > 2
+    assert control.kept.in_flight <= START.in_flight
 
 
 def epochs(
@@ -225,7 +248,8 @@ def test_beside_other_ranks_the_wait_is_judged() -> None:
     """What a rank gains is spent in its step, in waiting for the others."""
 
     def run(*, by_wait: bool) -> Control:
-        control = Control(START, 8, by_wait=by_wait)
+        control = Control(START, 8)
+        control.by_wait = by_wait
         ask = control.begin()
         for _ in range(300):
             waited_s = 0.02 / ask.setting.workers
