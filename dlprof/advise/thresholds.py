@@ -225,3 +225,8 @@ SLOWER_RANK, FETCHES = 0.15, 10.0
 """Share of the time that a sample takes on most ranks by which one must take longer for a cause.
 Times the bytes of a sample that most ranks fetch from storage: one that fetches more than that has
 its data not in memory, as they have theirs."""
+
+STAYS, IN_STEP = 2 / 3, 0.95
+"""Share of what ranks lose by waiting for each other, from which the one that causes it stays the
+same; and of steps that no rank ended before the last one had its batch, from which they wait for
+each other: some come in between where a step is not synchronized, as in an epoch's last."""
