@@ -133,8 +133,8 @@ def slow_for(ranks: Sequence[RankFigures], rank: int, num_workers: int) -> str:
         (each.read_bytes_per_s or 0.0) / rate.value if rate is not None and rate.value else 0.0
         for each, rate in zip(ranks, rates, strict=True)
     ]
-    # A page a sample, which costs CPU time, too: less is not the data.
-    if reads[rank] > max(4096, at.FETCHES * statistics.median_low(reads)):
+    page = 4096  # a sample, which costs CPU time, too: less is not the data
+    if reads[rank] > max(page, at.FETCHES * statistics.median_low(reads)):
         cpu_s = 0.0
     parts = {CORES: delayed_s, SHARD: cpu_s, STORAGE: took_s - cpu_s - delayed_s}
     found = max(parts, key=lambda part: parts[part])
@@ -143,7 +143,7 @@ def slow_for(ranks: Sequence[RankFigures], rank: int, num_workers: int) -> str:
         return OTHER_JOB  # and not one that all ranks share their cores with
     if found == SHARD and _is_of_node(ranks, rank, times):
         return NODE
-    if found == STORAGE and not ranks[rank].read_bytes_per_s:
+    if found == STORAGE and reads[rank] < page:
         # What is left of a window may be anything; blocked time of a batch's making was seen.
         return WAITS if ranks[rank].fetch_io_s is not None else ""
     return found

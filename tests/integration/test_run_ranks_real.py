@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dlprof.advise.compare import compare
-from dlprof.advise.scaling import CORES, OTHER_JOB, SHARD, WAITS, straggler_of
+from dlprof.advise.scaling import CORES, OTHER_JOB, SHARD, STORAGE, WAITS, straggler_of
 from dlprof.records import Run
 from dlprof.store import read_run
 
@@ -41,18 +41,23 @@ def trained(place: Path, cause: str, *, ranks: int = 2, slow: int = 1, steps: in
 
 
 def late(run: Run) -> tuple[int | None, str]:
-    """Which rank the others wait for, and what it is slow for."""
+    """Which rank the others wait for, and what it is slow for, in a word or two."""
     found = straggler_of(run)
     assert found is not None
     assert found.in_step
-    return found.rank, found.cause
+    return found.rank, word(found.cause)
+
+
+def word(cause: str) -> str:
+    """A cause without its particulars: pages of torch that are read meanwhile count as reads."""
+    return STORAGE if cause == WAITS else cause
 
 
 def test_the_others_wait_in_their_steps_for_a_rank_of_slow_storage(tmp_path: Path) -> None:
     run = trained(tmp_path, "storage")
     assert run.script is not None
     first, second = run.script.ranks
-    assert late(run) == (1, WAITS)
+    assert late(run) == (1, STORAGE)
     assert (first.barrier_fraction or 0.0) > 0.3 > (second.barrier_fraction or 0.0)
     # Its own wait is as long as theirs in the steps: they have none to speak of for their data.
     assert (second.wait_fraction or 0.0) > (first.wait_fraction or 0.0)
@@ -61,7 +66,7 @@ def test_the_others_wait_in_their_steps_for_a_rank_of_slow_storage(tmp_path: Pat
 
     screen = (tmp_path / "screen.txt").read_text()
     assert "of the time rank 0 waits in its steps for data of rank 1" in screen
-    assert "rank 1's batches come last (slow for its storage, network or a lock)" in screen
+    assert "rank 1's batches come last (slow for its storage" in screen
     assert "Bottleneck Rank 1: " in screen
 
     document: dict[str, Any] = json.loads((tmp_path / "run.rank0.json").read_text())
@@ -84,15 +89,15 @@ def test_ranks_without_a_common_step_wait_for_nobody(tmp_path: Path) -> None:
     run = trained(tmp_path, "free-storage")
     found = straggler_of(run)
     assert found is not None
-    assert (found.rank, found.in_step, found.cause) == (1, False, WAITS)
+    assert (found.rank, found.in_step, word(found.cause)) == (1, False, STORAGE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "ranks", "slow", "said"),
     [
-        ("storage", 4, 3, WAITS),
-        ("storage", 2, 0, WAITS),
+        ("storage", 4, 3, STORAGE),
+        ("storage", 2, 0, STORAGE),
         ("shard", 3, 2, SHARD),
         ("cores", 2, 1, CORES),
         ("job", 2, 1, OTHER_JOB),

@@ -129,6 +129,7 @@ FOLLOWED = RankFigures(
     [
         ({"fetch_io_s": 0.05}, WAITS),
         ({"fetch_io_s": 0.05, "read_bytes_per_s": 1e6}, STORAGE),
+        ({"fetch_io_s": 0.05, "read_bytes_per_s": 1e3}, WAITS),  # pages of libraries
         ({"fetch_cpu_s": 0.05, "fetch_run_queue_s": 0.005}, SHARD),
         ({"fetch_run_queue_s": 0.05}, CORES),
         ({"fetch_run_queue_s": 0.05, "other_cpu_cores": 0.9}, OTHER_JOB),
