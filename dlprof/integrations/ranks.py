@@ -22,7 +22,6 @@ from dlprof.advise.scaling import in_step, straggler_of
 from dlprof.errors import DlprofError
 from dlprof.machine.inspection import numa_node_of
 from dlprof.machine.launchers import launched_as
-from dlprof.machine.portable import began_at
 from dlprof.machine.snapshot import cores_of_others
 from dlprof.records import (
     BatchCosts,
@@ -110,27 +109,6 @@ def read_rank(environ: Mapping[str, str]) -> Rank | None:
     if rank is None or size is None or size <= 1 or rank >= size:
         return None
     return Rank(rank=rank, world_size=size, local_size=min(said["LOCAL_WORLD_SIZE"] or 1, size))
-
-
-def job_moment(
-    environ: Mapping[str, str], parent: int, *, began_at: Callable[[int], float | None] = began_at
-) -> datetime:
-    """What the run files of this job are named after: the same moment for all ranks of a machine.
-
-    torchrun starts all of them, so it is when torchrun began, or what srun or mpirun has there. The
-    fraction of its second keeps jobs apart that began together, and the attempts of one. Without
-    any of them it is now.
-    """
-    by_others = "RANK" not in environ and read_rank(environ) is not None
-    launched = by_others or "TORCHELASTIC_RUN_ID" in environ
-    began_s = began_at(parent) if launched else None
-    if began_s is None:
-        return datetime.now().astimezone()
-    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    attempt = int(restarts) if restarts.isdecimal() else 0
-    # Seven attempts of a job never share a name with another's of the next process number.
-    apart = (7 * parent + attempt) % 1_000_000
-    return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
 
 
 def of_this_process(rank: Rank, host: str) -> RankFigures:

@@ -18,6 +18,7 @@ from dlprof.files import lock, unlock
 from dlprof.machine.cgroups import cpu_quota, read_cgroups
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.inspection import open_files_limit
+from dlprof.machine.launchers import job_name, launched_as
 from dlprof.machine.memory import available_memory, read_shared_memory
 from dlprof.machine.portable import allowed_cpu_count
 from dlprof.machine.procfs import parse_pss
@@ -133,10 +134,9 @@ class Node:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Node | None:
         """The machine of a job with several ranks on it; ``None`` for a single process."""
-        local = environ.get("LOCAL_WORLD_SIZE", "")
-        if not local.isdecimal() or int(local) < 2:
+        if (launched_as(environ)["LOCAL_WORLD_SIZE"] or 1) < 2:
             return None
-        job = f"{environ.get('TORCHELASTIC_RUN_ID', '')}{environ.get('MASTER_PORT', '')}"
+        job = job_name(environ)
         name = "".join(each if each.isalnum() else "-" for each in job)[:60]
         user = os.getuid() if hasattr(os, "getuid") else 0
         return cls(Path(tempfile.gettempdir()) / f"dlprof-tune-{user}-{name}.json")
