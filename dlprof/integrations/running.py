@@ -293,15 +293,17 @@ class _Watching:
         return None
 
     def _together(self, run: Run, rank: Rank) -> Run:
-        """The run of one of several ranks; of rank 0, with what those of its machine show."""
+        """The run of one of several ranks; of a machine's first, with what its others show."""
         with self._guarded("the other ranks could not be looked at"):
             own = with_figures(run, of_this_process(rank, self._header.machine.hostname))
             runs = {rank.rank: own}
-            if not rank.rank and run.path:
+            if rank.rank % rank.local_size == 0 and run.path:
                 runs |= read_others(rank, Path(run.path), self._header.started_at)
             run = with_figures(own, *merged(runs))
             found = of_straggler(run.diagnosis, {**runs, rank.rank: run})
-            others = {n: each.watched for n, each in runs.items() if n != rank.rank}
+            if rank.rank:  # what is said of data is said of all ranks by rank 0
+                return dataclasses.replace(run, diagnosis=found)
+            others = {n: each.watched for n, each in runs.items() if n}
             return dataclasses.replace(run, diagnosis=with_ranks(found, run.watched, others))
         return run
 

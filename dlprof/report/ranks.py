@@ -122,7 +122,8 @@ def training_sections(run: Run) -> Iterator[doc.Section]:
     if len(ranks) < 2:
         return
     late = straggler_of(run)
-    causes = {late.rank: late.cause} if late is not None else {}
+    cause, _, how = ("", "", "") if late is None else late.cause.partition(": ")
+    causes = [cause if late is not None and each.rank == late.rank else "" for each in ranks]
     columns = (
         doc.Column("rank", [str(each.rank) for each in ranks]),
         doc.Column("waits", [percent_text(each.wait_fraction) for each in ranks]),
@@ -144,7 +145,7 @@ def training_sections(run: Run) -> Iterator[doc.Section]:
         doc.Column("1st batch", [format_duration(each.startup_s) for each in ranks]),
         doc.Column("cores", [cores_text(each.own_cpu_cores) for each in ranks]),
         doc.Column("CPUs", [str(len(each.cpus)) if each.cpus else MISSING for each in ranks]),
-        doc.Column("slow for", [causes.get(each.rank, "") for each in ranks], left=True),
+        doc.Column("slow for", causes, left=True, note=f"{how}." if how else ""),
     )
     yield from doc.section(f"Ranks, of {ranks[0].loader or 'their loaders'}", _table(columns))
 

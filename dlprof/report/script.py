@@ -54,6 +54,7 @@ def script_document(run: Run) -> str:
         target=run.header.target,
         script=run.script,
         loaders=[dataclasses.replace(each, step_times=None) for each in run.watched],
+        straggler=straggler_of(run),
         findings=diagnosis.findings if diagnosis else (),
         notes=diagnosis.notes if diagnosis else (),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import sys
 import types
 import weakref
@@ -13,6 +14,7 @@ from typing import Any
 
 import builders
 import pytest
+from golden import check_golden, drawn
 
 from dlprof.advise.compare import compare
 from dlprof.advise.scaling import in_step
@@ -39,7 +41,7 @@ from dlprof.records import (
     WatchedLoader,
     WatchedScript,
 )
-from dlprof.report.script import script_report
+from dlprof.report.script import script_document, script_report
 from dlprof.report.terminal import plain_text
 from dlprof.store import RunWriter
 from dlprof.targets.adapters import ranks_served
@@ -194,6 +196,15 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
         "them in their steps 40% of the time; first batches took 200 ms to 2.2 s"
     ) in text
     assert "Bottleneck Rank 1: Blocking I/O" in text
+
+
+def test_the_screen_of_ranks_is_the_recorded_one() -> None:
+    late = rank_run(2, came(0.5), io_s=0.4, diagnosis=slow_reads())
+    run, _ = shown({0: rank_run(0, came(0.1)), 1: rank_run(1, came(0.12)), 2: late})
+    check_golden("run-ranks-80.txt", drawn(script_report(run), 80, verbose=True))
+    document = json.loads(script_document(run))
+    assert document["straggler"]["rank"] == 2
+    assert [each["held_up_fraction"] for each in document["script"]["ranks"]][:2] == [0.0, 0.0]
 
 
 def test_a_late_rank_0_reports_its_own_wait() -> None:
