@@ -107,7 +107,7 @@ OTHER_JOB, CORES, SHARD, NODE, STORAGE, WAITS = (
     "its shard: a sample takes more CPU time",
     "its NUMA node: a sample takes more CPU time on all its ranks",
     "its storage",
-    "its storage, network or a lock: its samples wait, and no disk is read",
+    "its storage or network: its samples wait, and no disk is read",
 )
 
 

@@ -140,11 +140,12 @@ def training_sections(run: Run) -> Iterator[doc.Section]:
         doc.Column(
             "ready",
             [percent_text(each.ready_fraction) for each in ranks],
+            3,
             note="share of its batches that were there when they were asked for.",
         ),
         doc.Column("1st batch", [format_duration(each.startup_s) for each in ranks]),
-        doc.Column("cores", [cores_text(each.own_cpu_cores) for each in ranks]),
-        doc.Column("CPUs", [str(len(each.cpus)) if each.cpus else MISSING for each in ranks]),
+        doc.Column("cores", [cores_text(each.own_cpu_cores) for each in ranks], 1),
+        doc.Column("CPUs", [str(len(each.cpus)) if each.cpus else MISSING for each in ranks], 2),
         doc.Column("slow for", causes, left=True, note=f"{how}." if how else ""),
     )
     yield from doc.section(f"Ranks, of {ranks[0].loader or 'their loaders'}", _table(columns))

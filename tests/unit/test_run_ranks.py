@@ -192,7 +192,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
     assert [each.held_up_fraction for each in run.script.ranks] == pytest.approx([0.0, 0.4, 0.0])
     assert "40% of the time rank 0 waits in its steps for data of rank 1, and 10%" in text
     assert (
-        "rank 1's batches come last (slow for its storage, network or a lock): the others wait for "
+        "rank 1's batches come last (slow for its storage or network): the others wait for "
         "them in their steps 40% of the time; first batches took 200 ms to 2.2 s"
     ) in text
     assert "Bottleneck Rank 1: Blocking I/O" in text
