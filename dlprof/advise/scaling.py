@@ -256,7 +256,7 @@ def in_step(times: Sequence[StepTimes]) -> list[tuple[float, float]] | None:
 
 
 def _surely_slower(ranks: Sequence[RankFigures], rank: int) -> bool:
-    """Whether the interval of its pace lies below that of most others; of a training, see above."""
+    """Whether the interval of its pace lies below that of most others; in a script, it is late."""
     if ranks[rank].loader:
         return _is_late(ranks, rank)
     paces = [

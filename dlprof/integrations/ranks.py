@@ -12,12 +12,13 @@ import itertools
 import os
 import statistics
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from dlprof.advise import thresholds as at
+from dlprof.advise.findings import WRONG_DATA
 from dlprof.advise.scaling import in_step, straggler_of
 from dlprof.errors import DlprofError
 from dlprof.machine.inspection import numa_node_of
@@ -139,7 +140,9 @@ def merged(runs: Mapping[int, Run]) -> tuple[RankFigures, ...]:
     cpus = [frozenset(each.cpus) for each in found]
     for place, each in enumerate(found):
         beside = [(found[n].own_cpu_cores, cpus[n]) for n in range(len(found)) if n != place]
-        other = cores_of_others(each.other_cpu_cores, cpus[place], beside)
+        # A rank by itself can't know which of the others are ranks.
+        seen = each.other_cpu_cores if beside else None
+        other = cores_of_others(seen, cpus[place], beside)
         found[place] = dataclasses.replace(each, other_cpu_cores=other)
     times = [
         each.step_times
@@ -158,9 +161,9 @@ def merged(runs: Mapping[int, Run]) -> tuple[RankFigures, ...]:
 
 def _costliest(runs: Mapping[int, Run]) -> str:
     """The loader of all ranks whose waits, in the main thread, are the longest together."""
-    waited_s: Counter[str] = Counter()
+    waited_s: defaultdict[str, float] = defaultdict(float)
     for each in itertools.chain.from_iterable(run.watched for run in runs.values()):
-        waited_s[each.name] += each.waited_s - each.nested_s - each.background_s  # type: ignore[assignment]
+        waited_s[each.name] += each.waited_s - each.nested_s - each.background_s
     return max(waited_s, key=lambda name: waited_s[name], default="")
 
 
@@ -206,8 +209,11 @@ def _mean(values: Sequence[float]) -> float | None:
 def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis | None:
     """The diagnosis of the rank that holds the others up, where it has one; else ``found``.
 
-    ``runs`` are those of the ranks, the first of which has all ranks' figures in its script.
+    So it is where ``found`` is of wrong data. ``runs`` are those of the ranks, the first of which
+    has all ranks' figures in its script.
     """
+    if found is not None and any(each.code in WRONG_DATA for each in found.findings):
+        return found
     late = straggler_of(runs[min(runs)])
     theirs = None if late is None or late.rank is None else runs[late.rank].diagnosis
     here = late is None or not late.in_step or late.rank == min(runs)

@@ -301,9 +301,8 @@ class _Watching:
                 runs |= read_others(rank, Path(run.path), self._header.started_at)
             run = with_figures(own, *merged(runs))
             found = of_straggler(run.diagnosis, {**runs, rank.rank: run})
-            if rank.rank:  # what is said of data is said of all ranks by rank 0
-                return dataclasses.replace(run, diagnosis=found)
-            others = {n: each.watched for n, each in runs.items() if n}
+            # What data each of them gets, rank 0 says.
+            others = {} if rank.rank else {n: each.watched for n, each in runs.items() if n}
             return dataclasses.replace(run, diagnosis=with_ranks(found, run.watched, others))
         return run
 

@@ -217,8 +217,9 @@ class RankFigures:
             first batches, which were followed; ``None`` where they were not.
         fetch_run_queue_s: Run-queue delay in that.
         fetch_io_s: Seconds blocked in that.
-        cpus: The CPUs that it may use; empty where that isn't known.
-        numa_node: The NUMA node that all of them are of; ``None`` for a machine without several.
+        cpus: In a script, the CPUs that it may use; empty where that isn't known.
+        numa_node: The NUMA node that all its CPUs are of; ``None`` for CPUs of several, or of the
+            only one.
         loader: In a script, the name of the loader.
     """
 

@@ -99,7 +99,6 @@ class EachRank:
             "other_cpu_cores": cores_of_others(mine.other_cpu_cores, self.cpus, beside),
             "run_queue_wait_fraction": mine.run_queue_wait_fraction,
             "read_bytes_per_s": mine.read_bytes_per_s,
-            "cpus": sorted(self.cpus),
             "numa_node": numa_node_of(self.cpus),
         }
 

@@ -250,8 +250,7 @@ def of_one(trial: Trial, state: TrialState, rank: int, place: int, here: int) ->
     """The record of one of several ranks, the one at ``place`` of those ``here``, on this node."""
     result = state.result or {}
     alone = {name: getattr(trial.usage, name) for name in _USED}  # on its node
-    used = dict(((state.usage or {}).get("ranks") or [alone] * here)[place])
-    cpus = tuple(used.pop("cpus", ()))
+    used = (state.usage or {}).get("ranks") or [alone] * here
     figures = RankFigures(
         rank=rank,
         host=socket.gethostname(),
@@ -261,8 +260,7 @@ def of_one(trial: Trial, state: TrialState, rank: int, place: int, here: int) ->
         wait_fraction=trial.wait_fraction,
         barrier_fraction=result["measured"].get("barrier_fraction"),
         epoch_batches=result.get("epoch_batches"),
-        cpus=cpus,
-        **used,
+        **used[place],
     )
     return dataclasses.replace(trial, ranks=(figures,), usage=_share(trial.usage, here))
 

@@ -215,6 +215,16 @@ def test_a_late_rank_0_reports_its_own_wait() -> None:
     assert "Bottleneck Blocking I/O" in text
 
 
+def test_wrong_data_comes_before_who_is_late() -> None:
+    found = Diagnosis(
+        config=Config(),
+        findings=(Finding(code="data.duplicated", severity="high", title="", explanation=""),),
+    )
+    late = rank_run(1, came(0.5), diagnosis=slow_reads())
+    run, _ = shown({0: rank_run(0, came(0.1), diagnosis=found), 1: late})
+    assert run.diagnosis == found
+
+
 def test_stragglers_that_change_name_no_rank() -> None:
     runs = {0: rank_run(0, came(0.5, 0.1)), 1: rank_run(1, came(0.1, 0.5))}
     _, text = shown(runs)
@@ -270,6 +280,7 @@ def test_another_job_is_what_no_rank_used() -> None:
     """Each rank sees the other as somebody else, as far as they share CPUs."""
     runs = {0: rank_run(0, came(0.1)), 1: rank_run(1, came(0.1), usage={"own_cpu_cores": 1.0})}
     assert [each.other_cpu_cores for each in merged(runs)] == [0.5, 1.0]
+    assert [each.other_cpu_cores for each in merged({0: runs[0]})] == [None]
 
 
 def test_a_log_of_steps_is_bounded_and_alike_on_all_ranks() -> None:
