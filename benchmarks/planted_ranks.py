@@ -179,7 +179,7 @@ def measure(case: Case, folder: Path, memory: Path) -> Answer:
                 trial_id="t0001",
                 repetition=0,
             )
-    said = tuple(slow_for(trial, rank) for rank in range(len(trial.ranks)))
+    said = tuple(slow_for(trial.ranks, rank, 1) for rank in range(len(trial.ranks)))
     print(case, said, [each.samples_per_s for each in trial.ranks], file=sys.stderr, flush=True)
     for each in trial.ranks:
         print("  ", each, file=sys.stderr, flush=True)

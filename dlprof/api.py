@@ -9,13 +9,15 @@ import importlib.util
 import inspect
 import io
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from dlprof.errors import UsageError
+from dlprof.errors import FileError, UsageError
 from dlprof.units import quoted, spread_of
 
 if TYPE_CHECKING:
@@ -165,6 +167,9 @@ def sweep(
 ) -> Run:
     """Measure which DataLoader settings are fast for a target, here.
 
+    Where a launcher started several ranks, all of them have to call it: they load at once, the
+    first measures, and each gets its run.
+
     Args:
         target: TARGET as on the command line, or a live Dataset, DataLoader or callable that can
             be pickled (what is defined in a notebook needs the package cloudpickle); ``None`` for
@@ -191,16 +196,21 @@ def sweep(
     if output is None and resume:
         raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
     given = {by_key()[key].field for key in flags}
-    with open_listener(quiet=not progress) as listener:
-        return run_sweep(
-            settings,
-            output=_run_file(output, settings),
-            listener=listener,
-            resume=resume,
-            force=force,
-            given=given,
-            pickled=pickled,
-        )
+    path = _run_file(output, settings)
+    with _gathered(settings) as ranks:
+        if ranks is not None:
+            with open_listener(quiet=not progress) as listener:
+                return run_sweep(
+                    settings,
+                    output=path,
+                    listener=listener,
+                    resume=resume,
+                    force=force,
+                    given=given,
+                    pickled=pickled,
+                    ranks=ranks,
+                )
+    return _of_first_rank(path)
 
 
 @_spelled(SweepOptions)
@@ -213,6 +223,8 @@ def profile(
     **options: Unpack[SweepOptions],
 ) -> Run:
     """Explain one configuration: where its time goes, the bottleneck, the fix.
+
+    Several ranks call it together, as for :func:`sweep`.
 
     Args:
         target: As for :func:`sweep`.
@@ -236,8 +248,18 @@ def profile(
     settings, origins, _, pickled = _resolved(target, options)
     settings = for_one(settings, origins)
     path = _run_file(output, settings)
-    with open_listener(quiet=not progress) as listener:
-        return run_profile(settings, output=path, listener=listener, force=force, pickled=pickled)
+    with _gathered(settings) as ranks:
+        if ranks is not None:
+            with open_listener(quiet=not progress) as listener:
+                return run_profile(
+                    settings,
+                    output=path,
+                    listener=listener,
+                    force=force,
+                    pickled=pickled,
+                    ranks=ranks,
+                )
+    return _of_first_rank(path)
 
 
 @_spelled(SweepOptions)
@@ -307,13 +329,35 @@ def _refuse_live(target: object, what: str) -> None:
         raise UsageError(f"A live object can't be {what}", hint=hint)
 
 
+def _gathered(settings: SweepSettings) -> AbstractContextManager[Any]:
+    """The ranks of a launcher, for the first of them; none for the others, once it has ended."""
+    from dlprof.engine.ranks import gather_ranks
+
+    return gather_ranks(os.environ, sys.argv[1:], settings)
+
+
+def _of_first_rank(path: Path) -> Run:
+    """The run that the first of several ranks has made.
+
+    Raises:
+        FileError: It isn't here.
+    """
+    if not path.exists():
+        raise FileError(
+            f"Rank 0 has left no run file {path} here",
+            hint="See what rank 0 says. Several nodes need an output on a storage that they share.",
+        )
+    return load_run(path.absolute())  # as the first rank names it
+
+
 def _run_file(output: _Path | None, settings: SweepSettings) -> Path:
     """Where the run goes: as named, else a file of the target's name and the time."""
+    from dlprof.machine.launchers import job_moment
     from dlprof.store.format import run_file_name
 
     if output is not None:
         return Path(output)
-    return Path(run_file_name(settings.target, datetime.now().astimezone()))
+    return Path(run_file_name(settings.target, job_moment(os.environ, os.getppid())))
 
 
 def _resolved(

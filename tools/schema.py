@@ -22,7 +22,7 @@ from reference import described, summary
 
 from dlprof.advise.compare import Comparison
 from dlprof.advise.forecast import Feed, Forecast
-from dlprof.advise.scaling import Scale
+from dlprof.advise.scaling import Scale, Straggler
 from dlprof.machine.doctor import Check
 from dlprof.machine.neighbours import Overview
 from dlprof.machine.profiles import MachineProfile
@@ -90,6 +90,7 @@ def documents() -> dict[str, _Schema]:
                 {**version, **_fields(Run, null=True, run_file="path")},
                 _fields(RunHeader, "machine", "target"),
                 _fields(Run, "script", loaders="watched"),
+                {"straggler": _of(Straggler | None)},
                 found,
             ),
         ),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import has_rate
-from dlprof.records import Config, Estimate, RankFigures, Run, Trial
+from dlprof.records import Config, Estimate, RankFigures, Run, StepTimes, Trial
 from dlprof.records.record import record
 from dlprof.stats import Belief, believe, observe, typical
 
@@ -95,56 +95,172 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
                     barrier_fraction=typical(each.barrier_fraction for each in seen),
                     slowest=slowest.count(rank),
                     trials=len(trials),
-                    cause=_usual([slow_for(trial, rank) for trial in trials]),
+                    cause=_usual([slow_for(t.ranks, rank, config.num_workers) for t in trials]),
                 )
             )
     return tuple(found)
 
 
-OTHER_JOB, CORES, SHARD, STORAGE = (
+OTHER_JOB, CORES, SHARD, NODE, STORAGE, WAITS = (
     "another job on its cores",
     "its cores",
     "its shard: a sample takes more CPU time",
+    "its NUMA node: a sample takes more CPU time on all its ranks",
     "its storage",
+    "its storage or network: its samples wait, and no disk is read",
 )
 
 
-def slow_for(trial: Trial, rank: int) -> str:
+def slow_for(ranks: Sequence[RankFigures], rank: int, num_workers: int) -> str:
     """What a rank is slower by than most others; empty for one that isn't, or doesn't show it.
 
     By where the time goes that its samples take longer: CPU time, waiting for a core, or neither.
     On a busy machine more CPU time brings more waiting, which counts with it.
     """
-    times = [_times(each, trial.config) for each in trial.ranks]
+    times = [_times(each, num_workers) for each in ranks]
     known = [each for each in times if each is not None]
     slow = times[rank]
     if slow is None or len(known) < 2:
         return ""
     usual = [statistics.median_low(sorted(part)) for part in zip(*known, strict=True)]
     took_s = slow[0] - usual[0]
-    if took_s < 0.15 * usual[0] or not _surely_slower(trial.ranks, rank):
+    if took_s < at.SLOWER_RANK * usual[0] or not _surely_slower(ranks, rank):
         return ""
     delay = usual[2] / usual[1] if usual[1] else 0.0  # of a second on a core
     cpu_s, delayed_s = (slow[1] - usual[1]) * (1 + delay), slow[2] - slow[1] * delay
-    rates = (each.samples_per_s.value if each.samples_per_s else 0.0 for each in trial.ranks)
+    rates = (each.samples_per_s or each.batches_per_s for each in ranks)
     reads = [
-        (each.read_bytes_per_s or 0.0) / rate if rate else 0.0
-        for each, rate in zip(trial.ranks, rates, strict=True)
+        (each.read_bytes_per_s or 0.0) / rate.value if rate is not None and rate.value else 0.0
+        for each, rate in zip(ranks, rates, strict=True)
     ]
     # A page a sample, which costs CPU time, too: less is not the data. Ten times what most fetch,
     # and it has its data not in memory, as they have theirs.
-    if reads[rank] > max(4096, 10 * statistics.median_low(reads)):
+    page = 4096
+    if reads[rank] > max(page, 10 * statistics.median_low(reads)):
         cpu_s = 0.0
     parts = {CORES: delayed_s, SHARD: cpu_s, STORAGE: took_s - cpu_s - delayed_s}
     found = max(parts, key=lambda part: parts[part])
-    others = [each.other_cpu_cores or 0.0 for each in trial.ranks]
+    others = [each.other_cpu_cores or 0.0 for each in ranks]
     if found == CORES and others[rank] > statistics.median_low(others) + at.OTHERS:
         return OTHER_JOB  # and not one that all ranks share their cores with
-    return "" if found == STORAGE and not trial.ranks[rank].read_bytes_per_s else found
+    if found == SHARD and _is_of_node(ranks, rank, times):
+        return NODE
+    if found == STORAGE and reads[rank] < page:
+        # What is left of a window may be anything; blocked time of a batch's making was seen.
+        return WAITS if ranks[rank].fetch_io_s is not None else ""
+    return found
+
+
+def _is_of_node(
+    ranks: Sequence[RankFigures], rank: int, times: Sequence[tuple[float, float, float] | None]
+) -> bool:
+    """Whether all ranks of its NUMA node, and none of another, take as much more CPU time."""
+    node = ranks[rank].numa_node
+    cpu_s: dict[bool, list[float]] = {True: [], False: []}
+    for each, known in zip(ranks, times, strict=True):
+        if known is None or each.numa_node is None:
+            return False
+        cpu_s[each.numa_node == node].append(known[1])
+    here, there = cpu_s[True], cpu_s[False]
+    return len(here) > 1 and len(there) > 1 and min(here) > (1 + at.SLOWER_RANK) * max(there)
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """Which rank of a training is late with its data.
+
+    Attributes:
+        rank: Which, where it stays one rank; ``None`` where it changes.
+        in_step: Whether the others wait for it in their steps; else each goes at its own pace.
+        waits_fraction: Share of the time in which the others wait in their steps for its batches;
+            where it changes, that in which a rank waits for those of others; without steps in
+            common, that in which it waits for data itself.
+        cause: What it is slow for; empty where that isn't seen, or it changes.
+    """
+
+    rank: int | None
+    in_step: bool = True
+    waits_fraction: float
+    cause: str = ""
+
+
+def straggler(ranks: Sequence[RankFigures], num_workers: int) -> Straggler | None:
+    """The late one; ``None`` where all are alike, or nearly."""
+    held = _held_up(ranks)
+    late = held or [each.wait_fraction or 0.0 for each in ranks]
+    place = max(range(len(late)), key=lambda n: late[n], default=0)
+    if held is not None and sum(held) >= at.NOTABLE and held[place] < at.STAYS * sum(held):
+        return Straggler(rank=None, waits_fraction=sum(held) * (len(held) - 1) / len(held))
+    if not _is_late(ranks, place):
+        return None
+    return Straggler(
+        rank=ranks[place].rank,
+        in_step=held is not None,
+        waits_fraction=late[place],
+        cause=slow_for(ranks, place, num_workers),
+    )
+
+
+def _is_late(ranks: Sequence[RankFigures], rank: int) -> bool:
+    """Whether the others wait for it, or it waits longer than they do where none waits for it."""
+    held = _held_up(ranks)
+    if held is not None:
+        return held[rank] >= max(at.NOTABLE, at.STAYS * sum(held))
+    waits = [each.wait_fraction or 0.0 for each in ranks]
+    mine = waits.pop(rank) if waits else 0.0
+    return bool(waits) and mine - max(waits) >= at.NOTABLE
+
+
+def straggler_of(run: Run) -> Straggler | None:
+    """That of a script's ranks, where its run has their figures."""
+    ranks = () if run.script is None else run.script.ranks
+    configs = (each.config for each in run.watched if ranks and each.name == ranks[0].loader)
+    config = next(filter(None, configs), Config())
+    return straggler(ranks, config.num_workers)
+
+
+def _held_up(ranks: Sequence[RankFigures]) -> list[float] | None:
+    held = [each.held_up_fraction for each in ranks if each.held_up_fraction is not None]
+    return held if len(held) == len(ranks) > 1 else None
+
+
+def in_step(times: Sequence[StepTimes]) -> list[tuple[float, float]] | None:
+    """What each rank waited in its steps for batches of others, and they for its own.
+
+    Where a step synchronizes, no rank asks for its next batch before the last one has had this one.
+    So a rank whose batch came earlier waits in its step for the last one's. What that one waited
+    for its batch is the loader's part of it; the rest is the step's.
+
+    Returns:
+        Shares of the time, as in ``RankFigures``; ``None`` where the ranks don't go step by step.
+    """
+    stride = max(each.stride for each in times)
+    kept = [
+        [*zip(each.got_s, each.wait_s, each.step_s, strict=True)][:: stride // each.stride]
+        for each in times
+    ]
+    steps = [*zip(*kept, strict=False)]
+    whole_s = sum(wait_s + step_s for step in steps for _, wait_s, step_s in step) / len(times)
+    if len(steps) < 10 or not whole_s:
+        return None
+    waited, held, together = [0.0] * len(times), [0.0] * len(times), 0
+    for step in steps:
+        last = max(range(len(step)), key=lambda n: step[n][0])
+        last_s, last_wait_s, _ = step[last]
+        together += min(got_s + step_s for got_s, _, step_s in step) >= last_s
+        for rank, (got_s, _, step_s) in enumerate(step):
+            lost_s = min(last_s - got_s, last_wait_s, step_s)
+            waited[rank] += lost_s / whole_s
+            held[last] += lost_s / whole_s / (len(step) - 1)
+    if together < at.IN_STEP * len(steps):
+        return None
+    return [*zip(waited, held, strict=True)]
 
 
 def _surely_slower(ranks: Sequence[RankFigures], rank: int) -> bool:
-    """Whether the interval of its pace lies below that of most others."""
+    """Whether the interval of its pace lies below that of most others; in a script, it is late."""
+    if ranks[rank].loader:
+        return _is_late(ranks, rank)
     paces = [
         each.samples_per_s.times(1 / max(1e-9, 1 - (each.barrier_fraction or 0.0)))
         for each in ranks
@@ -157,8 +273,15 @@ def _surely_slower(ranks: Sequence[RankFigures], rank: int) -> bool:
     return mine.high is not None and usual.low is not None and mine.high < usual.low
 
 
-def _times(figures: RankFigures, config: Config) -> tuple[float, float, float] | None:
-    """Seconds that a sample takes its loaders, those on a core and those waiting for one."""
+def _times(figures: RankFigures, num_workers: int) -> tuple[float, float, float] | None:
+    """Seconds that a sample takes its loaders, those on a core and those waiting for one.
+
+    Of a batch, where its making was followed: that knows nothing of what the step takes.
+    """
+    followed = figures.fetch_cpu_s, figures.fetch_run_queue_s, figures.fetch_io_s
+    if None not in followed:
+        on_core_s, queued_s, blocked_s = (each or 0.0 for each in followed)
+        return on_core_s + queued_s + blocked_s, on_core_s, queued_s
     rate, own, delayed = (
         figures.samples_per_s,
         figures.own_cpu_cores,
@@ -168,7 +291,7 @@ def _times(figures: RankFigures, config: Config) -> tuple[float, float, float] |
         return None
     alone_s = (1 - (figures.barrier_fraction or 0.0)) / rate.value  # waiting for others left out
     cpu_s = own / rate.value
-    return max(1, config.num_workers) * alone_s, cpu_s, cpu_s * delayed / (1 - delayed)
+    return max(1, num_workers) * alone_s, cpu_s, cpu_s * delayed / (1 - delayed)
 
 
 def _usual(causes: Sequence[str]) -> str:

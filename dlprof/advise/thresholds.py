@@ -141,3 +141,11 @@ known."""
 
 SAME_RATE = 0.02
 """A difference smaller than this is none, however sure; a part that costs less is no finding."""
+
+SLOWER_RANK = 0.15
+"""Share of the time that a sample takes on most ranks by which one must take longer for a cause."""
+
+STAYS, IN_STEP = 2 / 3, 0.95
+"""Share of what ranks lose by waiting for each other, from which the one that causes it stays the
+same; and of steps that no rank ended before the last one had its batch, from which they wait for
+each other: some come in between where a step is not synchronized, as in an epoch's last."""

@@ -103,9 +103,10 @@ def run(  # noqa: PLR0913 - one for each option
             "There is no script to run", hint="Give one: dlprof run train.py, or -m and a module."
         )
     # Everything that dlprof needs is imported before the script can put other modules in its way.
-    from dlprof.integrations.ranks import job_moment, read_rank
+    from dlprof.integrations.ranks import read_rank
     from dlprof.integrations.running import ScriptRun, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
+    from dlprof.machine.launchers import job_moment
     from dlprof.store import check_output
     from dlprof.store.format import run_file_name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from dlprof.engine.preflight import Preflight
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
+from dlprof.machine.launchers import launch_words
 from dlprof.records import (
     SCHEMA_VERSION,
     Calibration,
@@ -316,6 +318,7 @@ def new_header(
         accelerator=outlook.accelerator,
         left_out=left_out,
         plan=plan,
+        launcher=launch_words(os.environ),
     )
 
 

@@ -25,7 +25,7 @@ from dlprof.engine.preparation import as_stated, limits_of, opened_runner
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
-from dlprof.machine.launchers import launched_as
+from dlprof.machine.launchers import job_name, launched_as
 from dlprof.machine.memory import available_memory
 from dlprof.records import Usage
 from dlprof.records.codec import from_json, to_json
@@ -94,14 +94,7 @@ class LaunchedRank:
                 f"WORLD_SIZE={world} without MASTER_ADDR and MASTER_PORT: the ranks can't meet",
                 hint=f"Start it by torchrun. {_ALONE}",
             )
-        names = (
-            "TORCHELASTIC_RUN_ID",
-            "SLURM_JOB_ID",
-            "SLURM_STEP_ID",
-            "MASTER_PORT",
-            "PMIX_NAMESPACE",
-        )
-        job = ":".join([*(environ.get(name, "") for name in names), str(os.getuid())])
+        job = f"{job_name(environ)}:{os.getuid()}"
         local_rank = rank if said["LOCAL_RANK"] is None else said["LOCAL_RANK"]
         if not (rank < world and local_rank < local_size <= world):
             raise UsageError(
@@ -192,8 +185,8 @@ def gather_ranks(
         _refuse_many(me.local_size)
         local_ranks = {0: own, **_others(door, me, said, links)}
         cpus = frozenset[int]().union(*(local_rank.cpus for local_rank in local_ranks.values()))
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, cpus)  # what is measured is all that the ranks may use
+        links.callback(_run_on, own.cpus)
+        _run_on(cpus)  # what is measured is all that the ranks may use
         local = tuple(local_ranks[rank] for rank in sorted(local_ranks))
         if me.leader is None:
             yield Ranks(local=_with_rendezvous(local))
@@ -205,6 +198,12 @@ def gather_ranks(
             return
         with _leading(me, local, said) as ranks:
             yield ranks
+
+
+def _run_on(cpus: frozenset[int]) -> None:
+    """Keep this process to some CPUs, where that may be asked for."""
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, cpus)
 
 
 @contextlib.contextmanager
@@ -418,7 +417,8 @@ def _others(
             missing = sorted({*range(1, me.local_size)} - {*found})
             raise UsageError(
                 f"Rank {missing[0]} of {me.local_size} did not come within {_PATIENCE_S:.0f} s",
-                hint="Start all ranks of the machine with the same command, by one launcher.",
+                hint="Start all ranks of the machine with the same command, by one launcher; from "
+                f"Python, call it on all of them. {_ALONE}",
             ) from None
         rank = int(heard["rank"])
         _refuse(said, heard["said"], heard)

@@ -9,22 +9,37 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
+import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.wording import percent
+from dlprof.advise.findings import WRONG_DATA
+from dlprof.advise.scaling import in_step, straggler_of
 from dlprof.errors import DlprofError
+from dlprof.machine.inspection import numa_node_of
 from dlprof.machine.launchers import launched_as
-from dlprof.machine.portable import began_at
-from dlprof.records import Config, Diagnosis, Estimate, Finding, Fix, Run, WatchedLoader
+from dlprof.machine.snapshot import cores_of_others
+from dlprof.records import (
+    BatchCosts,
+    Config,
+    Diagnosis,
+    Estimate,
+    Finding,
+    Fix,
+    RankFigures,
+    Run,
+    StepTimes,
+    Usage,
+    WatchedLoader,
+)
 from dlprof.store import read_run
 from dlprof.store.format import SUFFIX
-from dlprof.units import format_duration
 
-BY_RANK = "by rank: "
 _TOGETHER = timedelta(minutes=2)
 """Between the starts of the ranks of one job on one machine, at most."""
 
@@ -97,52 +112,122 @@ def read_rank(environ: Mapping[str, str]) -> Rank | None:
     return Rank(rank=rank, world_size=size, local_size=min(said["LOCAL_WORLD_SIZE"] or 1, size))
 
 
-def job_moment(
-    environ: Mapping[str, str], parent: int, *, began_at: Callable[[int], float | None] = began_at
-) -> datetime:
-    """What the run files of this job are named after: the same moment for all ranks of a machine.
+def of_this_process(rank: Rank, host: str) -> RankFigures:
+    """A rank as it ends: where it ran. What it did is in its run."""
+    cpus: set[int] = set()
+    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux
+        cpus = os.sched_getaffinity(0)
+    return RankFigures(
+        rank=rank.rank, host=host, cpus=tuple(sorted(cpus)), numa_node=numa_node_of(cpus)
+    )
 
-    torchrun starts all of them, so it is when torchrun began, or what srun or mpirun has there. The
-    fraction of its second keeps jobs apart that began together, and the attempts of one. Without
-    any of them it is now.
+
+def with_figures(run: Run, *ranks: RankFigures) -> Run:
+    """The run of a script with the figures of its ranks."""
+    if run.script is None:
+        return run
+    return dataclasses.replace(run, script=dataclasses.replace(run.script, ranks=ranks))
+
+
+def merged(runs: Mapping[int, Run]) -> tuple[RankFigures, ...]:
+    """What each of these ranks did, of the loader that costs all of them together the most.
+
+    Of ranks whose runs are here, as the others' part in what cores others took is known of them
+    alone.
     """
-    by_others = "RANK" not in environ and read_rank(environ) is not None
-    launched = by_others or "TORCHELASTIC_RUN_ID" in environ
-    began_s = began_at(parent) if launched else None
-    if began_s is None:
-        return datetime.now().astimezone()
-    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    attempt = int(restarts) if restarts.isdecimal() else 0
-    # Seven attempts of a job never share a name with another's of the next process number.
-    apart = (7 * parent + attempt) % 1_000_000
-    return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
-
-
-def waits_by_rank(runs: Mapping[int, Run]) -> str:
-    """Which rank of a machine waits longest for its data and why, in a sentence; empty for one."""
-    waits = {rank: run.script.wait_fraction or 0.0 for rank, run in runs.items() if run.script}
-    if len(waits) < 2:
-        return ""
-    order = sorted(waits, key=lambda rank: (waits[rank], rank))
-    slow, least, most = order[-1], waits[order[0]], waits[order[-2]]
-    apart = waits[slow] - most >= at.NOTABLE
-    words = f"all {len(waits)} wait {percent(least)} to {percent(waits[slow])} of the time for data"
-    if apart:
-        why = [each.title for each in runs[slow].findings if each.code != "consumer"]
-        words = (
-            f"rank {slow} waits longest for data, {percent(waits[slow])} of the time"
-            f"{f' ({why[0]})' if why else ''}; the others wait {percent(least)} to {percent(most)}"
-        )
-    starts = [
-        each.startup_s
-        for run in runs.values()
-        for each in run.watched[:1]
-        if each.startup_s is not None
+    name = _costliest(runs)
+    found = [_figures(rank, run, name) for rank, run in sorted(runs.items())]
+    cpus = [frozenset(each.cpus) for each in found]
+    for place, each in enumerate(found):
+        beside = [(found[n].own_cpu_cores, cpus[n]) for n in range(len(found)) if n != place]
+        # A rank by itself can't know which of the others are ranks.
+        seen = each.other_cpu_cores if beside else None
+        other = cores_of_others(seen, cpus[place], beside)
+        found[place] = dataclasses.replace(each, other_cpu_cores=other)
+    times = [
+        each.step_times
+        for _, run in sorted(runs.items())
+        for each in run.watched
+        if each.name == name and each.step_times is not None
     ]
-    if starts:
-        first, last = format_duration(min(starts)), format_duration(max(starts))
-        words += f"; first batches took {first} to {last}"
-    return f"{BY_RANK}{words}"
+    steps = in_step(times) if len(times) == len(found) > 1 else None
+    if steps is not None:
+        found = [
+            dataclasses.replace(each, barrier_fraction=waits, held_up_fraction=held)
+            for each, (waits, held) in zip(found, steps, strict=True)
+        ]
+    return tuple(found)
+
+
+def _costliest(runs: Mapping[int, Run]) -> str:
+    """The loader of all ranks whose waits, in the main thread, are the longest together."""
+    waited_s: defaultdict[str, float] = defaultdict(float)
+    for each in itertools.chain.from_iterable(run.watched for run in runs.values()):
+        waited_s[each.name] += each.waited_s - each.nested_s - each.background_s
+    return max(waited_s, key=lambda name: waited_s[name], default="")
+
+
+def _figures(rank: int, run: Run, name: str) -> RankFigures:
+    """One rank by its own run; what others used has the other ranks in it."""
+    script = run.script
+    usage = (None if script is None else script.usage) or Usage()
+    known = RankFigures(rank=rank, host=run.header.machine.hostname)
+    known = dataclasses.replace(
+        next(iter(() if script is None else script.ranks), known),  # which has its CPUs
+        own_cpu_cores=usage.own_cpu_cores,
+        other_cpu_cores=usage.other_cpu_cores,
+        run_queue_wait_fraction=usage.run_queue_wait_fraction,
+        read_bytes_per_s=usage.read_bytes_per_s,
+    )
+    loader = next((each for each in run.watched if each.name == name), None)
+    if loader is None:
+        return known
+    costs = next((each.costs for each in run.explanations if each.trial_id == name), BatchCosts())
+    rates = (loader.samples_per_s, loader.batches_per_s)
+    samples, batches = (None if rate is None else Estimate(value=rate) for rate in rates)
+    times = loader.step_times or StepTimes()
+    pairs = [*zip(times.wait_s, times.step_s, strict=True)]
+    ready = sum(wait_s <= at.NOTABLE * (wait_s + step_s) for wait_s, step_s in pairs)
+    return dataclasses.replace(
+        known,
+        loader=name,
+        samples_per_s=samples,
+        batches_per_s=batches,
+        startup_s=loader.startup_s,
+        wait_fraction=loader.wait_fraction,
+        ready_fraction=ready / len(pairs) if pairs else None,
+        fetch_cpu_s=_mean(costs.cpu_s),
+        fetch_run_queue_s=_mean(costs.run_queue_s),
+        fetch_io_s=_mean(costs.io_s),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis | None:
+    """The diagnosis of the rank that holds the others up, where it has one; else ``found``.
+
+    So it is where ``found`` is of wrong data. ``runs`` are those of the ranks, the first of which
+    has all ranks' figures in its script.
+    """
+    if found is not None and any(each.code in WRONG_DATA for each in found.findings):
+        return found
+    late = straggler_of(runs[min(runs)])
+    theirs = None if late is None or late.rank is None else runs[late.rank].diagnosis
+    here = late is None or not late.in_step or late.rank == min(runs)
+    if late is None or here or theirs is None or not theirs.findings:
+        return found
+    findings = (
+        dataclasses.replace(
+            each,
+            title=f"Rank {late.rank}: {each.title}",
+            evidence={**each.evidence, "rank": late.rank},
+        )
+        for each in theirs.findings
+    )
+    return dataclasses.replace(theirs, findings=tuple(findings))
 
 
 _DISPATCH = """config = accelerate.DataLoaderConfiguration(dispatch_batches=False)

@@ -23,7 +23,13 @@ from dlprof.integrations.first_batches import (
 )
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
 from dlprof.integrations.loaders import Callers, callers_of, describe, is_library, line_of
-from dlprof.integrations.wait_statistics import Clock, IterationTimer, Pace, WaitStatistics
+from dlprof.integrations.wait_statistics import (
+    Clock,
+    IterationTimer,
+    Pace,
+    StepLog,
+    WaitStatistics,
+)
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import call_at, call_of, ranks_served
@@ -108,6 +114,7 @@ class LoaderRecorder:
         due: Called in a consumer's thread when ``pace`` says so.
         follow: Whether the first batches of each loader are followed through its workers.
         headroom: Whether batches are given again to see what a perfect loader would bring.
+        ranked: Whether it is kept when batches came, for other ranks to be compared with.
     """
 
     def __init__(
@@ -118,6 +125,7 @@ class LoaderRecorder:
         due: Callable[[], None] | None = None,
         follow: bool = False,
         headroom: bool = False,
+        ranked: bool = False,
     ) -> None:
         self.pace = Pace()
         self.began_ns = clock()
@@ -125,7 +133,7 @@ class LoaderRecorder:
         self._clock = clock
         self._folder = folder
         self._due = due
-        self._follow = follow
+        self._follow, self._ranked = follow, ranked
         self._process = os.getpid()
         # Threads that share a loader make iterators of it at once; forked ones have no use for it.
         self._finding = threading.RLock()
@@ -340,6 +348,7 @@ class LoaderRecorder:
             inside=self._inside,
             pace=self.pace,
             settled=self._settled,
+            log=StepLog() if self._ranked else None,
         )
 
     def _settled(self) -> None:

@@ -14,7 +14,7 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -23,7 +23,15 @@ from typing import Any, NoReturn
 
 from dlprof.errors import DlprofError
 from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.integrations.ranks import Rank, read_others, waits_by_rank, with_ranks
+from dlprof.integrations.ranks import (
+    Rank,
+    merged,
+    of_straggler,
+    of_this_process,
+    read_others,
+    with_figures,
+    with_ranks,
+)
 from dlprof.integrations.recorder import DATALOADER_MODULE, LoaderRecorder
 from dlprof.integrations.script import Ending, Program, as_main, execute, show_fault
 from dlprof.integrations.wait_statistics import NEVER_NS, Clock
@@ -136,6 +144,7 @@ class _Watching:
             due=self._keep,
             follow=plan.follow,
             headroom=plan.headroom,
+            ranked=plan.rank is not None,
         )
         self._recorder.pace.due_ns = clock() + _FIRST_PAUSE_NS
         self._usage: Callable[[], Usage | None] = lambda: None
@@ -143,7 +152,6 @@ class _Watching:
         self._written: dict[str, WatchedLoader] = {}
         self._reported: dict[str, Explanation] = {}
         self._tuned: Sequence[Any] = ()
-        self._others: Mapping[int, Run] = {}  # of other ranks, at the end of rank 0
         self._process = os.getpid()
         self.ending = _RUNNING
         self._pause_ns = _FIRST_PAUSE_NS
@@ -185,7 +193,7 @@ class _Watching:
         self._recorder.attach(module)
         if self._plan.tune:
             self._tuned = tune_all(module.DataLoader)
-        self._usage = usage_from_now(alone=self._plan.rank is None)
+        self._usage = usage_from_now()
 
     def give_up(self) -> None:
         """There is nothing to watch after all: say nothing."""
@@ -201,7 +209,8 @@ class _Watching:
             self._recorder.pace.due_ns = self._clock() + _FIRST_PAUSE_NS
             return
         began_ns = self._clock()
-        self._write(*self._explanations(over=True), *self._changed(), self._script())
+        fresh = (dataclasses.replace(each, step_times=None) for each in self._recorder.records())
+        self._write(*self._explanations(over=True), *self._changed(fresh), self._script())
         now_ns = self._clock()
         self._overhead_ns += now_ns - began_ns
         self._recorder.pace.due_ns = now_ns + self._pause_ns
@@ -213,20 +222,22 @@ class _Watching:
             return
         self._over = True
         self._recorder.pace.due_ns = NEVER_NS
-        records, script = self._recorder.records(), self._script()
-        self._write(*self._explanations(over=False), *self._changed())
-        diagnosis = self._diagnosis(records, script.wall_s)
+        records = self._recorder.records()
+        script = dataclasses.replace(self._script(), usage=self._usage())
+        self._write(*self._explanations(over=False), *self._changed(records))
         run = Run(
             path="" if self._writer is None else str(self._writer.path),
             header=self._header,
             explanations=tuple(self._reported.values()),
             watched=records,
             script=script,
-            diagnosis=diagnosis,
+            diagnosis=self._diagnosis(records, script),
         )
-        if by_rank := waits_by_rank({0: run, **self._others}):
-            script = dataclasses.replace(script, notes=(*script.notes, by_rank))
-            run = dataclasses.replace(run, script=script)
+        if self._plan.rank is not None:
+            run = self._together(run, self._plan.rank)
+        diagnosis = run.diagnosis
+        script = dataclasses.replace(run.script or script, notes=self._notes())
+        run = dataclasses.replace(run, script=script)
         end = RunEnd(
             ended_at=_now(),
             reason="interrupted" if script.ending == "interrupted" else "complete",
@@ -245,9 +256,9 @@ class _Watching:
         if self.ending.kind == "interrupted":
             _end_as_interrupted()
 
-    def _changed(self) -> list[WatchedLoader]:
-        """Records that differ from what the file has."""
-        fresh = [each for each in self._recorder.records() if self._written.get(each.name) != each]
+    def _changed(self, records: Iterable[WatchedLoader]) -> list[WatchedLoader]:
+        """Those that differ from what the file has."""
+        fresh = [each for each in records if self._written.get(each.name) != each]
         self._written.update((each.name, each) for each in fresh)
         return fresh
 
@@ -261,31 +272,48 @@ class _Watching:
         self._reported.update((name, explanation) for name, (explanation, _) in fresh.items())
         return [record for found in fresh.values() for record in found]
 
-    def _diagnosis(self, loaders: Sequence[WatchedLoader], wall_s: float) -> Diagnosis | None:
-        rank, writer = self._plan.rank, self._writer
+    def _diagnosis(
+        self, loaders: Sequence[WatchedLoader], script: WatchedScript
+    ) -> Diagnosis | None:
+        rank = self._plan.rank
         # Asking sets nothing.
         start_method = multiprocessing.get_start_method(allow_none=True)
-        try:
-            found = diagnose_script(
+        with self._guarded("no cause could be found"):
+            return diagnose_script(
                 loaders,
                 tuple(self._reported.values()),
                 self._header.machine,
                 self._header.target,
-                wall_s=wall_s,
+                wall_s=script.wall_s,
                 refused=self._recorder.refusals(),
-                usage=self._usage(),
+                # Ranks would take each other for background load.
+                usage=script.usage if rank is None else None,
                 local_ranks=1 if rank is None else rank.local_size,
                 start_method=start_method or multiprocessing.get_all_start_methods()[0],
             )
-            if rank is None or rank.rank or writer is None:
-                return with_ranks(found, loaders, {})
-            # Rank 0 speaks for all of this machine.
-            self._others = read_others(rank, writer.path, self._header.started_at)
-            return with_ranks(found, loaders, {n: run.watched for n, run in self._others.items()})
-        except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
-            fault = f"no cause could be found: {type(error).__name__}: {error}"
-            self._recorder.faults.append(fault)
-            return None
+        return None
+
+    def _together(self, run: Run, rank: Rank) -> Run:
+        """The run of one of several ranks; of a machine's first, with what its others show."""
+        with self._guarded("the other ranks could not be looked at"):
+            own = with_figures(run, of_this_process(rank, self._header.machine.hostname))
+            runs = {rank.rank: own}
+            if rank.rank % rank.local_size == 0 and run.path:
+                runs |= read_others(rank, Path(run.path), self._header.started_at)
+            run = with_figures(own, *merged(runs))
+            found = of_straggler(run.diagnosis, {**runs, rank.rank: run})
+            # What data each of them gets, rank 0 says.
+            others = {} if rank.rank else {n: each.watched for n, each in runs.items() if n}
+            return dataclasses.replace(run, diagnosis=with_ranks(found, run.watched, others))
+        return run
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        """The rest of the report is worth having."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - as above
+            self._recorder.faults.append(f"{what}: {type(error).__name__}: {error}")
 
     def _write(self, *records: object) -> None:
         if self._writer is None:
@@ -337,16 +365,12 @@ def _end_as_interrupted() -> None:
 
 def usage_from_now(
     *,
-    alone: bool,
     begin: Callable[[], Callable[[], Snapshot]] = lambda: Sampler(os.getpid()).take,
 ) -> Callable[[], Usage | None]:
     """What was used of the machine since now, when it is asked for.
 
-    What can't be read is no fault of the script's: the answer is ``None`` then. So it is where this
-    process isn't ``alone``, as several ranks would take each other for background load.
+    What can't be read is no fault of the script's: the answer is ``None`` then.
     """
-    if not alone:
-        return lambda: None
     try:
         take = begin()
         first = take()

@@ -14,16 +14,20 @@ import sys
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import get_ident
 from typing import Any, Final, Self
 
-from dlprof.records import Durations, WatchedLoader
+from dlprof.records import Durations, StepTimes, WatchedLoader
 from dlprof.units import NS
 
 NEVER_NS: Final = 2**63
 MOST_PENDING: Final = 256
 """Batches after which a thread's entries are worked out."""
+
+_MOST_STEPS = 1024
+"""Batches whose times are kept for other ranks to be compared with: some 35 KB of a run file. Where
+more come, every second of those that there are is dropped."""
 
 Clock = Callable[[], int]
 
@@ -87,6 +91,44 @@ class IterationTimer:
             times[-1] += passed_ns
 
 
+class StepLog:
+    """When batches came and how long their steps took, over a whole run in bounded memory.
+
+    Which ones are kept follows from their count alone, so that ranks which load as many keep the
+    same ones.
+    """
+
+    def __init__(self) -> None:
+        self._stride, self._count = 1, 0
+        self._kept: list[tuple[int, int, int]] = []
+        self._waited_ns: int | None = None
+
+    def leave_out(self) -> None:
+        """The batch that came last begins an epoch, or was taken within another's wait."""
+        self._waited_ns = None
+
+    def add(self, known: Sequence[int]) -> None:
+        """Add entries as ``IterationTimer`` has them: when a batch came, the next was asked for."""
+        asked, got = known[1::2], known[0::2]
+        waits = [self._waited_ns, *map(operator.sub, got[1:], asked)]
+        for got_ns, asked_ns, waited_ns in zip(got, asked, waits, strict=False):
+            if waited_ns is None:
+                continue
+            if self._count % self._stride == 0:
+                self._kept.append((got_ns, waited_ns, asked_ns - got_ns))
+            self._count += 1
+            if len(self._kept) > _MOST_STEPS:
+                self._kept, self._stride = self._kept[::2], 2 * self._stride
+        self._waited_ns = waits[len(got) - 1]
+
+    def record(self) -> StepTimes:
+        """What was kept, to the microsecond."""
+        columns = zip(*self._kept, strict=True) if self._kept else ((), (), ())
+        seconds = (tuple(round(each / NS, 6) for each in column) for column in columns)
+        got_s, wait_s, step_s = seconds
+        return StepTimes(stride=self._stride, got_s=got_s, wait_s=wait_s, step_s=step_s)
+
+
 class WaitStatistics:
     """What all iterations over one loader add up to.
 
@@ -96,6 +138,7 @@ class WaitStatistics:
         inside: Who waits for which reading, by thread; shared by all statistics of a run.
         pace: When to settle even though few entries are there.
         settled: Called after each settling, in the consumer's thread.
+        log: Keeps when batches came, for other ranks to be compared with; ``None`` for no log.
     """
 
     def __init__(
@@ -106,6 +149,7 @@ class WaitStatistics:
         inside: dict[int, IterationTimer | None] | None = None,
         pace: Pace | None = None,
         settled: Callable[[], None] = lambda: None,
+        log: StepLog | None = None,
     ) -> None:
         self.clock = clock
         self.inside = {} if inside is None else inside
@@ -116,7 +160,7 @@ class WaitStatistics:
         self.waited_ns = self.nested_ns = self.background_ns = 0
         self.allow_pending(MOST_PENDING)
         self._began_ns = began_ns
-        self._settled = settled
+        self._settled, self._log = settled, log
         self._main = threading.main_thread().ident
         self._lock = threading.RLock()
         self._readings: list[IterationTimer] = []
@@ -162,7 +206,7 @@ class WaitStatistics:
                 self._register(reading)
             else:
                 self._work_out(times, thread)
-                self.steps.add([asked_ns - times[-1]])
+                self._end_step(times[-1], asked_ns, thread)
             self._add_waiting(got_ns - asked_ns, thread, nested=nested)
             self._count(1, got_ns, thread)
             # Of threads that share it, one may see the end before another has counted its batch.
@@ -170,6 +214,8 @@ class WaitStatistics:
                 self.waits.add([got_ns - asked_ns])
             else:
                 self._begin(reading, got_ns - asked_ns)
+            if self._log is not None:
+                self._log.leave_out()
         self._settled()
         reading.times[thread] = [self.clock()]
 
@@ -182,7 +228,7 @@ class WaitStatistics:
             times = reading.times.pop(thread, None)
             if times is not None:
                 self._work_out(times, thread)
-                self.steps.add([asked_ns - times[-1]])
+                self._end_step(times[-1], asked_ns, thread)
             self._add_waiting(took_ns, thread, nested=nested)
             if not issubclass(raised, StopIteration):
                 self._fail(raised)
@@ -234,6 +280,14 @@ class WaitStatistics:
         self.steps.add(map(operator.sub, asked, known[0::2]))
         self._add_waiting(sum(waits), thread, nested=False)
         self._count(len(got), got[-1], thread)
+        if self._log is not None and thread == self._main:
+            self._log.add(known)
+
+    def _end_step(self, got_ns: int, asked_ns: int, thread: int) -> None:
+        """Count a step whose next ``next()`` is not among the entries."""
+        self.steps.add([asked_ns - got_ns])
+        if self._log is not None and thread == self._main:
+            self._log.add([got_ns, asked_ns])
 
     def _register(self, reading: IterationTimer) -> None:
         """Keep a reading until it has ended; of those that were left half way, the last ones."""
@@ -303,6 +357,7 @@ class WaitStatistics:
                 turnover=self.turnovers.durations(),
                 wait=self.waits.durations(),
                 step=self.steps.durations(),
+                step_times=None if self._log is None else self._log.record(),
                 promised_batches=self.promised,
                 failures=self.failures,
                 failure=self._failure,

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dlprof.machine import portable
@@ -148,6 +148,14 @@ def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:
             if cpus:
                 found[int(name[4:])] = tuple(sorted(cpus))
     return dict(sorted(found.items()))
+
+
+def numa_node_of(cpus: Collection[int], root: Path = Path("/")) -> int | None:
+    """The node that all of these CPUs are of; ``None`` for CPUs of several, or of the only one."""
+    nodes = node_cpus(root)
+    if len(nodes) < 2 or not cpus:
+        return None
+    return next((node for node, known in nodes.items() if {*cpus} <= {*known}), None)
 
 
 _NOISE = re.compile(r"\((?:r|tm|c)\)|\bcpu\b|\bprocessor\b|\b\d+-core\b|@", re.IGNORECASE)

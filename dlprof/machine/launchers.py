@@ -1,9 +1,15 @@
-"""Which of a job's processes one is, as torchrun, srun or mpirun says it in the environment."""
+"""Which of a job's processes one is, as torchrun, srun or mpirun says it in the environment.
+
+And what follows: what the job's files are named after, and how to launch as many again.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from dlprof.machine.portable import began_at
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"),
@@ -17,6 +23,56 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
     """Numbers by torch's names, whichever launcher says them; ``None`` for what none does."""
     return {name: _number(environ, (name, *others)) for name, others in _NAMES.items()}
+
+
+def job_name(environ: Mapping[str, str]) -> str:
+    """What all processes of a job have in common, and those of no other job on the machine."""
+    names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT")
+    return ":".join(environ.get(name, "") for name in (*names, "PMIX_NAMESPACE"))
+
+
+def job_moment(
+    environ: Mapping[str, str], parent: int, *, began_at: Callable[[int], float | None] = began_at
+) -> datetime:
+    """What the run files of a job are named after: the same moment for all ranks of a machine.
+
+    torchrun starts all of them, so it is when torchrun began, or what srun or mpirun has there. The
+    fraction of its second keeps jobs apart that began together, and the attempts of one. Without
+    any of them it is now.
+    """
+    said = launched_as(environ)
+    by_others = "RANK" not in environ and said["RANK"] is not None and (said["WORLD_SIZE"] or 1) > 1
+    launched = by_others or "TORCHELASTIC_RUN_ID" in environ
+    began_s = began_at(parent) if launched else None
+    if began_s is None:
+        return datetime.now().astimezone()
+    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    attempt = int(restarts) if restarts.isdecimal() else 0
+    # Seven attempts of a job never share a name with another's of the next process number.
+    apart = (7 * parent + attempt) % 1_000_000
+    return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
+
+
+def launch_words(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What starts as many ranks again, before ``dlprof``; empty for a process by itself.
+
+    As far as the environment says it: torchrun's own port for nodes to meet is torch's default.
+    """
+    said = launched_as(environ)
+    world, here = said["WORLD_SIZE"] or 1, said["LOCAL_WORLD_SIZE"] or 1
+    nodes = -(-world // here)
+    if world <= 1:
+        return ()
+    if "TORCHELASTIC_RUN_ID" in environ:
+        host = environ.get("MASTER_ADDR", "HOST")
+        meeting = (f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:29400")
+        where = meeting if nodes > 1 else ("--standalone",)
+        return ("torchrun", *where, f"--nproc-per-node={here}", "-m")
+    if "SLURM_PROCID" in environ:
+        cores = environ.get("SLURM_CPUS_PER_TASK", "")
+        each = (f"--cpus-per-task={cores}",) if cores else ()
+        return ("srun", f"--nodes={nodes}", f"--ntasks={world}", *each, "python", "-m")
+    return ("mpirun", "-n", str(world), "python", "-m")
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +312,24 @@ def _machine_cores(
     quota = float("inf") if last.quota_cores is None else last.quota_cores
     available = max(own, min(own + idle, last.allowed_cpus, quota))
     return available, max(0.0, last.allowed_cpus - idle - own)
+
+
+def cores_of_others(
+    other: float | None,
+    cpus: frozenset[int],
+    beside: Iterable[tuple[float | None, frozenset[int]]],
+) -> float | None:
+    """Cores that others than the ranks of one job kept busy, among the CPUs of one rank.
+
+    Args:
+        other: Those that all others did, as in ``Usage.other_cpu_cores`` of this rank.
+        cpus: Which it may use.
+        beside: Cores that each other rank used, and which it may use; none where that isn't known.
+    """
+    if other is None:
+        return None
+    known = ((own, theirs) for own, theirs in beside if own and theirs)
+    return max(0.0, other - sum(own * len(cpus & theirs) / len(theirs) for own, theirs in known))
 
 
 def _wait_fraction(first: Snapshot, last: Snapshot) -> float | None:

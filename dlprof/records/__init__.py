@@ -97,6 +97,7 @@ from dlprof.records.watched import SCRIPT_SPEC as SCRIPT_SPEC
 from dlprof.records.watched import Durations as Durations
 from dlprof.records.watched import Headroom as Headroom
 from dlprof.records.watched import ScriptEnding as ScriptEnding
+from dlprof.records.watched import StepTimes as StepTimes
 from dlprof.records.watched import TriedSetting as TriedSetting
 from dlprof.records.watched import WatchedLoader as WatchedLoader
 from dlprof.records.watched import WatchedScript as WatchedScript

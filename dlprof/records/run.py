@@ -40,6 +40,8 @@ class RunHeader:
         accelerator: torch's name of the accelerator (``cuda``, ``mps`` …); ``None`` without one.
         left_out: Settings left out before anything ran.
         plan: What the sweep sets out to measure.
+        launcher: The words before ``dlprof`` that launch as many ranks again; empty where dlprof
+            launched them itself, or loads with one.
     """
 
     schema_version: int
@@ -54,6 +56,7 @@ class RunHeader:
     accelerator: str | None = None
     left_out: tuple[LeftOut, ...] = ()
     plan: Plan | None = None
+    launcher: tuple[str, ...] = ()
 
     @property
     def launched(self) -> int:
@@ -162,12 +165,17 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """The command line that continues a sweep.
+        """The command line that continues a sweep, by the launcher that began it.
 
         It names again what code is run: a run file from elsewhere can't choose that by itself.
         """
         settings = self.header.settings
-        words = ["dlprof", "sweep", str(settings.get("target") or self.header.target.spec)]
+        words = [
+            *self.header.launcher,
+            "dlprof",
+            "sweep",
+            str(settings.get("target") or self.header.target.spec),
+        ]
         if isinstance(arguments := settings.get("arguments"), Mapping):
             for key, value in arguments.items():
                 words += ["--arg", f"{key}={value}"]

@@ -187,7 +187,10 @@ class UsageSample:
 
 @record(frozen=True, slots=True, kw_only=True)
 class RankFigures:
-    """What one rank did in a trial in which several loaded at once.
+    """What one rank did in a trial in which several loaded at once, or in a script of several.
+
+    In a script it is of the loader that costs its ranks the most, and of one rank against those of
+    the same machine.
 
     Attributes:
         rank: Its number, from 0.
@@ -197,7 +200,12 @@ class RankFigures:
         startup_s: ``iter(loader)`` plus the first ``next()``; all ranks begin at once.
         wait_fraction: As in ``Trial``.
         barrier_fraction: Share of the window in which it waited at the barrier of a step for slower
-            ranks; ``None`` without one.
+            ranks; ``None`` without one. In a script: in its steps, for batches of other ranks that
+            came later than its own; ``None`` where its ranks don't go step by step.
+        held_up_fraction: In a script, share of the time in which the other ranks waited in their
+            steps for its batch, mean over them; ``None`` likewise.
+        ready_fraction: In a script, share of its batches for which it waited less than a twentieth
+            of the step's time.
         epoch_batches: Batches of its epoch, by its loader's own word.
         own_cpu_cores: CPU seconds per second of its process tree; here and below ``None`` where the
             observer doesn't say.
@@ -205,6 +213,14 @@ class RankFigures:
             left out.
         run_queue_wait_fraction: As in ``Usage``, of its process tree.
         read_bytes_per_s: Bytes that it fetched from storage.
+        fetch_cpu_s: In a script, CPU seconds that fetching and collating a batch takes, mean of the
+            first batches, which were followed; ``None`` where they were not.
+        fetch_run_queue_s: Run-queue delay in that.
+        fetch_io_s: Seconds blocked in that.
+        cpus: In a script, the CPUs that it may use; empty where that isn't known.
+        numa_node: The NUMA node that all its CPUs are of; ``None`` for CPUs of several, or of the
+            only one.
+        loader: In a script, the name of the loader.
     """
 
     rank: int
@@ -214,11 +230,19 @@ class RankFigures:
     startup_s: float | None = None
     wait_fraction: float | None = None
     barrier_fraction: float | None = None
+    held_up_fraction: float | None = None
+    ready_fraction: float | None = None
     epoch_batches: int | None = None
     own_cpu_cores: float | None = None
     other_cpu_cores: float | None = None
     run_queue_wait_fraction: float | None = None
     read_bytes_per_s: float | None = None
+    fetch_cpu_s: float | None = None
+    fetch_run_queue_s: float | None = None
+    fetch_io_s: float | None = None
+    cpus: tuple[int, ...] = ()
+    numa_node: int | None = None
+    loader: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Literal
 from dlprof.records.config import Config, Estimate
 from dlprof.records.record import record
 from dlprof.records.target import LoaderCall
-from dlprof.records.trial import Copies
+from dlprof.records.trial import Copies, RankFigures, Usage
 
 SCRIPT_SPEC = "run:"
 """How the target's text of a watched script begins."""
@@ -36,6 +36,26 @@ class Durations:
     p95_s: float
     p99_s: float
     max_s: float
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """When the batches of one rank's loader came, by a clock that all ranks of its machine share.
+
+    Columns of equal length, an entry for each batch that is kept; the first of an epoch is left
+    out.
+
+    Attributes:
+        stride: Every so manieth batch is kept.
+        got_s: When a batch came, in seconds of the machine's monotonic clock.
+        wait_s: How long its consumer had waited for it.
+        step_s: Until it asked for the next one.
+    """
+
+    stride: int = 1
+    got_s: tuple[float, ...] = ()
+    wait_s: tuple[float, ...] = ()
+    step_s: tuple[float, ...] = ()
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -111,6 +131,8 @@ class WatchedLoader:
             first ``next()``; what the consumer did between is left out.
         wait: ``next()`` of all other batches.
         step: Between a batch's arrival and the next ``next()`` on the same iterator and thread.
+        step_times: When its batches came, where the script is one of several ranks and has ended;
+            ``None`` elsewhere.
         copies: What its consumers copied to the device between its first batches, as far as that
             was followed; ``None`` where they copied nothing, or it was not.
         headroom: What a perfect loader would bring, where that was asked for; ``None`` elsewhere,
@@ -157,6 +179,7 @@ class WatchedLoader:
     turnover: Durations | None = None
     wait: Durations | None = None
     step: Durations | None = None
+    step_times: StepTimes | None = None
     copies: Copies | None = None
     headroom: Headroom | None = None
     promised_batches: int | None = None
@@ -209,6 +232,10 @@ class WatchedScript:
         overhead_s: What dlprof spent in the script's process while it ran, but for the clock.
         rank: Its number among the processes of one job; ``None`` where it is the only one.
         world_size: Processes of the job; ``None`` likewise.
+        usage: What it and others used of the machine from the import of torch to its end, once it
+            has ended. Of one of several ranks, others are the other ranks, too.
+        ranks: What its rank did; in the file of a machine's first rank, all ranks there that ended
+            with it. Empty where it is the only process.
         loaders: How many loaders it used.
         tried: What was tried on its loaders, in the order of these, where they tune themselves.
         notes: What to know about how it was watched.
@@ -222,6 +249,8 @@ class WatchedScript:
     overhead_s: float = 0.0
     rank: int | None = None
     world_size: int | None = None
+    usage: Usage | None = None
+    ranks: tuple[RankFigures, ...] = ()
     loaders: int = 0
     tried: tuple[TriedSetting, ...] = ()
     notes: tuple[str, ...] = ()

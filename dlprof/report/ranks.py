@@ -1,13 +1,16 @@
-"""What ranks that loaded at once have to say: which is the slowest, and how more of them scale."""
+"""What ranks that loaded at once have to say: which is the slowest, and how more of them scale.
+
+In a sweep's trials, and in a training that several ranks ran.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlprof.advise.scaling import rank_speeds, scales
+from dlprof.advise.scaling import rank_speeds, scales, straggler_of
 from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
-from dlprof.report.labels import gain_text, interval_text, percent_text, value_text
+from dlprof.report.labels import cores_text, gain_text, interval_text, percent_text, value_text
 from dlprof.units import MISSING, format_duration, format_rate
 
 
@@ -73,6 +76,79 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
             doc.Column("limited by", [each.limit for each in found], left=True),
         )
         yield from doc.section("Scaling, in trials", _table(of_counts))
+
+
+def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
+    """Which rank of a training the others wait for, or which waits longest, in a line."""
+    ranks = () if run.script is None else run.script.ranks
+    if len(ranks) < 2:
+        return
+    waits = sorted(each.wait_fraction or 0.0 for each in ranks)
+    late = straggler_of(run)
+    share = "" if late is None else percent_text(late.waits_fraction)
+    cause = f" (slow for {late.cause.partition(':')[0]})" if late and late.cause else ""
+    if late is None:
+        text = f"all {len(ranks)} wait {_between(waits[0], waits[-1])} of the time for data"
+    elif late.rank is None:
+        text = (
+            f"each waits in its steps for batches of others, {share} of the time; which one comes "
+            "last changes"
+        )
+    elif late.in_step:
+        text = (
+            f"rank {late.rank}'s batches come last{cause}: the others wait for them in their steps "
+            f"{share} of the time"
+        )
+    else:
+        text = (
+            f"rank {late.rank} waits longest for data, {share} of the time{cause}; the others wait "
+            f"{_between(waits[0], waits[-2])}"
+        )
+    starts = [each.startup_s for each in ranks if each.startup_s is not None]
+    if starts and max(starts) > 2 * min(starts):
+        first, last = format_duration(min(starts)), format_duration(max(starts))
+        text += f"; first batches took {first} to {last}"
+    yield "Ranks", text
+
+
+def _between(least: float, most: float) -> str:
+    low, high = percent_text(least), percent_text(most)
+    return low if low == high else f"{low} to {high}"
+
+
+def training_sections(run: Run) -> Iterator[doc.Section]:
+    """Each rank of a training: its own wait, that for others, and theirs for it."""
+    ranks = () if run.script is None else run.script.ranks
+    if len(ranks) < 2:
+        return
+    late = straggler_of(run)
+    cause, _, how = ("", "", "") if late is None else late.cause.partition(": ")
+    causes = [cause if late is not None and each.rank == late.rank else "" for each in ranks]
+    columns = (
+        doc.Column("rank", [str(each.rank) for each in ranks]),
+        doc.Column("waits", [percent_text(each.wait_fraction) for each in ranks]),
+        doc.Column(
+            "for others",
+            [percent_text(each.barrier_fraction) for each in ranks],
+            note="share of the time in which it waited in its step for batches of other ranks.",
+        ),
+        doc.Column(
+            "others for it",
+            [percent_text(each.held_up_fraction) for each in ranks],
+            note="share of the time in which the other ranks waited in their steps for its batch.",
+        ),
+        doc.Column(
+            "ready",
+            [percent_text(each.ready_fraction) for each in ranks],
+            3,
+            note="share of its batches that were there when they were asked for.",
+        ),
+        doc.Column("1st batch", [format_duration(each.startup_s) for each in ranks]),
+        doc.Column("cores", [cores_text(each.own_cpu_cores) for each in ranks], 1),
+        doc.Column("CPUs", [str(len(each.cpus)) if each.cpus else MISSING for each in ranks], 2),
+        doc.Column("slow for", causes, left=True, note=f"{how}." if how else ""),
+    )
+    yield from doc.section(f"Ranks, of {ranks[0].loader or 'their loaders'}", _table(columns))
 
 
 def _table(columns: tuple[doc.Column, ...]) -> doc.Table:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from dlprof.advise.scaling import straggler_of
 from dlprof.records import (
     SCRIPT_SPEC,
     Copies,
@@ -21,14 +23,15 @@ from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards, more_findings
 from dlprof.report.labels import gain_text, percent_text
 from dlprof.report.profile import stage_sections
+from dlprof.report.ranks import training_facts, training_sections
 from dlprof.report.text import shortened
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _HARDLY = 0.05
 """Below this share of its loop a loader is not worth a change."""
 
-_SIGNS = {"dlprof.tune: ": "Tuning", "by rank: ": "Ranks"}
-"""What notes begin with that the answer shows, and under which name."""
+_TUNING = "dlprof.tune: "
+"""What notes begin with that the answer shows."""
 
 _ENDINGS = {
     "exit": "ended by sys.exit",
@@ -43,14 +46,15 @@ _CUT_OFF = (
 
 
 def script_document(run: Run) -> str:
-    """What ``dlprof run --json FILE`` writes, of a script that has ended."""
+    """What ``dlprof run --json FILE`` writes; when each batch came stays in the run file."""
     diagnosis = run.diagnosis
     return json_document(
         run_file=run.path or None,
         machine=run.header.machine,
         target=run.header.target,
         script=run.script,
-        loaders=run.watched,
+        loaders=[dataclasses.replace(each, step_times=None) for each in run.watched],
+        straggler=straggler_of(run),
         findings=diagnosis.findings if diagnosis else (),
         notes=diagnosis.notes if diagnosis else (),
     )
@@ -74,7 +78,7 @@ def script_report(run: Run) -> doc.Document:
 def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     yield "Script", _how_it_went(run)
     if run.watched:
-        yield "Data wait", doc.Styled(verdict(run.watched, run.script), "strong")
+        yield "Data wait", doc.Styled(_data_wait(run), "strong")
         yield from _headroom(_slowest(run.watched))
     diagnosis = run.diagnosis
     shown = _of_speed(run)
@@ -82,10 +86,30 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
         yield from answer(shown, _slowest(run.watched).wait_fraction if run.watched else None)
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
+    yield from training_facts(run)
     for note in () if run.script is None else run.script.notes:
-        for sign, label in _SIGNS.items():
-            if note.startswith(sign):
-                yield label, note.removeprefix(sign)
+        if note.startswith(_TUNING):
+            yield "Tuning", note.removeprefix(_TUNING)
+
+
+def _data_wait(run: Run) -> str:
+    """The wait of this rank's own, and that in its steps for batches of others."""
+    script = run.script
+    said = verdict(run.watched, script)
+    if script is None:
+        return said
+    for each in script.ranks:
+        waits = each.barrier_fraction or 0.0
+        if each.rank == script.rank and waits >= _HARDLY:
+            late = straggler_of(run)
+            other = late is not None and late.rank not in {None, each.rank}
+            which = f"rank {late.rank}" if late is not None and other else "other ranks"
+            own = percent_text(each.wait_fraction)
+            said = (
+                f"{percent_text(waits)} of the time rank {each.rank} waits in its steps for data "
+                f"of {which}, and {own} for its own."
+            )
+    return said
 
 
 def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
@@ -130,6 +154,8 @@ def _wrong(finding: Finding) -> str:
 
 def _is_of_the_slowest(run: Run, first: Finding) -> bool:
     """Whether the findings are of the loader that the verdict names, and cost time."""
+    if "rank" in first.evidence:  # of the one that the others wait for
+        return True
     if is_harmless(run.watched, run.script):
         return first.code.startswith(("transfer.", "step."))
     trials = () if run.diagnosis is None else run.diagnosis.trials
@@ -210,6 +236,7 @@ def _details(run: Run) -> Iterator[doc.Section]:
     )
     if more := len(run.watched) - len(shown):
         yield from doc.section("More loaders", doc.Text(f"{more} are not shown."))
+    yield from training_sections(run)
     tried = () if run.script is None else run.script.tried
     yield from doc.section("Tuning", doc.items(map(_tried, tried)))
     yield from doc.section("Findings", *cards(run.findings))

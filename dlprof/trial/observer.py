@@ -18,7 +18,8 @@ from typing import Any
 
 from dlprof.internals import WORKER
 from dlprof.machine.core_speed import SpeedProbe
-from dlprof.machine.snapshot import Sampler, Snapshot, usage_between
+from dlprof.machine.inspection import numa_node_of
+from dlprof.machine.snapshot import Sampler, Snapshot, cores_of_others, usage_between
 from dlprof.machine.waits import Glances
 from dlprof.records import Usage
 from dlprof.trial.gpu_sampling import GpuSampler
@@ -89,20 +90,16 @@ class EachRank:
         if self._first is not None:
             self.usage, _ = usage_between(self._first, self._sampler.take())
 
-    def used(self, ranks: Collection[EachRank]) -> dict[str, float | None]:
+    def used(self, ranks: Collection[EachRank]) -> dict[str, object]:
         """As in ``records.RankFigures``: of what others used, other ranks' part is left out."""
         mine = self.usage
-        other = mine.other_cpu_cores
-        if other is not None:
-            beside = [rank for rank in ranks if rank is not self and rank.cpus]
-            for rank in beside:
-                shared = len(self.cpus & rank.cpus) / len(rank.cpus)
-                other -= shared * (rank.usage.own_cpu_cores or 0.0)
+        beside = [(each.usage.own_cpu_cores, each.cpus) for each in ranks if each is not self]
         return {
             "own_cpu_cores": mine.own_cpu_cores,
-            "other_cpu_cores": None if other is None else max(0.0, other),
+            "other_cpu_cores": cores_of_others(mine.other_cpu_cores, self.cpus, beside),
             "run_queue_wait_fraction": mine.run_queue_wait_fraction,
             "read_bytes_per_s": mine.read_bytes_per_s,
+            "numa_node": numa_node_of(self.cpus),
         }
 
 

@@ -19,7 +19,7 @@ from dlprof.files import lock, unlock
 from dlprof.machine.cgroups import cpu_quota, read_cgroups
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.inspection import open_files_limit
-from dlprof.machine.launchers import launched_as
+from dlprof.machine.launchers import job_name, launched_as
 from dlprof.machine.memory import available_memory, read_shared_memory
 from dlprof.machine.portable import allowed_cpu_count
 from dlprof.machine.procfs import parse_pss
@@ -143,8 +143,7 @@ class Node:
         said = launched_as(environ)
         if max(world, *(said[name] or 1 for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))) < 2:
             return None
-        names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID")
-        job = "".join(environ.get(each, "") for each in names)
+        job = job_name(environ)
         name = "".join(each if each.isalnum() else "-" for each in job)[:60]
         user = os.getuid() if hasattr(os, "getuid") else 0
         return cls(Path(tempfile.gettempdir()) / f"dlprof-tune-{user}-{name}.json")

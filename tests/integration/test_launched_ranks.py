@@ -243,6 +243,32 @@ def test_a_profile_explains_the_slowest_rank(tmp_path: Path) -> None:
     assert "the slowest (rank 1)" in " ".join(done.stdout.split())
 
 
+CALLED = f"""
+import os
+import dlprof
+cpus = os.sched_getaffinity(0)
+run = dlprof.sweep(
+    {f"{TARGETS}:even"!r}, num_workers=0, trial_time=0.1, repeats=1, budget=30, progress=False
+)
+assert os.sched_getaffinity(0) == cpus
+said = os.environ["RANK"], run.header.run_id, str(run.header.launched), run.path
+print(" ".join(said) + "\\n", end="")
+"""
+
+
+def test_ranks_that_call_it_from_python_measure_together(tmp_path: Path) -> None:
+    (tmp_path / "called.py").write_text(CALLED)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = sweep(tmp_path, *torchrun, "called.py")
+    assert done.returncode == 0, done.stderr
+    (one, *first), (other, *second) = (line.split() for line in done.stdout.splitlines())
+    assert {one, other} == {"0", "1"}
+    assert first == second
+    assert first[1] == "2"
+    command = read_run(Path(first[2])).resume_command
+    assert command.startswith("torchrun --standalone --nproc-per-node=2 -m dlprof sweep ")
+
+
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = sweep(tmp_path, *torchrun, *SWEEP)

@@ -139,6 +139,20 @@ def test_ranks_that_torchrun_starts_have_files_of_one_name(tmp_path: Path) -> No
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
+def test_each_machines_first_rank_merges_the_files_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch.utils.data.dataloader")
+    command = [*DLPROF, "-o", "run.dlprof.jsonl", "train.py"]
+    found = {}
+    for rank in (1, 3, 2):  # those that are waited for have ended before
+        job = {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+        assert ran(command, tmp_path, **job).returncode == 0
+        script = read_run(tmp_path / f"run.rank{rank}.dlprof.jsonl").script
+        assert script is not None
+        found[rank] = [each.rank for each in script.ranks]
+        assert script.usage is not None
+    assert found == {1: [1], 3: [3], 2: [2, 3]}
+
+
 def test_a_default_file_that_cannot_be_written_is_no_reason_not_to_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('ran')")

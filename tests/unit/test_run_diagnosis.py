@@ -291,20 +291,16 @@ class Snapshots:
 
 
 def test_the_machine_is_looked_at_from_the_beginning_to_the_end() -> None:
-    usage = usage_from_now(alone=True, begin=lambda: Snapshots().take)()
+    usage = usage_from_now(begin=lambda: Snapshots().take)()
     assert usage is not None
     assert (usage.own_cpu_cores, usage.available_cpu_cores) == (0.5, 0.75)
     assert usage.other_cpu_cores == 1.25
 
 
 def test_what_cannot_be_read_of_the_machine_is_no_fault_of_the_script() -> None:
-    assert usage_from_now(alone=True, begin=lambda: Snapshots(broken=True).take)() is None
+    assert usage_from_now(begin=lambda: Snapshots(broken=True).take)() is None
 
     def refuse() -> Callable[[], Snapshot]:
         raise OSError("none here")
 
-    assert usage_from_now(alone=True, begin=refuse)() is None
-
-
-def test_ranks_do_not_take_each_other_for_neighbours() -> None:
-    assert usage_from_now(alone=False, begin=lambda: Snapshots().take)() is None
+    assert usage_from_now(begin=refuse)() is None

@@ -21,11 +21,12 @@ import dlprof
 from dlprof.cli.entry import run
 from dlprof.cli.run import end_options_at_module
 from dlprof.integrations.loaders import Callers, _has_packages, callers_of, line_of
-from dlprof.integrations.ranks import Rank, job_moment, read_rank
+from dlprof.integrations.ranks import Rank, read_rank
 from dlprof.integrations.recorder import DATALOADER_MODULE
 from dlprof.integrations.running import AfterImport
 from dlprof.integrations.script import show_fault
 from dlprof.integrations.wait_statistics import WaitStatistics
+from dlprof.machine.launchers import job_moment, launch_words
 from dlprof.records import (
     Config,
     Diagnosis,
@@ -233,6 +234,38 @@ def test_ranks_that_srun_starts_are_ranks_of_one_job() -> None:
         job_moment({**SRUN, "SLURM_PROCID": n}, 4711, began_at=lambda _: 1.8e9) for n in "01"
     )
     assert first == other
+
+
+NODES = {"WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "a", "MASTER_ADDR": "node0"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, ""),
+        ({"WORLD_SIZE": "1", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"}, ""),
+        (
+            {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"},
+            "torchrun --standalone --nproc-per-node=2 -m",
+        ),
+        (
+            {**NODES, "LOCAL_WORLD_SIZE": "8"},
+            (
+                "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node0:29400 "
+                "--nproc-per-node=8 -m"
+            ),
+        ),
+        (
+            {**SRUN, "SLURM_CPUS_PER_TASK": "8"},
+            "srun --nodes=3 --ntasks=6 --cpus-per-task=8 python -m",
+        ),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, "mpirun -n 4 python -m"),
+    ],
+)
+def test_as_many_ranks_are_launched_again_by_the_same_launcher(
+    environ: dict[str, str], words: str
+) -> None:
+    assert " ".join(launch_words(environ)) == words
 
 
 def test_the_files_of_a_job_share_all_but_the_rank() -> None:

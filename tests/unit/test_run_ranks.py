@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import json
 import sys
 import types
 import weakref
@@ -11,11 +14,34 @@ from typing import Any
 
 import builders
 import pytest
+from golden import check_golden, drawn
 
-from dlprof.integrations.ranks import Rank, read_others, waits_by_rank, with_ranks
+from dlprof.advise.compare import compare
+from dlprof.advise.scaling import in_step
+from dlprof.integrations.ranks import (
+    Rank,
+    merged,
+    of_straggler,
+    read_others,
+    with_figures,
+    with_ranks,
+)
 from dlprof.integrations.running import new_header
-from dlprof.records import Config, Diagnosis, Finding, Run, WatchedLoader, WatchedScript
-from dlprof.report.script import script_report
+from dlprof.integrations.wait_statistics import StepLog, WaitStatistics
+from dlprof.records import (
+    BatchCosts,
+    Config,
+    Diagnosis,
+    Explanation,
+    Finding,
+    RankFigures,
+    Run,
+    StepTimes,
+    Usage,
+    WatchedLoader,
+    WatchedScript,
+)
+from dlprof.report.script import script_document, script_report
 from dlprof.report.terminal import plain_text
 from dlprof.store import RunWriter
 from dlprof.targets.adapters import ranks_served
@@ -99,35 +125,201 @@ def test_a_rank_without_data_is_said_before_all_else() -> None:
     assert text.index("Rank 1 of 2 gets no data") < text.index("Data wait")
 
 
-def ended(rank: int, wait: float, *titles: str) -> Run:
-    """A rank's run that waited for a share of its time, with findings of these titles."""
-    findings = tuple(
-        Finding(code="fetch.io", severity="high", title=each, explanation="") for each in titles
+# Which rank the others wait for
+
+
+def came(*waits_s: float, at_s: float = 0.0) -> StepTimes:
+    """Twenty steps of a second in which batches come so late, the waits in turn."""
+    return StepTimes(
+        got_s=tuple(at_s + n + waits_s[n % len(waits_s)] for n in range(20)),
+        wait_s=tuple(waits_s[n % len(waits_s)] for n in range(20)),
+        step_s=tuple(1 - waits_s[n % len(waits_s)] for n in range(20)),
+    )
+
+
+def rank_run(rank: int, times: StepTimes, **changes: Any) -> Run:
+    """A rank's run that has ended, whose batches came at these times."""
+    wait = sum(times.wait_s) / (sum(times.wait_s) + sum(times.step_s))
+    loader = dataclasses.replace(
+        LOADER,
+        startup_s=0.2 + rank,
+        samples_per_s=80.0,
+        batches_per_s=10.0,
+        waited_s=sum(times.wait_s),
+        wait_fraction=wait,
+        step_times=times,
+        **changes.pop("loader", {}),
+    )
+    costs = BatchCosts(cpu_s=(0.01,), run_queue_s=(0.001,), io_s=(changes.pop("io_s", 0.01),))
+    traced = Explanation(
+        trial_id=LOADER.name, config=Config(num_workers=1), window_s=1.0, batches=1, costs=costs
+    )
+    place = RankFigures(rank=rank, host="box", cpus=(0, 1))
+    script = WatchedScript(
+        wall_s=20.0,
+        ending="returned",
+        rank=rank,
+        world_size=3,
+        wait_fraction=wait,
+        usage=Usage(**{"own_cpu_cores": 0.5, "other_cpu_cores": 1.5, **changes.pop("usage", {})}),
+        ranks=(place,),
     )
     return dataclasses.replace(
-        builders.run([]),
-        watched=(dataclasses.replace(LOADER, startup_s=0.2 + rank),),
-        script=WatchedScript(wall_s=10.0, ending="returned", wait_fraction=wait, rank=rank),
-        diagnosis=Diagnosis(config=Config(), findings=findings),
+        builders.run([]), watched=(loader,), explanations=(traced,), script=script, **changes
     )
 
 
-def test_the_rank_that_waits_longest_is_named_with_its_cause() -> None:
-    runs = {0: ended(0, 0.03), 1: ended(1, 0.41, "Blocking I/O"), 2: ended(2, 0.04)}
-    note = waits_by_rank(runs)
-    assert note == (
-        "by rank: rank 1 waits longest for data, 41% of the time (Blocking I/O); the others wait "
-        "3.0% to 4.0%; first batches took 200 ms to 2.2 s"
+def shown(runs: dict[int, Run]) -> tuple[Run, str]:
+    """The run of the first rank with all of them, and its screen in one line."""
+    run = with_figures(runs[min(runs)], *merged(runs))
+    run = dataclasses.replace(run, diagnosis=of_straggler(run.diagnosis, {**runs, min(runs): run}))
+    return run, " ".join(plain_text(script_report(run), width=100, verbose=True).split())
+
+
+def slow_reads(title: str = "Blocking I/O") -> Diagnosis:
+    finding = Finding(code="fetch.io", severity="high", title=title, explanation="")
+    return Diagnosis(config=Config(num_workers=1), findings=(finding,), trials=(LOADER.name,))
+
+
+def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
+    """Only its own wait is one for data: the others wait for it in their steps."""
+    late = rank_run(1, came(0.5), io_s=0.4, diagnosis=slow_reads())
+    runs = {0: rank_run(0, came(0.1)), 1: late, 2: rank_run(2, came(0.1))}
+    run, text = shown(runs)
+    assert run.script is not None
+    waits = [each.barrier_fraction for each in run.script.ranks]
+    assert waits == pytest.approx([0.4, 0.0, 0.4])
+    assert [each.held_up_fraction for each in run.script.ranks] == pytest.approx([0.0, 0.4, 0.0])
+    assert "40% of the time rank 0 waits in its steps for data of rank 1, and 10%" in text
+    assert (
+        "rank 1's batches come last (slow for its storage or network): the others wait for "
+        "them in their steps 40% of the time; first batches took 200 ms to 2.2 s"
+    ) in text
+    assert "Bottleneck Rank 1: Blocking I/O" in text
+
+
+def test_the_screen_of_ranks_is_the_recorded_one() -> None:
+    late = rank_run(2, came(0.5), io_s=0.4, diagnosis=slow_reads())
+    run, _ = shown({0: rank_run(0, came(0.1)), 1: rank_run(1, came(0.12)), 2: late})
+    check_golden("run-ranks-80.txt", drawn(script_report(run), 80, verbose=True))
+    document = json.loads(script_document(run))
+    assert document["straggler"]["rank"] == 2
+    assert [each["held_up_fraction"] for each in document["script"]["ranks"]][:2] == [0.0, 0.0]
+
+
+def test_a_late_rank_0_reports_its_own_wait() -> None:
+    late = rank_run(0, came(0.5), io_s=0.4, diagnosis=slow_reads())
+    _, text = shown({0: late, 1: rank_run(1, came(0.1))})
+    assert "train.py:7 spends 50% of its time waiting for data." in text
+    assert "rank 0's batches come last" in text
+    assert "Bottleneck Blocking I/O" in text
+
+
+def test_wrong_data_comes_before_who_is_late() -> None:
+    found = Diagnosis(
+        config=Config(),
+        findings=(Finding(code="data.duplicated", severity="high", title="", explanation=""),),
     )
-    script = WatchedScript(wall_s=10.0, ending="returned", rank=0, world_size=3, notes=(note,))
-    text = plain_text(script_report(dataclasses.replace(runs[0], script=script)), width=80)
-    assert " ".join(text.split()).count("Ranks rank 1 waits longest for data, 41%") == 1
+    late = rank_run(1, came(0.5), diagnosis=slow_reads())
+    run, _ = shown({0: rank_run(0, came(0.1), diagnosis=found), 1: late})
+    assert run.diagnosis == found
+
+
+def test_stragglers_that_change_name_no_rank() -> None:
+    runs = {0: rank_run(0, came(0.5, 0.1)), 1: rank_run(1, came(0.1, 0.5))}
+    _, text = shown(runs)
+    assert (
+        "each waits in its steps for batches of others, 20% of the time; which one comes last "
+        "changes"
+    ) in text
+    assert "waits in its steps for data of other ranks" in text
+
+
+def test_ranks_that_do_not_go_step_by_step_wait_for_themselves() -> None:
+    """The slower one asks later and later: nobody waits for it."""
+    fast = came(0.1)
+    slow = dataclasses.replace(
+        fast, got_s=tuple(1.5 * each for each in fast.got_s), wait_s=(0.6,) * 20, step_s=(0.9,) * 20
+    )
+    run, text = shown({0: rank_run(0, fast), 1: rank_run(1, slow, io_s=0.4)})
+    assert run.script is not None
+    assert {each.barrier_fraction for each in run.script.ranks} == {None}
+    assert "rank 1 waits longest for data, 40% of the time (slow for its storage" in text
+    assert "the others wait 10%" in text
 
 
 def test_ranks_that_wait_alike_are_said_to() -> None:
-    note = waits_by_rank({0: ended(0, 0.31), 1: ended(1, 0.33)})
-    assert note.startswith("by rank: all 2 wait 31% to 33% of the time for data")
-    assert waits_by_rank({0: ended(0, 0.31)}) == ""
+    _, text = shown({0: rank_run(0, came(0.3)), 1: rank_run(1, came(0.31))})
+    assert "all 2 wait 30% to 31% of the time for data" in text
+    _, text = shown({0: rank_run(0, came(0.3))})
+    assert "Ranks" not in text
+
+
+def test_a_step_that_is_late_by_itself_holds_nobody_up_for_data() -> None:
+    """Its batch comes late because it asked late: that is the step's matter, not the loader's."""
+    times = [came(0.01), came(0.01)]
+    late = dataclasses.replace(times[1], got_s=tuple(each + 0.4 for each in times[1].got_s))
+    found = in_step([times[0], late])
+    assert found is not None
+    assert found[0][0] == pytest.approx(0.01)
+
+
+def test_ranks_that_kept_unlike_steps_are_compared_by_those_that_both_kept() -> None:
+    log, sparse = came(0.5), came(0.1)
+    sparse = StepTimes(
+        stride=2, got_s=sparse.got_s[::2], wait_s=sparse.wait_s[::2], step_s=sparse.step_s[::2]
+    )
+    found = in_step([log, sparse])
+    assert found is not None
+    assert [*itertools.chain(*found)] == pytest.approx([0.0, 0.4, 0.4, 0.0])
+    few = StepTimes(got_s=log.got_s[:9], wait_s=log.wait_s[:9], step_s=log.step_s[:9])
+    assert in_step([few, few]) is None
+
+
+def test_another_job_is_what_no_rank_used() -> None:
+    """Each rank sees the other as somebody else, as far as they share CPUs."""
+    runs = {0: rank_run(0, came(0.1)), 1: rank_run(1, came(0.1), usage={"own_cpu_cores": 1.0})}
+    assert [each.other_cpu_cores for each in merged(runs)] == [0.5, 1.0]
+    assert [each.other_cpu_cores for each in merged({0: runs[0]})] == [None]
+
+
+def test_a_log_of_steps_is_bounded_and_alike_on_all_ranks() -> None:
+    """What is kept follows from the count alone, whenever it is worked out."""
+    logs = [StepLog(), StepLog()]
+    for log, chunk in zip(logs, (7, 250), strict=True):
+        log.leave_out()
+        times = [each for n in range(5001) for each in (1000 * n, 1000 * n + 900)]
+        for start in range(0, len(times) - 1, 2 * chunk):
+            log.add(times[start : start + 2 * chunk + 1])
+    one, other = (log.record() for log in logs)
+    assert one == other
+    assert len(one.got_s) <= 1024
+    assert one.got_s[:3] == pytest.approx([1e-6 * (1 + one.stride * n) for n in range(3)])
+    assert {*one.wait_s} == {0.0}
+    assert {*one.step_s} == {1e-6}
+
+
+def test_the_first_batch_of_an_epoch_is_left_out_of_the_log() -> None:
+    now_ns = iter(range(0, 10**9, 10**6))
+    log = StepLog()
+    statistics = WaitStatistics(clock=lambda: next(now_ns), began_ns=0, log=log)
+    for _ in range(2):
+        reading, batches = statistics.open(lambda: iter(range(4)))
+        with contextlib.suppress(StopIteration):
+            while True:
+                reading.take(next, batches)
+    assert len(log.record().got_s) == 2 * 3
+
+
+def test_two_ranks_are_compared_by_what_each_does_alone() -> None:
+    """They go at one pace: of the difference their rates show nothing."""
+    runs = [rank_run(0, came(0.1)), rank_run(1, came(0.5))]
+    found = compare(*runs)
+    assert found.ratio.value == pytest.approx(0.6)
+    assert found.parts[0].code == "wait"
+    assert "for the other's batches" in found.pairing
+    later = rank_run(1, came(0.5, at_s=1000.0))
+    assert compare(runs[0], later).ratio.value == 1.0
 
 
 # The files of other ranks

@@ -127,6 +127,13 @@ def test_a_file_that_stays_locked_keeps_nobody_waiting(tmp_path: Path) -> None:
             Node(path).take_turn(2, 0.1)
 
 
+def test_ranks_of_srun_and_mpirun_share_their_machine_too() -> None:
+    srun = {"SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    mpirun = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "a"}
+    nodes = [Node.of(each) for each in (srun, mpirun, {**srun, "SLURM_STEP_ID": "1"})]
+    assert len({str(node._path) for node in nodes if node is not None}) == 3
+
+
 def refusal(limits: Budget, after: Setting, batch_bytes: int = MEBI) -> str:
     return limits.refusal(Setting(2, 2), after, pids=(), batch_bytes=batch_bytes)
 

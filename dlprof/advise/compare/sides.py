@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import gather, has_rate
+from dlprof.advise.scaling import in_step
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
 from dlprof.errors import NothingMeasuredError, UsageError
@@ -234,7 +235,29 @@ def _loops(a: Run, b: Run, *, num_workers: int | None, best: bool) -> tuple[Chos
             max(found.values(), key=lambda each: each.waited_s) for found in (found_a, found_b)
         )
         how = f"the loops over {one.name} and {two.name}, which are waited for longest"
+    times = [each.step_times for each in (one, two) if each.step_times is not None]
+    if len(times) == 2 and (waits := in_step(times)):
+        (wait_a, _), (wait_b, _) = waits
+        one, two = _alone(one, wait_a), _alone(two, wait_b)
+        how += ", as fast as each rank is without the waits in its steps for the other's batches"
     return _chosen_loop(a, one), _chosen_loop(b, two), f"Compared: {how}."
+
+
+def _alone(loader: WatchedLoader, waits: float) -> WatchedLoader:
+    """A loop without the share of its time in which its steps waited for another rank's batches."""
+    left = max(1 - waits, _LEAST)
+
+    def faster(rate: float | None) -> float | None:
+        return None if rate is None else rate / left
+
+    return dataclasses.replace(
+        loader,
+        samples_per_s=faster(loader.samples_per_s),
+        batches_per_s=faster(loader.batches_per_s),
+        wait_fraction=None
+        if loader.wait_fraction is None
+        else min(1.0, loader.wait_fraction / left),
+    )
 
 
 def _watched(run: Run, num_workers: int | None) -> dict[str, WatchedLoader]:

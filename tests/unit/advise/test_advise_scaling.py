@@ -13,9 +13,11 @@ from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.advise.scaling import (
     CORES,
+    NODE,
     OTHER_JOB,
     SHARD,
     STORAGE,
+    WAITS,
     rank_speeds,
     scales,
     slow_for,
@@ -103,10 +105,59 @@ def test_a_slow_rank_says_what_it_is_slow_for(
     if "barrier_fraction" in changes:
         usual = dataclasses.replace(AS_FAST, barrier_fraction=0.5, own_cpu_cores=0.4)
     ranks = (usual, dataclasses.replace(usual, rank=1), slow)
-    found = trial(config(1), rate, ranks=ranks)
-    assert [slow_for(found, rank) for rank in range(3)] == ["", "", cause]
+    assert [slow_for(ranks, rank, 1) for rank in range(3)] == ["", "", cause]
     unsure = dataclasses.replace(slow, samples_per_s=Estimate(value=rate))
-    assert slow_for(dataclasses.replace(found, ranks=(*ranks[:2], unsure)), 2) == ""
+    assert slow_for((*ranks[:2], unsure), 2, 1) == ""
+
+
+FOLLOWED = RankFigures(
+    rank=0,
+    host="box",
+    loader="train.py:7",
+    held_up_fraction=0.0,
+    other_cpu_cores=0.0,
+    read_bytes_per_s=0.0,
+    samples_per_s=around(40.0),
+    fetch_cpu_s=0.01,
+    fetch_run_queue_s=0.001,
+    fetch_io_s=0.01,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"fetch_io_s": 0.05}, WAITS),
+        ({"fetch_io_s": 0.05, "read_bytes_per_s": 1e6}, STORAGE),
+        ({"fetch_io_s": 0.05, "read_bytes_per_s": 1e3}, WAITS),  # pages of libraries
+        ({"fetch_cpu_s": 0.05, "fetch_run_queue_s": 0.005}, SHARD),
+        ({"fetch_run_queue_s": 0.05}, CORES),
+        ({"fetch_run_queue_s": 0.05, "other_cpu_cores": 0.9}, OTHER_JOB),
+        ({"fetch_io_s": 0.011}, ""),  # it comes last, and its batches take no longer to make
+        ({"fetch_io_s": 0.05, "held_up_fraction": 0.01}, ""),  # which nobody waits for
+    ],
+)
+def test_a_late_rank_of_a_training_says_what_making_its_batches_takes(
+    changes: dict[str, Any], cause: str
+) -> None:
+    """They all go at one pace, so that rates show nothing."""
+    late = dataclasses.replace(FOLLOWED, **{"rank": 2, "held_up_fraction": 0.4, **changes})
+    ranks = (FOLLOWED, dataclasses.replace(FOLLOWED, rank=1), late)
+    assert [slow_for(ranks, rank, 1) for rank in range(3)] == ["", "", cause]
+
+
+def test_more_cpu_time_on_all_ranks_of_a_numa_node_is_the_nodes() -> None:
+    nodes = (0, 0, 1, 1)
+    ranks = [
+        dataclasses.replace(
+            AS_FAST, rank=rank, numa_node=node, samples_per_s=around(40.0 if node else 80.0),
+            own_cpu_cores=0.8,
+        )
+        for rank, node in enumerate(nodes)
+    ]  # fmt: skip
+    assert [slow_for(ranks, rank, 1) for rank in range(4)] == ["", "", NODE, NODE]
+    ranks[2] = dataclasses.replace(ranks[2], samples_per_s=around(80.0))
+    assert [slow_for(ranks, rank, 1) for rank in range(4)] == ["", "", "", SHARD]
 
 
 @pytest.mark.parametrize(("slow", "cause"), [(1, ""), (2, SHARD), (3, SHARD)])

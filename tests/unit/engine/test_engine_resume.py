@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,10 @@ def test_the_command_to_go_on_can_be_pasted() -> None:
     )
     plain = run((), settings=settings_to_json(SweepSettings()))
     assert plain.resume_command == "dlprof sweep images --resume -o run.dlprof.jsonl"
+    launched = dataclasses.replace(
+        plain, header=dataclasses.replace(plain.header, launcher=("torchrun", "-m"))
+    )
+    assert launched.resume_command.startswith("torchrun -m dlprof sweep images --resume")
     # What is named again is what was stored.
     assert (
         resumed_settings(settings, settings, {"target", "arguments", "step_callable"}) == settings

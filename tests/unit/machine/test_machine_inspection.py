@@ -101,6 +101,25 @@ def test_cpus_of_a_mask(tmp_path: Path, mask: str, online: int, count: int) -> N
     assert inspect_machine(tmp_path, gpus=GpuReader(FakeNvml())).affinity_cpus == count
 
 
+@pytest.mark.parametrize(
+    ("lists", "cpus", "node"),
+    [
+        (("0-3", "4-7"), {4, 5}, 1),
+        (("0-3", "4-7"), {3, 4}, None),  # not bound to one
+        (("0-3", "4-7"), (), None),
+        (("0-7",), {4, 5}, None),  # there is no other
+    ],
+)
+def test_the_numa_node_of_cpus(
+    tmp_path: Path, lists: tuple[str, ...], cpus: set[int], node: int | None
+) -> None:
+    for number, listed in enumerate(lists):
+        place = tmp_path / f"sys/devices/system/node/node{number}"
+        place.mkdir(parents=True)
+        (place / "cpulist").write_text(listed)
+    assert inspection.numa_node_of(cpus, tmp_path) == node
+
+
 def test_this_machine() -> None:
     machine = inspect_machine()
     assert 0 < machine.usable_cores <= machine.affinity_cpus <= machine.logical_cpus

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from machine_fake_proc import MS, FakeProc
 
-from dlprof.machine.snapshot import Sampler, usage_between
+from dlprof.machine.snapshot import Sampler, cores_of_others, usage_between
 
 _S = 1_000_000_000
 
@@ -110,6 +110,14 @@ def test_ranks_may_use_the_cpus_of_all_of_them(tmp_path: Path) -> None:
     _system(tmp_path, (100, 50, 100))
     usage, _ = usage_between(first, sampler.take())
     assert (first.allowed_cpus, usage.available_cpu_cores, usage.other_cpu_cores) == (2, 1.5, 0.5)
+
+
+def test_what_ranks_use_is_no_other_jobs_as_far_as_they_share_cpus() -> None:
+    mine, half, apart = frozenset({0, 1}), frozenset({1, 2}), frozenset({2, 3})
+    beside = [(1.0, half), (2.0, apart), (1.0, frozenset[int]()), (None, mine)]
+    assert cores_of_others(1.5, mine, beside) == 1.0
+    assert cores_of_others(0.2, mine, beside) == 0.0
+    assert cores_of_others(None, mine, beside) is None
 
 
 def test_a_container_that_numbers_its_cpus_again(tmp_path: Path) -> None:
