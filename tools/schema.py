@@ -22,7 +22,7 @@ from reference import described, summary
 
 from dlprof.advise.compare import Comparison
 from dlprof.advise.forecast import Feed, Forecast
-from dlprof.advise.scaling import Scale
+from dlprof.advise.scaling import Scale, ScalingLaw
 from dlprof.machine.doctor import Check
 from dlprof.machine.neighbours import Overview
 from dlprof.machine.profiles import MachineProfile
@@ -71,7 +71,7 @@ def documents() -> dict[str, _Schema]:
             _object(
                 {**version, **header, **_fields(Run, "trials", "prediction", "recommendation")},
                 _fields(RunHeader, "left_out"),
-                {"scaling": _of(tuple[Scale, ...])},
+                {"scaling": _of(tuple[Scale, ...]), "scaling_law": _of(ScalingLaw | None)},
                 ended,
             ),
         ),

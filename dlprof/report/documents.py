@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dlprof.advise.scaling import scales
+from dlprof.advise.scaling import scales, scaling_law
 from dlprof.errors import DlprofError
 from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Run
 from dlprof.records.codec import to_json
@@ -42,6 +42,7 @@ def sweep_document(run: Run) -> str:
         prediction=run.prediction,
         recommendation=run.recommendation,
         scaling=scales(run),
+        scaling_law=scaling_law(run),
         **_end(run),
     )
 
