@@ -63,6 +63,7 @@ def documents() -> dict[str, _Schema]:
     header = {**file, **_fields(RunHeader, "run_id", "machine", "target")}
     ended = {**_fields(RunEnd, null=True, ended="reason"), **_fields(RunEnd, "cost_s")}
     found = _fields(Diagnosis, "findings", "notes")
+    profiled = _fields(Diagnosis, "config", "stalls", null=True)
     asked = {**version, **file, **_fields(Target, target="spec"), **_fields(Diagnosis, "findings")}
     made = {
         "run-file": ("One line of a run file.", _line()),
@@ -78,7 +79,7 @@ def documents() -> dict[str, _Schema]:
         "profile": (
             "What `dlprof profile --json` prints.",
             _object(
-                {**version, **header, **_fields(Diagnosis, "config", "stalls", null=True), **found},
+                {**version, **header, **profiled, **_fields(Diagnosis, "without"), **found},
                 _fields(Run, "explanations", "trials"),
                 ended,
                 optional={"error": _error()},

@@ -55,6 +55,7 @@ def profile_document(run: Run, fault: DlprofError | None = None) -> str:
         config=diagnosis.config if diagnosis is not None else None,
         findings=diagnosis.findings if diagnosis is not None else (),
         stalls=diagnosis.stalls if diagnosis is not None else None,
+        without=diagnosis.without if diagnosis is not None else (),
         notes=diagnosis.notes if diagnosis is not None else (),
         explanations=[dataclasses.replace(each, costs=BatchCosts()) for each in run.explanations],
         trials=run.trials,
