@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dlprof.advise.findings import dataset, loader, machine
 from dlprof.advise.findings.claims import (
     Claim,
+    Gain,
     Place,
     best_of_measured,
     bound,
@@ -196,17 +197,27 @@ def _without(view: Evidence) -> tuple[WithoutPart, ...]:
     if paged_s > 0:
         less["memory"] = costs.without(paged_s)
     gains = {part: predicted_gain(view, costs=each) for part, each in less.items()}
-    ranks = [trial.ranks for trial in view.plain("present") if trial.ranks]
-    waits = [[each.barrier_fraction or 0.0 for each in those] for those in ranks]
-    if any(map(any, waits)):  # each at its own pace
-        paces = (statistics.fmean(1 / (1 - min(wait, 0.99)) for wait in each) for each in waits)
-        gains["barrier"] = bound(statistics.median(paces))
+    gains["barrier"] = _without_barrier(view, costs)
     found = [
         WithoutPart(part=part, gain=gain.estimate, source=gain.source)
         for part, gain in gains.items()
         if gain is not None and gain.source != "measured"
     ]
     return tuple(sorted(found, key=lambda each: -each.gain.value))
+
+
+def _without_barrier(view: Evidence, costs: Costs) -> Gain | None:
+    """What all ranks would give if each went at its own pace; ``None`` where none waits there.
+
+    Workers load on while their rank waits at the barrier, so that it is no faster than they.
+    """
+    ranks = [trial.ranks for trial in view.plain("present")]
+    waits = [[each.barrier_fraction or 0.0 for each in those] for those in ranks if those]
+    if not view.rate or not any(map(any, waits)):
+        return None
+    loader = max(1.0, costs.rate(view.config, view.available) / view.rate)
+    paces = ([min(loader, 1 / max(1e-9, 1 - wait)) for wait in each] for each in waits)
+    return bound(statistics.median(map(statistics.fmean, paces)))
 
 
 def find(view: Evidence) -> tuple[Finding, ...]:
