@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import has_rate
+from dlprof.advise.situation import measured_step
 from dlprof.model import Conditions, work_of
 from dlprof.records import Config, Estimate, RankFigures, Run, Trial
 from dlprof.records.record import record
@@ -58,6 +59,8 @@ class Scale:
         over_one: That over what one rank by itself gave, interleaved with it.
         limit: Why so many gave less than their number of the fewest; of another number of workers,
             why less than as many workers in more ranks. Empty where they didn't, or it isn't seen.
+        utilization: Share of the time in which the step of the slowest rank passes, as MLPerf
+            Storage counts that of accelerators; ``None`` without a step of known length.
     """
 
     ranks: int
@@ -66,6 +69,7 @@ class Scale:
     together_samples_per_s: Estimate
     over_one: Estimate | None
     limit: str = ""
+    utilization: Estimate | None = None
 
 
 LawShape = Literal["sharp", "gradual"]
@@ -240,9 +244,17 @@ def scales(run: Run) -> tuple[Scale, ...]:
                 together_samples_per_s=rate.times(count),
                 over_one=Estimate(value=1.0) if (count, each) == (1, workers) else over,
                 limit=limit,
+                utilization=_utilization(run, groups[count, each], rate),
             )
         )
     return tuple(found)
+
+
+def _utilization(run: Run, trials: Sequence[Trial], rate: Estimate) -> Estimate | None:
+    each, step_s = typical(trial.samples_per_batch or None for trial in trials), measured_step(run)
+    if not each or not sum(step_s):
+        return None
+    return rate.through(lambda samples_per_s: min(1.0, samples_per_s * sum(step_s) / each))
 
 
 _PARTS: Final[Mapping[LawShape, Callable[[float, float], float]]] = {

@@ -80,6 +80,11 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
                 [gain_text(each.over_one) if each.over_one else MISSING for each in found],
                 note="what all give together against one rank by itself, interleaved.",
             ),
+            doc.Column(
+                "step busy",
+                [_share_text(each.utilization) for each in found],
+                note="share of the time in which the slowest rank's step passes (95% CI).",
+            ),
             doc.Column("limited by", [each.limit for each in found], left=True),
         )
         law = scaling_law(run)
@@ -102,6 +107,13 @@ def _law_text(law: ScalingLaw, ranks: int) -> str:
         f"Each further rank slows the others: all together never give more than "
         f"{_ranks_text(law.bend)} that share nothing{cause}; {fits} (Amdahl)"
     )
+
+
+def _share_text(share: Estimate | None) -> str:
+    if share is None:
+        return MISSING
+    low, high = (percent_text(end) for end in share.ends)
+    return percent_text(share.value) + (f" ({low}-{high})" if low != high else "")
 
 
 def _ranks_text(count: Estimate) -> str:

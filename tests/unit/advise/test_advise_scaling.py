@@ -311,6 +311,20 @@ def test_a_law_says_what_is_used_up_beyond_its_bend() -> None:
     assert "Bends at 1.2" in text
 
 
+def test_utilization_is_the_step_over_the_period_of_the_slowest_rank() -> None:
+    """Batches of 32 samples: 3.1 and 1.9 steps of 250 ms a second, and no more than all of it."""
+    rates = {1: 100.0, 2: 60.0, 4: 129.0}
+    made = run(interleaved(rates).trials, settings={**SETTINGS, "step_s": 0.25})
+    found = [each.utilization and each.utilization.value for each in scales(made)]
+    assert found == pytest.approx([100 / 32 / 4, 60 / 32 / 4, 1.0], rel=0.01)
+    assert all(each.utilization is None for each in scales(interleaved(rates)))
+    shown = run([*made.trials, *measured().trials], settings={**SETTINGS, "step_s": 0.25})
+    advice = recommend(shown, Constraints(ranks=2))
+    page = plain_text(recommendation_report(shown, advice), width=140, verbose=True)
+    assert "78% (" in page
+    assert "47% (" in page
+
+
 RECEIVED = BatchCosts(cpu_s=(0.01,) * 8, receive_cpu_s=(0.3,) * 8)
 """Of batches of 32 samples: at 100 samples a second their main process is busy for 94%."""
 
