@@ -44,7 +44,7 @@ NAMES = (
         "differential",
         "trainings",
     ),
-    *("headroom", "tuning", "gpu", "mutation"),
+    *("headroom", "tuning", "dlio", "gpu", "mutation"),
 )
 """In the order in which they run and stand in the README."""
 

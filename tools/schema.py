@@ -22,7 +22,7 @@ from reference import described, summary
 
 from dlprof.advise.compare import Comparison
 from dlprof.advise.forecast import Feed, Forecast
-from dlprof.advise.scaling import Scale, Straggler
+from dlprof.advise.scaling import Scale, ScalingLaw, Straggler
 from dlprof.machine.doctor import Check
 from dlprof.machine.neighbours import Overview
 from dlprof.machine.profiles import MachineProfile
@@ -63,6 +63,7 @@ def documents() -> dict[str, _Schema]:
     header = {**file, **_fields(RunHeader, "run_id", "machine", "target")}
     ended = {**_fields(RunEnd, null=True, ended="reason"), **_fields(RunEnd, "cost_s")}
     found = _fields(Diagnosis, "findings", "notes")
+    profiled = _fields(Diagnosis, "config", "stalls", null=True)
     asked = {**version, **file, **_fields(Target, target="spec"), **_fields(Diagnosis, "findings")}
     made = {
         "run-file": ("One line of a run file.", _line()),
@@ -71,14 +72,14 @@ def documents() -> dict[str, _Schema]:
             _object(
                 {**version, **header, **_fields(Run, "trials", "prediction", "recommendation")},
                 _fields(RunHeader, "left_out"),
-                {"scaling": _of(tuple[Scale, ...])},
+                {"scaling": _of(tuple[Scale, ...]), "scaling_law": _of(ScalingLaw | None)},
                 ended,
             ),
         ),
         "profile": (
             "What `dlprof profile --json` prints.",
             _object(
-                {**version, **header, **_fields(Diagnosis, "config", "stalls", null=True), **found},
+                {**version, **header, **profiled, **_fields(Diagnosis, "without"), **found},
                 _fields(Run, "explanations", "trials"),
                 ended,
                 optional={"error": _error()},

@@ -347,8 +347,7 @@ def _resources(
             found.append(Resource(name=name, each=each, total=total, ranks=carried, used=used))
     cell = cell_of(calibration, pick, alone.conditions)
     means = cell.work.means
-    main_s = means.main_cpu + (0.0 if cell.work.pinned else means.receive_cpu + means.receive_io)
-    busy = min(1.0, rate.value * (main_s if cell.workers else means.cpu + means.io))
+    busy = min(1.0, rate.value * (cell.work.main_s if cell.workers else means.cpu + means.io))
     main = Resource(name="main", each=busy, total=1.0, ranks=None, used=busy)
     found.sort(key=lambda each: -each.used)
     # Each rank is held back by its own main process from the first on.

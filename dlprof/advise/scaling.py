@@ -7,14 +7,18 @@ evenly its batches came.
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import has_rate
+from dlprof.advise.situation import measured_step
+from dlprof.model import Conditions, work_of
 from dlprof.records import Config, Estimate, RankFigures, Run, StepTimes, Trial
 from dlprof.records.record import record
-from dlprof.stats import Belief, believe, observe, typical
+from dlprof.stats import Belief, believe, observe, t_quantile, typical
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,10 @@ class Scale:
         samples_per_s: Of the slowest.
         together_samples_per_s: Of all, where each waits for the slowest.
         over_one: That over what one rank by itself gave, interleaved with it.
-        limit: Why more ranks gave less than their number; empty where they didn't.
+        limit: Why so many gave less than their number of the fewest; of another number of workers,
+            why less than as many workers in more ranks. Empty where they didn't, or it isn't seen.
+        utilization: Share of the time in which the step of the slowest rank passes, as MLPerf
+            Storage counts that of accelerators; ``None`` without a step of known length.
     """
 
     ranks: int
@@ -62,6 +69,37 @@ class Scale:
     together_samples_per_s: Estimate
     over_one: Estimate | None
     limit: str = ""
+    utilization: Estimate | None = None
+
+
+LawShape = Literal["sharp", "gradual"]
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class ScalingLaw:
+    """How the rate of each rank falls with their number, fitted to what each number gave.
+
+    All together give no more than ``bend`` ranks would that share nothing. Of ``N`` ranks each has
+    this part of what one has by itself:
+
+    - ``sharp``: ``min(1, bend / N)``, the asymptotic bounds of a queueing network (Denning & Buzen
+      1978), for batches loaded ahead hide that ranks wait for each other;
+    - ``gradual``: ``1 / (1 + (N - 1) / bend)``, Amdahl's law.
+
+    Attributes:
+        shape: The one that lies nearer; ``sharp`` where two numbers of ranks can't show it.
+        bend: In ranks; ``None`` where it isn't certain that there is one, or it costs less than is
+            worth saying why.
+        straight_to: Ranks up to which there is none, with 97.5%.
+        misfit: How far what was measured lies from the law, at most: 0.05 is 5%.
+        cause: What is used up beyond it; empty without a bend, or where that isn't seen.
+    """
+
+    shape: LawShape
+    bend: Estimate | None
+    straight_to: float
+    misfit: float
+    cause: str = ""
 
 
 def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
@@ -305,6 +343,120 @@ def scales(run: Run) -> tuple[Scale, ...]:
 
     By as many workers a rank as all of them have, and, behind those, by as many workers in all.
     """
+    scaled = _scaled(run)
+    if scaled is None:
+        return ()
+    groups, fit, workers = scaled
+    fewest, most = min(c for c, each in groups if each == workers), max(groups)[0]
+    found: list[Scale] = []
+    for count, each in sorted(groups, key=lambda key: (key[1] != workers, key)):
+        name, limit = str((count, each)), ""
+        # What it would give if nothing were shared, or if its workers had more main processes.
+        against = (fewest if each == workers else most, workers)
+        rate, other = fit.rate(name), fit.rate(str(against)).value
+        other *= 1.0 if each == workers else most / count
+        if rate.value < at.SCALES * other and each == workers:
+            limit = _limit(run, groups[count, each], groups[against])
+        elif rate.value < at.SCALES * other and _receiving(run, groups[count, each]) >= at.BUSY:
+            limit = _RECEIVING
+        over = fit.ratio(name, str((1, workers))).times(count) if (1, workers) in groups else None
+        found.append(
+            Scale(
+                ranks=count,
+                num_workers=each,
+                samples_per_s=rate,
+                together_samples_per_s=rate.times(count),
+                over_one=Estimate(value=1.0) if (count, each) == (1, workers) else over,
+                limit=limit,
+                utilization=_utilization(run, groups[count, each], rate),
+            )
+        )
+    return tuple(found)
+
+
+def _utilization(run: Run, trials: Sequence[Trial], rate: Estimate) -> Estimate | None:
+    each, step_s = typical(trial.samples_per_batch or None for trial in trials), measured_step(run)
+    if not each or not sum(step_s):
+        return None
+    return rate.through(lambda samples_per_s: min(1.0, samples_per_s * sum(step_s) / each))
+
+
+_PARTS: Final[Mapping[LawShape, Callable[[float, float], float]]] = {
+    "sharp": lambda ranks, bend: min(1.0, bend / ranks),
+    "gradual": lambda ranks, bend: 1.0 / (1.0 + (ranks - 1.0) / bend),
+}
+
+
+def scaling_law(run: Run) -> ScalingLaw | None:
+    """The law that what each number of ranks gave follows; ``None`` without one rank by itself.
+
+    By least squares over logarithms, each weighted by how surely the belief knows it, and the
+    interval by the likelihood's profile: all bends that explain what was measured nearly as well.
+    """
+    scaled = _scaled(run)
+    if scaled is None:
+        return None
+    groups, fit, workers = scaled
+    counts = sorted(count for count, each in groups if each == workers)
+    if counts[0] != 1 or len(counts) < 2:
+        return None
+    names = {count: str((count, workers)) for count in counts}
+    # Of each difference to one rank by itself, half of the variance is its own: what drifts is in
+    # both, and in the rate of one rank, which is free.
+    own = {c: fit.error(names[c], names[1]) ** 2 / 2 for c in counts[1:]}
+    own[1] = statistics.fmean(own.values())
+    near = t_quantile(0.975, fit.df) ** 2
+
+    def off(shape: LawShape, bend: float) -> tuple[float, float]:
+        """Sum of squares over their variances, and the largest misfit."""
+        left = {c: fit.log_rates[names[c]] - math.log(_PARTS[shape](c, bend)) for c in counts}
+        whole = math.fsum(1 / own[c] for c in counts)
+        mean = math.fsum(left[c] / own[c] for c in counts) / whole
+        squares = math.fsum((left[c] - mean) ** 2 / own[c] for c in counts)
+        return squares, math.expm1(max(abs(left[c] - mean) for c in counts))
+
+    most, steps = counts[-1], 400
+    bends = {
+        "sharp": [most ** (step / steps) for step in range(steps + 1)],
+        # A bend so far away is none: 1 % for all of them.
+        "gradual": [(100 * most) ** (step / steps) for step in range(-steps // 4, steps + 1)],
+    }
+    shape: LawShape = "sharp"
+    fits = {each: [(*off(each, bend), bend) for bend in bends[each]] for each in _PARTS}
+    best = {each: min(found) for each, found in fits.items()}
+    straight = fits["sharp"][-1][0] <= best["sharp"][0] + near
+    if not straight and len(counts) > 2 and best["gradual"][0] < best["sharp"][0]:
+        shape = "gradual"
+    squares, misfit, bend = best[shape]
+    if len(counts) > 2:  # where the law doesn't fit, what is known of its bend is less
+        near *= max(1.0, squares / (len(counts) - 2))
+    among = [each for found, _, each in fits[shape] if found <= squares + near]
+    if straight or among[-1] == bends[shape][-1] or _PARTS[shape](most, bend) >= at.SCALES:
+        return ScalingLaw(shape=shape, bend=None, straight_to=min(among[0], most), misfit=misfit)
+    limits = (each.limit for each in scales(run) if each.num_workers == workers)
+    cause = next(filter(None, limits), "") or _limit(run, groups[most, workers], groups[1, workers])
+    return ScalingLaw(
+        shape=shape,
+        bend=Estimate(value=bend, low=among[0], high=among[-1]),
+        straight_to=among[0],
+        misfit=misfit,
+        cause="" if cause == NOT_SEEN else cause,
+    )
+
+
+class _Scaled(NamedTuple):
+    """Trials of the recommended configuration by numbers of ranks and of workers of each.
+
+    ``workers`` is how many each has where all ranks load.
+    """
+
+    trials: Mapping[tuple[int, int], Sequence[Trial]]
+    fit: Belief
+    workers: int
+
+
+def _scaled(run: Run) -> _Scaled | None:
+    """What was measured of other numbers of ranks; ``None`` where nothing was."""
     groups: dict[tuple[int, int], list[Trial]] = {}
     for trial in run.trials:
         if trial.purpose == "scaling" and _measured(trial):
@@ -313,36 +465,13 @@ def scales(run: Run) -> tuple[Scale, ...]:
     fit = _believed(
         (str(key), trial, trial.samples_per_s) for key, each in groups.items() for trial in each
     )
-    if fit is None:
-        return ()
-    _, workers = max(groups)
-    one = (1, workers)
-    found: list[Scale] = []
-    before: tuple[float, list[Trial]] | None = None
-    for count, each in sorted(groups, key=lambda key: (key[1] != workers, key)):
-        name, trials, limit = str((count, each)), groups[count, each], ""
-        rate = fit.rate(name)
-        if each == workers:
-            if before is not None and rate.value < 0.8 * before[0]:
-                limit = _limit(trials, before[1], run.header.machine.read_limit_bytes_per_s)
-            before = rate.value, trials
-        over = fit.ratio(name, str(one)).times(count) if one in groups else None
-        found.append(
-            Scale(
-                ranks=count,
-                num_workers=each,
-                samples_per_s=rate,
-                together_samples_per_s=rate.times(count),
-                over_one=Estimate(value=1.0) if (count, each) == one else over,
-                limit=limit,
-            )
-        )
-    return tuple(found)
+    return None if fit is None else _Scaled(groups, fit, max(groups)[1])
 
 
-def _limit(more: Sequence[Trial], fewer: Sequence[Trial], reads_at_most: float | None) -> str:
+def _limit(run: Run, more: Sequence[Trial], fewer: Sequence[Trial]) -> str:
     """What more ranks ran out of, as far as their windows show it."""
     usages = [trial.usage for trial in more]
+    reads_at_most = run.header.machine.read_limit_bytes_per_s
     own, had = (
         typical(getattr(usage, name) for usage in usages)
         for name in ("own_cpu_cores", "available_cpu_cores")
@@ -355,13 +484,31 @@ def _limit(more: Sequence[Trial], fewer: Sequence[Trial], reads_at_most: float |
         reads = here * (typical(usage.read_bytes_per_s for usage in usages) or 0.0)
         held = reads_at_most is not None and reads >= at.USED_UP * reads_at_most
         return "storage: a cgroup throttles reads" if held else "storage"
-    costs = [_cpu_s_per_sample(trials) for trials in (more, fewer)]
-    if costs[0] is not None and costs[1] is not None and costs[0] > 1.15 * costs[1]:
+    if max(_receiving(run, trials) for trials in (more, fewer)) >= at.BUSY:
+        return _RECEIVING
+    one, two = (_cpu_s_per_sample(trials) for trials in (fewer, more))
+    if one is not None and two is not None and two > 1.15 * one:
         return "memory bandwidth, caches or the cores' clock: a sample takes more CPU time"
     waited = [each.barrier_fraction or 0.0 for trial in more for each in trial.ranks]
-    if max(waited, default=0.0) > at.STORAGE_WAITS:
-        return "barrier: some ranks wait for slower ones"
-    return "not seen: neither cores nor storage"
+    barrier = max(waited, default=0.0) > at.STORAGE_WAITS
+    return "barrier: some ranks wait for slower ones" if barrier else NOT_SEEN
+
+
+NOT_SEEN: Final = "not seen: neither cores nor storage"
+_RECEIVING: Final = "receiving: each main process takes in batches all the time"
+
+
+def _receiving(run: Run, trials: Sequence[Trial]) -> float:
+    """Share of its time in which a rank's main process takes in batches, by calibrated costs."""
+    config, calibration = trials[0].config, run.calibration
+    rate = typical(trial.batches_per_s.value for trial in trials if trial.batches_per_s)
+    if calibration is None or not config.num_workers or rate is None:
+        return 0.0
+    try:
+        work = work_of(calibration, config, Conditions(cores=1.0))
+    except ValueError:  # of another batch size, or without a batch
+        return 0.0
+    return rate * work.main_s
 
 
 def _cpu_s_per_sample(trials: Iterable[Trial]) -> float | None:

@@ -142,6 +142,9 @@ known."""
 SAME_RATE = 0.02
 """A difference smaller than this is none, however sure; a part that costs less is no finding."""
 
+SCALES = 0.8
+"""Of what so many more ranks would give, less of which is worth saying why."""
+
 SLOWER_RANK = 0.15
 """Share of the time that a sample takes on most ranks by which one must take longer for a cause."""
 

@@ -61,7 +61,7 @@ def bounds(cell: Cell) -> dict[Bound, float]:
     """
     means, where, step_s = cell.work.means, cell.conditions, cell.whole_step_s
     receive = means.receive_cpu + means.receive_io
-    main_s = means.main_cpu + (0.0 if cell.work.pinned else receive)
+    main_s = cell.work.main_s
     if not cell.workers:
         # Main and its helpers compute at once: one thread on as many cores less.
         threads = 1.0 + cell.work.helpers

@@ -120,6 +120,12 @@ class Work:
     pinned: bool = False
     read_bytes: float = 0.0
 
+    @property
+    def main_s(self) -> float:
+        """Seconds a batch that main works for the loader beside workers."""
+        means = self.means
+        return means.main_cpu + (0.0 if self.pinned else means.receive_cpu + means.receive_io)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:

@@ -117,6 +117,30 @@ class Stalls:
     fetch_fraction: float | None = None
 
 
+LoaderPart = Literal["storage", "host_cpu", "main_process", "barrier", "memory"]
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class WithoutPart:
+    """What a loader would give if one part of loading took no time, all else as it is.
+
+    The differential of DS-Analyzer for each part by itself. Parts that are in series hide each
+    other, so that the gains of two don't add up.
+
+    Attributes:
+        part: ``storage``: waiting in making batches, for storage or a network; ``host_cpu``:
+            computing in making and handing over batches; ``main_process``: drawing indices and
+            receiving batches; ``barrier``: ranks waiting for slower ones at each step; ``memory``:
+            stalls of pages that memory was too small to keep.
+        gain: Throughput without it over throughput now.
+        source: ``model``, or ``bound`` where that is all there is.
+    """
+
+    part: LoaderPart
+    gain: Estimate
+    source: Literal["model", "bound"]
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """What a profile found for one configuration.
@@ -125,6 +149,8 @@ class Diagnosis:
         config: What was profiled.
         findings: Ordered by cost; the first is the cause that dlprof would bet on.
         stalls: Of the consumer; ``None`` where that wasn't measured.
+        without: What each part of loading costs, the most expensive first; empty where nothing was
+            traced.
         trials: Ids of the trials that it rests on.
         notes: What to know about how it was found.
         weight: What the dataset weighs; ``None`` where it was not weighed.
@@ -133,6 +159,7 @@ class Diagnosis:
     config: Config
     findings: tuple[Finding, ...] = ()
     stalls: Stalls | None = None
+    without: tuple[WithoutPart, ...] = ()
     trials: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     weight: DatasetWeight | None = None

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dlprof.advise.scaling import scales
+from dlprof.advise.scaling import scales, scaling_law
 from dlprof.errors import DlprofError
 from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Run
 from dlprof.records.codec import to_json
@@ -42,6 +42,7 @@ def sweep_document(run: Run) -> str:
         prediction=run.prediction,
         recommendation=run.recommendation,
         scaling=scales(run),
+        scaling_law=scaling_law(run),
         **_end(run),
     )
 
@@ -54,6 +55,7 @@ def profile_document(run: Run, fault: DlprofError | None = None) -> str:
         config=diagnosis.config if diagnosis is not None else None,
         findings=diagnosis.findings if diagnosis is not None else (),
         stalls=diagnosis.stalls if diagnosis is not None else None,
+        without=diagnosis.without if diagnosis is not None else (),
         notes=diagnosis.notes if diagnosis is not None else (),
         explanations=[dataclasses.replace(each, costs=BatchCosts()) for each in run.explanations],
         trials=run.trials,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from dlprof.advise.summary import summarize
+from dlprof.advise.summary import ConfigSummary, summarize
+from dlprof.advise.thresholds import WORTH_TRYING
 from dlprof.records import (
     Diagnosis,
+    Estimate,
     Explanation,
     Run,
     SampleCosts,
@@ -16,8 +18,10 @@ from dlprof.records import (
     Stalls,
     TransformCost,
     Trial,
+    WithoutPart,
     WorkerCosts,
 )
+from dlprof.records.findings import LoaderPart
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards, more_findings
 from dlprof.report.labels import (
@@ -25,9 +29,12 @@ from dlprof.report.labels import (
     cores_text,
     count_text,
     gpu_text,
+    interval_text,
     percent_text,
     rate_text,
+    ratio_text,
     used_text,
+    value_text,
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.sweep import about_file, first, title_of
@@ -73,10 +80,7 @@ def _answer(
     run: Run, diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
 ) -> Iterator[tuple[str, doc.Words]]:
     measured = trial if trial is not None and trial.outcome == "completed" else None
-    row = next((each for each in summarize(run) if each.seen.config == diagnosis.config), None)
-    rate, unit = None if row is None else row.rate, "samples/s"
-    if rate is None and measured is not None:  # how many samples a batch has is not known
-        rate, unit = measured.batches_per_s, "batches/s"
+    row, rate, unit = _rate(run, diagnosis, measured)
     said = "" if rate is None else f": {rate_text(rate, unit)}"
     yield "Profiled", f"{diagnosis.config.text}{said}"
     yield from ranks_facts(run, diagnosis.config, None if row is None else row.rate)
@@ -92,6 +96,16 @@ def _answer(
         if rate is not None and rate.value > 0 and measured is not None:
             period_s = _batch_samples(measured, unit) / rate.value
         yield "Data wait", _wait(wait, run.header.settings.get("step_s"), period_s, traced)
+
+
+def _rate(
+    run: Run, diagnosis: Diagnosis, measured: Trial | None
+) -> tuple[ConfigSummary | None, Estimate | None, str]:
+    """What all trials of the configuration show, its one rate, and the unit of that."""
+    row = next((each for each in summarize(run) if each.seen.config == diagnosis.config), None)
+    if (row is None or row.rate is None) and measured is not None:
+        return row, measured.batches_per_s, "batches/s"  # a batch's samples aren't known
+    return row, None if row is None else row.rate, "samples/s"
 
 
 def _batch_samples(trial: Trial, unit: str) -> float:
@@ -154,6 +168,9 @@ def _details(
 ) -> Iterator[doc.Section]:
     yield from doc.section("Findings", *cards(diagnosis.findings))
     yield from ranks_sections(run, diagnosis.config)
+    completed = trial if trial is not None and trial.outcome == "completed" else None
+    _, rate, unit = _rate(run, diagnosis, completed)
+    yield from doc.section("Without one part", *_without(diagnosis.without, rate, unit))
     yield from doc.section("Use of the machine", doc.facts(_usage(trial, diagnosis.stalls)))
     if traced is not None:
         yield from stage_sections(traced)
@@ -161,6 +178,35 @@ def _details(
     if run.end is not None:
         took = f"{format_duration(run.end.cost_s.total)} for {counted(len(run.trials), 'trial')}"
         yield from doc.section("Profile", doc.Text(took))
+
+
+_PARTS: Mapping[LoaderPart, str] = {
+    "storage": "storage",
+    "host_cpu": "host CPU",
+    "main_process": "main process",
+    "barrier": "barrier",
+    "memory": "memory",
+}
+
+
+def _without(found: Sequence[WithoutPart], rate: Estimate | None, unit: str) -> Iterator[doc.Block]:
+    """What the loader would give if each part took no time."""
+    if not found or rate is None:
+        return
+    rates = [each.gain.times(rate.value) for each in found]
+    yield doc.Table(
+        (
+            doc.Column("without", [_PARTS[each.part] for each in found], left=True),
+            doc.Column(unit, [value_text(each) for each in rates]),
+            doc.Column("95% CI", [interval_text(each) for each in rates]),
+            doc.Column("gain", [ratio_text(each.gain.value) for each in found], note=_IF_FREE),
+        )
+    )
+    if all(each.gain.value < WORTH_TRYING for each in found):
+        yield doc.Items(("No part of loading is the limit by itself.",))
+
+
+_IF_FREE = "predicted, if that part took no time and all else stayed as it is."
 
 
 def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, doc.Words]]:

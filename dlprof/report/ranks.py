@@ -7,11 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlprof.advise.scaling import rank_speeds, scales, straggler_of
+from dlprof.advise.scaling import (
+    NOT_SEEN,
+    ScalingLaw,
+    rank_speeds,
+    scales,
+    scaling_law,
+    straggler_of,
+)
 from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
-from dlprof.report.labels import cores_text, gain_text, interval_text, percent_text, value_text
-from dlprof.units import MISSING, format_duration, format_rate
+from dlprof.report.labels import (
+    cores_text,
+    end_text,
+    gain_text,
+    interval_text,
+    percent_text,
+    rate_text,
+    value_text,
+)
+from dlprof.units import MISSING, counted, format_duration, format_rate
 
 
 def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple[str, doc.Words]]:
@@ -28,7 +43,10 @@ def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple
     found = next((s for s in scales(run) if s.ranks == len(speeds) and s.over_one), None)
     if found is not None and found.over_one is not None:
         text += f"; {gain_text(found.over_one, 'one rank')}"
-        text += f", limited by {found.limit.partition(':')[0]}" if found.limit else ""
+        law, limit = scaling_law(run), found.limit
+        if law is not None and law.bend is not None:
+            text, limit = f"{text}, bends at {_ranks_text(law.bend)}", law.cause
+        text += f", limited by {limit.partition(':')[0]}" if limit not in {"", NOT_SEEN} else ""
     yield "Ranks", text
 
 
@@ -73,9 +91,44 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
                 [gain_text(each.over_one) if each.over_one else MISSING for each in found],
                 note="what all give together against one rank by itself, interleaved.",
             ),
+            doc.Column(
+                "step busy",
+                [_share_text(each.utilization) for each in found],
+                note="share of the time in which the slowest rank's step passes (95% CI).",
+            ),
             doc.Column("limited by", [each.limit for each in found], left=True),
         )
-        yield from doc.section("Scaling, in trials", _table(of_counts))
+        law = scaling_law(run)
+        said = () if law is None else (_law_text(law, max(each.ranks for each in found)),)
+        yield from doc.section("Scaling, in trials", _table(of_counts), doc.items(said))
+
+
+def _law_text(law: ScalingLaw, ranks: int) -> str:
+    """What the fitted law says, in a sentence."""
+    fits = f"the law fits within {percent_text(law.misfit)}"
+    if law.bend is None:
+        sure = f"there is none before {law.straight_to:.1f} (97.5%)"
+        return f"No bend is seen up to {counted(ranks, 'rank')}; {sure}; {fits}"
+    cause = f"; limited by {law.cause}" if law.cause else ""
+    if law.shape == "sharp":
+        return (
+            f"Bends at {_ranks_text(law.bend)}: more of them together give no more{cause}; {fits}"
+        )
+    return (
+        f"Each further rank slows the others: all together never give more than "
+        f"{_ranks_text(law.bend)} that share nothing{cause}; {fits} (Amdahl)"
+    )
+
+
+def _share_text(share: Estimate | None) -> str:
+    if share is None:
+        return MISSING
+    low, high = (percent_text(end) for end in share.ends)
+    return percent_text(share.value) + (f" ({low}-{high})" if low != high else "")
+
+
+def _ranks_text(count: Estimate) -> str:
+    return rate_text(count, "ranks", end_text)
 
 
 def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:

@@ -26,7 +26,7 @@ SCRIPTS = (
     *("tracing", "faults", "kill_campaign", "gate_rule", "gate_campaign"),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
     *("planted", "planted_beside", "heavy", "shard_faults", "head_to_head", "attached"),
-    *("differential", "trainings", "tuning", "gpu", "mutation"),
+    *("differential", "trainings", "tuning", "dlio", "gpu", "mutation"),
 )
 WHERE: dict[str, Any] = {
     "taken_at": "2026-01-01T00:00:00+00:00",

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from builders import around, config, failed
-from finding_cases import Loader, evidence
+from finding_cases import QUIET, Loader, evidence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.advise.findings import Experiment, ModelAtStep, Observation, find
+from dlprof.advise.findings import (
+    Evidence,
+    Experiment,
+    ModelAtStep,
+    Observation,
+    diagnose,
+    find,
+)
 from dlprof.advise.findings.claims import (
     Claim,
     Gain,
@@ -20,7 +28,7 @@ from dlprof.advise.findings.claims import (
     measured_gain,
 )
 from dlprof.advise.findings.evidence import Costs, StageTime, costs_of
-from dlprof.model import Conditions
+from dlprof.model import Conditions, fit
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import (
     BatchCosts,
@@ -29,6 +37,7 @@ from dlprof.records import (
     Estimate,
     Explanation,
     Prediction,
+    RankFigures,
     Stage,
     Usage,
 )
@@ -294,3 +303,92 @@ def test_collating_in_python_keeps_main_waiting_for_the_workers_answer() -> None
         assert first.code == "collate"
         assert first.predicted_gain is not None
         assert first.predicted_gain.value >= least
+
+
+def modelled(loader: Loader, usage: Usage = QUIET, **fields: Any) -> Evidence:
+    """Evidence with the model that its own trials are fitted with."""
+    view = evidence(loader, usage=usage, **fields)
+    calibration = fit(view.explanations(), view.trials("present"))
+    return dataclasses.replace(view, predict=ModelAtStep.at_step(calibration, loader.step))
+
+
+STORED = Loader(fetch_io=0.02, fetch_cpu=0.001, rate=94, step=0.005)
+COMPUTED = Loader(fetch_cpu=0.02, fetch_io=0.001, rate=94, step=0.005)
+RECEIVED = Loader(fetch_cpu=0.004, receive=0.009, busy=0.4, rate=70, step=0.005)
+PAGED = dataclasses.replace(QUIET, memory_pressure_fraction=0.9)
+
+
+@pytest.mark.parametrize(
+    ("loader", "usage", "part", "after_s"),
+    [
+        # Two workers make a batch each in cpu + io; a step of 5 ms and receiving are in series.
+        (STORED, QUIET, "storage", 0.005 + 0.0003 + 0.00005),
+        (STORED, PAGED, "memory", 0.005 + 0.0003 + 0.00005),
+        (COMPUTED, QUIET, "host_cpu", 0.005 + 0.0003 + 0.00005),
+        (RECEIVED, QUIET, "main_process", 0.005),
+    ],
+)
+def test_the_part_that_was_planted_is_what_the_loader_would_gain_most_without(
+    loader: Loader, usage: Usage, part: str, after_s: float
+) -> None:
+    first, *rest = diagnose(modelled(loader, usage)).without
+    assert (first.part, first.source) == (part, "model")
+    making_s = loader.fetch_cpu + loader.fetch_io + loader.collate_cpu + loader.put_cpu
+    now_s = max(making_s / 2, loader.step + loader.receive + loader.dispatch)
+    assert first.gain.value == pytest.approx(now_s / after_s, rel=0.05)
+    low, high = first.gain.ends
+    assert low < now_s / after_s < high
+    assert all(each.gain.value < 1.5 for each in rest)
+
+
+def test_without_any_part_a_slow_step_stays_slow() -> None:
+    found = diagnose(modelled(Loader(fetch_cpu=0.01, rate=50, step=0.0195))).without
+    assert [each.part for each in found] == [
+        *("main_process", "storage", "host_cpu")
+    ]  # most of them first
+    assert all(each.gain.value < 1.03 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("loader", "gain"),
+    [
+        # One in four waits for nobody, the others for half of their time.
+        (Loader(fetch_cpu=0.001, rate=100, step=0.004), (1 + 3 * 2) / 4),
+        # Where workers are the limit, they load on while their rank waits.
+        (Loader(fetch_io=0.0197, rate=100, step=0.004), 1.0),
+    ],
+)
+def test_ranks_that_wait_for_slower_ones_would_gain_their_barrier(
+    loader: Loader, gain: float
+) -> None:
+    ranks = tuple(
+        RankFigures(rank=n, host="box", barrier_fraction=0.5 if n else 0.0) for n in range(4)
+    )
+    found = diagnose(modelled(loader, trial_fields={"ranks": ranks})).without
+    (barrier,) = (each for each in found if each.part == "barrier")
+    assert barrier.source == "bound"
+    assert barrier.gain.value == pytest.approx(gain, rel=0.01)
+
+
+def test_what_workers_wait_for_each_other_is_no_storage() -> None:
+    held = dataclasses.replace(STORED, config=config(2))
+    traced = modelled(held)
+    looks = {"lock": 0.9, "queue": 0.05}
+    observations = tuple(
+        dataclasses.replace(
+            each,
+            trial=dataclasses.replace(
+                each.trial, usage=dataclasses.replace(each.trial.usage, worker_waits=looks)
+            ),
+        )
+        for each in traced.observations
+    )
+    view = dataclasses.replace(traced, observations=observations)
+    (storage,) = (each for each in diagnose(view).without if each.part == "storage")
+    assert storage.gain.value < 1.2
+
+
+def test_nothing_traced_says_nothing_of_parts() -> None:
+    bare = modelled(STORED)
+    plain = tuple(each for each in bare.observations if each.explanation is None)
+    assert diagnose(dataclasses.replace(bare, observations=plain)).without == ()

@@ -208,6 +208,31 @@ def test_what_holds_back_one_more_is_named(
     assert _kept(0.9, costs=calibration(**costs), **question).held_by == held_by
 
 
+@pytest.mark.parametrize(
+    ("au", "count", "utilization"),
+    [
+        # A rank reads 2 MB every 100 ms / au; 100 MB/s are enough for 5.6 of them, or 11.1.
+        (0.9, 5, 0.1 / 0.101),  # which need no workers: each loads for 1 ms
+        (0.45, 11, 0.1 * 1e8 / 2e6 / 11),
+    ],
+)
+def test_accelerators_that_storage_keeps_busy_are_those_computed_by_hand(
+    au: float, count: int, utilization: float
+) -> None:
+    costs = calibration(cpu=0.001, receive=0.0005)
+    found = _kept(au, costs=costs, storage_bytes_per_s=1e8)
+    assert (found.count.value, found.held_by) == (count, "storage")
+    assert found.utilization == pytest.approx(utilization, abs=0.002)
+
+
+def test_utilization_is_the_step_over_what_it_and_receiving_take() -> None:
+    """Cores without end: a step of 20 ms beside 2 ms in which its batch is taken in."""
+    costs = calibration(cpu=0.03, receive=0.002)
+    found = _kept(0.8, costs=costs, step_s=0.02, cores=512.0, ranks=2)
+    assert found.count.value == 2
+    assert found.utilization == pytest.approx(20 / 22, abs=0.005)
+
+
 def test_a_main_process_that_is_too_slow_keeps_no_accelerator_busy() -> None:
     found = _kept(0.9, costs=calibration(cpu=0.03, receive=0.05), step_s=0.02)
     assert found.count.value == 0

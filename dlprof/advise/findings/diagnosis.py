@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from dlprof.advise.findings import dataset, loader, machine
 from dlprof.advise.findings.claims import (
     Claim,
+    Gain,
     Place,
     best_of_measured,
+    bound,
     changed,
     competes,
     crowds,
     fix_of,
     fixed,
+    predicted_gain,
     script_gain,
     starts_s,
 )
-from dlprof.advise.findings.evidence import Evidence
+from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
 from dlprof.advise.thresholds import AS_GOOD, OTHERS, PAYS
 from dlprof.advise.wording import as_fast, between, severity_of
@@ -33,7 +37,9 @@ from dlprof.records import (
     FindingCode,
     Fix,
     Stalls,
+    WithoutPart,
 )
+from dlprof.records.findings import LoaderPart
 from dlprof.stats import typical
 from dlprof.units import format_duration
 
@@ -136,6 +142,7 @@ def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
         config=evidence.config,
         findings=find(evidence),
         stalls=_stalls(evidence),
+        without=_without(evidence),
         trials=tuple(trial.id for trial in evidence.trials()),
         notes=tuple(notes),
         weight=evidence.weight,
@@ -165,6 +172,52 @@ def _stalls(evidence: Evidence) -> Stalls | None:
         prep_fraction=max(0.0, warm_s - resident_s) / longest_s,
         fetch_fraction=None if cold_s is None else max(0.0, cold_s - warm_s) / longest_s,
     )
+
+
+def _without(view: Evidence) -> tuple[WithoutPart, ...]:
+    """What each part of loading costs, by the model without it; the most expensive first."""
+    costs = view.costs
+    if costs is None:
+        return ()
+    fetch, collate, making_s = costs.fetch, costs.collate, costs.making.wall_s
+    held_s = (view.waits_for_gil_s or 0.0) + view.lock_share * making_s  # by each other
+    blocked_s = max(0.0, fetch.io_s - held_s)
+    paged_s = min(blocked_s, (view.usage.memory_pressure_fraction or 0.0) * making_s)
+    none = StageTime()
+    less: dict[LoaderPart, Costs] = {
+        "storage": costs.without(blocked_s - paged_s),
+        "host_cpu": dataclasses.replace(
+            costs,
+            fetch=StageTime(0.0, fetch.io_s),
+            collate=StageTime(0.0, collate.io_s),
+            put_cpu_s=0.0,
+        ),
+        "main_process": dataclasses.replace(costs, receive=none, dispatch=none),
+    }
+    if paged_s > 0:
+        less["memory"] = costs.without(paged_s)
+    gains = {part: predicted_gain(view, costs=each) for part, each in less.items()}
+    gains["barrier"] = _without_barrier(view, costs)
+    found = [
+        WithoutPart(part=part, gain=gain.estimate, source=gain.source)
+        for part, gain in gains.items()
+        if gain is not None and gain.source != "measured"
+    ]
+    return tuple(sorted(found, key=lambda each: -each.gain.value))
+
+
+def _without_barrier(view: Evidence, costs: Costs) -> Gain | None:
+    """What all ranks would give if each went at its own pace; ``None`` where none waits there.
+
+    Workers load on while their rank waits at the barrier, so that it is no faster than they.
+    """
+    ranks = [trial.ranks for trial in view.plain("present")]
+    waits = [[each.barrier_fraction or 0.0 for each in those] for those in ranks if those]
+    if not view.rate or not any(map(any, waits)):
+        return None
+    loader = max(1.0, costs.rate(view.config, view.available) / view.rate)
+    paces = ([min(loader, 1 / max(1e-9, 1 - wait)) for wait in each] for each in waits)
+    return bound(statistics.median(map(statistics.fmean, paces)))
 
 
 def find(view: Evidence) -> tuple[Finding, ...]:

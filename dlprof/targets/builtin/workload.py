@@ -25,6 +25,7 @@ _TAKEN = {
     "dataset": (
         *("data_folder", "format", "num_files_train", "num_samples_per_file"),
         *("record_length_bytes", "record_length_bytes_resize"),
+        *("record_length", "record_length_resize"),  # up to DLIO 2.0, and in its workloads
     ),
     "reader": (
         *("data_loader", "batch_size", "read_threads", "prefetch_size", "pin_memory"),
@@ -193,7 +194,11 @@ def _workload(
         raise UsageError(
             f"format in {quoted(file)} is {quoted(ending)}, and no format", hint="Correct the file."
         )
-    record = count(dataset, "record_length_bytes", 64 * 1024)
+    sizes = [
+        name if name in dataset else name.replace("_bytes", "")
+        for name in ("record_length_bytes", "record_length_bytes_resize")
+    ]
+    record = count(dataset, sizes[0], 64 * 1024)
     workers, ahead = count(reader, "read_threads", 1, 0), count(reader, "prefetch_size", 0, 0)
     loader: dict[str, Any] = {
         "num_workers": workers,
@@ -214,7 +219,7 @@ def _workload(
         files=count(dataset, "num_files_train", 8),
         samples=count(dataset, "num_samples_per_file", 1),
         record_bytes=record,
-        sample_bytes=count(dataset, "record_length_bytes_resize", record) or record,
+        sample_bytes=count(dataset, sizes[1], record, 0) or record,
         batch_size=count(reader, "batch_size", 1),
         loader=loader,
         shuffle=any(each not in {"off", "False"} for each in shuffled),

@@ -18,12 +18,24 @@ from dlprof.advise.scaling import (
     SHARD,
     STORAGE,
     WAITS,
+    LawShape,
     rank_speeds,
     scales,
+    scaling_law,
     slow_for,
 )
 from dlprof.advise.situation import Situation
-from dlprof.records import Constraints, Estimate, GpuInfo, RankFigures, Trial, Usage
+from dlprof.records import (
+    BatchCosts,
+    Calibration,
+    Constraints,
+    Estimate,
+    GpuInfo,
+    RankFigures,
+    Run,
+    Trial,
+    Usage,
+)
 from dlprof.report.sweep import recommendation_report
 from dlprof.report.terminal import plain_text
 
@@ -255,6 +267,141 @@ def test_what_more_ranks_run_out_of(more: dict[str, float], limit: str) -> None:
     found = scales(run([one, scaled(2, 50.0, **more)], settings=SETTINGS))
     assert found[0].limit == ""
     assert found[1].limit.startswith(limit)
+
+
+def interleaved(rates: dict[int, float], **usage: float) -> Run:
+    """What so many ranks gave each, by a loader that waits; windows differ by 0.4 %."""
+    found = {"own_cpu_cores": 0.05, "available_cpu_cores": 2.0, **usage}
+    return run(
+        [
+            dataclasses.replace(
+                scaled(count, rate * (1 + 0.004 * (-1) ** (block + count)), **found),
+                repetition=block,
+            )
+            for block in range(2)
+            for count, rate in rates.items()
+        ],
+        settings=SETTINGS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "shape", "bend"),
+    [
+        ({1: 100.0, 2: 100.0, 4: 50.0}, "sharp", 2.0),
+        ({1: 100.0, 2: 100.0, 4: 75.0, 8: 37.5}, "sharp", 3.0),
+        ({1: 100.0, 2: 60.0}, "sharp", 1.2),  # two numbers show no shape
+        ({1: 100.0, 2: 100 / 1.2, 4: 100 / 1.6}, "gradual", 5.0),
+        ({1: 100.0, 2: 100 / 1.05, 4: 100 / 1.15, 8: 100 / 1.35}, "gradual", 20.0),
+    ],
+)
+def test_the_law_finds_the_bend_that_was_planted(
+    rates: dict[int, float], shape: LawShape, bend: float
+) -> None:
+    law = scaling_law(interleaved(rates))
+    assert law is not None
+    assert law.bend is not None
+    assert law.shape == shape
+    low, high = law.bend.ends
+    assert low < bend < high
+    assert law.bend.value == pytest.approx(bend, rel=0.03)
+    assert law.straight_to == low
+    assert law.misfit < 0.01
+
+
+@pytest.mark.parametrize("last", [98.0, 85.0])  # by less than is worth saying why
+def test_ranks_that_share_nothing_have_no_bend(last: float) -> None:
+    law = scaling_law(interleaved({1: 100.0, 2: 100.0, 4: last}))
+    assert law is not None
+    assert (law.bend, law.cause) == (None, "")
+    assert 3.0 < law.straight_to <= 4.0
+
+
+def test_a_bend_that_may_be_chance_is_none() -> None:
+    pairs = [(0, 1, 100.0), (1, 1, 60.0), (0, 2, 50.0), (1, 2, 90.0)]
+    trials = [dataclasses.replace(scaled(n, rate), repetition=at) for at, n, rate in pairs]
+    law = scaling_law(run(trials, settings=SETTINGS))
+    assert law is not None
+    assert law.bend is None
+    assert law.straight_to < 1.5
+
+
+def test_without_one_rank_by_itself_there_is_no_law() -> None:
+    assert scaling_law(interleaved({2: 100.0, 4: 50.0})) is None
+    assert scaling_law(interleaved({1: 100.0})) is None
+    assert scaling_law(run(blocks({PICK: (100.0,)}))) is None
+
+
+def test_where_the_law_does_not_fit_the_bend_is_less_sure() -> None:
+    widths, misfits = [], []
+    for four in (75.0, 55.0):
+        law = scaling_law(interleaved({1: 100.0, 2: 100.0, 4: four, 8: 37.5}))
+        assert law is not None
+        assert law.bend is not None
+        low, high = law.bend.ends
+        widths.append(math.log(high / low))
+        misfits.append(law.misfit)
+    assert misfits[0] < 0.01
+    assert misfits[1] > 0.05
+    assert widths[1] > 2 * widths[0]
+
+
+def test_a_law_says_what_is_used_up_beyond_its_bend() -> None:
+    usage = {"own_cpu_cores": 0.98, "available_cpu_cores": 1.0}
+    made = interleaved({1: 100.0, 2: 60.0}, **usage)
+    law = scaling_law(made)
+    assert law is not None
+    assert law.cause == "cores"
+    assert [each.limit for each in scales(made)] == ["", "cores"]
+    shown = run([*made.trials, *measured().trials], settings=SETTINGS)
+    advice = recommend(shown, Constraints(ranks=2))
+    page = plain_text(recommendation_report(shown, advice), width=100, verbose=True)
+    text = " ".join(page.split())
+    assert "bends at 1.2" in text
+    assert "limited by cores" in text
+    assert "Bends at 1.2" in text
+
+
+def test_utilization_is_the_step_over_the_period_of_the_slowest_rank() -> None:
+    """Batches of 32 samples: 3.1 and 1.9 steps of 250 ms a second, and no more than all of it."""
+    rates = {1: 100.0, 2: 60.0, 4: 129.0}
+    made = run(interleaved(rates).trials, settings={**SETTINGS, "step_s": 0.25})
+    found = [each.utilization and each.utilization.value for each in scales(made)]
+    assert found == pytest.approx([100 / 32 / 4, 60 / 32 / 4, 1.0], rel=0.01)
+    assert all(each.utilization is None for each in scales(interleaved(rates)))
+    shown = run([*made.trials, *measured().trials], settings={**SETTINGS, "step_s": 0.25})
+    advice = recommend(shown, Constraints(ranks=2))
+    page = plain_text(recommendation_report(shown, advice), width=140, verbose=True)
+    assert "78% (" in page
+    assert "47% (" in page
+
+
+RECEIVED = BatchCosts(cpu_s=(0.01,) * 8, receive_cpu_s=(0.3,) * 8)
+"""Of batches of 32 samples: at 100 samples a second their main process is busy for 94%."""
+
+
+@pytest.mark.parametrize(("own", "limit"), [(2.0, "receiving"), (0.98, "cores")])
+def test_receiving_is_a_limit_of_ranks_whose_main_processes_do_nothing_else(
+    own: float, limit: str
+) -> None:
+    usage = {"own_cpu_cores": 0.98, "available_cpu_cores": own}
+    made = interleaved({1: 100.0, 2: 70.0}, **usage)
+    made = dataclasses.replace(made, calibration=Calibration(in_workers=RECEIVED))
+    law = scaling_law(made)
+    assert law is not None
+    assert law.cause.startswith(limit)
+
+
+@pytest.mark.parametrize(("receive_s", "limit"), [(0.3, "receiving"), (0.03, "")])
+def test_many_workers_of_one_rank_may_be_limited_by_its_receiving(
+    receive_s: float, limit: str
+) -> None:
+    """Two ranks have two main processes for as many workers."""
+    costs = dataclasses.replace(RECEIVED, receive_cpu_s=(receive_s,) * 8)
+    wide = dataclasses.replace(scaled(1, 100.0), config=config(4))
+    made = run([scaled(1, 95.0), scaled(2, 95.0), wide], settings=SETTINGS)
+    made = dataclasses.replace(made, calibration=Calibration(in_workers=costs))
+    assert [each.limit.partition(":")[0] for each in scales(made)] == ["", "", limit]
 
 
 def test_a_cgroup_that_throttles_reads_is_named() -> None:

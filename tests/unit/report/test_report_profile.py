@@ -22,6 +22,7 @@ from dlprof.records import (
     TransformCost,
     Trial,
     Usage,
+    WithoutPart,
 )
 from dlprof.records.codec import to_json
 from dlprof.report.document import Document
@@ -66,6 +67,14 @@ def _diagnosis() -> Diagnosis:
         stalls=Stalls(
             resident_s=0.012, warm_s=0.018, cold_s=0.021, prep_fraction=0.28, fetch_fraction=0.14
         ),
+        without=(
+            WithoutPart(
+                part="storage", gain=Estimate(value=1.8, low=1.4, high=2.3), source="model"
+            ),
+            WithoutPart(
+                part="host_cpu", gain=Estimate(value=1.0, low=0.8, high=1.3), source="model"
+            ),
+        ),
         trials=("t0001",),
         notes=("The window was short.",),
     )
@@ -94,6 +103,15 @@ def test_the_screen_at_a_width(width: int) -> None:
     assert all(
         len(line) <= width for line in text.splitlines() if not any(p in line for p in pasted)
     )
+
+
+def test_where_no_part_is_the_limit_that_is_said() -> None:
+    free = WithoutPart(part="storage", gain=Estimate(value=1.01, low=0.8, high=1.3), source="model")
+    made = dataclasses.replace(_diagnosis(), without=(free,))
+    assert "No part of loading is the limit" in drawn(shown(made, plain=_trial()), 80, verbose=True)
+    text = drawn(shown(_diagnosis(), plain=_trial()), 80, verbose=True)
+    assert "No part of loading is the limit" not in text
+    assert "Without one part" not in drawn(shown(_diagnosis()), 80, verbose=True)  # of no rate
 
 
 def test_the_answer_fits_into_14_lines() -> None:

@@ -80,6 +80,18 @@ def test_a_workload_is_read_as_dlio_reads_it(tmp_path: Path) -> None:
     }
 
 
+def test_sizes_may_have_the_names_of_dlio_2(tmp_path: Path) -> None:
+    old = {"record_length": 114660.07, "record_length_resize": 0, "record_length_stdev": 10}
+    kept = {k: v for k, v in WORKLOAD["dataset"].items() if not k.startswith("record_length")}
+    whole = {**WORKLOAD, "dataset": {**kept, **old}}
+    path = tmp_path / "resnet50.yaml"
+    path.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    found = read_workload(str(path), str(tmp_path / "data"))
+    assert (found.record_bytes, found.sample_bytes) == (114660, 114660)
+    assert "dataset.record_length_stdev" in found.left_out[0]
+    assert "dataset.record_length," not in found.left_out[0]
+
+
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     (others, au) = _read(tmp_path).left_out
     for name in ("checkpoint", "dataset.record_length_bytes_stdev", "train.epochs"):
