@@ -303,6 +303,10 @@ def _entry(line: str, where: str) -> BaselineEntry:
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
     try:
-        return from_json(BaselineEntry, data)
+        entry = from_json(BaselineEntry, data)
     except MismatchError as error:
         raise FileError(f"{where}: {error}", hint=_HINT) from None
+    for view in VIEW_NAMES:
+        if entry.figures.get(f"service.{view}", 1.0) <= 0:  # no run of dlprof's has it
+            raise FileError(f"{where}: service.{view} is not above 0", hint=_HINT)
+    return entry

@@ -107,6 +107,14 @@ def test_whole_columns_go_the_least_important_first(width: int, left: str) -> No
     assert [len(cell) for cell in row.split()] == [10] * len(left)
 
 
+def test_details_have_all_columns_each_time_beside_what_names_the_rows() -> None:
+    document = Document(title="", answer=(), details=(Section("", (TABLE,)),))
+    heads = drawn(document, 27, verbose=True).split("\n\n")[:-1]
+    assert [head.split()[:2] for head in heads] == [["a", "b"], ["a", "c"]]
+    alone = drawn(document, 7, verbose=True)  # no column fits beside the first
+    assert alone.split() == ["a", "1" * 10]
+
+
 def test_further_lines_begin_below_the_first() -> None:
     words = "many words that do not fit into one line of a narrow terminal"
     for block in (FactList((("label", words), ("l", ""))), Items((words,))):
