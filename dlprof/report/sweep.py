@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from dlprof.report.labels import (
     END_TEXTS,
     IN_TRIALS,
     Rated,
+    about_file,
     cores_text,
     default_named,
     gain_text,
@@ -46,8 +46,15 @@ from dlprof.report.labels import (
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.snippets import difference
-from dlprof.report.text import shortened
-from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
+from dlprof.units import (
+    MISSING,
+    counted,
+    duration_option,
+    format_bytes,
+    format_duration,
+    format_rate,
+    with_hint,
+)
 
 if TYPE_CHECKING:  # dlprof recommend answers without predictions
     from dlprof.advise.forecast import Answer
@@ -180,9 +187,11 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     if default not in {pick, present}:
         compared.append((default, default_named(pick)))
     said: dict[str, list[str]] = {}
+    loss = advice.certificate.shown if advice.certificate and advice.basis == "measured" else None
     for config, name in compared:
         if config in rates:
-            said.setdefault(gain_text(rates[config].ratio.inverse, "{}"), []).append(name)
+            gain = gain_text(rates[config].ratio.inverse, "{}", loss=loss)
+            said.setdefault(gain, []).append(name)
     if said:
         gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
         if all((rates[config].ratio.low or 0) > 1 for config, _ in compared if config in rates):
@@ -192,7 +201,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
             return gains
         # Three times as long as it took.
         took_s = run.end.cost_s.total if run.end is not None else 60.0
-        again = f"rerun with --budget {max(1, math.ceil(3 * took_s / 60))}m"
+        again = f"rerun with --budget {duration_option(3 * took_s)}"
         return f"{gains}; {again if 'too noisy' in gains else f'too noisy for more ({again})'}"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
@@ -243,20 +252,11 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
         said = f"Details: -v · {'check it there' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
-    if not run.path or _cut_off(run):  # which has a command of its own
-        return doc.hint(about_file(run)) if run.path else ()
-    command = f"dlprof report {shlex.quote(run.path)} -o report.html"
-    return doc.hint(f"{about_file(run)} · all of it:", command)
+    return about_file(run, "as a page: -o report.html")
 
 
 def _is_elsewhere(asked: Constraints) -> bool:
     return any(each is not None for each in (asked.machine, asked.cores, asked.speed))
-
-
-def about_file(run: Run) -> str:
-    """Where the run is kept, and how more of it is shown."""
-    name = shortened(run.path, 34)  # the command beside it has all of it
-    return f"Run file {name} · details: dlprof report -v" if run.path else "Details: -v"
 
 
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:

@@ -231,3 +231,18 @@ def test_a_gain_that_may_be_none_or_is_too_noisy_is_not_promised(
 ) -> None:
     gain = Estimate(value=round((low + high) / 2, 3), low=low, high=high)
     assert gain_text(gain, "yours") == says
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (0.0, "not slower than yours (95%); how much faster, if at all, is too noisy to say"),
+        (0.1, "at most 10% slower than yours (95%); how much faster, if at all, is too"),
+        (0.2, "no measurable gain over yours: too noisy to say (95% CI 0.85-6.1)"),
+    ],
+)
+def test_a_certificate_that_knows_more_of_a_loss_than_the_interval_is_said(
+    loss: float, says: str
+) -> None:
+    text = gain_text(Estimate(value=2.28, low=0.85, high=6.1), "yours", loss=loss)
+    assert text.startswith(says)
