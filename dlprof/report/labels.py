@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
-from dlprof.records import Config, Estimate, GpuUsage, Run, Usage
+from dlprof.records import USELESS, Config, Estimate, GpuUsage, Run, Usage
 from dlprof.report.document import Bar, Block, Chart, Column, Tone, chart, hint
 from dlprof.report.text import clean
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
@@ -45,11 +45,16 @@ def rate_text(
     unit: str = "samples/s",
     shown: Callable[[float], str] = format_rate,
 ) -> str:
-    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``."""
+    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``.
+
+    Without one that reaches below half of it, which says nothing of the rate.
+    """
     if estimate is None:
         return MISSING
     interval = interval_text(estimate, shown)
     text = f"{shown(estimate.value)} {unit}"
+    if estimate.low is not None and estimate.low < (1 - USELESS) * estimate.value:
+        return f"about {text} (too noisy for an interval)"
     return text if interval == MISSING else f"{text} (95% CI {interval})"
 
 
@@ -113,13 +118,13 @@ IN_TRIALS = "in trials, whose rates may differ from the estimate."
 
 def wait_text(wait: float | None, *, in_trials: bool, step: str = "") -> str:
     """A share of time that the step waits, and whether trials or the estimate say so."""
-    about = ", ".join(filter(None, ("in trials" if in_trials else "", step and f"step {step}")))
+    about = ", ".join(filter(None, ("measured" if in_trials else "", step and f"step {step}")))
     return f"{percent_text(wait)} of the time" + (f" ({about})" if about else "")
 
 
 def turnover_text(share: float | None) -> str:
     """What epochs' turnovers take beside the wait, where it is worth a word: the rate counts it."""
-    return f"; starting takes {percent_text(share)}" if (share or 0) >= NOTABLE else ""
+    return f"; epoch restarts {percent_text(share)}" if (share or 0) >= NOTABLE else ""
 
 
 def cores_text(cores: float | None) -> str:

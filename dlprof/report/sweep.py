@@ -143,7 +143,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
     if is_alone(run, advice):
-        yield "Recommended", f"nothing yet: only {pick.text} has a rate; dlprof sweep measures more"
+        yield "Recommended", f"nothing yet: only {pick.text} has a rate ({_more(run)})"
         yield "Throughput", rate_text(advice.expected.samples_per_s)
         yield from _failed(run)
         return
@@ -199,17 +199,24 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         wide = next(rates[config].ratio.is_wide for config, _ in compared if config in rates)
         if not wide or advice.basis == "predicted":
             return gains
-        # Three times as long as it took.
-        took_s = run.end.cost_s.total if run.end is not None else 60.0
-        again = f"rerun with --budget {duration_option(3 * took_s)}"
+        again = _more(run)
         return f"{gains}; {again if 'too noisy' in gains else f'too noisy for more ({again})'}"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
-        nothing = "" if others else ": nothing else was measured (dlprof sweep does)"
+        nothing = "" if others else f": nothing else was measured ({_more(run)})"
         return f"not known{nothing}; {rate}"
     name = "your settings give" if pick == present else f"{default_named(pick)} gives"
     return f"none to be found: {name} {rate}"
+
+
+def _more(run: Run) -> str:
+    """How more is measured than a run has."""
+    if run.diagnosis is not None:
+        return "dlprof sweep measures more"
+    # Three times as long as it took.
+    took_s = run.end.cost_s.total if run.end is not None else 60.0
+    return f"rerun with --budget {duration_option(3 * took_s)}"
 
 
 def _wait(advice: Recommendation) -> str:
@@ -247,12 +254,12 @@ def _cut_off(run: Run) -> tuple[doc.Block, ...]:
 
 
 def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
-    """Where the rest is, and what to run next."""
+    """Where the rest is, and what to run next, unless that is to continue it."""
     if advice is not None and advice.measure_there:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
         said = f"Details: -v · {'check it there' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
-    return about_file(run, "as a page: -o report.html")
+    return () if _cut_off(run) else about_file(run, "as a page: -o report.html")
 
 
 def _is_elsewhere(asked: Constraints) -> bool:
@@ -272,7 +279,8 @@ def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
             notes += [alike] if ratio.low <= 1 <= ratio.high else []
         notes += [f"95% CI {interval_text(rate)}"] if rate.is_wide else []
         shown.append(Rated(each.config, rate, ", ".join(notes), first=each.measured))
-    return rates_chart(shown, pick, present)
+    unit = "samples/s a rank" if advice.constraints.ranks > 1 else "samples/s"
+    return rates_chart(shown, pick, present, unit=unit)
 
 
 def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[doc.Section]:

@@ -26,7 +26,7 @@ from dlprof.records import (
 from dlprof.records.codec import to_json
 from dlprof.report.document import Document
 from dlprof.report.findings import cards, evidence_text, known_gain
-from dlprof.report.labels import gain_text
+from dlprof.report.labels import gain_text, rate_text
 from dlprof.report.profile import profile_report
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07[bold]loud[/bold]\u202e"
@@ -231,6 +231,14 @@ def test_a_gain_that_may_be_none_or_is_too_noisy_is_not_promised(
 ) -> None:
     gain = Estimate(value=round((low + high) / 2, 3), low=low, high=high)
     assert gain_text(gain, "yours") == says
+
+
+def test_an_interval_that_says_nothing_is_not_shown() -> None:
+    rates = [Estimate(value=277.0, low=low, high=2 * 277.0) for low in (0.354, 139.0)]
+    assert [rate_text(rate) for rate in rates] == [
+        "about 277 samples/s (too noisy for an interval)",
+        "277 samples/s (95% CI 139-554)",
+    ]
 
 
 @pytest.mark.parametrize(
