@@ -93,10 +93,12 @@ def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> 
     assert "DataLoader(" not in text
     assert "(rerun with --budget 10s)" in " ".join(text.split())
     only = {trial.config for trial in run.completed}.pop()
-    own = dataclasses.replace(run, diagnosis=Diagnosis(config=only))
-    text = drawn(sweep_report(own), 80)
-    assert "num_workers=0  (yours)" in text
-    assert "(dlprof sweep measures more)" in " ".join(text.split())
+    own, other = (
+        drawn(sweep_report(dataclasses.replace(run, diagnosis=Diagnosis(config=each))), 80)
+        for each in (only, config(3))
+    )
+    assert "num_workers=0  (yours)" in own
+    assert "(dlprof sweep measures more)" in " ".join(other.split())
 
 
 def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn() -> None:
