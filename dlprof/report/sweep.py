@@ -15,6 +15,7 @@ from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTIO
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.records import (
     DATA_FAULTS,
+    USELESS,
     Config,
     Constraints,
     Failure,
@@ -187,7 +188,8 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     if default not in {pick, present}:
         compared.append((default, default_named(pick)))
     said: dict[str, list[str]] = {}
-    loss = advice.certificate.shown if advice.certificate and advice.basis == "measured" else None
+    sure = advice.certificate if advice.basis == "measured" else None
+    loss = sure.shown if sure is not None and sure.shown <= USELESS else None
     for config, name in compared:
         if config in rates:
             gain = gain_text(rates[config].ratio.inverse, "{}", loss=loss)
