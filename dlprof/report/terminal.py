@@ -197,12 +197,13 @@ class _Writer:
         left = max(map(cell_len, (chart.label, *labels)))
         middle = max(map(cell_len, (chart.unit, *figures)))
         room = self._width - len(indent) - left - middle - 2 * _GAP
+        room -= chart.kind == "signed"  # for the line between both sides
         notes = _fitting_notes(notes, room - _NARROWEST_BAR - _GAP)
         behind = max(map(cell_len, notes))
         longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind + _GAP if behind else 0)))
         if chart.label or chart.unit:
             head = f"{_aligned(chart.label, left, left=True)}{' ' * _GAP}{chart.unit:>{middle}}"
-            yield Line(indent + head, "dim", no_wrap=True, overflow="ignore")
+            yield Line((indent + head).rstrip(), "dim", no_wrap=True, overflow="ignore")
         reach = max((abs(bar.length) for bar in chart.bars), default=0.0)
         for bar, label, figure, note in zip(chart.bars, labels, figures, notes, strict=True):
             line = Line(indent, no_wrap=True, overflow="ignore")

@@ -56,6 +56,8 @@ def test_what_slows_leads_to_the_left() -> None:
     left, right = shown(bars(-2, 1, kind="signed")).splitlines()
     assert left.index("█") < left.index("|")
     assert right.index("█") > right.index("|")
+    for width in range(20, 60):
+        assert max(map(len, shown(bars(-2, 2, kind="signed"), width=width).splitlines())) <= width
 
 
 def test_of_a_note_that_does_not_fit_what_is_said_last_goes() -> None:
