@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dlprof.errors import DlprofError, FileError
+from dlprof.errors import DlprofError, FileError, refuse_newer
 from dlprof.gate import comparable
 from dlprof.gate.views import readings_of
 from dlprof.gate.wording import (
@@ -365,12 +365,7 @@ def read_check(text: str, name: str) -> CheckReport:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int):
         raise FileError(f"{name} is no document of a check", hint=GIVE_DOCUMENT)
-    if version > CHECK_SCHEMA_VERSION:
-        raise FileError(
-            f"{name} was written by a newer dlprof "
-            f"(version {version}; this one reads {CHECK_SCHEMA_VERSION})",
-            hint="Upgrade dlprof: pip install --upgrade dlprof",
-        )
+    refuse_newer(name, version, CHECK_SCHEMA_VERSION)
     try:
         check = from_json(CheckReport, data)
     except MismatchError as error:
@@ -482,7 +477,7 @@ def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[tuple[str
 
 def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text | doc.Chart]:
     """Service time of the last runs, each against the median of all."""
-    figures = [each.figures[_METRIC] for each in runs if _is_figure(each)]
+    figures = [each.figures[_METRIC] for each in runs if _METRIC in each.figures]
     middle = statistics.median(figures) if figures else math.nan
     left_out = max(0, len(runs) - most)
     if left_out:
@@ -493,12 +488,8 @@ def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text |
 
 def _bar(run: BaselineEntry, middle: float) -> doc.Bar:
     when, commit = short(run.recorded_at)[:_TO_THE_MINUTE].replace("T", " "), short(run.commit)[:7]
-    if not _is_figure(run):
+    if _METRIC not in run.figures:
         return doc.Bar(label=when, pieces=(), figure=MISSING, note=commit)
     value = run.figures[_METRIC]
     against = f"{percent(value / middle - 1)} {commit}".strip()
     return doc.Bar.of(when, value, seconds_text(value), against)
-
-
-def _is_figure(run: BaselineEntry) -> bool:
-    return 0 < run.figures.get(_METRIC, math.nan) < math.inf
