@@ -102,7 +102,8 @@ def refuse_newer(what: object, version: int, known: int) -> None:
     """
     if version > known:
         raise FileError(
-            f"{what} was written by a newer dlprof (version {version}; this one reads up to {known})",
+            f"{what} was written by a newer dlprof "
+            f"(version {version}; this one reads up to {known})",
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
 
