@@ -89,6 +89,25 @@ class FileError(DlprofError):
     exit_code = ExitCode.USAGE
 
 
+def refuse_newer(what: object, version: int, known: int) -> None:
+    """Refuse what a later version of dlprof wrote.
+
+    Args:
+        what: Names the file, or the place in it.
+        version: Of the format, as it says itself.
+        known: The last one that is read.
+
+    Raises:
+        FileError: It is a later one.
+    """
+    if version > known:
+        raise FileError(
+            f"{what} was written by a newer dlprof "
+            f"(version {version}; this one reads up to {known})",
+            hint="Upgrade dlprof: pip install --upgrade dlprof",
+        )
+
+
 class TargetError(DlprofError):
     """A TARGET that can't be resolved, called or loaded from; ``message`` says which part."""
 

@@ -269,8 +269,11 @@ def untunable(loader: Any) -> str:
 
 
 def _names_of(kind: Any) -> set[str]:
-    """The attributes that the methods of a class name, its own and those that it inherits."""
-    methods = [each for base in kind.__mro__ for each in vars(base).values()]
+    """The attributes that the methods of a class name, its own and those that it inherits.
+
+    ``dlprof run`` wraps some of them.
+    """
+    methods = [inspect.unwrap(each) for base in kind.__mro__ for each in vars(base).values()]
     return {name for each in filter(inspect.isfunction, methods) for name in each.__code__.co_names}
 
 

@@ -287,6 +287,12 @@ def format_duration(seconds: float | None) -> str:
     return _format_whole_seconds(round(seconds))
 
 
+def duration_option(seconds: float) -> str:
+    """A duration to type, rounded up: ``60s``, ``3m``."""
+    tens = math.ceil(seconds / 10)
+    return f"{10 * max(1, tens)}s" if tens < 12 else f"{math.ceil(seconds / 60)}m"
+
+
 def _format_milliseconds(milliseconds: float) -> str:
     if milliseconds == 0:
         return "0 s"

@@ -334,9 +334,8 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
             there.cores > 2 * had
         ),
         disagrees: bool(disagrees),
-        "no trial measured settings like these: only the model predicts them": (
-            there.by_model or agreed is None
-        ),
+        "no trial ran under such conditions: only the model predicts them": there.by_model,
+        "no trial measured settings like these: only the model predicts them": agreed is None,
         "the model agrees with the trials, but these settings were not measured": True,
     }
     yield from (("low", text) for text in (known.doubts if known is not None else ()))

@@ -23,6 +23,7 @@ from dlprof.advise.choice import certify, choose, judge
 from dlprof.advise.recommend import decide, kept_answer
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
+from dlprof.advise.wording import percent
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import (
     Cell,
@@ -37,7 +38,7 @@ from dlprof.model import (
     steady_rate,
     work_of,
 )
-from dlprof.records import Confidence, Config, Estimate, Integrity, Prediction, Run
+from dlprof.records import USELESS, Confidence, Config, Estimate, Integrity, Prediction, Run
 from dlprof.stats import typical
 
 
@@ -503,6 +504,9 @@ def feed(
     if prediction is None:
         raise RuntimeError("a configuration that was predicted has no prediction")
     confidence, reason = judge(choose(unfed, endless, speeds), run, None)
+    lower = 1 - (own_rate.low or 0.0) / own_rate.value if own_rate.low is not None else 1.0
+    if lower <= USELESS:  # else the reason says it
+        reason += f"; loading is at most {percent(lower)} slower than predicted (95%)"
     machine_wait = found.wait(workers, prefetch, situation.cores)
     can_be_fed, ranks = least <= 0.5, situation.constraints.ranks
     read, size = calibration.read_bytes_per_batch, calibration.batch_bytes

@@ -126,7 +126,7 @@ def _read(document: Path) -> CheckReport:
 
     try:
         check_plain(document, document.stat().st_mode, hint=GIVE_DOCUMENT)
-        text = document.read_text(encoding="utf-8")
+        text = document.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = f"can't be read: {error.strerror}" if isinstance(error, OSError) else ""
         why = why or "is no document of a check: it isn't text"

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import click
 from dlprof.cli import options, streams
 from dlprof.cli.entry import show
 from dlprof.cli.measuring import listening
-from dlprof.errors import ExitCode, FileError, UsageError
+from dlprof.errors import DlprofError, ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
 
 if TYPE_CHECKING:
@@ -28,6 +28,16 @@ _COMPARED = "Comparison"
 
 def _file(*flags: str, text: str) -> Any:
     return options.option(*flags, metavar="FILE", text=text, panel="Files for CI")
+
+
+@contextlib.contextmanager
+def _faults_on_github() -> Iterator[None]:
+    """Have GitHub say why a check ended without a verdict, too."""
+    try:
+        yield
+    except DlprofError as fault:
+        tell_github(fault, os.environ, fails=True)
+        raise
 
 
 @options.command(
@@ -47,6 +57,7 @@ def _file(*flags: str, text: str) -> Any:
         "dlprof check --self-test",
     ),
 )
+@_faults_on_github()
 def check(  # noqa: PLR0913 - a command has as many parameters as it has options of its own
     asked: options.Asked,
     *,
@@ -117,7 +128,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     for name, path in files.items():
         flag = "-o" if path is output else f"--{name.replace('_', '-')}"
         options.refuse_two({"--self-test": self_test, flag: path})
-    refuse_unwritable(files)
+    make_way(files, read=(baseline, config))
     from dlprof.engine.checking.settings import for_check
 
     settings = for_check(
@@ -166,19 +177,25 @@ def is_page(output: Path | None) -> bool:
     return output is not None and output.suffix.lower() in {".html", ".htm"}
 
 
-def refuse_unwritable(files: Mapping[str, Path | None]) -> None:
-    """Refuse files that can't be put where they are to go, before time is spent.
+def make_way(files: Mapping[str, Path | None], *, read: tuple[Path | None, ...] = ()) -> None:
+    """Remove what an earlier check wrote there: one that ends without a verdict leaves none.
 
     Raises:
-        FileError: Says which.
-        UsageError: One file is named twice.
+        FileError: A file can't be put where it is to go; says which.
+        UsageError: One file is named twice, or is among those that are ``read``.
     """
-    from dlprof.files import replaceable
+    from dlprof.files import replaceable, write_fault
 
     written = [replaceable(path) for path in filter(None, files.values())]
-    twice = next((path for path in written if written.count(path) > 1), None)
+    taken = [*written, *(path.resolve() for path in filter(None, read))]
+    twice = next((path for path in written if taken.count(path) > 1), None)
     if twice is not None:
-        raise UsageError(f"Two formats go to {twice}", hint="Give each a file of its own.")
+        raise UsageError(f"Two options name {twice}", hint="Give each a file of its own.")
+    for path in written:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise write_fault(path, error) from None
 
 
 def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[FileError]:
@@ -199,7 +216,9 @@ def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[Fi
     return unwritten
 
 
-def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) -> None:
+def tell_github(
+    check: CheckReport | DlprofError, environ: Mapping[str, str], *, fails: bool
+) -> None:
     """Write what GitHub Actions reads, where the variables name its files.
 
     A file that can't be written changes nothing of the verdict.

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -181,6 +182,26 @@ def show(fault: DlprofError, *, as_json: bool, verbose: bool = False) -> None:
         sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, "error": error}) + "\n")
         sys.stdout.flush()
         return
-    sys.stderr.write(f"dlprof: {clean(message)}\n")
+    sys.stderr.write(_folded(f"dlprof: {clean(message)}"))
     if fault.hint:
-        sys.stderr.write(f"  {clean(fault.hint)}\n")
+        sys.stderr.write(_folded(f"  {clean(fault.hint)}"))
+
+
+def _folded(text: str) -> str:
+    """A paragraph as lines of the terminal, no word cut; one line where stderr is none.
+
+    A command that ends it has a line of its own to be copied, however long.
+    """
+    if not sys.stderr.isatty():
+        return f"{text}\n"
+    said, ends, command = text.rpartition(": dlprof ")
+    if not ends or ". " in command or command.endswith("."):
+        said, command = text, ""
+    lines = textwrap.wrap(
+        f"{said}:" if command else said,
+        width=max(20, os.get_terminal_size(2).columns or 80),
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join([*lines, *([f"  dlprof {command}"] if command else [])]) + "\n"

@@ -46,11 +46,11 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
     return Path(run_file_name(target, datetime.now().astimezone()))
 
 
-def leave_interrupted(run: Run, message: str, *, hint: str, as_json: bool) -> None:
+def leave_interrupted(run: Run, message: str, *, as_json: bool, hint: str = "") -> None:
     """End the command where the run was interrupted; a document has said why.
 
     Raises:
-        InterruptedSweepError: With the message and the hint.
+        InterruptedSweepError: With the message and the hint, if the document has none.
     """
     if run.end is not None and run.end.reason == "interrupted":
         if as_json:

@@ -85,6 +85,5 @@ def sweep(
         leave_interrupted(
             run,
             f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
-            hint=f"Continue it with: {named.resume_command}",
             as_json=asked.as_json,
         )

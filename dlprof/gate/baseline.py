@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from dlprof.errors import FileError
+from dlprof.errors import FileError, refuse_newer
 from dlprof.gate.rule import fraction_of
 from dlprof.gate.views import block_value
 from dlprof.gate.wording import VIEW_NAMES, figures_text, gate_result, percent
@@ -296,13 +296,12 @@ def _entry(line: str, where: str) -> BaselineEntry:
         raise FileError(f"{where} is not JSON", hint=_HINT) from None
     if not isinstance(data, dict) or not isinstance(data.get(_VERSION_KEY), int):
         raise FileError(f"{where} is not an entry of a baseline", hint=_HINT)
-    if data[_VERSION_KEY] > VERSION:
-        raise FileError(
-            f"{where} was written by a newer dlprof "
-            f"(version {data[_VERSION_KEY]}; this one reads {VERSION})",
-            hint="Upgrade dlprof: pip install --upgrade dlprof",
-        )
+    refuse_newer(where, data[_VERSION_KEY], VERSION)
     try:
-        return from_json(BaselineEntry, data)
+        entry = from_json(BaselineEntry, data)
     except MismatchError as error:
         raise FileError(f"{where}: {error}", hint=_HINT) from None
+    for view in VIEW_NAMES:
+        if entry.figures.get(f"service.{view}", 1.0) <= 0:  # no run of dlprof's has it
+            raise FileError(f"{where}: service.{view} is not above 0", hint=_HINT)
+    return entry

@@ -181,11 +181,14 @@ def _cost_s(loader: WatchedLoader) -> float:
     return loader.waited_s - loader.nested_s + each_s * loader.batches
 
 
+_UNTRACED = "its batches were not traced (leave out --tune and --no-follow)"
+
+
 def _missing(explanation: Explanation | None, refused: str) -> str:
     """Why batches that were followed, or were not, show no cause; empty where they do."""
     if explanation is None or not explanation.hooked:
         reasons = explanation.unavailable.values() if explanation is not None else ()
-        return refused or next(iter(reasons), "its batches were not traced (--follow does that)")
+        return refused or next(iter(reasons), _UNTRACED)
     if explanation.batches < LEAST_BATCHES:
         seen = explanation.batches
         batches = f"{seen} batch" if seen == 1 else f"{seen} batches"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
-from dlprof.records import Config, Estimate, GpuUsage, Usage
-from dlprof.report.document import Bar, Chart, Column, Tone, chart
+from dlprof.records import USELESS, Config, Estimate, GpuUsage, Run, Usage
+from dlprof.report.document import Bar, Block, Chart, Column, Tone, chart, hint
 from dlprof.report.text import clean
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
@@ -44,11 +45,16 @@ def rate_text(
     unit: str = "samples/s",
     shown: Callable[[float], str] = format_rate,
 ) -> str:
-    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``."""
+    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``.
+
+    Without one that reaches below half of it, which says nothing of the rate.
+    """
     if estimate is None:
         return MISSING
     interval = interval_text(estimate, shown)
     text = f"{shown(estimate.value)} {unit}"
+    if estimate.low is not None and estimate.low < (1 - USELESS) * estimate.value:
+        return f"about {text} (too noisy for an interval)"
     return text if interval == MISSING else f"{text} (95% CI {interval})"
 
 
@@ -59,26 +65,32 @@ def ratio_text(ratio: float | None) -> str:
     return f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:,.1f}x"
 
 
-def gain_text(gain: Estimate, over: str = "") -> str:
-    """What a change brings, or costs; a bound where that is too noisy, or that there is no gain."""
-    behind = f" over {over}" if over else ""
+def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> str:
+    """What a change brings, or costs; a bound where that is too noisy, or that there is no gain.
+
+    Args:
+        gain: The speed of one over that of the other.
+        over: What the other is called.
+        loss: By which share it is slower at most (95%), if a certificate has it: one bound says
+            more than the lower of an interval's two.
+    """
+    behind, than = (f" {word} {over}" if over else "" for word in ("over", "than"))
     if gain.low is None or gain.high is None:
         return f"{ratio_text(gain.value)}{behind}"
     interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
     if gain.high < 1:
-        slower = f"slower than {over}" if over else "slower"
+        some, about = percent_text(1 - gain.value), f"{ratio_text(gain.value)}, {interval}"
         if gain.is_wide:
-            slower, interval = f"at least {percent_text(1 - gain.high)} {slower}", "95%"
-        else:
-            slower = f"{percent_text(1 - gain.value)} {slower}"
-            interval = f"{ratio_text(gain.value)}, {interval}"
-        return f"{slower} ({interval})"
-    if gain.is_wide:
-        if gain.low > 1:
-            return f"at least {end_text(gain.low)}x{behind} (95%)"
-        return f"no measurable gain{behind}: too noisy to say ({interval})"
-    if gain.low <= 1 <= gain.high:
-        return f"no measurable gain{behind} ({ratio_text(gain.value)}, {interval})"
+            some, about = f"at least {percent_text(1 - gain.high)}", "95%"
+        return f"{some} slower{than} ({about})"
+    if gain.is_wide and gain.low > 1:
+        return f"at least {end_text(gain.low)}x{behind} (95%)"
+    if gain.is_wide and loss is not None and 1 - loss > gain.low:
+        most = f"at most {percent_text(loss)} slower" if loss >= 0.005 else "not slower"
+        return f"{most}{than} (95%); how much faster, if at all, is too noisy to say"
+    if gain.low <= 1:
+        found = ": too noisy to say (" if gain.is_wide else f" ({ratio_text(gain.value)}, "
+        return f"no measurable gain{behind}{found}{interval})"
     return f"{ratio_text(gain.value)}{behind} ({interval})"
 
 
@@ -106,13 +118,13 @@ IN_TRIALS = "in trials, whose rates may differ from the estimate."
 
 def wait_text(wait: float | None, *, in_trials: bool, step: str = "") -> str:
     """A share of time that the step waits, and whether trials or the estimate say so."""
-    about = ", ".join(filter(None, ("in trials" if in_trials else "", step and f"step {step}")))
+    about = ", ".join(filter(None, ("measured" if in_trials else "", step and f"step {step}")))
     return f"{percent_text(wait)} of the time" + (f" ({about})" if about else "")
 
 
 def turnover_text(share: float | None) -> str:
     """What epochs' turnovers take beside the wait, where it is worth a word: the rate counts it."""
-    return f"; starting takes {percent_text(share)}" if (share or 0) >= NOTABLE else ""
+    return f"; epoch restarts {percent_text(share)}" if (share or 0) >= NOTABLE else ""
 
 
 def cores_text(cores: float | None) -> str:
@@ -135,6 +147,17 @@ def used_text(usage: Usage) -> str:
 def step_text(step_s: float, spread: str | None) -> str:
     """A step, such as ``50 ms``, or ``50 ms (normal:50ms,5ms)`` where steps differ."""
     return format_duration(step_s) + (f" ({spread})" if spread else "")
+
+
+def about_file(run: Run, *notes: str) -> tuple[Block, ...]:
+    """Where all of it is, and what there is to say of that."""
+    if not run.path:
+        return hint("Details: -v")
+    said = "; ".join(filter(None, notes))
+    return hint(
+        f"All of it, from the run file{said and f' ({said})'}:",
+        f"dlprof report {shlex.quote(run.path)} -v",
+    )
 
 
 STAGES = {

@@ -65,6 +65,7 @@ def forecast_report(
 ) -> doc.Document:
     """The predictions; of settings that were named, the run may recommend others."""
     rows, unit = _shown(forecast, whole=whole), _unit(forecast.rows)
+    unit += " a rank" if forecast.ranks > 1 else ""
     rated = [
         Rated(r.config, _rate(r), "measured" if r.measured else "too much" if r.beyond else "")
         for r in forecast.rows
@@ -76,7 +77,7 @@ def forecast_report(
             doc.FactList(tuple(_answer(run, forecast, named=named))),
             *doc.known(rates_chart(rated, forecast.pick, unit=unit, most=MOST_BARS - 1)),
         ),
-        hints=doc.hint("Details: -v (every row)"),
+        hints=doc.hint(f"Details: -v (all {counted(len(forecast.rows), 'setting')})"),
         details=(
             *doc.section("Configurations", *_table(forecast, rows)),
             *doc.section("Resources", *_resources(forecast)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.advise.summary import ConfigSummary, summarize
@@ -26,6 +25,7 @@ from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards, more_findings
 from dlprof.report.labels import (
     STAGES,
+    about_file,
     cores_text,
     count_text,
     gpu_text,
@@ -37,7 +37,7 @@ from dlprof.report.labels import (
     value_text,
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
-from dlprof.report.sweep import about_file, first, title_of
+from dlprof.report.sweep import first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
 _WORKERS: tuple[StageName, ...] = ("pick_up", "fetch", "collate", "serialise")
@@ -155,12 +155,9 @@ def _lanes(traced: Explanation | None) -> doc.Chart | None:
 
 def _last(run: Run) -> tuple[doc.Block, ...]:
     """What else there is, and where."""
-    more = more_findings(run.findings)
-    said = about_file(run) + (f" ({more})" if more else "")
-    if not run.path or not any(timeline.batch for timeline in run.timelines):
-        return doc.hint(said)
-    command = f"dlprof report {shlex.quote(run.path)} -o trace.perfetto.json"
-    return doc.hint(f"{said} · timeline:", command)
+    traced = any(timeline.batch for timeline in run.timelines)
+    timeline = "as a timeline: -o trace.perfetto.json" if traced else ""
+    return about_file(run, more_findings(run.findings), timeline)
 
 
 def _details(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -21,10 +20,9 @@ from dlprof.records import (
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards, more_findings
-from dlprof.report.labels import gain_text, percent_text
+from dlprof.report.labels import about_file, gain_text, percent_text
 from dlprof.report.profile import stage_sections
 from dlprof.report.ranks import training_facts, training_sections
-from dlprof.report.text import shortened
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _HARDLY = 0.05
@@ -70,7 +68,7 @@ def script_report(run: Run) -> doc.Document:
             *doc.known(doc.facts(_answer(run)), _chart(run)),
             *_shortfall(run),
         ),
-        hints=_last(run),
+        hints=about_file(run, more_findings(_of_speed(run))) if run.path else (),
         details=tuple(_details(run)),
     )
 
@@ -218,14 +216,6 @@ def _shortfall(run: Run) -> Iterator[doc.Block]:
         yield doc.Text(_CUT_OFF if run.watched else f"{_CUT_OFF} No loader had been seen by then.")
     if not run.watched and script is not None:
         yield from doc.known(doc.items(script.notes))
-
-
-def _last(run: Run) -> tuple[doc.Block, ...]:
-    if not run.path:
-        return ()
-    found = f" ({more})" if (more := more_findings(_of_speed(run))) else ""
-    command = f"dlprof report {shlex.quote(run.path)} -v"
-    return doc.hint(f"Run file {shortened(run.path, 40)}{found} · all of it:", command)
 
 
 def _details(run: Run) -> Iterator[doc.Section]:

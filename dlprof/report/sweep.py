@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTIO
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.records import (
     DATA_FAULTS,
+    USELESS,
     Config,
     Constraints,
     Failure,
@@ -30,6 +30,7 @@ from dlprof.report.labels import (
     END_TEXTS,
     IN_TRIALS,
     Rated,
+    about_file,
     cores_text,
     default_named,
     gain_text,
@@ -46,8 +47,15 @@ from dlprof.report.labels import (
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.snippets import difference
-from dlprof.report.text import shortened
-from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
+from dlprof.units import (
+    MISSING,
+    counted,
+    duration_option,
+    format_bytes,
+    format_duration,
+    format_rate,
+    with_hint,
+)
 
 if TYPE_CHECKING:  # dlprof recommend answers without predictions
     from dlprof.advise.forecast import Answer
@@ -134,7 +142,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
     if is_alone(run, advice):
-        yield "Recommended", f"nothing yet: only {pick.text} has a rate; dlprof sweep measures more"
+        yield "Recommended", f"nothing yet: only {pick.text} has a rate ({_more(run)})"
         yield "Throughput", rate_text(advice.expected.samples_per_s)
         yield from _failed(run)
         return
@@ -178,9 +186,12 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     if default not in {pick, present}:
         compared.append((default, default_named(pick)))
     said: dict[str, list[str]] = {}
+    sure = advice.certificate if advice.basis == "measured" else None
+    loss = sure.shown if sure is not None and sure.shown <= USELESS else None
     for config, name in compared:
         if config in rates:
-            said.setdefault(gain_text(rates[config].ratio.inverse, "{}"), []).append(name)
+            gain = gain_text(rates[config].ratio.inverse, "{}", loss=loss)
+            said.setdefault(gain, []).append(name)
     if said:
         gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
         if all((rates[config].ratio.low or 0) > 1 for config, _ in compared if config in rates):
@@ -188,17 +199,24 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         wide = next(rates[config].ratio.is_wide for config, _ in compared if config in rates)
         if not wide or advice.basis == "predicted":
             return gains
-        # Three times as long as it took.
-        took_s = run.end.cost_s.total if run.end is not None else 60.0
-        again = f"rerun with --budget {max(1, math.ceil(3 * took_s / 60))}m"
+        again = _more(run)
         return f"{gains}; {again if 'too noisy' in gains else f'too noisy for more ({again})'}"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
-        nothing = "" if others else ": nothing else was measured (dlprof sweep does)"
+        nothing = "" if others else f": nothing else was measured ({_more(run)})"
         return f"not known{nothing}; {rate}"
     name = "your settings give" if pick == present else f"{default_named(pick)} gives"
     return f"none to be found: {name} {rate}"
+
+
+def _more(run: Run) -> str:
+    """How more is measured than a run has."""
+    if run.diagnosis is not None:
+        return "dlprof sweep measures more"
+    # Three times as long as it took.
+    took_s = run.end.cost_s.total if run.end is not None else 60.0
+    return f"rerun with --budget {duration_option(3 * took_s)}"
 
 
 def _wait(advice: Recommendation) -> str:
@@ -236,25 +254,16 @@ def _cut_off(run: Run) -> tuple[doc.Block, ...]:
 
 
 def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
-    """Where the rest is, and what to run next."""
+    """Where the rest is, and what to run next, unless that is to continue it."""
     if advice is not None and advice.measure_there:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
         said = f"Details: -v · {'check it there' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
-    if not run.path or _cut_off(run):  # which has a command of its own
-        return doc.hint(about_file(run)) if run.path else ()
-    command = f"dlprof report {shlex.quote(run.path)} -o report.html"
-    return doc.hint(f"{about_file(run)} · all of it:", command)
+    return () if _cut_off(run) else about_file(run, "as a page: -o report.html")
 
 
 def _is_elsewhere(asked: Constraints) -> bool:
     return any(each is not None for each in (asked.machine, asked.cores, asked.speed))
-
-
-def about_file(run: Run) -> str:
-    """Where the run is kept, and how more of it is shown."""
-    name = shortened(run.path, 34)  # the command beside it has all of it
-    return f"Run file {name} · details: dlprof report -v" if run.path else "Details: -v"
 
 
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
@@ -270,7 +279,8 @@ def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
             notes += [alike] if ratio.low <= 1 <= ratio.high else []
         notes += [f"95% CI {interval_text(rate)}"] if rate.is_wide else []
         shown.append(Rated(each.config, rate, ", ".join(notes), first=each.measured))
-    return rates_chart(shown, pick, present)
+    unit = "samples/s a rank" if advice.constraints.ranks > 1 else "samples/s"
+    return rates_chart(shown, pick, present, unit=unit)
 
 
 def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[doc.Section]:

@@ -50,9 +50,10 @@ class Screen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         writer = _Writer(console, options)
         if self._verbose:
+            details = _Writer(console, options, whole=True)
             for section in self._document.details:
                 yield writer.line("", doc.Styled(section.title, "strong"))
-                yield from writer.blocks(section.blocks)
+                yield from details.blocks(section.blocks)
                 yield Line()
         answer = (*self._document.answer, *self._document.hints)
         lines = list(writer.blocks(answer))
@@ -73,8 +74,9 @@ def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> 
 class _Writer:
     """Blocks as lines of one width."""
 
-    def __init__(self, console: Console, options: ConsoleOptions) -> None:
+    def __init__(self, console: Console, options: ConsoleOptions, *, whole: bool = False) -> None:
         self._console = console
+        self._whole = whole
         self._width = options.max_width
         self._ascii = options.ascii_only
 
@@ -135,7 +137,28 @@ class _Writer:
         yield from self.blocks(card.blocks, indent + INDENT)
 
     def _table(self, table: doc.Table, indent: str) -> Iterator[Line]:
-        columns = self._fitting(table.columns, self._width - len(indent))
+        """The columns that fit; in details the others below, beside those that name the rows."""
+        left = [column for column in table.columns if column.is_shown]
+        known: list[doc.Column] = []
+        while True:
+            columns = self._fitting(left, self._width - len(indent))
+            new = [column for column in columns if column not in known]
+            if not new:  # those that name the rows leave no room
+                return
+            if known:
+                yield Line()
+            yield from self._rows(columns, table.tones, indent)
+            if notes := doc.notes_on(new):
+                yield Line()
+                yield from self._block(notes, indent)
+            known += new
+            left = [column for column in left if column.keep is None or column not in known]
+            if not self._whole:
+                return
+
+    def _rows(
+        self, columns: Sequence[doc.Column], tones: Sequence[doc.Tone], indent: str
+    ) -> Iterator[Line]:
         widths = [_width(column) for column in columns]
         rows = [
             [column.title for column in columns],
@@ -146,17 +169,14 @@ class _Writer:
                 _aligned(clean(cell), width, left=column.left)
                 for cell, width, column in zip(row, widths, columns, strict=True)
             ]
-            tone = table.tones[place - 1] if place and table.tones else ""
+            tone = tones[place - 1] if place and tones else ""
             style = _STYLES[tone] if place else "bold"
             text = indent + (" " * _GAP).join(cells).rstrip()
             yield Line(text, style, no_wrap=True, overflow="ignore")
-        if notes := doc.notes_on(columns):
-            yield Line()
-            yield from self._block(notes, indent)
 
     def _fitting(self, columns: Sequence[doc.Column], width: int) -> list[doc.Column]:
         """The columns that say something and fit; numbers are never cut, whole columns go."""
-        shown = [column for column in columns if column.is_shown]
+        shown = list(columns)
         while sum(map(_width, shown)) + _GAP * (len(shown) - 1) > width:
             droppable = [column for column in shown if column.keep is not None]
             if not droppable:
@@ -177,12 +197,13 @@ class _Writer:
         left = max(map(cell_len, (chart.label, *labels)))
         middle = max(map(cell_len, (chart.unit, *figures)))
         room = self._width - len(indent) - left - middle - 2 * _GAP
+        room -= chart.kind == "signed"  # for the line between both sides
         notes = _fitting_notes(notes, room - _NARROWEST_BAR - _GAP)
         behind = max(map(cell_len, notes))
         longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind + _GAP if behind else 0)))
         if chart.label or chart.unit:
             head = f"{_aligned(chart.label, left, left=True)}{' ' * _GAP}{chart.unit:>{middle}}"
-            yield Line(indent + head, "dim", no_wrap=True, overflow="ignore")
+            yield Line((indent + head).rstrip(), "dim", no_wrap=True, overflow="ignore")
         reach = max((abs(bar.length) for bar in chart.bars), default=0.0)
         for bar, label, figure, note in zip(chart.bars, labels, figures, notes, strict=True):
             line = Line(indent, no_wrap=True, overflow="ignore")

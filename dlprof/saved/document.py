@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dlprof.errors import FileError, UsageError
+from dlprof.errors import FileError, UsageError, refuse_newer
 from dlprof.files import folder_lock, is_there, replace_file, write_fault
 from dlprof.records import START_METHODS, Expected, Machine, Recommendation
 from dlprof.tomlfile import (
@@ -94,11 +94,7 @@ def read_document(path: Path) -> dict[str, dict[str, Any]]:
     )
     version = content.pop("version", VERSION)
     check({"version": version}, {"version": _COUNT})
-    if version > VERSION:
-        raise FileError(
-            f"{path} was written by a newer dlprof (version {version}; this one reads {VERSION})",
-            hint="Upgrade dlprof: pip install --upgrade dlprof",
-        )
+    refuse_newer(path, version, VERSION)
     check(content, {"machine": TABLE})
     machines: dict[str, dict[str, Any]] = content.get("machine", {})
     check(machines, dict.fromkeys(machines, TABLE), within="machine")

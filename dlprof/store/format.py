@@ -74,7 +74,8 @@ def decode_line(raw: bytes) -> Any:
         ValueError: If it is not JSON in UTF-8, or holds a number that is not finite.
     """
     try:
-        return json.loads(raw.decode(), parse_float=_finite, parse_constant=_finite)
+        # Editors may have put a byte order mark in front.
+        return json.loads(raw.decode("utf-8-sig"), parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

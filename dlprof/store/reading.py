@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from dlprof import records
-from dlprof.errors import FileError
+from dlprof.errors import FileError, refuse_newer
 from dlprof.files import check_plain
 from dlprof.records import Run, RunHeader, WatchedLoader, checked
 from dlprof.records.codec import MismatchError, from_json
@@ -168,12 +168,7 @@ def _version(path: Path, first: _Line) -> int:
     version = first.data.get("schema_version")
     if first.data[run_format.KIND] != "run" or not isinstance(version, int) or version < 1:
         raise _no_run(path, "line 1 is not a run header")
-    if version > records.SCHEMA_VERSION:
-        raise FileError(
-            f"{path} was written by a newer dlprof (schema {version}; this one reads up to "
-            f"{records.SCHEMA_VERSION})",
-            hint="Upgrade dlprof: pip install --upgrade dlprof",
-        )
+    refuse_newer(path, version, records.SCHEMA_VERSION)
     return version
 
 

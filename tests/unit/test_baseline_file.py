@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
 import threading
@@ -37,6 +38,14 @@ def test_runs_are_added_one_by_one(baseline: Path) -> None:
     for count, entry in enumerate(entries(FIGURES), 1):
         assert record_entry(baseline, entry) == count
     assert read_baseline(baseline) == entries(FIGURES)
+
+
+def test_a_byte_order_mark_is_no_fault(baseline: Path) -> None:
+    first, second, _ = entries(FIGURES)
+    record_entry(baseline, first)
+    baseline.write_bytes(codecs.BOM_UTF8 + baseline.read_bytes())
+    assert record_entry(baseline, second) == 2
+    assert read_baseline(baseline) == [first, second]
 
 
 def test_runs_recorded_at_the_same_time_are_all_kept(baseline: Path) -> None:

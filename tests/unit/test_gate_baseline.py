@@ -214,6 +214,8 @@ def line_with(**changes: Any) -> str:
         (line_with(figures={"a": True}), "figures is not a number"),
         (line_with().replace("0.01", "NaN"), "not a finite number"),
         (line_with().replace("0.01", "1e999"), "not a finite number"),
+        (line_with(figures={"service.mean": 0.0}), "service.mean is not above 0"),
+        (line_with(figures={"service.low_quartile": -1.0}), "service.low_quartile is not above 0"),
         (line_with(figures=3), "figures is not an object"),
         (line_with(figures=[]), "figures is not an object"),
         (line_with(figures="ab"), "figures is not an object"),

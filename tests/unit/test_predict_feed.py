@@ -32,6 +32,12 @@ def test_waiting_takes_workers_and_no_cores() -> None:
     assert found.enough
 
 
+def test_how_sure_it_is_says_how_far_off_loading_may_be() -> None:
+    found = fed_by(calibration(cpu=1e-6, io=0.1), step_s=0.01)
+    assert "; loading is at most " in found.confidence_reason
+    assert found.confidence_reason.endswith("% slower than predicted (95%)")
+
+
 def test_computing_takes_cores() -> None:
     found = fed_by(calibration(cpu=0.02), step_s=0.01, ranks=4)
     # 4 ranks x 20 ms every 10 ms

@@ -45,7 +45,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, costs: Calibration) -> N
 
 def test_measured_and_predicted_are_told_apart() -> None:
     run = calibrated(trials=[trial(config(2), 1234.0)])
-    text = screen(run, 100)
+    text = screen(run, 200)
     (seen,) = summarize(run)
     assert seen.rate is not None
     assert "measured" in text

@@ -37,7 +37,7 @@ def test_a_picture_is_offered_only_where_batches_were_followed() -> None:
             timelines=timelines,
         )
         screen = drawn(profile_report(run), 80)
-        assert "Run file " in screen
+        assert "from the run file" in screen
         assert ("perfetto" in screen) is offered
 
 

@@ -135,6 +135,16 @@ def test_how_much_of_the_data_blocks_load_is_said(length: int | None, told: list
     assert notes(target) == [*told, *target.verdict.notes]
 
 
+def test_cores_that_differ_are_not_cured_by_time() -> None:
+    """Beside a metric that more time could decide, too."""
+    check = inconclusive_check()
+    first, *others = check.target.verdict.gates
+    gates = (dataclasses.replace(first, reason="cores_differ"), *others)
+    verdict = dataclasses.replace(check.target.verdict, gates=gates)
+    target = dataclasses.replace(check.target, verdict=verdict)
+    assert "taskset -c 0" in advice(dataclasses.replace(check, targets=(target,)))
+
+
 def test_what_only_warns_needs_no_leave() -> None:
     assert "--allow-regression" in advice(failing_check())
     assert "--allow-regression" not in advice(dataclasses.replace(failing_check(), warn_only=True))

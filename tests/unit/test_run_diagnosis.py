@@ -176,12 +176,15 @@ def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
     assert fewer.notes == (f"Why train.py:3 is waited for is not known: {only}.",)
 
 
+UNTRACED = "its batches were not traced (leave out --tune and --no-follow)"
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"hooked": False, "unavailable": {"hooks": "it refused"}}, "it refused"),
-        ({"hooked": False}, "its batches were not traced (--follow does that)"),
-        ({"trial_id": "other.py:1"}, "its batches were not traced (--follow does that)"),
+        ({"hooked": False}, UNTRACED),
+        ({"trial_id": "other.py:1"}, UNTRACED),
     ],
 )
 def test_what_could_not_be_followed_is_not_explained_but_said(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import math
@@ -70,6 +71,12 @@ def test_each_line_is_one_record_in_ascii(saved: Path) -> None:
     kinds = [line["record"] for line in lines(saved)]
     assert kinds == ["run", "trial", "trial", "recommendation", "end"]
     assert saved.read_bytes().isascii()
+
+
+def test_a_byte_order_mark_is_no_fault(saved: Path) -> None:
+    before = read_run(saved)
+    saved.write_bytes(codecs.BOM_UTF8 + saved.read_bytes())
+    assert read_run(saved) == before
 
 
 def test_unknown_kinds_and_fields_are_ignored(saved: Path) -> None:
@@ -202,7 +209,7 @@ def test_a_huge_line_is_refused_without_reading_it_all(
 def test_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.dlprof.jsonl"
     path.write_bytes(header_line(schema_version=7, machine="of another form"))
-    with pytest.raises(FileError, match=r"newer dlprof \(schema 7; this one reads up to 1\)"):
+    with pytest.raises(FileError, match=r"newer dlprof \(version 7; this one reads up to 1\)"):
         read_run(path)
 
 

@@ -199,6 +199,11 @@ def test_durations_are_written(seconds: float | None, text: str) -> None:
     assert units.format_duration(seconds) == text
 
 
+def test_durations_to_type_are_rounded_up() -> None:
+    typed = [units.duration_option(seconds) for seconds in (0.0, 57.0, 61.0, 110.0, 111.0, 301.0)]
+    assert typed == ["10s", "60s", "70s", "110s", "2m", "6m"]
+
+
 @pytest.mark.parametrize(
     ("rate", "text"),
     [

@@ -442,7 +442,9 @@ def _cause(part: Part, slow: Config, fast: Config) -> tuple[FindingCode, Fix] | 
         code: FindingCode | None = "prefetch.shallow" if shallow else ordered
         if slow.num_workers != fast.num_workers:
             code = "too_few_workers" if fewer else "too_many_workers"
-        text = f"Set what the faster run has: {fast.text}."
+        size = None if slow.batch_size == fast.batch_size else fast.batch_size
+        wanted = dataclasses.replace(fast, batch_size=size)
+        text = f"Set what the faster run has: {wanted.text}."
         return code and (code, Fix(text=text, dataloader_kwargs=fast.dataloader_kwargs()))
     if part.code == "receive":
         pin, receive = (

@@ -70,7 +70,7 @@ def _text(path: Path) -> str:
     try:
         check_plain(path, path.stat().st_mode, hint=_HINT)
         with path.open("rb") as file:
-            return file.read(MOST_CHARACTERS + 1).decode()
+            return file.read(MOST_CHARACTERS + 1).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise FileError(f"{path} is not a baseline: it isn't text", hint=_HINT) from None
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping
 
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
@@ -11,7 +10,7 @@ from dlprof.engine.checking.sides import Sides
 from dlprof.errors import DlprofError, UsageError
 from dlprof.gate import ALL_GATES, loader_difference, make_plan, next_look, order_of
 from dlprof.records.gate import CheckPlan, Quad, Series
-from dlprof.units import format_duration
+from dlprof.units import duration_option, format_duration
 
 _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
 _HOPELESS = 4.0
@@ -110,13 +109,13 @@ def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s:
         return
     budget_s = settings.sweep.budget_s
     whole_s = budget_s - left_s + need_s
-    minutes = math.ceil(1.5 * whole_s / 60)
+    enough = duration_option(1.5 * whole_s)
     raise UsageError(
         f"The target is too slow for --budget {format_duration(budget_s)}: a block of "
         f"{sides.batches} batches takes {format_duration(sides.block_s)}{_unequal(sides)}, and a "
         f"verdict needs {format_duration(whole_s)} at the least, of which building and warming up "
         f"took {format_duration(budget_s - left_s)}{_throttled(sides)}",
-        hint=f"Give --budget {minutes}m, or smaller batches with --batch-size.",
+        hint=f"Give --budget {enough}, or smaller batches with --batch-size.",
     )
 
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dlprof.errors import FileError
+from dlprof.errors import DlprofError, FileError, refuse_newer
 from dlprof.gate import comparable
 from dlprof.gate.views import readings_of
 from dlprof.gate.wording import (
@@ -54,7 +54,7 @@ _HEADLINES: Mapping[GateState, str] = {
 STATE_WORDS = {state: state.replace("_", " ").upper() for state in _HEADLINES}
 """A verdict in words."""
 
-_UNDECIDED = frozenset({"undecided", "too_few_quads", "contended", "spread"})
+_UNDECIDED = frozenset({"undecided", "too_few_quads", "contended", "cores_differ", "spread"})
 _NO_CHARACTER = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
 # GitHub's runner obeys lines of a job's output that begin with these, blanks aside.
 _COMMAND = re.compile(r"(?<!\S)(:|#)(:|#\[)")
@@ -181,9 +181,12 @@ def advice(check: CheckReport) -> str:
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
         return "Fix what kept the blocks from being measured, then check again"
     if check.state == "inconclusive" and reasons & _UNDECIDED:
-        if _has_looks_left(check.target):
+        if "cores_differ" not in reasons and _has_looks_left(check.target):
             return "Give it more time with --budget, or use a quieter machine"
-        return "More time won't help: use a quieter machine, or accept more with --fail-above"
+        other = "use a quieter machine, or accept more with --fail-above"
+        if "cores_differ" in reasons:
+            other = "leave out --no-pin, or run it on one core with taskset -c 0"
+        return f"More time won't help: {other}"
     if check.state == "no_baseline":
         return "Record runs on this machine with dlprof baseline update FILE"
     return ""
@@ -212,6 +215,15 @@ def check_report(check: CheckReport) -> doc.Document:
         answer=doc.known(doc.facts(_answer(check)), _pictured(check.target)),
         hints=doc.hint("Details: -v"),
         details=doc.Later(lambda: _details(check)),
+    )
+
+
+def fault_report(fault: DlprofError) -> doc.Document:
+    """Why there is no verdict."""
+    rows = (("Why", sentence(fault.message)), ("To do", sentence(fault.hint)))
+    return doc.Document(
+        title="ERROR: Data loading was not checked",
+        answer=doc.known(doc.facts(row for row in rows if row[1])),
     )
 
 
@@ -261,7 +273,7 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
         )
         part = _part(check.target)
         sure += f" in the {part} that blocks load, again and again" if part else ""
-    yield "Certainty", "; ".join(filter(None, (sure or "none yet", took)))
+    yield "Certainty", "; ".join(filter(None, (sure or "none", took)))
 
 
 def _pictured(target: TargetCheck) -> doc.Chart | None:
@@ -353,12 +365,7 @@ def read_check(text: str, name: str) -> CheckReport:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int):
         raise FileError(f"{name} is no document of a check", hint=GIVE_DOCUMENT)
-    if version > CHECK_SCHEMA_VERSION:
-        raise FileError(
-            f"{name} was written by a newer dlprof "
-            f"(version {version}; this one reads {CHECK_SCHEMA_VERSION})",
-            hint="Upgrade dlprof: pip install --upgrade dlprof",
-        )
+    refuse_newer(name, version, CHECK_SCHEMA_VERSION)
     try:
         check = from_json(CheckReport, data)
     except MismatchError as error:
@@ -470,7 +477,7 @@ def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[tuple[str
 
 def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text | doc.Chart]:
     """Service time of the last runs, each against the median of all."""
-    figures = [each.figures[_METRIC] for each in runs if _is_figure(each)]
+    figures = [each.figures[_METRIC] for each in runs if _METRIC in each.figures]
     middle = statistics.median(figures) if figures else math.nan
     left_out = max(0, len(runs) - most)
     if left_out:
@@ -481,12 +488,8 @@ def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text |
 
 def _bar(run: BaselineEntry, middle: float) -> doc.Bar:
     when, commit = short(run.recorded_at)[:_TO_THE_MINUTE].replace("T", " "), short(run.commit)[:7]
-    if not _is_figure(run):
+    if _METRIC not in run.figures:
         return doc.Bar(label=when, pieces=(), figure=MISSING, note=commit)
     value = run.figures[_METRIC]
     against = f"{percent(value / middle - 1)} {commit}".strip()
     return doc.Bar.of(when, value, seconds_text(value), against)
-
-
-def _is_figure(run: BaselineEntry) -> bool:
-    return 0 < run.figures.get(_METRIC, math.nan) < math.inf

@@ -11,11 +11,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
+from dlprof.errors import DlprofError
 from dlprof.records.gate import CheckReport, GateName, GateResult, ViewFigures
 from dlprof.report.document import Document, FactList
 from dlprof.report.gate.check import (
     check_document,
     check_report,
+    fault_report,
     headline,
     not_judged,
     rows,
@@ -215,9 +217,9 @@ MARKER = "<!-- dlprof check -->"
 """First line of a comment, by which the next run finds it to replace it."""
 
 
-def render_summary(check: CheckReport) -> str:
+def render_summary(check: CheckReport | DlprofError) -> str:
     """What goes to ``$GITHUB_STEP_SUMMARY``."""
-    whole = check_report(check)
+    whole = fault_report(check) if isinstance(check, DlprofError) else check_report(check)
     head = to_markdown(dataclasses.replace(whole, details=()), level=2)
     return head + _details(whole, MOST_SUMMARY_BYTES - len(head.encode()))
 
@@ -246,11 +248,13 @@ def _details(whole: Document, most_bytes: int) -> str:
     return text if len(text.encode()) <= most_bytes else more
 
 
-def render_annotation(check: CheckReport, *, fails: bool) -> str:
+def render_annotation(check: CheckReport | DlprofError, *, fails: bool) -> str:
     """One workflow command that marks the target's line; empty for a check that passed."""
+    level = "error" if fails else "warning"
+    if isinstance(check, DlprofError):
+        return f"::{level} title=dlprof::{_data(sentence(str(check)))}"
     if check.state == "pass":
         return ""
-    level = "error" if fails else "warning"
     target = check.target
     properties = {"title": f"dlprof: {headline(check)}"}
     if target.source_file:
@@ -274,7 +278,7 @@ def _data(text: str) -> str:
 
 
 def render_outputs(
-    check: CheckReport,
+    check: CheckReport | DlprofError,
     delimiter: Callable[[], str] = lambda: f"ghadelimiter_{secrets.token_hex(16)}",
 ) -> str:
     """Lines for ``$GITHUB_OUTPUT``, from which later steps read the verdict."""
@@ -287,24 +291,23 @@ def render_outputs(
     return "".join(lines)
 
 
-def _outputs(check: CheckReport) -> Mapping[str, str]:
+_OUTPUTS = ("verdict", "explanation", "target", "metric", "slower", "slower_low", "slower_high")
+
+
+def _outputs(check: CheckReport | DlprofError) -> Mapping[str, str]:
+    if isinstance(check, DlprofError):
+        return dict.fromkeys(_OUTPUTS, "") | {"verdict": "error", "explanation": str(check)}
     state = check.state
     fitting = [gate for gate in check.target.verdict.gates if gate.state == state]
     # An undecided metric that nobody waits for decides nothing.
     decisive = next((gate for gate in fitting if gate.blocking or state != "inconclusive"), None)
     view = decisive.views[0] if decisive and decisive.views else None
     ratio = view if decisive and decisive.scale == "ratio" else None
-    figures = (ratio.shift, ratio.low, ratio.high) if ratio else (None, None, None)
-    shift, low, high = ("" if figure is None else f"{figure:.6f}" for figure in figures)
-    return {
-        "verdict": state,
-        "explanation": check.explanation,
-        "target": target_name(check),
-        "metric": decisive.name if decisive else "",
-        "slower": shift,
-        "slower_low": low,
-        "slower_high": high,
-    }
+    ends = (ratio.shift, ratio.low, ratio.high) if ratio else (None, None, None)
+    shifts = ("" if each is None else f"{each:.6f}" for each in ends)
+    metric = decisive.name if decisive else ""
+    figures = (state, check.explanation, target_name(check), metric, *shifts)
+    return dict(zip(_OUTPUTS, figures, strict=True))
 
 
 RENDERERS: Mapping[str, Callable[[CheckReport], str]] = MappingProxyType(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import gate_samples
@@ -66,7 +67,7 @@ def failed() -> CheckReport:
 def test_files_of_all_formats(failed: CheckReport, tmp_path: Path) -> None:
     files: dict[str, Path | None] = {name: tmp_path / name for name in RENDERERS}
     files["json"] = None
-    checked.refuse_unwritable(files)
+    checked.make_way(files)
     assert not checked.write_files(failed, files)
     assert {path.name for path in tmp_path.iterdir()} == set(RENDERERS) - {"json"}
 
@@ -94,13 +95,43 @@ def test_a_file_that_cannot_be_written_costs_no_other(failed: CheckReport, tmp_p
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="is a folder"):
-        checked.refuse_unwritable({"junit": tmp_path})
+        checked.make_way({"junit": tmp_path})
 
 
 def test_two_formats_need_two_files(tmp_path: Path) -> None:
-    checked.refuse_unwritable({"json": tmp_path / "a", "junit": tmp_path / "b", "html": None})
-    with pytest.raises(UsageError, match="Two formats go to"):
-        checked.refuse_unwritable({"json": tmp_path / "a", "junit": tmp_path / "." / "a"})
+    checked.make_way({"json": tmp_path / "a", "junit": tmp_path / "b", "html": None})
+    with pytest.raises(UsageError, match="Two options name"):
+        checked.make_way({"json": tmp_path / "a", "junit": tmp_path / "." / "a"})
+
+
+def test_a_baseline_is_not_written_over(tmp_path: Path) -> None:
+    baseline = tmp_path / "loading.jsonl"
+    baseline.write_text("")
+    with pytest.raises(UsageError, match="Two options name"):
+        checked.make_way({"json": baseline}, read=(baseline,))
+    assert baseline.exists()
+
+
+def test_a_check_without_a_verdict_leaves_none_of_before_and_tells_github(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {name: tmp_path / name for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
+    for name, path in files.items():
+        monkeypatch.setenv(name, str(path))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    old = [tmp_path / "old.json", tmp_path / "old.xml"]
+    for path in old:
+        path.write_text("PASS")
+    words = ["-o", str(old[0]), "--junit", str(old[1]), "--against", "./nowhere"]
+    assert run(["check", "synthetic", *words], {}) == 2
+    assert not any(path.exists() for path in old)
+    assert "ERROR: Data loading was not checked" in files["GITHUB_STEP_SUMMARY"].read_text()
+    assert re.search(
+        r"^verdict<<(\w+)\nerror\n\1$", files["GITHUB_OUTPUT"].read_text(), re.MULTILINE
+    )
+    told = capsys.readouterr().err
+    assert "::error title=dlprof::--against ./nowhere: there is no such directory" in told
 
 
 def test_github_reads_its_files_and_one_annotation(

@@ -79,6 +79,24 @@ def test_a_fault_reads_as_a_sentence_and_what_to_do(
     assert capsys.readouterr().err == "dlprof: The value '7' is wrong.\n  Give 8.\n"
 
 
+def test_on_a_terminal_no_word_is_cut_and_a_command_has_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "dlprof sweep my_data.py:make_loader --resume -o loader.dlprof.jsonl"
+    hint = f"Go on with it, or have dlprof predict: {command}"
+    sweep_that_raises(monkeypatch, UsageError("The run holds only traced trials", hint=hint))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((30, 24)))
+    run(["sweep", "-q"], {})
+    assert capsys.readouterr().err.splitlines() == [
+        "dlprof: The run holds only",
+        "  traced trials.",
+        "  Go on with it, or have",
+        "  dlprof predict:",
+        f"  {command}",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "environ"),
     [(["sweep", "-v"], {}), (["sweep", "-q"], {"DLPROF_DEBUG": "1"})],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ from golden import drawn
 
 from dlprof import api
 from dlprof.advise.compare import compare
+from dlprof.advise.recommend import with_recommendation
+from dlprof.records import Estimate
 from dlprof.report.compare import comparison_report
 from dlprof.report.predict import forecast_report
-from dlprof.report.sweep import sweep_report
+from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 
 ROOT = Path(__file__).parents[3]
@@ -58,6 +61,20 @@ def test_the_default_is_one_at_the_same_batch_size() -> None:
     run = read_run(EXAMPLES / "single-box.dlprof.jsonl")
     text = " ".join(drawn(sweep_report(run), 80).split())
     assert (
-        "no measurable gain over PyTorch's default at batch_size=8: too noisy to say "
-        "(95% CI 0.85-6.1); rerun with --budget 1m"
+        "not slower than PyTorch's default at batch_size=8 (95%); how much faster, if at all, "
+        "is too noisy to say; rerun with --budget 60s"
     ) in text
+
+
+def test_a_certificate_that_says_nothing_is_no_promise() -> None:
+    run = read_run(EXAMPLES / "single-box.dlprof.jsonl")
+    found = with_recommendation(run).recommendation
+    assert found is not None
+    assert found.certificate is not None
+    sure = dataclasses.replace(found.certificate, epsilon=0.94, epsilon_measured=0.94)
+    wide = Estimate(value=1.0, low=0.05, high=20.0)
+    rates = tuple(dataclasses.replace(each, ratio=wide) for each in found.rates)
+    advice = dataclasses.replace(found, certificate=sure, rates=rates)
+    text = " ".join(drawn(recommendation_report(run, advice), 80).split())
+    assert "too noisy to say (95% CI 0.05-20); rerun" in text
+    assert "slower" not in text

@@ -27,7 +27,7 @@ from dlprof.records import (
 from dlprof.records.codec import to_json
 from dlprof.report.document import Document
 from dlprof.report.findings import cards, evidence_text, known_gain
-from dlprof.report.labels import gain_text
+from dlprof.report.labels import gain_text, rate_text
 from dlprof.report.profile import profile_report
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07[bold]loud[/bold]\u202e"
@@ -249,3 +249,26 @@ def test_a_gain_that_may_be_none_or_is_too_noisy_is_not_promised(
 ) -> None:
     gain = Estimate(value=round((low + high) / 2, 3), low=low, high=high)
     assert gain_text(gain, "yours") == says
+
+
+def test_an_interval_that_says_nothing_is_not_shown() -> None:
+    rates = [Estimate(value=277.0, low=low, high=2 * 277.0) for low in (0.354, 139.0)]
+    assert [rate_text(rate) for rate in rates] == [
+        "about 277 samples/s (too noisy for an interval)",
+        "277 samples/s (95% CI 139-554)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (0.0, "not slower than yours (95%); how much faster, if at all, is too noisy to say"),
+        (0.1, "at most 10% slower than yours (95%); how much faster, if at all, is too"),
+        (0.2, "no measurable gain over yours: too noisy to say (95% CI 0.85-6.1)"),
+    ],
+)
+def test_a_certificate_that_knows_more_of_a_loss_than_the_interval_is_said(
+    loss: float, says: str
+) -> None:
+    text = gain_text(Estimate(value=2.28, low=0.85, high=6.1), "yours", loss=loss)
+    assert text.startswith(says)

@@ -78,7 +78,7 @@ def test_a_recommendation_for_more_ranks_fits_whatever_the_run_file_is_called() 
     run = dataclasses.replace(run, path="a/folder/of/a/long/name/for/loader.dlprof.jsonl")
     text = drawn(recommendation_report(run, recommend(run, limits)), 80)
     assert "8.0 GiB of memory, 32 cores, 8 ranks" in " ".join(text.split())
-    assert "workers  samples/s" in text
+    assert "workers  samples/s a rank" in text
     assert len(text.splitlines()) <= 16
     elsewhere = recommend(run, limits, machine=machine(64, hostname="a" * 40))
     text = drawn(recommendation_report(run, elsewhere), 80)
@@ -91,9 +91,14 @@ def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> 
     text = drawn(run_report(run), 80)
     assert "nothing yet: only num_workers=0 has a rate" in text
     assert "DataLoader(" not in text
+    assert "(rerun with --budget 10s)" in " ".join(text.split())
     only = {trial.config for trial in run.completed}.pop()
-    own = dataclasses.replace(run, diagnosis=Diagnosis(config=only))
-    assert "num_workers=0  (yours)" in drawn(sweep_report(own), 80)
+    own, other = (
+        drawn(sweep_report(dataclasses.replace(run, diagnosis=Diagnosis(config=each))), 80)
+        for each in (only, config(3))
+    )
+    assert "num_workers=0  (yours)" in own
+    assert "(dlprof sweep measures more)" in " ".join(other.split())
 
 
 def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn() -> None:

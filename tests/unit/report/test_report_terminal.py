@@ -56,6 +56,8 @@ def test_what_slows_leads_to_the_left() -> None:
     left, right = shown(bars(-2, 1, kind="signed")).splitlines()
     assert left.index("█") < left.index("|")
     assert right.index("█") > right.index("|")
+    for width in range(20, 60):
+        assert max(map(len, shown(bars(-2, 2, kind="signed"), width=width).splitlines())) <= width
 
 
 def test_of_a_note_that_does_not_fit_what_is_said_last_goes() -> None:
@@ -105,6 +107,14 @@ def test_whole_columns_go_the_least_important_first(width: int, left: str) -> No
     head, row = shown(TABLE, width=width).splitlines()
     assert head.split() == list(left)
     assert [len(cell) for cell in row.split()] == [10] * len(left)
+
+
+def test_details_have_all_columns_each_time_beside_what_names_the_rows() -> None:
+    document = Document(title="", answer=(), details=(Section("", (TABLE,)),))
+    heads = drawn(document, 27, verbose=True).split("\n\n")[:-1]
+    assert [head.split()[:2] for head in heads] == [["a", "b"], ["a", "c"]]
+    alone = drawn(document, 7, verbose=True)  # no column fits beside the first
+    assert alone.split() == ["a", "1" * 10]
 
 
 def test_further_lines_begin_below_the_first() -> None:
