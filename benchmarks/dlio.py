@@ -23,6 +23,7 @@ from common import Report, Table, parser, publish, run_command, spread, surround
 from dlprof.engine.ranks import launched
 from dlprof.machine import inspect_machine
 from dlprof.records import Config
+from dlprof.targets.grammar import parse_target
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
@@ -195,7 +196,7 @@ def open_bench(cell: Cell, folder: Path, design: Design) -> Iterator[TrialRunner
     file.write_text(json.dumps(parts), encoding="utf-8")
     with contextlib.closing(
         TrialRunner(
-            BuildRequest(target=f"dlio:{file}", shuffle=True),
+            BuildRequest(target=parse_target(f"dlio:{file}"), shuffle=True),
             directory=folder,
             together=Ranks(local=launched(cell.ranks, os.environ)),
         )

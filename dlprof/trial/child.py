@@ -80,7 +80,7 @@ def _build(request: BuildRequest) -> BuiltTarget:
     from dlprof.targets.build import build_target  # noqa: PLC0415
 
     # A file that reads its command line, as scripts do, finds no arguments of dlprof's own there.
-    sys.argv[:] = [request.target.rpartition(":")[0]]
+    sys.argv[:] = [request.target.source]
     share = (request.rank, request.ranks)
     random.seed(request.seed)
     torch.manual_seed(request.seed)
