@@ -11,7 +11,6 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FunctionType
@@ -189,28 +188,16 @@ def sweep(
         DlprofError: An input can't be used, or nothing could be measured.
     """
     from dlprof.engine import run_sweep
-    from dlprof.report.live import open_listener
     from dlprof.settings import by_key
 
     settings, _, flags, pickled = _resolved(target, options)
     if output is None and resume:
         raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
     given = {by_key()[key].field for key in flags}
-    path = _run_file(output, settings)
-    with _gathered(settings) as ranks:
-        if ranks is not None:
-            with open_listener(quiet=not progress) as listener:
-                return run_sweep(
-                    settings,
-                    output=path,
-                    listener=listener,
-                    resume=resume,
-                    force=force,
-                    given=given,
-                    pickled=pickled,
-                    ranks=ranks,
-                )
-    return _of_first_rank(path)
+    measure = functools.partial(
+        run_sweep, settings, resume=resume, force=force, given=given, pickled=pickled
+    )
+    return _by_ranks(measure, settings, _run_file(output, settings), progress=progress)
 
 
 @_spelled(SweepOptions)
@@ -243,23 +230,11 @@ def profile(
     """
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
-    from dlprof.report.live import open_listener
 
     settings, origins, _, pickled = _resolved(target, options)
     settings = for_one(settings, origins)
-    path = _run_file(output, settings)
-    with _gathered(settings) as ranks:
-        if ranks is not None:
-            with open_listener(quiet=not progress) as listener:
-                return run_profile(
-                    settings,
-                    output=path,
-                    listener=listener,
-                    force=force,
-                    pickled=pickled,
-                    ranks=ranks,
-                )
-    return _of_first_rank(path)
+    measure = functools.partial(run_profile, settings, force=force, pickled=pickled)
+    return _by_ranks(measure, settings, _run_file(output, settings), progress=progress)
 
 
 @_spelled(SweepOptions)
@@ -329,19 +304,21 @@ def _refuse_live(target: object, what: str) -> None:
         raise UsageError(f"A live object can't be {what}", hint=hint)
 
 
-def _gathered(settings: SweepSettings) -> AbstractContextManager[Any]:
-    """The ranks of a launcher, for the first of them; none for the others, once it has ended."""
-    from dlprof.engine.ranks import gather_ranks
-
-    return gather_ranks(os.environ, sys.argv[1:], settings)
-
-
-def _of_first_rank(path: Path) -> Run:
-    """The run that the first of several ranks has made.
+def _by_ranks(
+    measure: Callable[..., Run], settings: SweepSettings, path: Path, *, progress: bool
+) -> Run:
+    """Measure with all ranks that a launcher started; the later ones get the run of the first.
 
     Raises:
-        FileError: It isn't here.
+        DlprofError: Nothing could be measured, or the first one's run isn't here.
     """
+    from dlprof.engine.ranks import gather_ranks
+    from dlprof.report.live import open_listener
+
+    with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
+        if ranks is not None:
+            with open_listener(quiet=not progress) as listener:
+                return measure(output=path, listener=listener, ranks=ranks)
     if not path.exists():
         raise FileError(
             f"Rank 0 has left no run file {path} here",

@@ -219,15 +219,31 @@ def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis 
     here = late is None or not late.in_step or late.rank == min(runs)
     if late is None or here or theirs is None or not theirs.findings:
         return found
-    findings = (
-        dataclasses.replace(
-            each,
-            title=f"Rank {late.rank}: {each.title}",
-            evidence={**each.evidence, "rank": late.rank},
-        )
-        for each in theirs.findings
+    # As fast as the next rank is by itself: that one is waited for then.
+    ranks = () if (script := runs[min(runs)].script) is None else script.ranks
+    waits = [each.barrier_fraction or 0.0 for each in ranks if each.rank != late.rank]
+    most = 1 / max(1e-9, 1 - min(waits))
+    findings = tuple(_of_rank(late.rank, each, most) for each in theirs.findings)
+    return dataclasses.replace(theirs, findings=findings)
+
+
+def _of_rank(rank: int | None, finding: Finding, most: float) -> Finding:
+    """A finding of a rank that others wait for, which speeds them up so much at most."""
+    finding = dataclasses.replace(
+        finding,
+        title=f"Rank {rank}: {finding.title}",
+        evidence={**finding.evidence, "rank": rank},
     )
-    return dataclasses.replace(theirs, findings=tuple(findings))
+    gain = finding.predicted_gain
+    if gain is None or gain.value <= most:
+        return finding
+    return dataclasses.replace(
+        finding,
+        explanation=f"{finding.explanation} With more than that the next rank is the slowest.",
+        evidence={**finding.evidence, "gain_from": "bound", "gain_at": "at most"},
+        predicted_gain=Estimate(value=most),
+        script_gain=None,
+    )
 
 
 _DISPATCH = """config = accelerate.DataLoaderConfiguration(dispatch_batches=False)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import dlprof
 from dlprof import api
 from dlprof.cli.entry import run as command
 from dlprof.engine.transfer import TransferSettings
-from dlprof.errors import DlprofError, UsageError
+from dlprof.errors import DlprofError, FileError, UsageError
 from dlprof.records import Run
 from dlprof.records.transfer import Transfers
 from dlprof.settings import OPTIONS
@@ -271,6 +272,18 @@ def _options(function: Any) -> list[str]:
         if rest is not None and name in str(rest.annotation):
             found += typing.get_type_hints(getattr(api, name))
     return [name for name in found if name != "options"]
+
+
+@pytest.mark.parametrize("measure", [dlprof.sweep, dlprof.profile])
+def test_a_later_rank_gets_the_run_of_the_first(
+    measure: Callable[..., Run], swept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlprof.engine.ranks.gather_ranks", lambda *_: nullcontext())
+    found = measure("images", output=swept)
+    assert found == api.load_run(swept.absolute())
+    with pytest.raises(FileError, match="Rank 0 has left no run file") as refused:
+        measure("images", output=swept.with_name("elsewhere.dlprof.jsonl"))
+    assert "a storage that they share" in refused.value.hint
 
 
 def test_a_sweep_takes_all_options_of_the_table() -> None:

@@ -32,6 +32,7 @@ from dlprof.records import (
     BatchCosts,
     Config,
     Diagnosis,
+    Estimate,
     Explanation,
     Finding,
     RankFigures,
@@ -213,6 +214,20 @@ def test_a_late_rank_0_reports_its_own_wait() -> None:
     assert "train.py:7 spends 50% of its time waiting for data." in text
     assert "rank 0's batches come last" in text
     assert "Bottleneck Blocking I/O" in text
+
+
+def test_the_fix_of_a_late_rank_brings_what_the_next_one_allows() -> None:
+    """Of two that wait 40 and 30 % for it, the second is then the slowest."""
+    (finding,) = slow_reads().findings
+    gains = (Estimate(value=3.0, low=2.0, high=4.0), Estimate(value=1.2, low=1.0, high=1.4))
+    findings = tuple(dataclasses.replace(finding, predicted_gain=gain) for gain in gains)
+    late = rank_run(1, came(0.5), diagnosis=dataclasses.replace(slow_reads(), findings=findings))
+    run, text = shown({0: rank_run(0, came(0.1)), 1: late, 2: rank_run(2, came(0.2))})
+    found = [each.predicted_gain for each in run.findings]
+    assert found[0] is not None
+    assert found[0].value == pytest.approx(1 / 0.7)
+    assert found[1] == gains[1]
+    assert "1.43x at most" in text
 
 
 def test_wrong_data_comes_before_who_is_late() -> None:
