@@ -412,7 +412,9 @@ def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
     yield "Verdict", (word, ": checks on this machine")
     yield "Why", sentence(test.explanation)
     if test.sights:
-        yield "Detects", f"slowdowns of {_slowdown(test.sights[-1])} or more"
+        last = test.sights[-1]
+        after = f"{last.quads} ABBA blocks (base, change, change, base)"
+        yield "Detects", f"slowdowns of {_slowdown(last)} or more, after {after}"
 
 
 def _slowdown(sight: Sight) -> str:
