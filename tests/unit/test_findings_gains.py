@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 import pytest
-from builders import around, config, failed
+from builders import QUIET, around, config, failed
 from finding_cases import Loader, evidence
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,12 +123,12 @@ def test_fewer_workers_are_the_fix_where_they_are_likely_as_good(
     less: float, *, noisy: bool, workers: int
 ) -> None:
     """Two thirds sure, as in every choice: beside others 1.49 may as well be less than 1.45."""
-    usage = {"usage": Usage(own_cpu_cores=1.0, available_cpu_cores=1.0)} if noisy else {}
+    usage = Usage(own_cpu_cores=1.0, available_cpu_cores=1.0) if noisy else QUIET
     seen = evidence(
         Loader(config=config(1), fetch_io=0.02, rate=50),
         variants={config(2): less, config(4): 1.5},
         noisy=noisy,
-        **usage,
+        usage=usage,
     )
     claim = Claim(title="", explanation="", cost=0.3, config=config(4))
     found = best_of_measured(
