@@ -6,8 +6,8 @@ import dataclasses
 import math
 
 import pytest
-from builders import QUIET, around, config, failed
-from finding_cases import Loader, evidence
+from builders import around, config, failed
+from finding_cases import QUIET, Loader, evidence
 from hypothesis import given
 from hypothesis import strategies as st
 
