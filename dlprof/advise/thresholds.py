@@ -32,16 +32,12 @@ FAR_CORES = 2.0
 """Times the cores of the calibration from which a prediction rests on the model alone; also where
 others had most of them."""
 
-SURELY = 0.975
-"""Probability from which one is called slower than another: one end of a 95 % interval."""
-
 WORTH_TRYING, PAYS = 1.05, 1.1
 """A change that gains less than the first is not worth a trial, nor a word where it was tried; one
 that gains less than the second, not worth what it costs in memory or order."""
 
-AS_GOOD, NO_LOSS = 0.95, 0.9
-"""Speed with fewer workers from which they are worth it for the memory that they don't take; and
-the lower end of the interval of a gain, below which it may as well be chance."""
+NO_LOSS = 0.9
+"""The lower end of the interval of a gain, below which it may as well be chance."""
 
 SAME_STEP, SAME_CORES = 0.05, 0.01
 """Steps within 5 % of the measured one, and cores within 0.01 of them, count as measured."""
