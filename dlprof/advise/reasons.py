@@ -29,7 +29,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
-from dlprof.stats import NEAR, believe, observe, typical
+from dlprof.stats import NEAR, PROBABILITY, believe, observe, typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _PIN_COSTS = ("thread_cpu_s", "thread_run_queue_s", "pinned_bytes", "alloc_s")
@@ -298,7 +298,8 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
     if rival is None or rival in choice.undecided:
         return  # it is not known to be slower, which is shown below
     near = choice.speeds.ratio(rival.key, pick.key).value >= NEAR
-    surely = choice.speeds.chance(pick.key, rival.key) >= 0.975  # as an end of a 95 % interval
+    # One end of a 95 % interval.
+    surely = choice.speeds.chance(pick.key, rival.key) >= (1 + PROBABILITY) / 2
     if rival.measured:
         cost = "are slower" if surely else "are likely slower"
         fed = "would not surely keep the step fed"

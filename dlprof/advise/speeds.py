@@ -148,13 +148,13 @@ class Speeds:
         """
         turnover, model = self.epochs[candidate.key].value, candidate.prediction
         if candidate.measured:
-            known = ((each, self.rates[each.id]) for each in candidate.trials)
-            seen = (
-                (each, observe(each, own.samples_per_s, wait=own.wait_fraction), own.wait_fraction)
-                for each, own in known
-            )
-            told = ((each, o, wait) for each, o, wait in seen if o is not None)
-            return room_of(told, turnover, alike=alike)
+            seen = [
+                (each, observed, own.wait_fraction)
+                for each in candidate.trials
+                if (own := self.rates.get(each.id)) is not None
+                and (observed := observe(each, own.samples_per_s, wait=own.wait_fraction))
+            ]
+            return room_of(seen, turnover, alike=alike)
         if model is None:
             return None
         rooms = [] if model.wait_fraction is None else [(room_beside(model.wait_fraction), 0.0)]

@@ -87,7 +87,6 @@ def fit(
         pinned_copy_s=copied[1],
         main_bytes=main_bytes,
         worker_bytes=worker_bytes,
-        worker_growth_bytes_per_batch=growth_of(usable),
         cpu_cv=cv,
         standard_error=error,
         main_standard_error=alone,
@@ -449,13 +448,6 @@ def turnovers_of(trials: Iterable[Trial]) -> dict[str, float]:
             name = "persistent" if trial.config.persistent_workers else _method(trial)
             groups.setdefault(name, []).append(trial.epoch_turnover_s)
     return {name: statistics.median(values) for name, values in groups.items()}
-
-
-def growth_of(explanations: Iterable[Explanation]) -> float:
-    """Bytes that a worker grows by, a batch: the median over workers; 0 for not at all."""
-    workers = itertools.chain.from_iterable(each.workers for each in explanations)
-    slopes = [w.pss_growth_bytes_per_batch for w in workers]
-    return max(0.0, statistics.median([each for each in slopes if each is not None] or [0.0]))
 
 
 def _method(trial: Trial) -> str:

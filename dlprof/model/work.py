@@ -189,7 +189,7 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
             f"a calibration at batch_size={calibration.batch_size} predicts nothing for "
             f"batch_size={config.batch_size}"
         )
-    fed, speed = config.num_workers > 0, conditions.speed / calibration.core_speed
+    fed, speed = config.num_workers > 0, conditions.speed
     named = calibration.receive.get(config.sharing_strategy or "")
     in_main, in_workers = calibration.in_main, calibration.in_workers
     sources = (named, in_workers, in_main) if fed else (in_main, in_workers)

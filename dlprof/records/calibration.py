@@ -35,7 +35,6 @@ class Calibration:
             ``"persistent"`` and start method.
         main_bytes: Memory of the main process (PSS).
         worker_bytes: Memory that one more worker adds, queued batches left out.
-        worker_growth_bytes_per_batch: How much a worker grows; 0 for not at all.
         copy_s: Copying a batch to the device, as far as the step waits for it; from pageable
             memory where that was measured.
         pinned_copy_s: The same from pinned memory; ``None`` where it wasn't measured.
@@ -49,8 +48,6 @@ class Calibration:
             slow each other down. ``None`` for a single trial of each kind.
         run_queue_fraction: Share of fetching that was run-queue delay, when this was measured.
         available_cores: Cores that were available during it.
-        core_speed: Speed of a core of this machine relative to that where the figures apply; 1
-            here.
         trials: Ids of the trials that it comes from.
         doubts: What makes it unreliable, one sentence each; empty if nothing is known.
     """
@@ -69,7 +66,6 @@ class Calibration:
     turnover_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     main_bytes: float | None = None
     worker_bytes: float | None = None
-    worker_growth_bytes_per_batch: float = 0.0
     copy_s: float = 0.0
     pinned_copy_s: float | None = None
     cpu_cv: float | None = None
@@ -78,7 +74,6 @@ class Calibration:
     drift: float | None = None
     run_queue_fraction: float | None = None
     available_cores: float | None = None
-    core_speed: float = 1.0
     trials: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 

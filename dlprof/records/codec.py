@@ -223,7 +223,7 @@ _POSITIVE: Mapping[type, Sequence[str]] = MappingProxyType(
         Constraints: ("ranks", "nodes"),
         CoreSpeeds: ("low", "median", "high"),
         PredictedCell: ("samples_per_s",),
-        Calibration: ("samples_per_batch", "core_speed"),
+        Calibration: ("samples_per_batch",),
     }
 )
 

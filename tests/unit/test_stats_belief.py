@@ -529,11 +529,7 @@ def test_a_starved_window_is_no_sign_of_waiting() -> None:
 
 def test_what_trials_gave_is_within_the_interval_where_the_machine_is_crowded() -> None:
     """As seen beside eight others' jobs on two cores, which the model took for two busy cores."""
-    seen_: dict[str, list[float | None]] = {
-        "w0": [33_656.0, 28_896.0],
-        "w1": [4_134.0, None],
-        "w3": [None, 1_845.0],
-    }
+    seen_: Table = {"w0": [33_656.0, 28_896.0], "w1": [4_134.0, None], "w3": [None, 1_845.0]}
     predicted = dataclasses.replace(
         expected(0.17, w0=117_269, w1=2_213, w3=2_213),
         families={"w0": 0, "w1": 1, "w3": 3},

@@ -200,7 +200,6 @@ def test_a_core_has_a_speed() -> None:
     ("data", "fault"),
     [
         ({"samples_per_batch": 0.0}, "samples_per_batch is not above 0"),
-        ({"core_speed": -1.0}, "core_speed is not above 0"),
         ({"helper_cpu_s": -1e-3}, "helper_cpu_s has a figure below 0"),
         ({"in_workers": {"cpu_s": [1.0, -1.0]}}, "in_workers has a figure below 0"),
         ({"startup_s": {"fork": [0.1, -0.1]}}, "startup_s has a figure below 0"),

@@ -24,7 +24,7 @@ from dlprof.advise.findings.claims import (
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
-from dlprof.advise.thresholds import AS_GOOD, OTHERS, PAYS
+from dlprof.advise.thresholds import OTHERS, PAYS
 from dlprof.advise.wording import as_fast, between, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
@@ -40,7 +40,7 @@ from dlprof.records import (
     WithoutPart,
 )
 from dlprof.records.findings import LoaderPart
-from dlprof.stats import typical
+from dlprof.stats import NEAR, typical
 from dlprof.units import format_duration
 
 
@@ -334,7 +334,7 @@ def _graded(finding: Finding, view: Evidence, place: Place) -> Finding | None:
             gain = script_gain(view, config, loop=True)
     judged = script or gain
     if config is not None and judged is not None and place is not Place.BROKEN:
-        least = AS_GOOD if config.num_workers < view.workers else 1.0
+        least = NEAR if config.num_workers < view.workers else 1.0
         fewer = finding.code == "too_many_workers"
         if judged.value < least and fewer and watched:
             return None

@@ -364,7 +364,7 @@ def too_many_workers(view: Evidence) -> Claim | None:
     """Fewer workers would do as well or better."""
     fewer, idle, limit = fewer_workers(view), view.idle_workers, view.limit
     gain = gain_of(view, fewer)
-    if fewer is None or gain is None or (gain.value < at.AS_GOOD and not idle):
+    if fewer is None or gain is None or (gain.value < NEAR and not idle):
         return None
     # Others that come and go may bring a gain; that handing over is expensive shows in its costs.
     shown = idle > 0 or not view.is_noisy or limit == "main" or gain.sure
