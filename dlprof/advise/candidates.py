@@ -246,7 +246,9 @@ def base_config(run: Run) -> Config:
 def wanted_configs(
     run: Run, situation: Situation, axes: Mapping[str, Sequence[object]]
 ) -> tuple[Config, ...]:
-    """The configurations that a user asks for; where none, what is worth it and was measured.
+    """The configurations that a user asks for.
+
+    Where none: what is worth it, what was measured, and what is recommended.
 
     Raises:
         UsageError: There is no calibration, there are more than ``MOST_CELLS``, or he names what
@@ -256,8 +258,11 @@ def wanted_configs(
     if not axes:
         worth = candidate_configs(run, situation)
         sizes = {None, calibration.batch_size} if situation.as_measured else ()
-        measured = {trial.config for trial in run.completed if trial.config.batch_size in sizes}
-        return tuple(sorted({*worth, *measured}, key=lambda config: config.cost_key))
+        known = {trial.config for trial in run.completed}
+        if run.recommendation is not None:  # which the search may have looked further for
+            known.add(run.recommendation.config)
+        known = {config for config in known if config.batch_size in sizes}
+        return tuple(sorted({*worth, *known}, key=lambda config: config.cost_key))
     base = base_config(run)
     depths = {"prefetch_factor": auto_prefetch(calibration)}
     if "num_workers" in axes:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.advise import thresholds as at
@@ -21,6 +21,7 @@ from dlprof.records import (
     Run,
     Target,
     Trial,
+    Usage,
 )
 from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD, typical
 from dlprof.units import format_duration, parse_step, spread_of
@@ -162,7 +163,7 @@ class Situation:
         neighbours = asked.neighbours
         if neighbours is None:
             shared = not other and seen >= at.SHARED * there.usable_cores
-            neighbours = min(seen, there.usable_cores) if shared else 0.0
+            neighbours = (_threads_seen(run) or 0.0) if shared else 0.0
         by_model = calibrated and not as_measured
         steps = steps if step_s is None else (step_s, 0.0)
         known_s = (sum(steps) if by_model else whole_s) if step_s is None else step_s
@@ -303,7 +304,30 @@ def measured_step(run: Run) -> tuple[float, float]:
 
 def neighbours_seen(run: Run) -> float | None:
     """Cores that others kept busy while the run was measured: the median over its trials."""
-    return typical(trial.usage.other_cpu_cores for trial in run.completed)
+    return typical(trial.usage.other_cpu_cores for trial in _looked_at(run))
+
+
+def _threads_seen(run: Run) -> float | None:
+    """Threads of others that wanted a core all the time: the median over the run's trials.
+
+    They wait for a core as the loader's own do, so that cores that they keep busy are the share of
+    the time in which they run. No more than were seen to run or wait.
+    """
+
+    def threads(usage: Usage) -> float | None:
+        busy, most = usage.other_cpu_cores, usage.other_runnable
+        if busy is None or most is None:
+            return busy
+        runs = max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
+        return max(busy, min(busy / runs, most))
+
+    return typical(threads(trial.usage) for trial in _looked_at(run))
+
+
+def _looked_at(run: Run) -> Sequence[Trial]:
+    """The trials that show how busy the machine was: traced ones until others have been run."""
+    traced = (trial for trial in run.trials if trial.purpose == "explain")
+    return run.completed or [trial for trial in traced if trial.outcome == "completed"]
 
 
 def _with_epochs(run: Run) -> Target:

@@ -41,8 +41,8 @@ class Conditions:
         speed: Speed of a core relative to that where the calibration was taken.
         copy_scale: How long a copy to the device takes relative to where the calibration was
             taken: another link.
-        neighbours: Busy cores of others. They keep as many threads running, so that a loader
-            with more threads of its own gets a larger share, as the kernel divides it.
+        neighbours: Threads of others that compute all the time; they may be more than the cores.
+            A loader with more threads of its own gets a larger share, as the kernel divides it.
         speed_error: How far off ``speed`` may be, as the standard deviation of its logarithm; 0
             where a core's speed can't change, as that of an emulated one.
         epoch_batches: Batches in one rank's epoch; ``None`` for an epoch without end.

@@ -160,7 +160,8 @@ class PredictedCase:
 
     Attributes:
         name: ``dedicated`` (no other processes), or ``as shared now``.
-        neighbours: Cores that other processes keep busy.
+        neighbours: Threads of other processes that compute all the time: the cores that they keep
+            busy, and more by their run-queue delay.
         expected: What the recommended configuration would give.
         bound: What would limit that, in words.
         best: What would be recommended for this case alone.

@@ -147,7 +147,7 @@ class SweepPrediction:
         race: The finalists: those to be measured, cheapest first.
         pick: The recommended one of the model alone: the cheapest within 3% of the best.
         cores: Cores that were assumed.
-        neighbours: Of these, cores that other processes were assumed to keep busy.
+        neighbours: Threads of other processes that were assumed to compute on them all the time.
         log_sd: How far off rates may be from each other, as a standard deviation of their
             logarithm.
         method: ``maxplus``, the only one; older files name others.

@@ -216,13 +216,16 @@ class QuietListener:
         self._show(f"{clean(header.target.spec)}: {state.planned}")
 
     def predicted(self, prediction: SweepPrediction) -> None:
-        """A model has predicted configurations, but for those with more workers than could gain."""
+        """A model has predicted configurations, but for those with more workers than could gain.
+
+        Nor those whose workers take too long to start.
+        """
         plan = None if self._state.header is None else self._state.header.plan
         planned, predicted = len(plan.cells) if plan else 0, len(prediction.cells)
         text = f"{counted(predicted, 'configuration')} predicted"
         if predicted < planned:
             text = f"{predicted} of {counted(planned, 'configuration')} predicted (the others have "
-            text += "more workers than can help)"
+            text += "more workers than can help, or than the budget can start)"
         self._state.planned = f"{text}, {len(prediction.race)} to measure"
         self._show(self._state.planned)
 

@@ -221,7 +221,10 @@ def _conditions(forecast: Forecast) -> str:
     where = forecast.conditions
     cores = counted(where.cores, "core")
     if where.neighbours:
-        cores += f" (other processes use {where.neighbours:.3g})"
+        others = f"other processes use {where.neighbours:.3g}"
+        if where.neighbours > where.cores:
+            others = f"{where.neighbours:.3g} threads of other processes want them"
+        cores += f" ({others})"
     if forecast.ranks > 1:
         cores = f"{counted(where.ranks, 'rank')} on {cores}"
     if forecast.nodes > 1:

@@ -395,7 +395,7 @@ def _reason(claim: str, evidence: Mapping[str, Any]) -> doc.Words:
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:
     """The machine with and without other processes, one line each."""
     for case in advice.cases:
-        others = f" ({case.neighbours:.3g} cores busy with other processes)"
+        others = f" ({case.neighbours:.3g} threads of other processes compute)"
         text = f"{case.name}{others if case.neighbours else ''}: "
         text += rate_text(case.expected.samples_per_s)
         if case.expected.wait_fraction is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof.advise.candidates import wanted_configs
 from dlprof.advise.forecast import Forecast, ForecastRow, forecast
+from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Run, Usage
@@ -114,6 +116,18 @@ def test_measured_rates_stand_beside() -> None:
     assert row.measured.trials == ("t0001", "t0002")
     others = predicted(run, ranks=2)
     assert all(row.measured is None for row in others.rows)
+
+
+def test_what_the_run_recommends_is_among_what_is_predicted() -> None:
+    """The search may have found it further away than what is worth predicting by itself."""
+    run = calibrated(trials=[trial(config(2), 1400.0)])
+    odd = config(2, prefetch_factor=7)
+    advice = dataclasses.replace(recommend(run), config=odd)
+    run = dataclasses.replace(run, recommendation=advice)
+    found = forecast(run, None, asked(run))
+    assert found.pick == odd
+    assert odd in {row.config for row in found.rows}
+    assert "no configuration keeps the limits" not in drawn(forecast_report(run, found), 80)
 
 
 def test_a_model_that_agrees_with_the_run_is_trusted() -> None:

@@ -215,6 +215,25 @@ def test_neighbours_that_were_seen_are_told() -> None:
     assert neighbours_seen(calibrated()) is None
 
 
+def test_before_plain_trials_the_traced_ones_show_the_neighbours() -> None:
+    """A sweep predicts from these, for the machine as busy as it was."""
+    traced = trial(config(2), purpose="explain", usage=Usage(other_cpu_cores=3.0))
+    assert asked(calibrated(trials=[traced])).neighbours == 3.0
+
+
+@pytest.mark.parametrize(
+    ("runnable", "threads"), [(None, 3.0), (2.0, 3.0), (9.0, 9.0), (40.0, 15.0)]
+)
+def test_neighbours_that_wait_for_cores_are_more_than_they_keep_busy(
+    runnable: float | None, threads: float
+) -> None:
+    """They wait as often as the loader's threads do, and are no more than were seen to."""
+    crowd = Usage(other_cpu_cores=3.0, other_runnable=runnable, run_queue_wait_fraction=0.8)
+    run = calibrated(trials=[trial(config(2), usage=crowd)])
+    assert asked(run).neighbours == pytest.approx(threads)
+    assert neighbours_seen(run) == 3.0
+
+
 def test_hyper_threads_are_told_apart() -> None:
     there = elsewhere(96, physical_cores=48)
     notes = asked(calibrated(), machine=there, neighbours=0.0).notes

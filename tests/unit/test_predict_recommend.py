@@ -301,7 +301,7 @@ def test_the_screen_says_that_it_is_extrapolated(width: int) -> None:
     whole = " ".join(text.split())
     assert "Predicted for server from what was measured on box" in whole
     assert "Measure there to be sure" in whole
-    assert "as shared now (90 cores busy with other processes)" in whole
+    assert "as shared now (90 threads of other processes compute)" in whole
     commands = ("dlprof ", "loader =")
     lines = [line for line in text.splitlines() if not line.strip().startswith(commands)]
     assert max(map(len, lines)) <= width
