@@ -334,7 +334,8 @@ def _free_locks(it: Any) -> None:
             queue._notempty.release()  # noqa: SLF001
     if _stays_locked(it._workers_done_event._cond):  # noqa: SLF001
         it._workers_done_event = threading.Event()  # noqa: SLF001 - torch sets and reads it
-        for worker in it._workers:  # noqa: SLF001 - they wait for the other's, and can't be asked
+        # They wait for the other's, and can't be asked. Who is dead is reaped: no more news of it.
+        for worker in [each for each in it._workers if each.is_alive()]:  # noqa: SLF001
             worker.terminate()
 
 

@@ -1,10 +1,15 @@
-"""Which tests are run: those marked slow only where ``SLOW_TESTS`` asks for them."""
+"""Which tests are run, slow ones only where ``SLOW_TESTS`` asks; and an end to what they leave."""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
+import signal
 import zlib
+from collections.abc import Generator, Iterator
 
+import psutil
 import pytest
 
 # Not called DLPROF_…: to dlprof that would be an option it doesn't know.
@@ -32,3 +37,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """End the workers of a test that failed: its traceback keeps their loader, for later tests."""
+    report = yield
+    if report.failed and (left := multiprocessing.active_children()):
+        before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's would raise, here too
+        for process in left:
+            process.kill()
+            process.join()
+        signal.signal(signal.SIGCHLD, before)
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_runs_on() -> Iterator[None]:
+    """End and name what runs on: Python would wait for it, and CI for what it may yet print."""
+    yield
+    _, left = psutil.wait_procs(filter(_is_ours, psutil.Process().children(recursive=True)), 20.0)
+    said = [f"{each.pid}: {each.as_dict(['cmdline', 'status'])}" for each in left]
+    for process in left:
+        process.kill()
+    assert not said
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    """Whether a process is no server of multiprocessing's own, which ends as this process does."""
+    servers = ("from multiprocessing.forkserver ", "from multiprocessing.resource_tracker ")
+    with contextlib.suppress(psutil.Error):
+        words = " ".join(process.cmdline())
+        return process.ppid() != os.getpid() or not any(each in words for each in servers)
+    return False

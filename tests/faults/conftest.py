@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import tempfile
@@ -43,7 +44,12 @@ def clean() -> Iterator[None]:
     deadline = time.monotonic() + 5.0
     while living() - before and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not [process.cmdline() for process in living() - before if process.is_running()]
+    said = []
+    for process in living() - before:
+        with contextlib.suppress(psutil.Error):
+            said.append(process.cmdline())
+            process.kill()
+    assert not said
     # Torch keeps a cache of the user's there, for all programs, whenever it comes to need one;
     # and pytest what it gives to tests.
     kept = (BENCH, "torchinductor_", "pytest-of-")

@@ -79,8 +79,11 @@ def train(reports: Connection, bad: int | None, seed: int) -> None:
     dlprof.tune(made, max_workers=6, reseed="batch" if seed % 3 == 0 else None)
     errors: list[str] = []
     reported = False
+    test: Any = multiprocessing.parent_process()
     while not reported:  # a worker's end may strike once more while the first error is reported
         try:
+            if not test.is_alive():
+                return
             if not errors:
                 load(made, reports)
             reports.send((errors[0] if errors else "done", made.tuning.off))
@@ -136,36 +139,49 @@ def leaked() -> set[str]:
     return {name for name, pid in owners.items() if not psutil.pid_exists(pid)}
 
 
+@contextlib.contextmanager
+def started(bad: int | None, seed: int) -> Iterator[tuple[Any, Connection]]:
+    """A training, which with all of its session has ended afterwards, whatever fails here."""
+    mine, its = multiprocessing.Pipe()
+    training = multiprocessing.get_context("fork").Process(target=train, args=(its, bad, seed))
+    training.start()
+    its.close()
+    assert training.pid is not None
+    try:
+        yield training, mine
+    finally:
+        training.kill()
+        for process in processes_of(training.pid):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        training.join()
+
+
 def struck(kind: str, seed: int) -> tuple[list[Epoch], tuple[str, str] | None]:
     """The epochs of a training, and what it said at its end if it could."""
     chance = random.Random(f"{kind} {seed}")
     bad = chance.randrange(BATCHES * BATCH) if kind == "exception" else None
     strike_at = chance.randrange(1, BATCHES * EPOCHS - 2)
-    mine, its = multiprocessing.Pipe()
-    context = multiprocessing.get_context("fork")
-    training = context.Process(target=train, args=(its, bad, seed))
-    training.start()
-    its.close()
-    assert training.pid is not None
     epochs: list[Epoch] = [[] for _ in range(EPOCHS)]
     ended = None
-    with contextlib.suppress(EOFError, OSError):
-        for count in itertools.count():
-            assert mine.poll(PATIENCE_S), "it hangs"
-            first, second = mine.recv()
-            if isinstance(first, str):
-                ended = first, second
-                break
-            epochs[first].append(second)
-            mine.send(None)
-            if count == strike_at:
-                strike(kind, training.pid, chance)
-    training.join(PATIENCE_S)
-    assert training.exitcode is not None, "it doesn't end"
-    until = time.monotonic() + PATIENCE_S
-    while (left := processes_of(training.pid)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not left
+    with started(bad, seed) as (training, mine):
+        with contextlib.suppress(EOFError, OSError):
+            for count in itertools.count():
+                assert mine.poll(PATIENCE_S), f"it hangs after {count} batches"
+                first, second = mine.recv()
+                if isinstance(first, str):
+                    ended = first, second
+                    break
+                epochs[first].append(second)
+                mine.send(None)
+                if count == strike_at:
+                    strike(kind, training.pid, chance)
+        training.join(PATIENCE_S)
+        assert training.exitcode is not None, "it doesn't end"
+        until = time.monotonic() + PATIENCE_S
+        while (left := processes_of(training.pid)) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not left
     whole = whole_epoch(bad)
     for number, epoch in enumerate(epochs):
         later = any(epochs[number + 1 :])

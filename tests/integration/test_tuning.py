@@ -476,7 +476,9 @@ def test_the_end_waits_for_no_lock_that_nobody_frees(
 ) -> None:
     """As a worker leaves one that is killed, and the training one where Ctrl-C comes as it puts."""
     monkeypatch.setattr(internals, "_HELD_S", 0.2)
-    batches: Any = iter(dlprof.tune(loader(Numbers(400)), max_workers=4))
+    # Lists come through the queue; a tensor's memory would be asked for of a worker that is gone.
+    made = loader(Waiting(), shuffle=False, collate_fn=list)
+    batches: Any = iter(dlprof.tune(made, max_workers=4))
     next(batches)
     workers = internals.workers_of(batches)
     of_queue = batches._index_queues[0]._notempty

@@ -1,0 +1,54 @@
+"""What tests leave is ended and named: else a run never ends, and later tests fail for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+LEAVING = """
+import multiprocessing
+import subprocess
+import time
+
+
+def test_that_fails():
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,)).start()
+    raise AssertionError
+
+
+def test_that_comes_later():
+    assert not multiprocessing.active_children()
+
+
+def test_that_leaves_a_process():
+    subprocess.Popen(["sleep", "3600"], start_new_session=True)
+"""
+
+
+def test_what_tests_leave_is_ended_and_named(tmp_path: Path) -> None:
+    text = CONFTEST.read_text()
+    assert "20.0" in text  # seconds that what is left may take to end
+    (tmp_path / "conftest.py").write_text(text.replace("20.0", "0.1"))
+    (tmp_path / "test_leaving.py").write_text(LEAVING)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "1 failed, 2 passed, 1 error" in ended.stdout
+    assert "'sleep', '3600'" in ended.stdout
+    assert not [each for each in psutil.process_iter() if _runs_in(each, tmp_path)]
+
+
+def _runs_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
