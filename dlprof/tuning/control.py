@@ -160,6 +160,10 @@ class Control:
         changes_workers: Whether another number of them may be tried.
         spares_workers: Whether none at all may be tried.
         cores: That the workers have.
+
+    Attributes:
+        by_wait: Whether the wait alone is judged: beside other ranks, what a rank gains is spent in
+            waiting for them, as part of its step.
     """
 
     def __init__(
@@ -275,8 +279,7 @@ class Control:
         return max(0.0, waited_s) + (step_s if self.by_wait else stepped_s)
 
     def _count_loss(self, turn: Window, against_s: float) -> None:
-        lost_s = turn.lost_s(against_s)
-        self._losses.append((self.total_s, lost_s))
+        self._losses.append((self.total_s, turn.lost_s(against_s)))
 
     # Trying.
 
@@ -375,7 +378,7 @@ class Control:
                 if verdict is not None or not self._is_affordable(0.0):
                     break
             else:
-                verdict = judged(gains, cheaper=cheaper, last=True) and not cheaper
+                verdict = judged(gains, cheaper=cheaper, last=True)
         except _RefusedError as error:
             self._note(candidate, why, kept=False, refused=str(error))
             return False
@@ -660,8 +663,8 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
 
     Args:
         gains: Positive where the new setting is faster.
-        cheaper: Whether it takes less: then it is kept where it is as fast.
-        last: No more turns come: what isn't known for sure is decided by the mean.
+        cheaper: Whether it takes less: then it is kept where it is as fast for sure.
+        last: No more turns come: whether it is faster is decided by the mean.
     """
     if len(gains) < 2:
         return False if last else None
@@ -673,7 +676,7 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
         if low > -_EQUAL:
             return True
         worse = high < 0 or (len(gains) >= _FEWEST and mean < -_EQUAL)
-        return False if worse else mean > -_EQUAL if last else None
+        return False if worse or last else None
     if low > 0 and mean > _EQUAL:
         return True
     hopeless = len(gains) >= _FEWEST and mean < _EQUAL and high < 0.15
