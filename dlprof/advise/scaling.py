@@ -91,14 +91,15 @@ class ScalingLaw:
         bend: In ranks; ``None`` where it isn't certain that there is one, or it costs less than is
             worth saying why.
         straight_to: Ranks up to which there is none, with 97.5%.
-        misfit: How far what was measured lies from the law, at most: 0.05 is 5%.
+        misfit: How far what was measured lies from the law, at most: 0.05 is 5%; ``None`` for two
+            numbers of ranks, which any law fits.
         cause: What is used up beyond it; empty without a bend, or where that isn't seen.
     """
 
     shape: LawShape
     bend: Estimate | None
     straight_to: float
-    misfit: float
+    misfit: float | None
     cause: str = ""
 
 
@@ -427,7 +428,8 @@ def scaling_law(run: Run) -> ScalingLaw | None:
     straight = fits["sharp"][-1][0] <= best["sharp"][0] + near
     if not straight and len(counts) > 2 and best["gradual"][0] < best["sharp"][0]:
         shape = "gradual"
-    squares, misfit, bend = best[shape]
+    squares, worst, bend = best[shape]
+    misfit = None if len(counts) < 3 else worst
     if len(counts) > 2:  # where the law doesn't fit, what is known of its bend is less
         near *= max(1.0, squares / (len(counts) - 2))
     among = [each for found, _, each in fits[shape] if found <= squares + near]

@@ -15,6 +15,7 @@ from dlprof.advise.scaling import (
     scaling_law,
     straggler_of,
 )
+from dlprof.advise.thresholds import SCALES
 from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.labels import (
@@ -105,18 +106,18 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
 
 def _law_text(law: ScalingLaw, ranks: int) -> str:
     """What the fitted law says, in a sentence."""
-    fits = f"the law fits within {percent_text(law.misfit)}"
+    fits = "" if law.misfit is None else f"; the law fits within {percent_text(law.misfit)}"
     if law.bend is None:
-        sure = f"there is none before {law.straight_to:.1f} (97.5%)"
-        return f"No bend is seen up to {counted(ranks, 'rank')}; {sure}; {fits}"
+        upto, sure = counted(ranks, "rank"), f"none before {law.straight_to:.1f} of them (97.5%)"
+        if law.straight_to < SCALES * ranks:
+            return f"Too noisy to say whether it bends up to {upto}: {sure}"
+        return f"No bend up to {upto}: {sure}{fits}"
     cause = f"; limited by {law.cause}" if law.cause else ""
     if law.shape == "sharp":
-        return (
-            f"Bends at {_ranks_text(law.bend)}: more of them together give no more{cause}; {fits}"
-        )
+        return f"Bends at {_ranks_text(law.bend)}: more of them together give no more{cause}{fits}"
     return (
         f"Each further rank slows the others: all together never give more than "
-        f"{_ranks_text(law.bend)} that share nothing{cause}; {fits} (Amdahl)"
+        f"{_ranks_text(law.bend)} that share nothing{cause}{fits} (Amdahl)"
     )
 
 

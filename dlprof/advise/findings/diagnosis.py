@@ -196,7 +196,11 @@ def _without(view: Evidence) -> tuple[WithoutPart, ...]:
     }
     if paged_s > 0:
         less["memory"] = costs.without(paged_s)
-    gains = {part: predicted_gain(view, costs=each) for part, each in less.items()}
+    seen, cores = _sharing(view), view.cores
+    gains = {
+        part: predicted_gain(seen, costs=each, cores=cores, now=cores)
+        for part, each in less.items()
+    }
     gains["barrier"] = _without_barrier(view, costs)
     found = [
         WithoutPart(part=part, gain=gain.estimate, source=gain.source)
@@ -204,6 +208,23 @@ def _without(view: Evidence) -> tuple[WithoutPart, ...]:
         if gain is not None and gain.source != "measured"
     ]
     return tuple(sorted(found, key=lambda each: -each.gain.value))
+
+
+def _sharing(view: Evidence) -> Evidence:
+    """The same where others are threads that the kernel shares the cores with.
+
+    Beside others a loader that mostly waits has hardly more cores than it uses, and would get more
+    if it computed more: what it had is no limit of one that waits less.
+    """
+    runnable, predict = view.usage.other_runnable, view.predict
+    others = view.others if runnable is None else runnable
+    if predict is None:
+        return view
+    ranks = max((len(trial.ranks) for trial in view.plain("present")), default=0)
+    there = dataclasses.replace(predict.conditions, neighbours=others / max(1, ranks))
+    return dataclasses.replace(
+        view, predict=dataclasses.replace(predict, conditions=there, asked={})
+    )
 
 
 def _without_barrier(view: Evidence, costs: Costs) -> Gain | None:
