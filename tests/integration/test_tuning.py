@@ -1098,15 +1098,14 @@ class Waiting(Dataset[int]):
 
 def test_a_real_loader_that_waits_gets_more_workers() -> None:
     made: Any = dlprof.tune(DataLoader(Waiting(), batch_size=2, num_workers=1), max_workers=8)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     for count, batch in enumerate(made):
         assert batch.tolist() == [2 * count, 2 * count + 1]
         time.sleep(0.002)
         if made.tuning.kwargs["num_workers"] > 1 or time.monotonic() > until:
             break
-    first = made.tuning.changes[0]
-    assert first.kept
-    assert first.speedup.low > 1
+    kept = [each for each in made.tuning.changes if each.kept]  # what came before may be in doubt
+    assert kept[-1].speedup.low > 1
     assert "kept" in str(made.tuning)
 
 
