@@ -28,7 +28,7 @@ from dlprof.tuning.control import Ask, Control, Setting, Window
 
 NAME = "tuning"
 KINDS = ("map", "iterable")
-RUNS, QUICK_RUNS = 24, 1
+RUNS, QUICK_RUNS = 20, 1
 NEAR, SHARE, FLOOR, SETTLED_S = 0.03, 0.95, 0.98, 60.0
 _EPOCH_S = 150.0
 _STATIC_S = 60.0
