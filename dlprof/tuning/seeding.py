@@ -108,7 +108,8 @@ def streams() -> tuple[Any, ...]:
     numpy = _numpy()
     state = () if numpy is None else numpy.random.get_state()
     flat = tuple(part if isinstance(part, (int, float, str)) else part.tobytes() for part in state)
-    return random.getstate(), bytes(torch.get_rng_state().numpy().data), flat
+    # Torch has no arrays where numpy is missing, or was made for another torch.
+    return random.getstate(), bytes(torch.get_rng_state().tolist()), flat
 
 
 def _seed_all(seed: int) -> None:

@@ -364,6 +364,19 @@ def test_the_trainings_random_numbers_are_left_alone(
         assert "draws from the training's own random numbers" in changing.tuning.off
 
 
+def test_a_torch_without_numpy_is_tuned_too(
+    scripted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def numpy(*_: Any) -> None:
+        raise RuntimeError("Numpy is not available")  # as torch says it
+
+    monkeypatch.setattr(torch.Tensor, "numpy", numpy)
+    monkeypatch.setattr("dlprof.tuning.seeding._numpy", lambda: None)
+    changing: Any = dlprof.tune(loader(Numbers(draws=False), shuffle=False), max_workers=4)
+    assert numbers(changing) == [[4.0 * each + n for n in range(4)] for each in range(LENGTH // 4)]
+    assert not changing.tuning.off
+
+
 class AsItGoes(Sampler[int]):
     """Draws each index when it is asked for it."""
 
