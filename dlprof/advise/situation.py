@@ -164,6 +164,10 @@ class Situation:
         if neighbours is None:
             shared = not other and seen >= at.SHARED * there.usable_cores
             neighbours = (_threads_seen(run) or 0.0) if shared else 0.0
+            # Others have the cores first that a quota leaves to nobody here.
+            spare = there.affinity_cpus - there.usable_cores
+            if spare > 0:
+                neighbours = min(neighbours, max(0.0, seen - spare))
         by_model = calibrated and not as_measured
         steps = steps if step_s is None else (step_s, 0.0)
         known_s = (sum(steps) if by_model else whole_s) if step_s is None else step_s

@@ -113,12 +113,13 @@ def own_cores(cell: Cell) -> float:
     """Cores that all ranks can have beside the neighbours.
 
     The kernel gives every running thread the same share: ``a`` threads of ours beside ``n`` of
-    others on ``C`` cores get ``C * a / (a + n)``, and never less than what is idle.
+    others on ``C`` cores get ``C * a / (a + n)``, and never less than what is idle. Where cores are
+    the limit all workers want one at once, however long they wait otherwise.
     """
     where = cell.conditions
     if not where.neighbours:
         return where.cores
-    loading = _computing(cell) if cell.workers else 1.0 + cell.work.helpers
+    loading = cell.workers or 1.0 + cell.work.helpers
     threads = where.ranks * max(1.0, loading)
     shared = where.cores * threads / (threads + where.neighbours)
     return max(where.cores - where.neighbours, shared)
@@ -130,13 +131,6 @@ def cpu_per_batch(cell: Cell) -> float:
     loading = means.cpu * (1.0 + cell.work.helpers)
     receiving = means.receive_cpu + means.main_cpu + (means.pin if cell.work.pinned else 0.0)
     return loading + receiving + where.step_threads * where.step_cpu_s / where.speed
-
-
-def _computing(cell: Cell) -> float:
-    """Workers that compute at once while all are busy; the rest of their time is waiting."""
-    means = cell.work.means
-    whole = means.cpu + means.io
-    return cell.workers * (means.cpu / whole if whole > 0 else 1.0)
 
 
 def _over(limit: float, cost: float) -> float:

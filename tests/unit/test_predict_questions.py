@@ -234,6 +234,15 @@ def test_neighbours_that_wait_for_cores_are_more_than_they_keep_busy(
     assert neighbours_seen(run) == 3.0
 
 
+def test_neighbours_on_cores_that_a_quota_forbids_take_nothing() -> None:
+    """A container with eight of 64 cores, on a host that others keep half busy, and busy."""
+    host = machine(8.0, affinity_cpus=64, logical_cpus=64)
+    for busy, left in ((30.0, 0.0), (62.0, 6.0)):
+        usage = Usage(other_cpu_cores=busy, other_runnable=90.0, run_queue_wait_fraction=0.5)
+        run = calibrated(trials=[trial(config(2), usage=usage)], machine=host)
+        assert asked(run).neighbours == left
+
+
 def test_hyper_threads_are_told_apart() -> None:
     there = elsewhere(96, physical_cores=48)
     notes = asked(calibrated(), machine=there, neighbours=0.0).notes

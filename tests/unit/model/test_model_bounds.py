@@ -92,6 +92,15 @@ def test_neighbours_get_a_share_for_each_of_their_threads() -> None:
     assert lowest_bound(calibration, fed(4), neighbours=2.0) == pytest.approx(400)
 
 
+def test_workers_that_wait_get_their_share_beside_a_crowd() -> None:
+    """Measured on two cores beside 8 threads that computed: 88 batches a second of 12 workers."""
+    calibration = constant(cpu=0.0041, io=0.129)
+    crowd = Conditions(cores=2.0, neighbours=8.3)
+    (found,) = predict_all(calibration, [fed(12)], crowd)
+    # Of 2 cores each of some 10 threads that want one gets a fifth: 12 / (129 ms + 5 x 4.1 ms).
+    assert found.batches_per_s.value == pytest.approx(80, rel=0.06)
+
+
 def test_a_slower_core_slows_computing_and_not_waiting() -> None:
     calibration = constant(cpu=4 * MS, io=2 * MS)
     assert lowest_bound(calibration, fed(1), speed=0.5) == pytest.approx(100)
