@@ -192,8 +192,8 @@ less than the last, of few tensors, is what any batch from a worker takes: 0.3 m
 FEW_TENSORS = 4
 """A batch of no more than these is received as quickly as one tensor."""
 
-FAR_TOO_MANY, MANY = 4, 8
-"""Times the workers needed, and workers, from which a loader that keeps up is worth a word."""
+MANY = 8
+"""Workers from which a loader that keeps up is worth a word, if they are ``FAR_TOO_MANY``."""
 
 FAR_BETTER = 1.5
 """What sharing by name brings for many small tensors; no workers must beat it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dlprof.stats.belief import (
     CALIBRATED,
     COMPUTING_LOG_SD,
+    FAR_TOO_MANY,
     NEAR,
     NEAR_LOG,
     PROBABILITY,
@@ -35,6 +36,7 @@ from dlprof.stats.intervals import (
 __all__ = [
     "CALIBRATED",
     "COMPUTING_LOG_SD",
+    "FAR_TOO_MANY",
     "NEAR",
     "NEAR_LOG",
     "PROBABILITY",
