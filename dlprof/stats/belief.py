@@ -47,7 +47,7 @@ costlier one is taken until then. Where two are equal and known to 5 %, it is 0.
 FAR_TOO_MANY = 4
 """Times the workers that are needed, or that may do, from which they are worth a word, or a doubt.
 
-Of five configurations that are all as fast, beside others (30 %), 36 % of the choices had seven
+Of four configurations that are all as fast, beside others (30 %), 36 % of the choices had seven
 times the workers needed; now 4 %. Replays on a quiet machine choose as before."""
 
 NEAR_LOG = -math.log(NEAR)
