@@ -126,7 +126,7 @@ FEW_TENSORS = 4
 """A batch of no more than these is received as quickly as one tensor."""
 
 MANY = 8
-"""Workers from which it is worth a word that fewer would do."""
+"""Workers from which a loader that keeps up is worth a word, if they are ``FAR_TOO_MANY``."""
 
 PREFETCH, PREFETCH_OF_BURSTS, BURSTS = (2, 4), (2, 4, 8), 0.5
 """Torch's own ``prefetch_factor`` and twice it, which are predicted; where batches come in bursts;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dlprof.stats.belief import (
     CALIBRATED,
     COMPUTING_LOG_SD,
+    FAR_TOO_MANY,
     LARGEST_LOG,
     NEAR,
     NEAR_LOG,
@@ -36,6 +37,7 @@ from dlprof.stats.intervals import (
 __all__ = [
     "CALIBRATED",
     "COMPUTING_LOG_SD",
+    "FAR_TOO_MANY",
     "LARGEST_LOG",
     "NEAR",
     "NEAR_LOG",

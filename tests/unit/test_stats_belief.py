@@ -24,6 +24,7 @@ from dlprof.stats import (
     Gap,
     ObservedRate,
     believe,
+    near_best,
     observe,
     room_of,
     t_quantile,
@@ -570,6 +571,31 @@ def test_what_was_seen_beside_others_is_not_slower_for_that() -> None:
     two, three = config(2).key, config(3).key
     assert belief.ratio(two, three).value < 1.5
     assert shortfall_of(belief, two) > 0
+
+
+def test_in_doubt_far_fewer_workers_are_chosen_and_a_clear_gain_is_not_left() -> None:
+    """Predicted and in truth alike, beside others: the luck of two trials is no reason for 14."""
+    counts = [2, 3, 4, 14]
+    keys = {workers: config(workers) for workers in counts}
+    model = ExpectedRates(
+        log_rates={chosen.key: 5.0 for chosen in keys.values()},
+        log_sd=0.08,
+        families={chosen.key: workers for workers, chosen in keys.items()},
+        calibrated=frozenset({1, 2}),
+    )
+
+    def chosen(seed: int, gain: float, noise: float) -> int:
+        rng = random.Random(seed)
+        table: Table = {
+            keys[w].key: [math.exp(5 + gain * (w == 14) + rng.gauss(0, noise)) for _ in range(2)]
+            for w in counts
+        }
+        belief = believe(seen(table, log_sd=noise), model)
+        logs = {each: belief.log_rates[each.key] for each in keys.values()}
+        return near_best(logs, None, lambda one, two: belief.gap(one.key, two.key))[0].num_workers
+
+    assert sum(chosen(seed, 0.0, 0.3) == 14 for seed in range(40)) <= 4  # a third without that
+    assert all(chosen(seed, 0.3, 0.05) == 14 for seed in range(20))
 
 
 def test_a_trial_that_contradicts_the_others_counts_though_its_interval_has_no_end() -> None:

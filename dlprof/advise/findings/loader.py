@@ -24,7 +24,7 @@ from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.machine import used_gpu
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Trial
-from dlprof.stats import NEAR, typical
+from dlprof.stats import FAR_TOO_MANY, NEAR, typical
 from dlprof.units import counted, format_bytes, format_duration
 
 
@@ -414,7 +414,7 @@ def fewer_workers(view: Evidence) -> Config | None:
     )
     if limit == "consumer":
         needed = max(1, math.ceil(busy * now / at.BUSY))
-        far = now >= max(at.MANY, 4 * needed, 2 * view.cores + 1)
+        far = now >= max(at.MANY, FAR_TOO_MANY * needed, 2 * view.cores + 1)
         count = needed if far else None
     elif 0 < view.idle_workers < now:
         count = now - view.idle_workers
