@@ -15,7 +15,6 @@ from typing import Final, Literal, NamedTuple
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import has_rate
 from dlprof.advise.situation import measured_step
-from dlprof.model import Conditions, work_of
 from dlprof.records import Config, Estimate, RankFigures, Run, StepTimes, Trial
 from dlprof.records.record import record
 from dlprof.stats import Belief, believe, observe, t_quantile, typical
@@ -502,6 +501,8 @@ _RECEIVING: Final = "receiving: each main process takes in batches all the time"
 
 def _receiving(run: Run, trials: Sequence[Trial]) -> float:
     """Share of its time in which a rank's main process takes in batches, by calibrated costs."""
+    from dlprof.model import Conditions, work_of  # noqa: PLC0415 - where it predicts
+
     config, calibration = trials[0].config, run.calibration
     rate = typical(trial.batches_per_s.value for trial in trials if trial.batches_per_s)
     if calibration is None or not config.num_workers or rate is None:
