@@ -17,7 +17,7 @@ venv: .venv/made
 	touch $@
 
 test: venv
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 4 --dist loadfile
 
 lint: venv
 	$(BIN)/ruff check

@@ -32,10 +32,9 @@ SMALL_SWEEP = {
 sweeps are led by the model, which so few configurations would not be."""
 
 FIRST = DOCS / "tutorials" / "first-sweep.md"
-LONGER = {"predicting", "profiling", "targets", "transfer"}
+LONGER = {"predicting", "profiling", "python", "targets", "transfer"}
 QUICK = (
     README,
-    FIRST,
     *(
         page
         for folder in ("concepts", "reference")

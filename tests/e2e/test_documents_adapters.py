@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from readme_blocks import DOCS, blocks
 
 from dlprof.store import read_run
@@ -16,6 +17,7 @@ from examples import SMALL_SWEEP
 PAGE = DOCS / "how-to" / "loaders.md"
 
 
+@pytest.mark.slow
 def test_the_adapter_of_the_page_is_found_by_its_entry_point(tmp_path: Path) -> None:
     found = blocks(PAGE.read_text(encoding="utf-8"))
     for block in found:

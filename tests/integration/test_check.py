@@ -126,6 +126,7 @@ def test_a_slower_change_fails_and_the_verdict_follows_from_the_blocks(repositor
     assert run_git(repository, "status", "--porcelain", "--untracked-files=no") == "M data.py"
 
 
+@pytest.mark.slow
 def test_workers_that_start_late_fail_the_start(repository: Path) -> None:
     lasting = data(workers=1).replace("num_workers=1", "num_workers=1, persistent_workers=True")
     (repository / "data.py").write_text(lasting)

@@ -227,6 +227,7 @@ def test_what_is_kept_for_scaling_leaves_a_single_configuration_its_trial(tmp_pa
     assert "measure" in {each.purpose for each in read_run(tmp_path / "one.jsonl").completed}
 
 
+@pytest.mark.slow
 def test_a_profile_explains_the_slowest_rank(tmp_path: Path) -> None:
     done = sweep(
         tmp_path,

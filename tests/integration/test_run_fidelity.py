@@ -49,6 +49,9 @@ SCRIPTS = {
     "if __name__ == '__main__':\n"
     "  p = mp.get_context('spawn').Process(target=work, args=(A(),)); p.start(); p.join()",
 }
+TELLING = ("closed stdout", "exception", "exit 3", "fork", "SIGKILL", "spawn", "thread")
+"""Run with every change; the others by turns."""
+
 DLPROF = [sys.executable, "-m", "dlprof", "run"]
 
 
@@ -64,7 +67,13 @@ def ran(words: list[str], folder: Path, **environ: str) -> subprocess.CompletedP
     )
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in TELLING else pytest.mark.slow)
+        for name in sorted(SCRIPTS)
+    ],
+)
 def test_output_and_exit_code_are_pythons(name: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPTS[name])
     plain = ran([sys.executable, "train.py"], tmp_path)

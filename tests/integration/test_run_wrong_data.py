@@ -87,7 +87,10 @@ def test_only_what_is_wrong_is_called_so(tmp_path: Path) -> None:
         assert loader["asks_worker"] is True
 
 
-@pytest.mark.parametrize(("kind", "code"), [("short", "truncated"), ("augmented", "duplicated")])
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("short", "truncated"), pytest.param("augmented", "duplicated", marks=pytest.mark.slow)],
+)
 def test_wrong_lengths_are_named_by_what_makes_them(kind: str, code: str, tmp_path: Path) -> None:
     document, _ = watched(tmp_path, kind)
     found = [each["code"] for each in document["findings"]]

@@ -142,10 +142,10 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     [
         (["no_such_module_here:attr"], "no_such_module_here"),
         ([f"{TARGETS}:cannot_be_built"], "the disk is not mounted"),
-        ([f"{TARGETS}:plain", "--batch-size", "5000"], "4096"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (
+                ([f"{TARGETS}:plain", "--batch-size", "5000"], "4096"),
                 ([f"{TARGETS}:nothing_there"], "nothing_there"),
                 ([f"{TARGETS}:plain", "--arg", "x=1"], "--arg"),
                 ([f"{TARGETS}:plain", "--step", "no_such_module_here:step"], "no_such_module_here"),

@@ -360,6 +360,9 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "machine": {"machine": None},
 }
 
+PLAIN = ("as it was", "ranks and step", "machine")
+"""Asked with every change; the others by turns."""
+
 
 def same_answer(run: Run, question: dict[str, Any]) -> None:
     advice, answer = api.recommend(run, **question), api.predict(run, **question)
@@ -385,7 +388,14 @@ def same_answer(run: Run, question: dict[str, Any]) -> None:
         assert pick in drawn(screen, 200)
 
 
-@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(each, marks=() if name in PLAIN else pytest.mark.slow)
+        for name, each in QUESTIONS.items()
+    ],
+    ids=QUESTIONS,
+)
 @pytest.mark.parametrize("path", [None, *RECORDED], ids=lambda path: path.name if path else "made")
 def test_predict_and_recommend_answer_the_same_question_alike(
     run: Run, path: Path | None, question: dict[str, Any], tmp_path: Path

@@ -334,7 +334,12 @@ POOR: dict[str, tuple[dict[Config, list[float]], dict[str, Any], dict[str, Any]]
 )
 @pytest.mark.parametrize(
     "question",
-    [{}, {"ranks": 2}, {"step_s": 0.02}, {"machine": elsewhere(16)}],
+    [
+        {},
+        pytest.param({"ranks": 2}, marks=pytest.mark.slow),
+        pytest.param({"step_s": 0.02}, marks=pytest.mark.slow),
+        {"machine": elsewhere(16)},
+    ],
     ids=["here", "ranks", "step", "elsewhere"],
 )
 @pytest.mark.parametrize("costs", [None, calibration(cpu=0.004, io=0.04)], ids=["trials", "model"])

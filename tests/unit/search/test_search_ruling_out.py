@@ -20,6 +20,7 @@ COMPUTING = Usage()
 """Unknown, which counts as all that there is."""
 
 SWEEPS = 20
+SPREADS = [0.3, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.05, 1.0))]
 DRIFT = 0.05
 """Standard deviation of what a whole block's log rates have in common."""
 
@@ -68,7 +69,7 @@ def fastest(trials: Sequence[Trial]) -> Config:
     return max(GRID, key=lambda each: rates[each.key])
 
 
-@pytest.mark.parametrize("spread", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("noise", ALL)
 def test_a_search_that_calls_it_decided_has_found_what_is_best(noise: Noise, spread: float) -> None:
     """Rates lie anywhere within a spread, so that some of them are near the best."""
@@ -92,7 +93,7 @@ def test_on_a_quiet_machine_what_is_best_by_far_enough_is_found(lead: float) -> 
         assert end.reason == "decided"
 
 
-@pytest.mark.parametrize("lead", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("lead", SPREADS)
 @pytest.mark.parametrize("noise", ALL)
 def test_what_is_best_is_in_every_block_that_is_asked_for(noise: Noise, lead: float) -> None:
     asked, missed = plan(GRID, take_turns=False, min_repeats=4, max_repeats=4), 0
