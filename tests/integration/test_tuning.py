@@ -502,7 +502,7 @@ def test_the_end_waits_for_no_lock_that_nobody_frees(
     if "holder" in part:
         workers[0].kill()
         with pytest.raises(RuntimeError, match="DataLoader worker"):
-            numbers(batches)
+            list(batches)
     internals.shut_down(batches)
     assert too_late.is_alive()
     too_late.cancel()
