@@ -621,9 +621,12 @@ class _Tap:
         self._waited_ns = self._stepped_ns = self._longest_ns = 0
 
     def _in_steps_ns(self) -> int:
-        """What steps took. One as long as all others is a validation or a checkpoint, and none."""
+        """What steps took. One as long as all others is a validation or a checkpoint, and none.
+
+        Unless steps only order what an accelerator is to do: then one waits for all of them.
+        """
         others, others_ns = self._count - self._left - 1, self._stepped_ns - self._longest_ns
-        pauses = others > 2 and self._longest_ns > others_ns
+        pauses = others > 2 and self._longest_ns > others_ns and not _orders_steps()
         return others_ns + others_ns // others if pauses else self._stepped_ns
 
     def begin(self, ask: Ask, *, fresh: bool = False) -> None:
@@ -728,6 +731,12 @@ class _Tap:
         self.begun, self.ended = True, False
         self._last_ns = time.perf_counter_ns()
         self._tuner.renewed(self)
+
+
+def _orders_steps() -> bool:
+    """Whether this process uses an accelerator, or may; nothing is begun by asking."""
+    in_use = torch.cuda.is_initialized() or torch.xpu.is_initialized()  # type: ignore[no-untyped-call]
+    return in_use or torch.backends.mps.is_available()
 
 
 def _is_short(loader: Any, setting: Setting) -> bool:

@@ -1055,23 +1055,42 @@ def test_an_answer_without_workers_serves_the_next_job_that_allows_it(
     assert numbers(again) == numbers(plain)
 
 
+class Stepping(Scripted):
+    """Looks at eight batches each time, and changes nothing."""
+
+    def begin(self) -> Ask:
+        self.seen: list[Window] = []
+        return super().begin()
+
+    def look(self, window: Window) -> Ask:
+        self.seen.append(window)
+        return Ask(self.kept, 4, 8, 0.0)
+
+
+def stepped(steps_s: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What each look sees of steps, seconds; those that aren't given take 10 ms."""
+    monkeypatch.setattr(tuned, "Control", Stepping)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    data = Numbers(400, draws=False)
+    changing: Any = dlprof.tune(loader(data, shuffle=False, generator=None))
+    for number, _ in enumerate(changing):
+        time.sleep(steps_s.get(number, 0.01))
+    return [each.took_s - each.waited_s for each in changing.tuning._control.seen]
+
+
 def test_a_pause_between_two_steps_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A validation is on nobody's account: not on that of the setting that was tried during it."""
-    seen: list[Window] = []
-
-    class Seeing(Scripted):
-        def look(self, window: Window) -> Ask:
-            seen.append(window)
-            return Ask(self.kept, 4, 8, 0.0)
-
-    monkeypatch.setattr(tuned, "Control", Seeing)
-    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
-    changing = dlprof.tune(loader(Numbers(400, draws=False), shuffle=False, generator=None))
-    for number, _ in enumerate(changing):
-        time.sleep(2.0 if number in {21, 54} else 0.01)
-    took = [each.took_s - each.waited_s for each in seen]
+    took = stepped({21: 2.0, 54: 2.0}, monkeypatch)
     assert len(took) > 6
     assert max(took) < 2.0
+
+
+def test_a_step_that_waits_for_an_accelerator_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others only order what it is to do: a loop that it limits gains nothing from workers."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    took = stepped(dict.fromkeys(range(0, 100, 12), 0.2), monkeypatch)
+    assert len(took) > 6
+    assert min(took[1:]) > 0.2  # after the first look, each has one
 
 
 def test_what_was_tried_is_a_table(scripted: None) -> None:
