@@ -173,7 +173,9 @@ class Tuning:
         """One sentence."""
         kept = sum(each.kept for each in self.changes)
         said = f"{len(self.changes)} changes tried, {kept} kept; now {self._control.kept}"
-        return f"dlprof.tune: {said}" + (f"; off: {self.off}" if self.off else "")
+        idle = self._control.idle or "it takes more batches to decide"
+        why = f"off: {self.off}" if self.off else "" if self.changes else idle
+        return f"dlprof.tune: {said}" + (f"; {why}" if why else "")
 
     def __str__(self) -> str:
         rows = [_row(each) for each in self.tried()]

@@ -1096,7 +1096,8 @@ def test_a_step_that_waits_for_an_accelerator_is_one(monkeypatch: pytest.MonkeyP
 def test_what_was_tried_is_a_table(scripted: None) -> None:
     made: Any = dlprof.tune(loader())
     assert str(made.tuning) == (
-        "dlprof.tune: 0 changes tried, 0 kept; now num_workers=2, prefetch_factor=2"
+        "dlprof.tune: 0 changes tried, 0 kept; now num_workers=2, prefetch_factor=2; "
+        "it takes more batches to decide"
     )
     assert "<pre>" in made.tuning._repr_html_()
 
