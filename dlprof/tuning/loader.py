@@ -230,6 +230,7 @@ class _Tuner:
         reseeds: Whether each batch does have them.
         tuning: For the user.
         whole_epochs: Whether epochs are so short that each is looked at as one.
+        paused: Whether the last window had a pause, and doesn't count.
     """
 
     def __init__(
@@ -274,6 +275,7 @@ class _Tuner:
         self._clock: Any = ()
         self._clocked = (0.0, 0.0)
         self._batch_counted_until_s = 0.0
+        self.paused = False
 
     def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
@@ -622,14 +624,16 @@ class _Tap:
         self._until_ns = until_ns
         self._waited_ns = self._stepped_ns = self._longest_ns = 0
 
-    def _in_steps_ns(self) -> int:
-        """What steps took. One as long as all others is a validation or a checkpoint, and none.
+    def _has_pause(self) -> bool:
+        """Whether a step took as long as all else: a validation or a checkpoint, and none.
 
-        Unless steps only order what an accelerator is to do: then one waits for all of them.
+        Workers loaded on, so nothing of that window counts. But a loop may have such a step every
+        so often, and a step that orders what an accelerator is to do waits for those before it.
         """
-        others, others_ns = self._count - self._left - 1, self._stepped_ns - self._longest_ns
-        pauses = others > 2 and self._longest_ns > others_ns and not _orders_steps()
-        return others_ns + others_ns // others if pauses else self._stepped_ns
+        rest_ns = self._waited_ns + self._stepped_ns - self._longest_ns
+        lasts = self._longest_ns > rest_ns and self._count - self._left > 3 and not _orders_steps()
+        self._tuner.paused = lasts and not self._tuner.paused
+        return self._tuner.paused
 
     def begin(self, ask: Ask, *, fresh: bool = False) -> None:
         """Let batches pass, then count."""
@@ -659,7 +663,7 @@ class _Tap:
             self.setting,
             self._count - self._left,
             self._waited_ns / NS,
-            self._in_steps_ns() / NS,
+            self._stepped_ns / NS,
             self._skipped,
             self._skipped_ns / NS,
             receive_s=min(self._receives_ns, default=0) / NS,
@@ -708,10 +712,12 @@ class _Tap:
 
     def _full(self, iterator: Any, batch: Any) -> None:
         self._ready = internals.sent_batches(iterator) or 0
-        if not self.counting and self._until_ns == 0:  # enough were let pass
-            if not self._fresh:
-                self._skipped = self._count
-                self._skipped_ns = self._waited_ns + self._in_steps_ns()
+        passed = not self.counting and self._until_ns == 0  # enough were let pass
+        paused = (passed or self.counting) and self._has_pause()
+        if passed and not (paused or self._fresh):
+            self._skipped = self._count
+            self._skipped_ns = self._waited_ns + self._stepped_ns
+        if passed or paused:
             self._count_from_here()
             return
         self._tuner.seen(self, iterator, batch)
@@ -722,7 +728,7 @@ class _Tap:
         """The epoch is over: where settings wait for that, what isn't full is a window, too."""
         self.ended, self._ready = True, 0
         enough = self._count > self._left if self._tuner.whole_epochs else self._left <= 0
-        if self.counting and enough and self._tuner.waits_for_epochs:
+        if self.counting and enough and self._tuner.waits_for_epochs and not self._has_pause():
             kept = internals.persists(iterator)
             self._tuner.seen(self, iterator if kept else None, None)
         self._tuner.leave_turn()
