@@ -320,7 +320,8 @@ def _freeing(end: Callable[..., None]) -> Callable[..., None]:
     def freeing(self: Any, *given: Any, **options: Any) -> None:
         try:
             if not getattr(self, "_shutdown", True):
-                _free_locks(self)
+                with contextlib.suppress(AttributeError):  # a context may make queues of its own
+                    _free_locks(self)
         finally:
             end(self, *given, **options)
 
@@ -545,5 +546,5 @@ def _undisturbed() -> Iterator[None]:
         begun = False  # from here on either may raise once more, and leave the other's to itself
         for each, handler in before.items():
             signal.signal(each, handler)
-        for number in dict.fromkeys(kept):
+        for number in sorted({*kept}):  # Ctrl-C first: what raises keeps the next from coming
             signal.raise_signal(number)

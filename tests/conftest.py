@@ -57,11 +57,14 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="session", autouse=True)
 def nothing_runs_on() -> Iterator[None]:
     """End and name what runs on: Python would wait for it, and CI for what it may yet print."""
+    before = {*psutil.Process().children(recursive=True)}  # as of a shell that became this process
     yield
-    _, left = psutil.wait_procs(filter(_is_ours, psutil.Process().children(recursive=True)), 20.0)
-    said = [f"{each.pid}: {each.as_dict(['cmdline', 'status'])}" for each in left]
-    for process in left:
-        process.kill()
+    left = {*psutil.Process().children(recursive=True)} - before
+    said = []
+    for process in psutil.wait_procs(filter(_is_ours, left), 20.0)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):  # by now
+            said.append(f"{process.pid}: {process.as_dict(['cmdline', 'status'])}")
+            process.kill()
     assert not said
 
 

@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from dlprof.machine.files import list_names, read_text
 from dlprof.machine.inspection import open_files_limit
 from dlprof.machine.launchers import job_name, launched_as
 from dlprof.machine.memory import available_memory, read_shared_memory
-from dlprof.machine.portable import allowed_cpu_count
 from dlprof.machine.procfs import parse_pss
 from dlprof.records import Config
 from dlprof.tuning.control import Setting
@@ -50,9 +49,7 @@ class Budget:
     ) -> None:
         self.node: Node | None = None
         self._ram, self._root = max_ram_bytes, root
-        # Loaders that wait for storage gain from more workers than there are cores.
-        self.of_node = max(16, 2 * usable_cores())
-        self.most_workers = self.of_node if max_workers is None else max_workers
+        self.most_workers = _most_of(usable_cores()) if max_workers is None else max_workers
 
     def refusal(
         self,
@@ -72,8 +69,10 @@ class Budget:
         free_files = math.inf if limit is None or not opened else max(0, limit - len(opened))
         if more_files > _SPARE * free_files:
             return f"it would open {more_files} more files of {free_files} that are allowed"
-        if self.node is not None and self.node.others() + after.workers > self.of_node:
-            return f"the ranks of this machine would have more than {self.of_node} workers"
+        if self.node is not None:
+            most = _most_of(usable_cores(self.node.cores()))
+            if self.node.others() + after.workers > most:
+                return f"the ranks of this machine would have more than {most} workers"
         worker_bytes = max(
             (parse_pss(self._read(f"proc/{pid}/smaps_rollup")) or 0 for pid in pids[:2]),
             default=0,
@@ -109,11 +108,21 @@ def _files(setting: Setting, batch_tensors: int) -> int:
     return config.open_files(batch_tensors)
 
 
-def usable_cores() -> int:
-    """Whole cores that this process may use: its affinity, and its quota."""
-    quota = cpu_quota(read_cgroups())
-    cores = allowed_cpu_count() or os.cpu_count() or 1
+def usable_cores(beside: Iterable[int] = ()) -> int:
+    """Whole cores that this process, and ranks ``beside`` it, may use: affinity, and its quota."""
+    quota, cores = cpu_quota(read_cgroups()), len({*_own_cores(), *beside})
     return max(1, cores if quota is None else min(cores, int(quota.amount)))
+
+
+def _own_cores() -> list[int]:
+    """The numbers of the cores in this process's affinity mask; of all where there is none."""
+    ask = getattr(os, "sched_getaffinity", None)
+    return sorted(ask(0)) if ask is not None else [*range(os.cpu_count() or 1)]
+
+
+def _most_of(cores: int) -> int:
+    """Loaders that wait for storage gain from more workers than there are cores."""
+    return max(16, 2 * cores)
 
 
 class Node:
@@ -153,6 +162,11 @@ class Node:
         with self._entries() as entries:
             return sum(each["workers"] for name, each in entries.items() if name != self._name)
 
+    def cores(self) -> set[int]:
+        """Those of all ranks: srun and mpirun may pin each to cores of its own."""
+        with self._entries() as entries:
+            return {core for each in entries.values() for core in each["cores"]}
+
     def take_turn(self, workers: int, wait_share: float) -> bool:
         """Whether this rank may try something now; it then keeps the others from it."""
         if self._turn is not None:
@@ -163,18 +177,21 @@ class Node:
         if longest > wait_share:
             return False
         turn = _opened(self._path.with_suffix(".turn"))
-        if not lock(turn, wait=False):
-            os.close(turn)
-            return False
-        os.set_inheritable(turn, False)
-        self._turn = turn
-        return True
+        try:
+            if lock(turn, wait=False):
+                self._turn = turn
+        finally:  # also where Ctrl-C comes before it is this rank's
+            if self._turn is None:
+                os.close(turn)
+        return self._turn is not None
 
     def end_turn(self, workers: int, wait_share: float) -> None:
         """Let the others try; says what this rank has now."""
-        with self._entries() as entries:
-            entries[self._name] = self._entry(workers, wait_share, waits=False)
-        self.drop_turn()
+        try:
+            with self._entries() as entries:
+                entries[self._name] = self._entry(workers, wait_share, waits=False)
+        finally:
+            self.drop_turn()
 
     def drop_turn(self) -> None:
         """Let the others try, without waiting for their file."""
@@ -188,7 +205,8 @@ class Node:
         return f"{os.getpid()}.{self._number}"
 
     def _entry(self, workers: int, wait_share: float, *, waits: bool) -> dict[str, Any]:
-        return {"workers": workers, "wait": wait_share, "waits": waits, "at": self._clock()}
+        said = {"workers": workers, "wait": wait_share, "waits": waits, "at": self._clock()}
+        return {**said, "cores": _own_cores()}
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[dict[str, Any]]:
@@ -216,6 +234,7 @@ class Node:
             os.pwrite(descriptor, content, 0)
             os.truncate(descriptor, len(content))
         finally:
+            unlock(descriptor)  # a worker that another thread forks has a copy of it
             os.close(descriptor)
 
 

@@ -164,6 +164,7 @@ class Control:
     Attributes:
         by_wait: Whether the wait alone is judged: beside other ranks, what a rank gains is spent in
             waiting for them, as part of its step.
+        idle: Why nothing larger is tried; empty before that is known.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class Control:
         self.changes: list[Change] = []
         self.settled_s: float | None = None
         self.resting = False
+        self.idle = ""
         self.wait_share = 0.0
         self.total_s = 0.0
         self.batches = 0
@@ -219,12 +221,16 @@ class Control:
                 yield from self._improve(_whole(seen))
             elif self._changes_workers:
                 yield from self._give_back(share)
-            if self.settled_s is None:
-                self.settled_s = self.total_s
+            self._settle(share)
             self.resting = True
             yield from self._rest(share)
             self.resting = False
             seen = yield from self._windows(self.kept, _IN_A_ROW)
+
+    def _settle(self, share: float) -> None:
+        self.settled_s = self.settled_s or self.total_s
+        why = "nothing larger may be tried" if share > WORTH else "nothing to gain"
+        self.idle = f"{share:.0%} of the time waits for data, {why}"
 
     def _may_lose(self) -> bool:
         """Whether trials have cost so little lately that another may be begun."""
@@ -414,7 +420,7 @@ class Control:
             resting = asked == stays.now == self.kept and stays.are_enough(self.kept)
             if resting and not self.resting:
                 self._rested_from_s = self.total_s
-                self.settled_s = self.settled_s or self.total_s
+                self._settle(self.wait_share)
             self.resting = resting
 
     def _is_judged(self, stays: _Stays, why: str) -> bool:

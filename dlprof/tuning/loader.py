@@ -173,7 +173,9 @@ class Tuning:
         """One sentence."""
         kept = sum(each.kept for each in self.changes)
         said = f"{len(self.changes)} changes tried, {kept} kept; now {self._control.kept}"
-        return f"dlprof.tune: {said}" + (f"; off: {self.off}" if self.off else "")
+        idle = self._control.idle or "it takes more batches to decide"
+        why = f"off: {self.off}" if self.off else "" if self.changes else idle
+        return f"dlprof.tune: {said}" + (f"; {why}" if why else "")
 
     def __str__(self) -> str:
         rows = [_row(each) for each in self.tried()]
@@ -228,6 +230,7 @@ class _Tuner:
         reseeds: Whether each batch does have them.
         tuning: For the user.
         whole_epochs: Whether epochs are so short that each is looked at as one.
+        paused: Whether the last window had a pause, and doesn't count.
     """
 
     def __init__(
@@ -272,6 +275,7 @@ class _Tuner:
         self._clock: Any = ()
         self._clocked = (0.0, 0.0)
         self._batch_counted_until_s = 0.0
+        self.paused = False
 
     def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
@@ -620,11 +624,16 @@ class _Tap:
         self._until_ns = until_ns
         self._waited_ns = self._stepped_ns = self._longest_ns = 0
 
-    def _in_steps_ns(self) -> int:
-        """What steps took. One as long as all others is a validation or a checkpoint, and none."""
-        others, others_ns = self._count - self._left - 1, self._stepped_ns - self._longest_ns
-        pauses = others > 2 and self._longest_ns > others_ns
-        return others_ns + others_ns // others if pauses else self._stepped_ns
+    def _has_pause(self) -> bool:
+        """Whether a step took as long as all else: a validation or a checkpoint, and none.
+
+        Workers loaded on, so nothing of that window counts. But a loop may have such a step every
+        so often, and a step that orders what an accelerator is to do waits for those before it.
+        """
+        rest_ns = self._waited_ns + self._stepped_ns - self._longest_ns
+        lasts = self._longest_ns > rest_ns and self._count - self._left > 3 and not _orders_steps()
+        self._tuner.paused = lasts and not self._tuner.paused
+        return self._tuner.paused
 
     def begin(self, ask: Ask, *, fresh: bool = False) -> None:
         """Let batches pass, then count."""
@@ -654,7 +663,7 @@ class _Tap:
             self.setting,
             self._count - self._left,
             self._waited_ns / NS,
-            self._in_steps_ns() / NS,
+            self._stepped_ns / NS,
             self._skipped,
             self._skipped_ns / NS,
             receive_s=min(self._receives_ns, default=0) / NS,
@@ -703,10 +712,12 @@ class _Tap:
 
     def _full(self, iterator: Any, batch: Any) -> None:
         self._ready = internals.sent_batches(iterator) or 0
-        if not self.counting and self._until_ns == 0:  # enough were let pass
-            if not self._fresh:
-                self._skipped = self._count
-                self._skipped_ns = self._waited_ns + self._in_steps_ns()
+        passed = not self.counting and self._until_ns == 0  # enough were let pass
+        paused = (passed or self.counting) and self._has_pause()
+        if passed and not (paused or self._fresh):
+            self._skipped = self._count
+            self._skipped_ns = self._waited_ns + self._stepped_ns
+        if passed or paused:
             self._count_from_here()
             return
         self._tuner.seen(self, iterator, batch)
@@ -717,7 +728,7 @@ class _Tap:
         """The epoch is over: where settings wait for that, what isn't full is a window, too."""
         self.ended, self._ready = True, 0
         enough = self._count > self._left if self._tuner.whole_epochs else self._left <= 0
-        if self.counting and enough and self._tuner.waits_for_epochs:
+        if self.counting and enough and self._tuner.waits_for_epochs and not self._has_pause():
             kept = internals.persists(iterator)
             self._tuner.seen(self, iterator if kept else None, None)
         self._tuner.leave_turn()
@@ -728,6 +739,12 @@ class _Tap:
         self.begun, self.ended = True, False
         self._last_ns = time.perf_counter_ns()
         self._tuner.renewed(self)
+
+
+def _orders_steps() -> bool:
+    """Whether this process uses an accelerator, or may; nothing is begun by asking."""
+    in_use = torch.cuda.is_initialized() or torch.xpu.is_initialized()  # type: ignore[no-untyped-call]
+    return in_use or torch.backends.mps.is_available()
 
 
 def _is_short(loader: Any, setting: Setting) -> bool:

@@ -1055,29 +1055,93 @@ def test_an_answer_without_workers_serves_the_next_job_that_allows_it(
     assert numbers(again) == numbers(plain)
 
 
+class Stepping(Scripted):
+    """Looks at eight batches each time, and changes nothing."""
+
+    def begin(self) -> Ask:
+        self.seen: list[Window] = []
+        return super().begin()
+
+    def look(self, window: Window) -> Ask:
+        self.seen.append(window)
+        return Ask(self.kept, 4, 8, 0.0)
+
+
+class Clock:
+    """The module ``time`` with a clock that is set."""
+
+    def __init__(self) -> None:
+        self.ns = 1
+
+    def perf_counter_ns(self) -> int:
+        return self.ns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def stepped(
+    steps_s: dict[int, float], monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None
+) -> list[Window]:
+    """What is seen of a hundred steps of 10 ms, or as given; by a clock, or in real time."""
+    monkeypatch.setattr(tuned, "Control", Stepping)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    if clock is not None:
+        monkeypatch.setattr(tuned, "time", clock)
+    made: Any = loader(Waiting(), shuffle=False, num_workers=1, prefetch_factor=16)
+    for number, _ in enumerate(itertools.islice(dlprof.tune(made), 100)):
+        step_s = steps_s.get(number, 0.01)
+        if clock is None:
+            time.sleep(step_s)
+        else:
+            clock.ns += int(1e9 * step_s)
+    seen: list[Window] = made.tuning._control.seen
+    assert len(seen) > 2
+    return seen
+
+
 def test_a_pause_between_two_steps_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A validation is on nobody's account: not on that of the setting that was tried during it."""
-    seen: list[Window] = []
+    seen = stepped({30: 2.0, 62: 2.0}, monkeypatch, Clock())
+    assert max(each.took_s for each in seen) < 1.0
 
-    class Seeing(Scripted):
-        def look(self, window: Window) -> Ask:
-            seen.append(window)
-            return Ask(self.kept, 4, 8, 0.0)
 
-    monkeypatch.setattr(tuned, "Control", Seeing)
-    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
-    changing = dlprof.tune(loader(Numbers(400, draws=False), shuffle=False, generator=None))
-    for number, _ in enumerate(changing):
-        time.sleep(2.0 if number in {21, 54} else 0.01)
-    took = [each.took_s - each.waited_s for each in seen]
-    assert len(took) > 6
-    assert max(took) < 2.0
+def test_what_is_made_in_a_pause_is_on_nobodys_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = stepped({30: 0.5}, monkeypatch)
+    # A batch takes the worker 16 ms, and some are on their way.
+    assert all(each.made < (each.waited_s + each.stepped_s) / 0.016 + 4 for each in seen)
+
+
+@pytest.mark.parametrize(("waited_ns", "paused"), [(500, True), (10**9, False)])
+def test_beside_the_wait_steps_may_be_uneven(
+    scripted: None,
+    waited_ns: int,
+    paused: bool,  # noqa: FBT001 - pytest passes it by name
+) -> None:
+    tap: Any = vars(iter(dlprof.tune(loader())))["_dlprof_tap"]
+    seen = {"_count": 8, "_left": 0, "_stepped_ns": 9000, "_longest_ns": 8000}
+    vars(tap).update(seen, _waited_ns=waited_ns)
+    assert tap._has_pause() is paused
+
+
+def test_a_long_step_time_and_again_is_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a loop that trains on eight batches at once."""
+    seen = stepped(dict.fromkeys(range(0, 100, 8), 0.2), monkeypatch, Clock())
+    assert all(each.stepped_s > 0.2 for each in seen[1:])  # the first look is at two batches
+
+
+def test_a_step_that_waits_for_an_accelerator_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others only order what it is to do: a loop that it limits gains nothing from workers."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    seen = stepped(dict.fromkeys(range(0, 100, 12), 0.2), monkeypatch, Clock())
+    assert all(each.took_s > 0.2 for each in seen[1:])
 
 
 def test_what_was_tried_is_a_table(scripted: None) -> None:
     made: Any = dlprof.tune(loader())
     assert str(made.tuning) == (
-        "dlprof.tune: 0 changes tried, 0 kept; now num_workers=2, prefetch_factor=2"
+        "dlprof.tune: 0 changes tried, 0 kept; now num_workers=2, prefetch_factor=2; "
+        "it takes more batches to decide"
     )
     assert "<pre>" in made.tuning._repr_html_()
 

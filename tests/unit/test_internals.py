@@ -255,6 +255,32 @@ def test_workers_that_are_started_otherwise_are_not_tuned(monkeypatch: pytest.Mo
     assert "starts workers with other arguments" in internals.untunable(loader)
 
 
+def test_the_end_of_workers_with_other_queues_is_torchs_own() -> None:
+    ended: list[int] = []
+    end = internals._freeing(lambda _, worker: ended.append(worker))
+    end(types.SimpleNamespace(_shutdown=False, _index_queues=[object()]), 7)
+    assert ended == [7]
+
+
+def test_ctrl_c_is_not_lost_in_the_news_of_a_death() -> None:
+    def died(*_: object) -> None:
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+
+    def both() -> None:
+        signal.raise_signal(signal.SIGCHLD)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGCHLD, died)
+    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), internals._undisturbed():
+            both()
+        assert signal.getsignal(signal.SIGCHLD) is died
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+        signal.signal(signal.SIGINT, ctrl_c)
+
+
 def test_a_worker_that_dies_as_signals_are_put_off_leaves_ctrl_c_to_the_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -34,17 +35,22 @@ def test_what_tests_leave_is_ended_and_named(tmp_path: Path) -> None:
     assert "20.0" in text  # seconds that what is left may take to end
     (tmp_path / "conftest.py").write_text(text.replace("20.0", "0.1"))
     (tmp_path / "test_leaving.py").write_text(LEAVING)
+    pytest = f"exec {shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider --rootdir ."
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."],
+        ["sh", "-c", f"sleep 3601 >/dev/null 2>&1 & echo $!; {pytest}"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+    # What the shell started before it became these tests is none of theirs.
+    left = [each for each in psutil.process_iter() if _runs_in(each, tmp_path)]
+    for process in left:
+        process.kill()
+    assert [each.pid for each in left] == [int(ended.stdout.split()[0])]
     assert "1 failed, 2 passed, 1 error" in ended.stdout
     assert "'sleep', '3600'" in ended.stdout
-    assert not [each for each in psutil.process_iter() if _runs_in(each, tmp_path)]
 
 
 def _runs_in(process: psutil.Process, folder: Path) -> bool:

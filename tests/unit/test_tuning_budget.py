@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from pathlib import Path
@@ -82,6 +83,56 @@ def test_a_turn_that_is_dropped_is_anothers(ranks: Ranks) -> None:
     assert not ranks(1).take_turn(2, 0.7)
     ranks(0).drop_turn()
     assert ranks(1).take_turn(2, 0.7)
+
+
+def is_free(path: Path) -> bool:
+    with path.open("w") as file:
+        return lock(file.fileno(), wait=False)
+
+
+def test_ctrl_c_as_a_turn_is_taken_keeps_nobody_from_it(
+    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(descriptor: int, *, wait: bool) -> bool:
+        assert lock(descriptor, wait=wait)
+        if os.fstat(descriptor).st_ino == turn.stat().st_ino:
+            raise KeyboardInterrupt
+        return True
+
+    turn = tmp_path / "node.turn"
+    turn.touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(budget, "lock", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ranks(0).take_turn(2, 0.6)
+    assert is_free(turn)
+    assert ranks(0).take_turn(2, 0.6)
+    assert not is_free(turn)
+
+
+def test_a_turn_ends_though_the_ranks_file_can_not_be_used(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks(0).take_turn(2, 0.6)
+    (tmp_path / "node.json").unlink()
+    (tmp_path / "node.json").mkdir()
+    with pytest.raises(OSError, match=r"node\.json"):
+        ranks(0).end_turn(2, 0.6)
+    assert is_free(tmp_path / "node.turn")
+
+
+def test_a_worker_that_is_forked_as_the_file_is_locked_keeps_nobody_from_it(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    """By another thread, which starts the workers of another loader: it has a copy of the file."""
+    path, copies = tmp_path / "node.json", []
+    with ranks(0)._entries():
+        for each in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):  # such as of the folder itself
+                if each.samefile(path):
+                    copies.append(os.dup(int(each.name)))
+    assert copies
+    assert is_free(path)
+    for copy in copies:
+        os.close(copy)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +227,23 @@ def test_the_ranks_of_a_machine_share_its_workers(ranks: Ranks) -> None:
     limits.node = ranks(0)
     said = refusal(limits, Setting(3, 2))
     assert said.startswith("the ranks of this machine would have more than")
+
+
+def test_ranks_on_cores_of_their_own_share_those_of_all(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Srun and mpirun pin them, and then no rank's own cores are the machine's."""
+    monkeypatch.setattr(budget, "cpu_quota", lambda _: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {8, 9}, raising=False)
+    limits = Budget(None, None)
+    limits.node = ranks(0)
+    assert limits.node.take_turn(2, 0.1)
+    assert "more than 16 workers" in refusal(limits, Setting(17, 2))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)}, raising=False)
+    ranks(1).end_turn(3, 0.0)
+    limits.node = ranks(0)
+    assert not refusal(limits, Setting(17, 2))
+    assert "more than 20 workers" in refusal(limits, Setting(18, 2))
 
 
 def test_more_files_than_may_be_open_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

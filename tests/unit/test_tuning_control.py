@@ -244,6 +244,22 @@ def test_depth_alone_changes_where_workers_may_not() -> None:
     assert control.kept.ahead > 2
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "live", "why"),
+    [
+        (0.0, True, "0% of the time waits for data, nothing to gain"),
+        (0.02, True, "67% of the time waits for data, nothing larger may be tried"),
+        (0.02, False, "67% of the time waits for data, nothing larger may be tried"),
+    ],
+)
+def test_where_nothing_is_tried_it_says_why(waited_s: float, live: bool, why: str) -> None:  # noqa: FBT001 - pytest passes it by name
+    control = Control(Setting(1, 16), 1, live=live)
+    assert control.idle == ""
+    fed(control, lambda _: waited_s, 20)
+    assert control.changes == []
+    assert control.idle == why
+
+
 def test_beside_other_ranks_the_wait_is_judged() -> None:
     """What a rank gains is spent in its step, in waiting for the others."""
 
