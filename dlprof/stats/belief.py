@@ -389,7 +389,7 @@ class Belief:
             0 or more.
         """
         rest = 1 - PROBABILITY
-        low = max(0.0, *(gap.most for gap in gaps.values()), 0.0)
+        low = max([0.0, *(gap.most for gap in gaps.values())])
         most = math.inf if room is None else max(0.0, room.most)
         if low >= most or not gaps:
             return min(low, most)
