@@ -92,6 +92,26 @@ def test_neighbours_get_a_share_for_each_of_their_threads() -> None:
     assert lowest_bound(calibration, fed(4), neighbours=2.0) == pytest.approx(400)
 
 
+@pytest.mark.parametrize(
+    ("workers", "step_ms", "pins", "batches_per_s"),
+    [
+        # Main and the worker have 10 ms each to do, and half of what four threads share on 2 cores.
+        (1, 9, False, 50.0),
+        (2, 4, False, 80.0),  # 15 ms a batch by 3 threads of 5
+        (4, 9, False, 50.0),  # main has most to do: workers are one thread beside it
+        (1, 9, True, 50.0),
+    ],
+)
+def test_main_gets_its_share_beside_a_crowd(
+    workers: int, step_ms: float, pins: bool, batches_per_s: float
+) -> None:
+    calibration = constant(cpu=10 * MS, receive=0.0 if pins else 1 * MS, main=1 * MS * pins)
+    where = {"cores": 2.0, "neighbours": 2.0, "step_cpu_s": step_ms * MS}
+    chosen = fed(workers, pin_memory=pins)
+    assert lowest_bound(calibration, chosen, **where) == pytest.approx(batches_per_s)
+    assert simulated(calibration, chosen, **where) == pytest.approx(batches_per_s, rel=0.02)
+
+
 def test_workers_that_wait_get_their_share_beside_a_crowd() -> None:
     """Measured on two cores beside 8 threads that computed: 88 batches a second of 12 workers."""
     calibration = constant(cpu=0.0041, io=0.129)
