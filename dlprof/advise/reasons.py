@@ -158,9 +158,8 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
     if len(cases) > 1:
         shared, alone = (case.expected.samples_per_s.value for case in cases[:2])
         others = cases[0].neighbours
-        busy = f"Other processes keep {others:.3g} of {cores:g} cores busy"
-        if others > cores:
-            busy = f"{others:.3g} threads of other processes want the {cores:g} cores"
+        # More than the cores that they keep busy, as they wait for one like the loader's own.
+        busy = f"{others:.3g} threads of other processes want the {cores:g} cores"
         claim = f"{busy}: that leaves {percent(shared / alone)} of the rate on an idle machine"
         if shared / alone > NEAR:
             claim = f"{busy}, which costs next to nothing"

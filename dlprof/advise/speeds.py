@@ -569,7 +569,7 @@ class Agreement:
         configs: How many configurations were measured.
         outside: How many of them gave a rate outside of the predicted interval.
         worst: Measured over predicted rate of the one that is furthest off.
-        neighbours: Busy cores of others that were counted in.
+        neighbours: Threads of others that were counted in.
     """
 
     configs: int

@@ -735,7 +735,8 @@ class Evidence:
         if pinning >= at.BUSY and pinning >= main:
             return "pin"
         # Main's work against each worker's and that of all cores, as it would be with cores at
-        # hand, so that it shows on a crowded machine too.
+        # hand, so that it shows on a crowded machine too. Of the consumer's wait most is main's own
+        # work, or it has far more to do than they and that is a notable part.
         each_s = (costs.making.own_s + costs.put_cpu_s) / self.workers
         far_more = costs.main_s >= 1.3 * max(each_s, costs.cpu_s / self.cores)
         if (main >= 0.6 and main > busy) or (far_more and main >= at.LARGE_SHARE):

@@ -93,21 +93,22 @@ def test_neighbours_get_a_share_for_each_of_their_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "step_ms", "pins", "batches_per_s"),
+    ("workers", "step_ms", "batches_per_s"),
     [
         # Main and the worker have 10 ms each to do, and half of what four threads share on 2 cores.
-        (1, 9, False, 50.0),
-        (2, 4, False, 80.0),  # 15 ms a batch by 3 threads of 5
-        (4, 9, False, 50.0),  # main has most to do: workers are one thread beside it
-        (1, 9, True, 50.0),
+        (1, 9, 50),
+        (2, 4, 80),  # 15 ms a batch by 3 threads of 5
+        (4, 9, 50),  # main has most to do: workers are one thread beside it
     ],
 )
+@pytest.mark.parametrize("pinned", [False, True])  # main's other millisecond is drawing indices
 def test_main_gets_its_share_beside_a_crowd(
-    workers: int, step_ms: float, pins: bool, batches_per_s: float
+    workers: int, step_ms: float, batches_per_s: float, *, pinned: bool
 ) -> None:
-    calibration = constant(cpu=10 * MS, receive=0.0 if pins else 1 * MS, main=1 * MS * pins)
+    costs = {"main" if pinned else "receive": 1 * MS}
+    calibration = constant(cpu=10 * MS, **costs)
     where = {"cores": 2.0, "neighbours": 2.0, "step_cpu_s": step_ms * MS}
-    chosen = fed(workers, pin_memory=pins)
+    chosen = fed(workers, pin_memory=pinned)
     assert lowest_bound(calibration, chosen, **where) == pytest.approx(batches_per_s)
     assert simulated(calibration, chosen, **where) == pytest.approx(batches_per_s, rel=0.02)
 
