@@ -105,8 +105,8 @@ def test_neighbours_get_a_share_for_each_of_their_threads() -> None:
 def test_main_gets_its_share_beside_a_crowd(
     workers: int, step_ms: float, batches_per_s: float, *, pinned: bool
 ) -> None:
-    costs = {"main" if pinned else "receive": 1 * MS}
-    calibration = constant(cpu=10 * MS, **costs)
+    drawing_s, receive_s = (1 * MS, 0.0) if pinned else (0.0, 1 * MS)
+    calibration = constant(cpu=10 * MS, receive=receive_s, main=drawing_s)
     where = {"cores": 2.0, "neighbours": 2.0, "step_cpu_s": step_ms * MS}
     chosen = fed(workers, pin_memory=pinned)
     assert lowest_bound(calibration, chosen, **where) == pytest.approx(batches_per_s)
