@@ -354,6 +354,16 @@ def test_storage_is_the_limit_of_a_loader_that_waits_beside_a_crowd() -> None:
     assert first.gain.value > 2.0
 
 
+@pytest.mark.parametrize("fetch_cpu", [0.004, 0.012])
+def test_receiving_stays_the_limit_beside_a_crowd(fetch_cpu: float) -> None:
+    """Main has its thread's share of the cores, and workers that cost nothing take none of it."""
+    crowd = dataclasses.replace(CROWD, other_runnable=8.0, run_queue_wait_fraction=0.75)
+    receives = Loader(fetch_cpu=fetch_cpu, receive=0.009, busy=0.4, rate=30)
+    first, *rest = diagnose(modelled(receives, crowd)).without
+    assert first.part == "main_process"
+    assert all(1 <= each.gain.value < 1.2 for each in rest)
+
+
 def test_more_workers_that_wait_gain_beside_a_crowd() -> None:
     """Each gets its share of the cores: the tenth of one that one used is no limit of four."""
     gain = gain_of(modelled(WAITS, CROWD), config(4))
