@@ -29,7 +29,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
-from dlprof.stats import NEAR, PROBABILITY, believe, observe, typical
+from dlprof.stats import NEAR, PROBABILITY, RISK, believe, observe, typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _PIN_COSTS = ("thread_cpu_s", "thread_run_queue_s", "pinned_bytes", "alloc_s")
@@ -158,9 +158,8 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
     if len(cases) > 1:
         shared, alone = (case.expected.samples_per_s.value for case in cases[:2])
         others = cases[0].neighbours
-        busy = f"Other processes keep {others:.3g} of {cores:g} cores busy"
-        if others > cores:
-            busy = f"{others:.3g} threads of other processes want the {cores:g} cores"
+        # More than the cores that they keep busy, as they wait for one like the loader's own.
+        busy = f"{others:.3g} threads of other processes want the {cores:g} cores"
         claim = f"{busy}: that leaves {percent(shared / alone)} of the rate on an idle machine"
         if shared / alone > NEAR:
             claim = f"{busy}, which costs next to nothing"
@@ -319,7 +318,8 @@ def _more(choice: Choice) -> Iterator[Reason]:
     pick, best = choice.pick, choice.best
     more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
     if best is not pick and pick.measured:
-        claim = f"{best.name} {{be}} {{fast}}{{ci}}, and {pick.name} is likely {at.WITHIN} of it"
+        likely = "likely" if choice.far(pick) <= RISK else "more likely than not"
+        claim = f"{best.name} {{be}} {{fast}}{{ci}}, and {pick.name} is {likely} {at.WITHIN} of it"
         yield _compare(choice, best, pick, claim)
     elif more and pick.config.num_workers:
         rival, pay = choice.speeds.fastest(more), "don't pay" if pick.measured else "would not pay"

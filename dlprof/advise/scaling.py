@@ -427,19 +427,25 @@ def scaling_law(run: Run) -> ScalingLaw | None:
     straight = fits["sharp"][-1][0] <= best["sharp"][0] + near
     if not straight and len(counts) > 2 and best["gradual"][0] < best["sharp"][0]:
         shape = "gradual"
-    squares, worst, bend = best[shape]
-    misfit = None if len(counts) < 3 else worst
-    if len(counts) > 2:  # where the law doesn't fit, what is known of its bend is less
-        near *= max(1.0, squares / (len(counts) - 2))
-    among = [each for found, _, each in fits[shape] if found <= squares + near]
-    if straight or among[-1] == bends[shape][-1] or _PARTS[shape](most, bend) >= at.SCALES:
-        return ScalingLaw(shape=shape, bend=None, straight_to=min(among[0], most), misfit=misfit)
+
+    def among(shape: LawShape) -> list[float]:
+        """Bends that explain it nearly as well; the more, the worse the law fits."""
+        squares, misfits = best[shape][0], 1.0
+        if len(counts) > 2:
+            misfits = max(1.0, squares / (len(counts) - 2))
+        return [each for found, _, each in fits[shape] if found <= squares + near * misfits]
+
+    _, worst, bend = best[shape]
+    misfit, ends = None if len(counts) < 3 else worst, among(shape)
+    if straight or ends[-1] == bends[shape][-1] or _PARTS[shape](most, bend) >= at.SCALES:
+        # How far there is none only the law says that has one.
+        return ScalingLaw(shape=shape, bend=None, straight_to=among("sharp")[0], misfit=misfit)
     limits = (each.limit for each in scales(run) if each.num_workers == workers)
     cause = next(filter(None, limits), "") or _limit(run, groups[most, workers], groups[1, workers])
     return ScalingLaw(
         shape=shape,
-        bend=Estimate(value=bend, low=among[0], high=among[-1]),
-        straight_to=among[0],
+        bend=Estimate(value=bend, low=ends[0], high=ends[-1]),
+        straight_to=ends[0],
         misfit=misfit,
         cause="" if cause == NOT_SEEN else cause,
     )

@@ -163,11 +163,8 @@ class Situation:
         neighbours = asked.neighbours
         if neighbours is None:
             shared = not other and seen >= at.SHARED * there.usable_cores
-            neighbours = (_threads_seen(run) or 0.0) if shared else 0.0
-            # Others have the cores first that a quota leaves to nobody here.
-            spare = there.affinity_cpus - there.usable_cores
-            if spare > 0:
-                neighbours = min(neighbours, max(0.0, seen - spare))
+            threads = (threads_of_others(each.usage, there) for each in _looked_at(run))
+            neighbours = (typical(threads) or 0.0) if shared else 0.0
         by_model = calibrated and not as_measured
         steps = steps if step_s is None else (step_s, 0.0)
         known_s = (sum(steps) if by_model else whole_s) if step_s is None else step_s
@@ -311,21 +308,20 @@ def neighbours_seen(run: Run) -> float | None:
     return typical(trial.usage.other_cpu_cores for trial in _looked_at(run))
 
 
-def _threads_seen(run: Run) -> float | None:
-    """Threads of others that wanted a core all the time: the median over the run's trials.
+def threads_of_others(usage: Usage, machine: Machine) -> float | None:
+    """Threads of others that want one of these cores all the time; ``None`` where nobody counted.
 
     They wait for a core as the loader's own do, so that cores that they keep busy are the share of
-    the time in which they run. No more than were seen to run or wait.
+    the time in which they run. No more than were seen to run or wait; and cores that a quota leaves
+    to nobody here they have first.
     """
-
-    def threads(usage: Usage) -> float | None:
-        busy, most = usage.other_cpu_cores, usage.other_runnable
-        if busy is None or most is None:
-            return busy
-        runs = max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
-        return max(busy, min(busy / runs, most))
-
-    return typical(threads(trial.usage) for trial in _looked_at(run))
+    busy, most = usage.other_cpu_cores, usage.other_runnable
+    if busy is None:
+        return None
+    runs = max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
+    threads = busy if most is None else max(busy, min(busy / runs, most))
+    spare = machine.affinity_cpus - machine.usable_cores
+    return threads if spare <= 0 else min(threads, max(0.0, busy - spare))
 
 
 def _looked_at(run: Run) -> Sequence[Trial]:

@@ -475,9 +475,9 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     whole = {each.key for each in seen if each.whole_epochs}
     over = {key: rate for key, rate in prior.epoch_log_rates.items() if key in whole}
     expected = {**prior.log_rates, **over}
-    # More cores for each rank may be what it lacked.
+    # More cores for each rank may be what it lacked. Threads of others may be more than the cores.
     there_free, free = (
-        (each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
+        max(0.0, each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
     )
     crowded = there_free <= free + SAME_CORES
     level = speeds_of(run, own).level if seen and own.as_measured else 0.0
@@ -569,7 +569,7 @@ class Agreement:
         configs: How many configurations were measured.
         outside: How many of them gave a rate outside of the predicted interval.
         worst: Measured over predicted rate of the one that is furthest off.
-        neighbours: Busy cores of others that were counted in.
+        neighbours: Threads of others that were counted in.
     """
 
     configs: int

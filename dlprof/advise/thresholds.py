@@ -32,7 +32,6 @@ WORTH_TRYING, PAYS = 1.05, 1.1
 """A change that gains less than the first is not worth a trial, nor a word where it was tried; one
 that gains less than the second, not worth what it costs in memory or order."""
 
-
 SAME_STEP, SAME_CORES = 0.05, 0.01
 """Steps within 5 % of the measured one, and cores within 0.01 of them, count as measured."""
 

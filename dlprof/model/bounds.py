@@ -114,13 +114,22 @@ def own_cores(cell: Cell) -> float:
 
     The kernel gives every running thread the same share: ``a`` threads of ours beside ``n`` of
     others on ``C`` cores get ``C * a / (a + n)``, and never less than what is idle. Where cores are
-    the limit all workers want one at once, however long they wait otherwise.
+    the limit, those that have most to do of a batch want one all the time, workers however long
+    they wait otherwise; the rest, as main beside them, for as much of it as they have to do.
     """
-    where = cell.conditions
+    means, where = cell.work.means, cell.conditions
     if not where.neighbours:
         return where.cores
-    loading = cell.workers or 1.0 + cell.work.helpers
-    threads = where.ranks * max(1.0, loading)
+    threads = cell.workers or 1.0 + cell.work.helpers
+    if cell.workers:
+        main_s, pin_s = means.main_cpu + cell.whole_step_s - cell.step_s, 0.0
+        if cell.work.pinned:
+            pin_s = means.receive_cpu + means.pin
+        else:
+            main_s += means.receive_cpu
+        most_s = max(means.cpu / cell.workers, main_s, pin_s)
+        threads = cpu_per_batch(cell) / most_s if most_s > 0 else threads
+    threads *= where.ranks
     shared = where.cores * threads / (threads + where.neighbours)
     return max(where.cores - where.neighbours, shared)
 

@@ -149,11 +149,13 @@ def _doubts(
         means.setdefault(each.config.num_workers, []).extend(each.costs.cpu_s)
     fed = {w: statistics.fmean(v) for w, v in means.items() if w and len(v) >= MIN_BATCHES}
     if len(fed) > 1 and fed[max(fed)] > 1.25 * fed[min(fed)] > 0:
-        yield (
-            f"a batch costs {fed[max(fed)] / fed[min(fed)]:.2g} times the CPU with "
-            f"num_workers={max(fed)} as with {min(fed)}: workers get in each other's way, and "
-            "more of them may gain less than predicted"
-        )
+        times, luck = fed[max(fed)] / fed[min(fed)], _luck(means[max(fed)]) + _luck(means[min(fed)])
+        if math.log(times) > 2 * math.sqrt(luck):  # and not by which batches it happened to be
+            yield (
+                f"a batch costs {times:.2g} times the CPU with num_workers={max(fed)} as with "
+                f"{min(fed)}: workers get in each other's way, and more of them may gain less than "
+                "predicted"
+            )
 
 
 def _helpers(some: Sequence[Explanation]) -> float:
@@ -264,17 +266,17 @@ def drift_of(some: Sequence[Explanation]) -> float | None:
 
 def _squares_beyond_luck(group: Sequence[Sequence[float]]) -> float:
     """Sum of the squares of how far trials lie from their middle, less what is expected by luck."""
-    logs, lucks = [], []
-    for costs in group:
-        mean, blocks = statistics.fmean(costs), _block_means(costs)
-        if mean <= 0:
-            continue
-        luck = statistics.variance(blocks) / len(blocks) if len(blocks) > 1 else 0.0
-        logs.append(math.log(mean))
-        lucks.append(luck / mean**2)
-    if len(logs) < 2:
+    known = [costs for costs in group if statistics.fmean(costs) > 0]
+    if len(known) < 2:
         return 0.0
-    return (len(logs) - 1) * (statistics.variance(logs) - statistics.fmean(lucks))
+    spread = statistics.variance(math.log(statistics.fmean(costs)) for costs in known)
+    return (len(known) - 1) * (spread - statistics.fmean(map(_luck, known)))
+
+
+def _luck(costs: Sequence[float]) -> float:
+    """Variance of the logarithm of a mean above 0, by how much blocks of batches differ."""
+    mean, blocks = statistics.fmean(costs), _block_means(costs)
+    return statistics.variance(blocks) / len(blocks) / mean**2 if len(blocks) > 1 else 0.0
 
 
 def _block_means(values: Sequence[float]) -> list[float]:

@@ -41,7 +41,6 @@ order makes 600 of them 3 to 7 % faster or slower (standard deviation, 4 to 32 w
 _FEW = 600
 """That tell how much computing slows down."""
 
-
 _BY_THEMSELVES = ("cores", "pin", "storage")
 _SEED = 20260101
 

@@ -224,7 +224,7 @@ def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
     if not math.isfinite(rate):
         return Estimate(value=rate)
     where, known = cell.conditions, calibration.available_cores
-    other_cores = known is None or abs(where.cores - where.neighbours - known) > 0.25 * known
+    other_cores = known is None or abs(own_cores(cell) - known) > 0.25 * known
     elsewhere = other_cores or where.ranks > 1 or where.speed != 1.0
     beside = math.hypot(
         MODEL_ERROR,

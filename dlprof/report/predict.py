@@ -221,10 +221,7 @@ def _conditions(forecast: Forecast) -> str:
     where = forecast.conditions
     cores = counted(where.cores, "core")
     if where.neighbours:
-        others = f"other processes use {where.neighbours:.3g}"
-        if where.neighbours > where.cores:
-            others = f"{where.neighbours:.3g} threads of other processes want them"
-        cores += f" ({others})"
+        cores += f" ({where.neighbours:.3g} threads of other processes want them)"
     if forecast.ranks > 1:
         cores = f"{counted(where.ranks, 'rank')} on {cores}"
     if forecast.nodes > 1:

@@ -389,7 +389,7 @@ class Belief:
             0 or more.
         """
         rest = 1 - PROBABILITY
-        low = max(0.0, *(gap.most for gap in gaps.values()), 0.0)
+        low = max([0.0, *(gap.most for gap in gaps.values())])
         most = math.inf if room is None else max(0.0, room.most)
         if low >= most or not gaps:
             return min(low, most)
@@ -432,8 +432,9 @@ class Belief:
             group = self.groups[other]
             parts = [(1.0, off(group)), (-1.0, off(mine))] if group != mine else []
             rest = math.sqrt(max(0.0, gap.error**2 - self.error(other, key) ** 2))
-            errors = _mixed([*parts, (rest, _normals(beside[other]))])
-            drawn = zip(best, errors, _spreads(gap.df), strict=True)
+            if rest:
+                parts.append((rest, _normals(beside[other])))
+            drawn = zip(best, _mixed(parts), _spreads(gap.df), strict=True)
             best = [max(known, gap.value + spread * error) for known, error, spread in drawn]
         return sorted(best)
 

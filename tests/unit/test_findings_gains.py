@@ -49,7 +49,7 @@ MORE = config(8)
 class _Model(ModelAtStep):
     """A model that gives 50 batches per second for each worker, and knows of no more than 8."""
 
-    def __call__(self, chosen: Config, *, cores: float) -> Prediction | None:
+    def __call__(self, chosen: Config, *, cores: float, beside: float = 0.0) -> Prediction | None:
         if chosen.num_workers > 8:
             return None
         return Prediction(batches_per_s=around(50.0 * chosen.num_workers * min(1.0, cores)))
@@ -81,7 +81,9 @@ def predicted_gain(chosen: Config, *, before: float, after: float) -> Estimate:
     """Of a model whose rates may each be off by such logarithms."""
 
     class Off(ModelAtStep):
-        def __call__(self, asked: Config, *, cores: float) -> Prediction | None:
+        def __call__(
+            self, asked: Config, *, cores: float, beside: float = 0.0
+        ) -> Prediction | None:
             half = before if asked == WAITING.config else after
             rate = Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))
             return Prediction(batches_per_s=rate)
@@ -341,15 +343,40 @@ def test_the_part_that_was_planted_is_what_the_loader_would_gain_most_without(
     assert all(each.gain.value < 1.5 for each in rest)
 
 
+CROWD = Usage(own_cpu_cores=0.1, available_cpu_cores=0.1, other_cpu_cores=1.9, other_runnable=4.0)
+WAITS = Loader(config=config(1), fetch_io=0.02, fetch_cpu=0.002, starved=0.002, rate=41)
+
+
 def test_storage_is_the_limit_of_a_loader_that_waits_beside_a_crowd() -> None:
     """It had no more cores than it used, and would get its share of them if it didn't wait."""
-    crowd = Usage(
-        own_cpu_cores=0.1, available_cpu_cores=0.1, other_cpu_cores=1.9, other_runnable=4.0
-    )
-    waits = Loader(config=config(1), fetch_io=0.02, fetch_cpu=0.002, starved=0.002, rate=41)
-    first = diagnose(modelled(waits, crowd)).without[0]
+    first = diagnose(modelled(WAITS, CROWD)).without[0]
     assert first.part == "storage"
     assert first.gain.value > 2.0
+
+
+@pytest.mark.parametrize("fetch_cpu", [0.004, 0.012])
+def test_receiving_stays_the_limit_beside_a_crowd(fetch_cpu: float) -> None:
+    """Main has its thread's share of the cores, and workers that cost nothing take none of it."""
+    crowd = dataclasses.replace(CROWD, other_runnable=8.0, run_queue_wait_fraction=0.75)
+    receives = Loader(fetch_cpu=fetch_cpu, receive=0.009, busy=0.4, rate=30)
+    first, *rest = diagnose(modelled(receives, crowd)).without
+    assert first.part == "main_process"
+    assert all(1 <= each.gain.value < 1.2 for each in rest)
+
+
+def test_more_workers_that_wait_gain_beside_a_crowd() -> None:
+    """Each gets its share of the cores: the tenth of one that one used is no limit of four."""
+    gain = gain_of(modelled(WAITS, CROWD), config(4))
+    assert gain is not None
+    assert gain.source == "model"
+    assert gain.value > 3.0
+
+
+def test_others_on_cores_that_a_quota_leaves_to_nobody_take_nothing() -> None:
+    busy_host = dataclasses.replace(CROWD, other_cpu_cores=40.0, other_runnable=40.0)
+    for cpus, taken in ((64, 0.0), (41, 1.0), (2, 40.0)):
+        view = modelled(WAITS, busy_host, machine_fields={"affinity_cpus": cpus})
+        assert view.beside == pytest.approx(taken)
 
 
 def test_without_any_part_a_slow_step_stays_slow() -> None:

@@ -28,6 +28,7 @@ from dlprof.advise.situation import (
     speed_error,
     usual_speed,
 )
+from dlprof.advise.speeds import predictions, speeds_of
 from dlprof.errors import UsageError
 from dlprof.model import SPEED_ERROR, Conditions
 from dlprof.records import Config, CoreSpeeds, Explanation, Run, Stage, Trial, Usage
@@ -188,6 +189,18 @@ def test_what_was_measured_beside_the_same_neighbours_stands() -> None:
     assert asked(run, neighbours=3.5).as_measured
     assert not asked(run, neighbours=0.0).as_measured
     assert asked(run).as_measured
+
+
+def test_more_ranks_beside_a_crowd_lack_what_one_lacked() -> None:
+    """Two cores less three threads are no cores, of which half would be more than all of them."""
+    crowd = Usage(other_cpu_cores=1.5, other_runnable=3.0, run_queue_wait_fraction=0.7)
+    slower = [trial(config(2), 1056.0, repetition=n, usage=crowd) for n in range(3)]
+    known = calibration(cpu=0.002, io=0.02, receive=0.0002)
+    run = calibrated(known, slower, machine=machine(2), settings={"step_s": 0.02})
+    one, two = asked(run), asked(run, ranks=2)
+    assert one.neighbours == pytest.approx(3.0)
+    found = speeds_of(run, two, predictions(run, two, {config(2)})).rate(config(2).key)
+    assert found.value < 1.1 * speeds_of(run, one).rate(config(2).key).value
 
 
 def test_what_no_machine_has_is_refused() -> None:

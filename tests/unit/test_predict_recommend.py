@@ -111,11 +111,11 @@ def test_both_cases_are_predicted() -> None:
 @pytest.mark.parametrize(
     ("neighbours", "told"),
     [
-        (2.0, "Other processes keep 2 of 8 cores busy"),
+        (2.0, "2 threads of other processes want the 8 cores"),
         (500.0, "500 threads of other processes want the 8 cores"),
     ],
 )
-def test_more_neighbours_than_cores_are_told_as_threads(neighbours: float, told: str) -> None:
+def test_neighbours_are_told_as_threads(neighbours: float, told: str) -> None:
     answer = recommend(calibrated(), Constraints(neighbours=neighbours))
     assert any(reason.claim.startswith(told) for reason in answer.reasons)
 

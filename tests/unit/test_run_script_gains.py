@@ -59,7 +59,7 @@ def test_one_change_of_settings_is_one_finding() -> None:
     assert [each.code for each in findings if each.fix and each.fix.dataloader_kwargs] == [
         "too_few_workers"
     ]
-    assert findings[0].title == "Blocking I/O in __getitem__"
+    assert findings[0].title == "More workers would pay: blocking I/O in __getitem__"
     assert "num_workers=4" in findings[0].explanation
     assert "are blocked for 37 ms on storage or network" in findings[0].explanation
 

@@ -293,7 +293,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         UsageError: If they load different data, or ``num_workers`` was not measured in both.
     """
     one, two, how = pair(a, b, num_workers=num_workers, best=best)
-    total, shares = split(one, two)
+    shares = split(one, two)
     # Parts of which rounding is all that is left are not shown; the rest adds up without them.
     parts = [
         _part(code, log_ratio, one, two, by_form=code != "settings" or not bridges(one, two))
@@ -305,7 +305,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     info_a, info_b = _info(one), _info(two)
     ratio = product(info_b.samples_per_s, info_a.samples_per_s.inverse)
     slow, fast = (info_b, info_a) if ratio.value < 1 else (info_a, info_b)
-    close = abs(total.value) < at.SAME_RATE
+    close = abs(math.log(ratio.value)) < at.SAME_RATE
     known = ratio.low is not None and ratio.high is not None  # not of scripts, which ran once
     alike = (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf) if known else close
     unclear = alike or close
@@ -467,8 +467,8 @@ def _exp(log: float) -> float:
 _Cause = TypeVar("_Cause", bound=Hashable)
 
 
-def split(a: Chosen, b: Chosen) -> tuple[Estimate, dict[PartCode, Estimate]]:
-    """Split the difference of two, ``ln(rate of B / rate of A)``: it, and what adds up to it.
+def split(a: Chosen, b: Chosen) -> dict[PartCode, Estimate]:
+    """Split the difference of two, ``ln(rate of B / rate of A)``: what adds up to it.
 
     Only parts that can differ are among them, and the remainder.
 
@@ -482,14 +482,13 @@ def split(a: Chosen, b: Chosen) -> tuple[Estimate, dict[PartCode, Estimate]]:
     without = [[_parts(each, b) for each in a.leaving_out()]]
     without.append([_parts(a, each) for each in b.leaving_out()])
 
-    def interval(read: Callable[[Mapping[PartCode, float]], float]) -> Estimate:
-        value = read(whole)
+    def interval(code: PartCode) -> Estimate:
+        value = whole[code]
         if not all(without):
             return Estimate(value=value)
+        left_out = [[parts.get(code, 0.0) for parts in some] for some in without]
         free = [len(some) - 1 for some in without]
-        squares = [
-            n * statistics.pvariance(map(read, some)) for n, some in zip(free, without, strict=True)
-        ]
+        squares = [n * statistics.pvariance(some) for n, some in zip(free, left_out, strict=True)]
         variance, half = math.fsum(squares), 0.0
         if variance > 0:
             both = zip(squares, free, strict=True)
@@ -497,11 +496,7 @@ def split(a: Chosen, b: Chosen) -> tuple[Estimate, dict[PartCode, Estimate]]:
             half = t_quantile(0.975, degrees) * math.sqrt(variance)
         return Estimate(value=value, low=value - half, high=value + half)
 
-    def part(code: PartCode) -> Estimate:
-        return interval(lambda parts: parts.get(code, 0.0))
-
-    total = interval(lambda parts: math.fsum(parts.values()))
-    return total, {code: part(code) for code in whole}
+    return {code: interval(code) for code in whole}
 
 
 def _parts(a: Chosen, b: Chosen) -> dict[PartCode, float]:

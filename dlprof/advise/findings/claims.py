@@ -158,18 +158,22 @@ def predicted_gain(
         view: The evidence.
         config: What is changed to; ``None`` for the present one.
         costs: What batches cost then; ``None`` for what they cost now.
-        cores: That there are then; ``None`` for those of now.
-        now: Cores that were available; ``None`` for those that the trials show.
+        cores: That there are then, for the loader alone; ``None`` for those of now.
+        now: Cores that were available, likewise; ``None`` for those that the trials show, which
+            others share.
     """
-    config, now, predict = config or view.config, now or view.available, view.predict
+    config, predict, after, before = config or view.config, view.predict, None, None
+    beside = view.beside if cores is None and now is None else 0.0
+    now = now or view.available
     cores = cores or now
-    after, before = None, None
+    there, here = (view.cores, view.cores) if beside else (cores, now)
     if predict is not None and costs is None:
-        after, before = predict(config, cores=cores), predict(view.config, cores=now)
+        after = predict(config, cores=there, beside=beside)
+        before = predict(view.config, cores=here, beside=beside)
     elif predict is not None and costs and view.costs and view.explained:
-        ask = functools.partial(predict.at_costs, traced=view.explained)
-        after = ask(config, cores=cores, costs=costs)
-        before = ask(view.config, cores=now, costs=view.costs)
+        ask = functools.partial(predict.at_costs, beside=beside, traced=view.explained)
+        after = ask(config, cores=there, costs=costs)
+        before = ask(view.config, cores=here, costs=view.costs)
     if predict is None or after is None or before is None or before.batches_per_s.value <= 0:
         costs = costs or costs_for(view, config)
         if costs is None or view.costs is None:

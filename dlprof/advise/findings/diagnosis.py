@@ -25,7 +25,7 @@ from dlprof.advise.findings.claims import (
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
 from dlprof.advise.thresholds import OTHERS, PAYS
-from dlprof.advise.wording import as_fast, between, severity_of
+from dlprof.advise.wording import as_fast, between, inside, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
     NEVER_ASKED,
@@ -196,11 +196,7 @@ def _without(view: Evidence) -> tuple[WithoutPart, ...]:
     }
     if paged_s > 0:
         less["memory"] = costs.without(paged_s)
-    seen, cores = _sharing(view), view.cores
-    gains = {
-        part: predicted_gain(seen, costs=each, cores=cores, now=cores)
-        for part, each in less.items()
-    }
+    gains = {part: predicted_gain(view, costs=each) for part, each in less.items()}
     gains["barrier"] = _without_barrier(view, costs)
     found = [
         WithoutPart(part=part, gain=gain.estimate, source=gain.source)
@@ -208,23 +204,6 @@ def _without(view: Evidence) -> tuple[WithoutPart, ...]:
         if gain is not None and gain.source != "measured"
     ]
     return tuple(sorted(found, key=lambda each: -each.gain.value))
-
-
-def _sharing(view: Evidence) -> Evidence:
-    """The same where others are threads that the kernel shares the cores with.
-
-    Beside others a loader that mostly waits has hardly more cores than it uses, and would get more
-    if it computed more: what it had is no limit of one that waits less.
-    """
-    runnable, predict = view.usage.other_runnable, view.predict
-    others = view.others if runnable is None else runnable
-    if predict is None:
-        return view
-    ranks = max((len(trial.ranks) for trial in view.plain("present")), default=0)
-    there = dataclasses.replace(predict.conditions, neighbours=others / max(1, ranks))
-    return dataclasses.replace(
-        view, predict=dataclasses.replace(predict, conditions=there, asked={})
-    )
 
 
 def _without_barrier(view: Evidence, costs: Costs) -> Gain | None:
@@ -316,7 +295,7 @@ def _agreeing(found: Sequence[Placed]) -> list[Placed]:
 def _merged(found: Sequence[Placed]) -> list[Placed]:
     """With each change of settings once: what asks for the same is one finding.
 
-    The first one says what the second says as well; that workers are too few is no cause by itself.
+    The first one says what the second says as well: why workers are too few, in its title.
     """
     kept: dict[object, Placed] = {}
     for place, two in found:
@@ -330,7 +309,9 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
             first,
             dataclasses.replace(
                 one,
-                title=two.title if one.code == "too_few_workers" else one.title,
+                title=f"{one.title}: {inside(two.title)}"
+                if one.code == "too_few_workers"
+                else one.title,
                 explanation=f"{one.explanation} {two.explanation}",
                 evidence={**one.evidence, **two.evidence, **one.evidence},
             ),
@@ -360,7 +341,7 @@ def _graded(finding: Finding, view: Evidence, place: Place) -> Finding | None:
         if judged.value < least and fewer and watched:
             return None
         if judged.value < least and not fewer:
-            title = finding.title + (" in a longer script" if finding.title == MORE_PAY else "")
+            title = finding.title.replace(MORE_PAY, f"{MORE_PAY} in a longer script")
             finding = dataclasses.replace(finding, title=title)
             fix, gain, script = _not_paying(view, config, judged), None, None
     unseen = "" if config is None else _sharing_unseen(view, config)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from dlprof.advise import thresholds as at
+from dlprof.advise.situation import threads_of_others
 from dlprof.model import Conditions, Means, cleaned, fit, predict_all, rate_allowed
 from dlprof.records import (
     BY_COPY,
@@ -122,22 +123,27 @@ class ModelAtStep:
         )
         return cls(calibration=calibration, conditions=conditions)
 
-    def __call__(self, config: Config, *, cores: float) -> Prediction | None:
+    def __call__(self, config: Config, *, cores: float, beside: float = 0.0) -> Prediction | None:
         """The rate of a configuration where so many cores are available.
+
+        Args:
+            config: Of which.
+            cores: Those, and what others take of them.
+            beside: Threads of others that want one all the time.
 
         Returns:
             ``None`` where the calibration says nothing of it.
         """
-        key = (config, cores)
+        key = (config, cores, beside)
         if key not in self.asked:
-            self.asked[key] = self._predicted(self.calibration, config, cores)
+            self.asked[key] = self._predicted(self.calibration, config, cores, beside)
         return self.asked[key]
 
     def at_costs(
-        self, config: Config, *, cores: float, costs: Costs, traced: Explanation
+        self, config: Config, *, cores: float, beside: float, costs: Costs, traced: Explanation
     ) -> Prediction | None:
         """The same where batches cost so much, and differ as those of a traced trial do."""
-        key = (config, cores, costs, traced.trial_id)
+        key = (config, cores, beside, costs, traced.trial_id)
         if key not in self.asked:
             own = costs.shaped(cleaned(traced.costs))
             changed = dataclasses.replace(
@@ -150,13 +156,15 @@ class ModelAtStep:
                 copy_s=costs.copy_s,
                 pinned_copy_s=None,
             )
-            self.asked[key] = self._predicted(changed, config, cores)
+            self.asked[key] = self._predicted(changed, config, cores, beside)
         return self.asked[key]
 
     def _predicted(
-        self, calibration: Calibration, config: Config, cores: float
+        self, calibration: Calibration, config: Config, cores: float, beside: float
     ) -> Prediction | None:
-        conditions = dataclasses.replace(self.conditions, cores=max(cores, _LEAST_CORES))
+        conditions = dataclasses.replace(
+            self.conditions, cores=max(cores, _LEAST_CORES), neighbours=beside
+        )
         try:
             return predict_all(calibration, (config,), conditions)[0]
         except ValueError:
@@ -662,6 +670,18 @@ class Evidence:
         return self.usage.other_cpu_cores or 0.0
 
     @property
+    def beside(self) -> float:
+        """Threads of others that want a core all the time; 0 on a machine that isn't shared.
+
+        Beside others a loader that mostly waits has hardly more cores than it uses, and would get
+        more if it computed more: what it had (``available``) is no limit of one that waits less.
+        What other ranks take, which had their part of that, is not told from it here.
+        """
+        if self.others < at.SHARED * self.cores or any(t.ranks for t in self.plain("present")):
+            return 0.0
+        return threads_of_others(self.usage, self.machine) or 0.0
+
+    @property
     def is_noisy(self) -> bool:
         """Whether most of the configuration's own trials were disturbed, or they disagree."""
         plain = self.plain("present")
@@ -715,7 +735,8 @@ class Evidence:
         if pinning >= at.BUSY and pinning >= main:
             return "pin"
         # Main's work against each worker's and that of all cores, as it would be with cores at
-        # hand, so that it shows on a crowded machine too.
+        # hand, so that it shows on a crowded machine too. Of the consumer's wait most is main's own
+        # work, or it has far more to do than they and that is a notable part.
         each_s = (costs.making.own_s + costs.put_cpu_s) / self.workers
         far_more = costs.main_s >= 1.3 * max(each_s, costs.cpu_s / self.cores)
         if (main >= 0.6 and main > busy) or (far_more and main >= at.LARGE_SHARE):

@@ -190,6 +190,12 @@ def test_a_sure_difference_of_little_is_called_little_and_no_doubt() -> None:
     assert answer.confidence_reason.endswith(" of the best of the 2 measured settings (95%)")
 
 
+def test_far_fewer_workers_that_doubt_is_for_are_not_called_likely() -> None:
+    answer = recommend(run(blocks({W2: [99, 90, 108], config(14): [100, 104, 98]})))
+    assert answer.config == W2
+    assert "num_workers=2 is more likely than not within 3% of it" in claims(answer)
+
+
 def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
     unsure = recommend(run(blocks({W2: [97, 88, 108], W4: [100, 105, 100]})))
     assert unsure.config == W4

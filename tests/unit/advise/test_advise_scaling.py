@@ -329,6 +329,14 @@ def test_ranks_that_share_nothing_have_no_bend(last: float) -> None:
     assert 3.0 < law.straight_to <= 4.0
 
 
+def test_ranks_that_slow_each_other_a_little_are_straight_no_further_than_they_are() -> None:
+    """Each of 8 has 85 % of one: by Amdahl's law it bends at 40 ranks, and from the first on."""
+    law = scaling_law(interleaved({n: 100 / (1 + (n - 1) / 40) for n in (1, 2, 4, 8)}))
+    assert law is not None
+    assert (law.bend, law.shape) == (None, "gradual")
+    assert 4.0 < law.straight_to < 7.5
+
+
 def test_a_bend_that_may_be_chance_is_none() -> None:
     pairs = [(0, 1, 100.0), (1, 1, 60.0), (0, 2, 50.0), (1, 2, 90.0)]
     trials = [dataclasses.replace(scaled(n, rate), repetition=at) for at, n, rate in pairs]

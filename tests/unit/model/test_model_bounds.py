@@ -92,6 +92,27 @@ def test_neighbours_get_a_share_for_each_of_their_threads() -> None:
     assert lowest_bound(calibration, fed(4), neighbours=2.0) == pytest.approx(400)
 
 
+@pytest.mark.parametrize(
+    ("workers", "step_ms", "batches_per_s"),
+    [
+        # Main and the worker have 10 ms each to do, and half of what four threads share on 2 cores.
+        (1, 9, 50),
+        (2, 4, 80),  # 15 ms a batch by 3 threads of 5
+        (4, 9, 50),  # main has most to do: workers are one thread beside it
+    ],
+)
+@pytest.mark.parametrize("pinned", [False, True])  # main's other millisecond is drawing indices
+def test_main_gets_its_share_beside_a_crowd(
+    workers: int, step_ms: float, batches_per_s: float, *, pinned: bool
+) -> None:
+    drawing_s, receive_s = (1 * MS, 0.0) if pinned else (0.0, 1 * MS)
+    calibration = constant(cpu=10 * MS, receive=receive_s, main=drawing_s)
+    where = {"cores": 2.0, "neighbours": 2.0, "step_cpu_s": step_ms * MS}
+    chosen = fed(workers, pin_memory=pinned)
+    assert lowest_bound(calibration, chosen, **where) == pytest.approx(batches_per_s)
+    assert simulated(calibration, chosen, **where) == pytest.approx(batches_per_s, rel=0.02)
+
+
 def test_workers_that_wait_get_their_share_beside_a_crowd() -> None:
     """Measured on two cores beside 8 threads that computed: 88 batches a second of 12 workers."""
     calibration = constant(cpu=0.0041, io=0.129)

@@ -194,6 +194,17 @@ def test_a_mean_that_is_hardly_known_is_a_doubt() -> None:
     assert any("measure for longer" in doubt for doubt in made.doubts)
 
 
+def test_workers_in_each_others_way_are_a_doubt_and_the_luck_of_slow_batches_is_none() -> None:
+    def doubts(one: Sequence[float], two: Sequence[float]) -> tuple[str, ...]:
+        return fit([explained(1, cpu=one), explained(2, cpu=two)], []).doubts
+
+    (shown,) = doubts((0.01,) * 50, (0.014,) * 50)
+    assert shown.startswith("a batch costs 1.4 times the CPU with num_workers=2 as with 1")
+    few, many = ([0.08 if n % 100 < slow else 0.01 for n in range(100)] for slow in (2, 7))
+    assert statistics.fmean(many) > 1.3 * statistics.fmean(few)
+    assert not any("times the CPU" in each for each in doubts(few, many))
+
+
 def test_a_busy_machine_is_a_doubt() -> None:
     made = fit([explained(0, run_queue_s=(0.03,) * 50)], [])
     assert any("too busy" in doubt for doubt in made.doubts)

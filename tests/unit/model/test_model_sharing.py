@@ -87,6 +87,15 @@ def test_intervals_are_wider_away_from_where_it_was_calibrated() -> None:
     assert widths[0] < widths[1] == pytest.approx(widths[2])
 
 
+def test_a_crowd_that_was_there_while_it_was_calibrated_is_no_other_place() -> None:
+    """Four threads leave two workers two thirds of a core, whatever two cores less four are."""
+    here, crowd = constant(cpu=0.01, available_cores=2 / 3), {"cores": 2.0, "neighbours": 4.0}
+    widths = [
+        prediction(here, fed(workers), **crowd).batches_per_s.log_sd or 0.0 for workers in (2, 8)
+    ]
+    assert widths[0] < widths[1]
+
+
 @pytest.mark.parametrize("step_ms", [4.5, 4.9, 5.1, 5.5, 6.0])
 def test_an_interval_knows_what_limits_where_batches_are_dearer(step_ms: float) -> None:
     """From 5 ms on the step is the limit; were batches a half dearer, the workers would be."""
