@@ -186,6 +186,7 @@ def gather_ranks(
         local_ranks = {0: own, **_others(door, me, said, links)}
         cpus = frozenset[int]().union(*(local_rank.cpus for local_rank in local_ranks.values()))
         links.callback(_run_on, own.cpus)
+        links.callback(door.close)  # before they are let go, who may come again at once
         _run_on(cpus)  # what is measured is all that the ranks may use
         local = tuple(local_ranks[rank] for rank in sorted(local_ranks))
         if me.leader is None:
@@ -418,7 +419,7 @@ def _others(
             raise UsageError(
                 f"Rank {missing[0]} of {me.local_size} did not come within {_PATIENCE_S:.0f} s",
                 hint="Start all ranks of the machine with the same command, by one launcher; from "
-                f"Python, call it on all of them. {_ALONE}",
+                f"Python, call it on all, after a barrier if some take longer to come. {_ALONE}",
             ) from None
         rank = int(heard["rank"])
         _refuse(said, heard["said"], heard)
