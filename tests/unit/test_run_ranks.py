@@ -372,6 +372,15 @@ def test_others_are_read_once_they_have_ended(job: tuple[Rank, Path, Path]) -> N
     assert len(slept) == 3
 
 
+def test_the_first_of_a_machine_reads_its_own_where_others_have_more(tmp_path: Path) -> None:
+    """Of five ranks, three are on the other machine."""
+    path = tmp_path / "a.dlprof.jsonl"
+    for other in (0, 4):
+        began_at = write(path, other)
+    rank = Rank(rank=3, world_size=5, local_size=2)
+    assert [*read_others(rank, rank.file(path), began_at, sleep=lambda _: None)] == [4]
+
+
 def test_a_rank_that_runs_on_or_is_of_an_earlier_job_is_left_out(
     job: tuple[Rank, Path, Path],
 ) -> None:
