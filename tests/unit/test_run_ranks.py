@@ -18,6 +18,7 @@ from golden import check_golden, drawn
 
 from dlprof.advise.compare import compare
 from dlprof.advise.scaling import in_step
+from dlprof.integrations import running
 from dlprof.integrations.ranks import (
     Rank,
     merged,
@@ -27,6 +28,7 @@ from dlprof.integrations.ranks import (
     with_ranks,
 )
 from dlprof.integrations.running import new_header
+from dlprof.integrations.script import Ending
 from dlprof.integrations.wait_statistics import StepLog, WaitStatistics
 from dlprof.records import (
     BatchCosts,
@@ -44,7 +46,7 @@ from dlprof.records import (
 )
 from dlprof.report.script import script_document, script_report
 from dlprof.report.terminal import plain_text
-from dlprof.store import RunWriter
+from dlprof.store import RunWriter, read_run
 from dlprof.targets.adapters import ranks_served
 
 LOADER = WatchedLoader(
@@ -390,6 +392,26 @@ def test_a_rank_that_runs_on_or_is_of_an_earlier_job_is_left_out(
     slept: list[float] = []
     assert read_others(rank, own, began_at, sleep=slept.append) == {}
     assert 2.0 < sum(slept) <= 4.0
+
+
+def test_a_first_rank_that_is_ended_as_it_waits_for_others_leaves_what_it_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: object) -> dict[int, Run]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "read_others", ended)
+    rank, header = Rank(rank=0, world_size=2, local_size=2), new_header("train.py")
+    plan = running.ScriptRun(name="", load=pytest.fail, rank=rank, show=lambda _: None)
+    watching = running._Watching(plan, header, lambda: 0)
+    path = tmp_path / "a.rank0.dlprof.jsonl"
+    watching._writer = RunWriter.create(path, header)
+    watching.ending = Ending(kind="returned", exit_code=0)
+    with pytest.raises(KeyboardInterrupt):
+        watching._finish()
+    script = read_run(path).script
+    assert script is not None
+    assert script.ending == "returned"
 
 
 # Frames

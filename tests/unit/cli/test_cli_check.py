@@ -113,7 +113,7 @@ def test_two_formats_need_two_files(tmp_path: Path) -> None:
         (["synthetic", "--config", "own.toml", "--junit", "own.toml"], "The check reads"),
         (["synthetic", "--baseline", "old.jsonl", "-o", "old.jsonl"], "The check reads"),
         (["synthetic", "-o", "old.json", "--junit", "pyproject.toml"], "The check reads"),
-        (["synthetic", "-o", "old.json", "--num-workers", "1,2"], "num_workers"),
+        (["synthetic", "-o", "old.json", "--num-workers", "1,2"], "--num-workers has 2"),
         (["train.py", "-o", "old.json"], "does not say what to take"),
         (["synthetic", "-o", "old.json", "--junit", "nowhere/a.xml"], "There is no folder"),
     ],
