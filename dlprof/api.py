@@ -193,10 +193,8 @@ def sweep(
     if output is None and resume:
         raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
     given = {by_key()[key].field for key in flags}
-    measure = functools.partial(
-        run_sweep, settings, resume=resume, force=force, given=given, pickled=pickled
-    )
-    return _by_ranks(measure, settings, _run_file(output, settings), progress=progress)
+    measure = functools.partial(run_sweep, settings, resume=resume, force=force, given=given)
+    return _by_ranks(measure, settings, pickled, _run_file(output, settings), progress=progress)
 
 
 @_spelled(SweepOptions)
@@ -232,8 +230,8 @@ def profile(
 
     settings, origins, _, pickled = _resolved(target, options)
     settings = for_one(settings, origins)
-    measure = functools.partial(run_profile, settings, force=force, pickled=pickled)
-    return _by_ranks(measure, settings, _run_file(output, settings), progress=progress)
+    measure = functools.partial(run_profile, settings, force=force)
+    return _by_ranks(measure, settings, pickled, _run_file(output, settings), progress=progress)
 
 
 @_spelled(SweepOptions)
@@ -304,7 +302,12 @@ def _refuse_live(target: object, what: str) -> None:
 
 
 def _by_ranks(
-    measure: Callable[..., Run], settings: SweepSettings, path: Path, *, progress: bool
+    measure: Callable[..., Run],
+    settings: SweepSettings,
+    pickled: bytes | None,
+    path: Path,
+    *,
+    progress: bool,
 ) -> Run:
     """Measure with all ranks that a launcher started; the later ones get the run of the first.
 
@@ -316,10 +319,10 @@ def _by_ranks(
 
     before = _stamp(path)
     # The script's arguments are its own: some launchers give each rank others.
-    with gather_ranks(os.environ, (), settings) as ranks:
+    with gather_ranks(os.environ, (), settings, pickled=pickled) as ranks:
         if ranks is not None:
             with open_listener(quiet=not progress) as listener:
-                return measure(output=path, listener=listener, ranks=ranks)
+                return measure(output=path, listener=listener, pickled=pickled, ranks=ranks)
     if _stamp(path) in {None, before}:
         raise FileError(
             f"Rank 0 has left no new run file {path} here",

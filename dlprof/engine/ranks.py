@@ -144,7 +144,11 @@ def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
 
 @contextlib.contextmanager
 def gather_ranks(
-    environ: Mapping[str, str], words: Sequence[str], settings: SweepSettings
+    environ: Mapping[str, str],
+    words: Sequence[str],
+    settings: SweepSettings,
+    *,
+    pickled: bytes | None = None,
 ) -> Iterator[Ranks | None]:
     """The ranks that a launcher started; none for a process alone.
 
@@ -154,6 +158,7 @@ def gather_ranks(
         environ: Environment variables.
         words: The command's arguments, which are to be the same for all.
         settings: What follows from them, which is to be the same, too.
+        pickled: A live object that this node loads instead of ``settings.target`` (Python API).
 
     Raises:
         UsageError: The ranks can't meet, or were started with different arguments.
@@ -194,7 +199,7 @@ def gather_ranks(
             return
         del said["directory"]
         if me.rank:
-            _serve(me, local, said, settings)
+            _serve(me, local, said, settings, pickled)
             yield None
             return
         with _leading(me, local, said) as ranks:
@@ -228,6 +233,7 @@ def _serve(
     local: tuple[LocalRank, ...],
     said: Mapping[str, object],
     settings: SweepSettings,
+    pickled: bytes | None,
 ) -> None:
     """Do what the node of rank 0 orders with the ranks of this one, until it lets it go."""
     host, numbers = socket.gethostname(), [rank.rank for rank in local]
@@ -251,7 +257,12 @@ def _serve(
         try:
             settings = with_ranks(as_stated(settings), local)
             with (
-                opened_runner(settings, _Silent(), ranks=Ranks(local=local, nodes=nodes)) as runner,
+                opened_runner(
+                    settings,
+                    _Silent(),
+                    pickled=pickled,
+                    ranks=Ranks(local=local, nodes=nodes),
+                ) as runner,
                 contextlib.ExitStack() as beside,
             ):
                 nodes.serve(_orders(runner, settings, hello, beside))

@@ -279,7 +279,7 @@ def test_a_later_rank_gets_the_run_of_the_first(
     measure: Callable[..., Run], swept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def measured(*_: object) -> Iterator[None]:
+    def measured(*_: object, **__: object) -> Iterator[None]:
         swept.touch()
         yield
 
@@ -290,7 +290,7 @@ def test_a_later_rank_gets_the_run_of_the_first(
         measure("images", output=swept.with_name("elsewhere.dlprof.jsonl"))
     assert "a storage that they share" in refused.value.hint
     # The first rank failed, and what it would have replaced is an earlier run.
-    monkeypatch.setattr("dlprof.engine.ranks.gather_ranks", lambda *_: nullcontext())
+    monkeypatch.setattr("dlprof.engine.ranks.gather_ranks", lambda *_, **__: nullcontext())
     with pytest.raises(FileError, match="Rank 0 has left no new run file"):
         measure("images", output=swept)
 
