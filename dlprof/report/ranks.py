@@ -137,9 +137,10 @@ def _ranks_text(count: Estimate) -> str:
 
 def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     """Which rank of a training the others wait for, or which waits longest, in a line."""
-    ranks = () if run.script is None else run.script.ranks
-    if len(ranks) < 2:
+    script = run.script
+    if script is None or len(script.ranks) < 2:
         return
+    ranks, world = script.ranks, script.world_size or 0
     waits = sorted(each.wait_fraction or 0.0 for each in ranks)
     late = straggler_of(run)
     share = "" if late is None else percent_text(late.waits_fraction)
@@ -165,6 +166,8 @@ def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     if starts and max(starts) > 2 * min(starts):
         first, last = format_duration(min(starts)), format_duration(max(starts))
         text += f"; first batches took {first} to {last}"
+    if len(ranks) < world:
+        text += f"; {world - len(ranks)} of {world} are not compared (elsewhere, or not ended)"
     yield "Ranks", text
 
 
