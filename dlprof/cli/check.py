@@ -182,15 +182,20 @@ def make_way(files: Mapping[str, Path | None], *, read: tuple[Path | None, ...] 
 
     Raises:
         FileError: A file can't be put where it is to go; says which.
-        UsageError: One file is named twice, or is among those that are ``read``. None is removed.
+        UsageError: One file is named twice, is among those that are ``read``, or is where stdout or
+            stderr goes, as /dev/stdout may be. None is removed.
     """
     from dlprof.files import replaceable, write_fault
 
     written = [replaceable(path) for path in filter(None, files.values())]
-    inputs = [os.path.realpath(path) for path in filter(None, read)]
+    used: list[int | Path] = [1, 2, *filter(None, read)]
+    in_use = []
+    for each in used:
+        with contextlib.suppress(OSError):  # there is none
+            in_use.append(os.stat(each))  # noqa: PTH116 - a descriptor has no path
     for path in written:
-        if str(path) in inputs:
-            raise UsageError(f"The check reads {path}", hint="Write to another file.")
+        if path.exists() and any(os.path.samestat(path.stat(), there) for there in in_use):
+            raise UsageError(f"The check itself uses {path}", hint="Write to another file.")
         if written.count(path) > 1:
             raise UsageError(f"Two formats go to {path}", hint="Give each a file of its own.")
     for path in written:

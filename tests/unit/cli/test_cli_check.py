@@ -6,6 +6,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import gate_samples
@@ -107,12 +109,12 @@ def test_two_formats_need_two_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["train.py:make", "-o", "train.py"], "The check reads"),
-        (["train.py:make", "-o", "link"], "The check reads"),
-        (["synthetic", "-o", "pyproject.toml"], "The check reads"),
-        (["synthetic", "--config", "own.toml", "--junit", "own.toml"], "The check reads"),
-        (["synthetic", "--baseline", "old.jsonl", "-o", "old.jsonl"], "The check reads"),
-        (["synthetic", "-o", "old.json", "--junit", "pyproject.toml"], "The check reads"),
+        (["train.py:make", "-o", "train.py"], "The check itself uses"),
+        (["train.py:make", "-o", "link"], "The check itself uses"),
+        (["synthetic", "-o", "pyproject.toml"], "The check itself uses"),
+        (["synthetic", "--config", "own.toml", "--junit", "own.toml"], "The check itself uses"),
+        (["synthetic", "--baseline", "old.jsonl", "-o", "old.jsonl"], "The check itself uses"),
+        (["synthetic", "-o", "old.json", "--junit", "pyproject.toml"], "The check itself uses"),
         (["synthetic", "-o", "old.json", "--num-workers", "1,2"], "--num-workers has 2"),
         (["train.py", "-o", "old.json"], "does not say what to take"),
         (["synthetic", "-o", "old.json", "--junit", "nowhere/a.xml"], "There is no folder"),
@@ -133,6 +135,17 @@ def test_what_is_read_is_not_removed_nor_anything_where_the_usage_is_wrong(
     assert run(["check", *words], {}) == 2
     assert said in capsys.readouterr().err
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == there
+
+
+def test_the_file_that_stdout_goes_to_is_kept(tmp_path: Path) -> None:
+    words = ("-m", "dlprof", "check", "synthetic", "-o", "/dev/stdout", "--against", "./nowhere")
+    with (tmp_path / "said.txt").open("w") as file:
+        done = subprocess.run(
+            [sys.executable, *words], stdout=file, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert "The check itself uses" in done.stderr
+    assert (tmp_path / "said.txt").exists()
 
 
 def test_a_check_without_a_verdict_leaves_none_of_before_and_tells_github(
