@@ -9,9 +9,8 @@ import importlib.util
 import inspect
 import io
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -194,10 +193,8 @@ def sweep(
     if output is None and resume:
         raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
     given = {by_key()[key].field for key in flags}
-    measure = functools.partial(
-        run_sweep, settings, resume=resume, force=force, given=given, pickled=pickled
-    )
-    return _by_ranks(measure, settings, _run_file(output, settings), progress=progress)
+    measure = functools.partial(run_sweep, settings, resume=resume, force=force, given=given)
+    return _by_ranks(measure, settings, pickled, _run_file(output, settings), progress=progress)
 
 
 @_spelled(SweepOptions)
@@ -233,8 +230,8 @@ def profile(
 
     settings, origins, _, pickled = _resolved(target, options)
     settings = for_one(settings, origins)
-    measure = functools.partial(run_profile, settings, force=force, pickled=pickled)
-    return _by_ranks(measure, settings, _run_file(output, settings), progress=progress)
+    measure = functools.partial(run_profile, settings, force=force)
+    return _by_ranks(measure, settings, pickled, _run_file(output, settings), progress=progress)
 
 
 @_spelled(SweepOptions)
@@ -305,7 +302,12 @@ def _refuse_live(target: object, what: str) -> None:
 
 
 def _by_ranks(
-    measure: Callable[..., Run], settings: SweepSettings, path: Path, *, progress: bool
+    measure: Callable[..., Run],
+    settings: SweepSettings,
+    pickled: bytes | None,
+    path: Path,
+    *,
+    progress: bool,
 ) -> Run:
     """Measure with all ranks that a launcher started; the later ones get the run of the first.
 
@@ -315,26 +317,44 @@ def _by_ranks(
     from dlprof.engine.ranks import gather_ranks
     from dlprof.report.live import open_listener
 
-    with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
+    before = _stamp(path)
+    # The script's arguments are its own: some launchers give each rank others.
+    with gather_ranks(os.environ, (), settings, pickled=pickled) as ranks:
         if ranks is not None:
             with open_listener(quiet=not progress) as listener:
-                return measure(output=path, listener=listener, ranks=ranks)
-    if not path.exists():
+                return measure(output=path, listener=listener, pickled=pickled, ranks=ranks)
+    if _stamp(path) in {None, before}:
         raise FileError(
-            f"Rank 0 has left no run file {path} here",
+            f"Rank 0 has left no new run file {path} here",
             hint="See what rank 0 says. Several nodes need an output on a storage that they share.",
         )
     return load_run(path.absolute())  # as the first rank names it
 
 
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes as a file does; ``None`` for none."""
+    try:
+        there = path.stat()
+    except OSError:
+        return None
+    return there.st_ino, there.st_size, there.st_mtime_ns
+
+
 def _run_file(output: _Path | None, settings: SweepSettings) -> Path:
-    """Where the run goes: as named, else a file of the target's name and the time."""
+    """Where the run goes: as named, else a new file of the target's name and the time.
+
+    It is the same for all ranks: the first one makes it when all of them have their names.
+    """
+    from dlprof.files import is_there
     from dlprof.machine.launchers import job_moment
     from dlprof.store.format import run_file_name
 
     if output is not None:
         return Path(output)
-    return Path(run_file_name(settings.target, job_moment(os.environ, os.getppid())))
+    moment = job_moment(os.environ, os.getppid())
+    while is_there(path := Path(run_file_name(settings.target, moment))):
+        moment += timedelta(seconds=1)  # a job's ranks have one moment for all that they call
+    return path
 
 
 def _resolved(

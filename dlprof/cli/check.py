@@ -128,7 +128,6 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     for name, path in files.items():
         flag = "-o" if path is output else f"--{name.replace('_', '-')}"
         options.refuse_two({"--self-test": self_test, flag: path})
-    make_way(files, read=(baseline, config))
     from dlprof.engine.checking.settings import for_check
 
     settings = for_check(
@@ -138,6 +137,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         override=rule.get("allow_regression", ""),
         **{key: rule[key] for key in ("fail_above", "confidence", "pin") if key in rule},
     )
+    make_way(files, read=(baseline, config, Path("pyproject.toml"), settings.source))
     with listening(asked) as listener:
         if self_test:
             from dlprof.engine.checking.self_test import run_self_test
@@ -182,15 +182,22 @@ def make_way(files: Mapping[str, Path | None], *, read: tuple[Path | None, ...] 
 
     Raises:
         FileError: A file can't be put where it is to go; says which.
-        UsageError: One file is named twice, or is among those that are ``read``.
+        UsageError: One file is named twice, is among those that are ``read``, or is where stdout or
+            stderr goes, as /dev/stdout may be. None is removed.
     """
     from dlprof.files import replaceable, write_fault
 
     written = [replaceable(path) for path in filter(None, files.values())]
-    taken = [*written, *(path.resolve() for path in filter(None, read))]
-    twice = next((path for path in written if taken.count(path) > 1), None)
-    if twice is not None:
-        raise UsageError(f"Two options name {twice}", hint="Give each a file of its own.")
+    used: list[int | Path] = [1, 2, *filter(None, read)]
+    in_use = []
+    for each in used:
+        with contextlib.suppress(OSError):  # there is none
+            in_use.append(os.stat(each))  # noqa: PTH116 - a descriptor has no path
+    for path in written:
+        if path.exists() and any(os.path.samestat(path.stat(), there) for there in in_use):
+            raise UsageError(f"The check itself uses {path}", hint="Write to another file.")
+        if written.count(path) > 1:
+            raise UsageError(f"Two formats go to {path}", hint="Give each a file of its own.")
     for path in written:
         try:
             path.unlink(missing_ok=True)

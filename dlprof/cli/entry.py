@@ -10,6 +10,7 @@ import gc
 import io
 import json
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -194,14 +195,13 @@ def _folded(text: str) -> str:
     """
     if not sys.stderr.isatty():
         return f"{text}\n"
-    said, ends, command = text.rpartition(": dlprof ")
-    if not ends or ". " in command or command.endswith("."):
-        said, command = text, ""
+    found = re.match(r"(.*: )((?:(?:torchrun|srun|mpirun) .*)?dlprof .*[^.])\Z", text)
+    said, command = found.groups() if found and ". " not in found[2] else (text, "")
     lines = textwrap.wrap(
-        f"{said}:" if command else said,
+        said,
         width=max(20, os.get_terminal_size(2).columns or 80),
         subsequent_indent="  ",
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return "\n".join([*lines, *([f"  dlprof {command}"] if command else [])]) + "\n"
+    return "\n".join([*lines, *([f"  {command}"] if command else [])]) + "\n"

@@ -144,7 +144,11 @@ def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
 
 @contextlib.contextmanager
 def gather_ranks(
-    environ: Mapping[str, str], words: Sequence[str], settings: SweepSettings
+    environ: Mapping[str, str],
+    words: Sequence[str],
+    settings: SweepSettings,
+    *,
+    pickled: bytes | None = None,
 ) -> Iterator[Ranks | None]:
     """The ranks that a launcher started; none for a process alone.
 
@@ -154,6 +158,7 @@ def gather_ranks(
         environ: Environment variables.
         words: The command's arguments, which are to be the same for all.
         settings: What follows from them, which is to be the same, too.
+        pickled: A live object that this node loads instead of ``settings.target`` (Python API).
 
     Raises:
         UsageError: The ranks can't meet, or were started with different arguments.
@@ -186,6 +191,7 @@ def gather_ranks(
         local_ranks = {0: own, **_others(door, me, said, links)}
         cpus = frozenset[int]().union(*(local_rank.cpus for local_rank in local_ranks.values()))
         links.callback(_run_on, own.cpus)
+        links.callback(door.close)  # before they are let go, who may come again at once
         _run_on(cpus)  # what is measured is all that the ranks may use
         local = tuple(local_ranks[rank] for rank in sorted(local_ranks))
         if me.leader is None:
@@ -193,7 +199,7 @@ def gather_ranks(
             return
         del said["directory"]
         if me.rank:
-            _serve(me, local, said, settings)
+            _serve(me, local, said, settings, pickled)
             yield None
             return
         with _leading(me, local, said) as ranks:
@@ -227,6 +233,7 @@ def _serve(
     local: tuple[LocalRank, ...],
     said: Mapping[str, object],
     settings: SweepSettings,
+    pickled: bytes | None,
 ) -> None:
     """Do what the node of rank 0 orders with the ranks of this one, until it lets it go."""
     host, numbers = socket.gethostname(), [rank.rank for rank in local]
@@ -250,7 +257,12 @@ def _serve(
         try:
             settings = with_ranks(as_stated(settings), local)
             with (
-                opened_runner(settings, _Silent(), ranks=Ranks(local=local, nodes=nodes)) as runner,
+                opened_runner(
+                    settings,
+                    _Silent(),
+                    pickled=pickled,
+                    ranks=Ranks(local=local, nodes=nodes),
+                ) as runner,
                 contextlib.ExitStack() as beside,
             ):
                 nodes.serve(_orders(runner, settings, hello, beside))
@@ -418,7 +430,7 @@ def _others(
             raise UsageError(
                 f"Rank {missing[0]} of {me.local_size} did not come within {_PATIENCE_S:.0f} s",
                 hint="Start all ranks of the machine with the same command, by one launcher; from "
-                f"Python, call it on all of them. {_ALONE}",
+                f"Python, call it on all, after a barrier if some take longer to come. {_ALONE}",
             ) from None
         rank = int(heard["rank"])
         _refuse(said, heard["said"], heard)

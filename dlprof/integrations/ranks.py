@@ -52,11 +52,13 @@ class Rank:
         rank: From 0, over all machines.
         world_size: Processes of the job.
         local_size: Those of them on this machine, which share its cores.
+        local_rank: Among those, from 0.
     """
 
     rank: int
     world_size: int
     local_size: int = 1
+    local_rank: int = 0
 
     def file(self, path: Path) -> Path:
         """The run file of this process, where the user named one for the job.
@@ -81,7 +83,7 @@ def read_others(
     They end with this one, or a moment later; one that goes on for longer is left out. A file that
     is older than this rank's ``path``, begun at ``began_at``, is of another job.
     """
-    first = rank.rank // rank.local_size * rank.local_size
+    first = rank.rank - rank.local_rank
     left = set(range(first, first + rank.local_size)) - {rank.rank}
     head, _, tail = path.name.rpartition(f".rank{rank.rank}")
     seen: dict[int, Run] = {}
@@ -109,7 +111,10 @@ def read_rank(environ: Mapping[str, str]) -> Rank | None:
     rank, size = said["RANK"], said["WORLD_SIZE"]
     if rank is None or size is None or size <= 1 or rank >= size:
         return None
-    return Rank(rank=rank, world_size=size, local_size=min(said["LOCAL_WORLD_SIZE"] or 1, size))
+    here, local_rank = min(said["LOCAL_WORLD_SIZE"] or 1, size), said["LOCAL_RANK"]
+    # Machines may have unequal numbers of them, so that the rank alone doesn't show its place.
+    place = rank % here if local_rank is None else local_rank
+    return Rank(rank=rank, world_size=size, local_size=here, local_rank=place)
 
 
 def of_this_process(rank: Rank, host: str) -> RankFigures:

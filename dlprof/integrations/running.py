@@ -298,7 +298,9 @@ class _Watching:
         with self._guarded("the other ranks could not be looked at"):
             own = with_figures(run, of_this_process(rank, self._header.machine.hostname))
             runs = {rank.rank: own}
-            if rank.rank % rank.local_size == 0 and run.path:
+            if rank.local_rank == 0 and run.path:
+                # A launcher may end it while it waits, as another rank failed.
+                self._write(*([run.diagnosis] if run.diagnosis else []), own.script)
                 runs |= read_others(rank, Path(run.path), self._header.started_at)
             run = with_figures(own, *merged(runs))
             found = of_straggler(run.diagnosis, {**runs, rank.rank: run})

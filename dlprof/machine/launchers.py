@@ -12,12 +12,13 @@ from datetime import datetime
 from dlprof.machine.portable import began_at
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"),
-    "RANK": ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK"),
-    "LOCAL_RANK": ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "LOCAL_WORLD_SIZE": ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"),
+    "RANK": ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
+    "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+    "LOCAL_WORLD_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"),
 }
-"""torch's names, and what srun and mpirun say instead."""
+"""torch's names, and what mpirun and srun say instead. In a job of Slurm's, what mpirun starts has
+Slurm's numbers, too: those of the batch script, or of what srun started for mpirun on each node."""
 
 
 def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
@@ -56,23 +57,25 @@ def job_moment(
 def launch_words(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What starts as many ranks again, before ``dlprof``; empty for a process by itself.
 
-    As far as the environment says it: torchrun's own port for nodes to meet is torch's default.
+    As far as the environment says it: torchrun where no launcher has left a name, and torch's
+    default for the port by which nodes meet.
     """
     said = launched_as(environ)
     world, here = said["WORLD_SIZE"] or 1, said["LOCAL_WORLD_SIZE"] or 1
     nodes = -(-world // here)
     if world <= 1:
         return ()
-    if "TORCHELASTIC_RUN_ID" in environ:
-        host = environ.get("MASTER_ADDR", "HOST")
-        meeting = (f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:29400")
-        where = meeting if nodes > 1 else ("--standalone",)
-        return ("torchrun", *where, f"--nproc-per-node={here}", "-m")
-    if "SLURM_PROCID" in environ:
+    by_torch = "TORCHELASTIC_RUN_ID" in environ
+    if not by_torch and "OMPI_COMM_WORLD_SIZE" in environ:
+        return ("mpirun", "-n", str(world), "python", "-m")
+    if not by_torch and "SLURM_STEP_NUM_TASKS" in environ:
         cores = environ.get("SLURM_CPUS_PER_TASK", "")
         each = (f"--cpus-per-task={cores}",) if cores else ()
         return ("srun", f"--nodes={nodes}", f"--ntasks={world}", *each, "python", "-m")
-    return ("mpirun", "-n", str(world), "python", "-m")
+    host = environ.get("MASTER_ADDR", "HOST")
+    meeting = (f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:29400")
+    where = meeting if nodes > 1 else ("--standalone",)
+    return ("torchrun", *where, f"--nproc-per-node={here}", "-m")
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:

@@ -167,15 +167,14 @@ class Run:
     def resume_command(self) -> str:
         """The command line that continues a sweep, by the launcher that began it.
 
-        It names again what code is run: a run file from elsewhere can't choose that by itself.
+        It names again what code is run: a run file from elsewhere can't choose that by itself. Of a
+        live object it is a call in Python.
         """
         settings = self.header.settings
-        words = [
-            *self.header.launcher,
-            "dlprof",
-            "sweep",
-            str(settings.get("target") or self.header.target.spec),
-        ]
+        target = str(settings.get("target") or self.header.target.spec)
+        if target.startswith("<"):
+            return f"dlprof.sweep({target}, output={self.path!r}, resume=True)"
+        words = [*self.header.launcher, "dlprof", "sweep", target]
         if isinstance(arguments := settings.get("arguments"), Mapping):
             for key, value in arguments.items():
                 words += ["--arg", f"{key}={value}"]

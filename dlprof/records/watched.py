@@ -46,7 +46,7 @@ class StepTimes:
     out.
 
     Attributes:
-        stride: Every so manieth batch is kept.
+        stride: Of so many batches one is kept.
         got_s: When a batch came, in seconds of the machine's monotonic clock.
         wait_s: How long its consumer had waited for it.
         step_s: Until it asked for the next one.

@@ -5,7 +5,7 @@ In a sweep's trials, and in a training that several ranks ran.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dlprof.advise.scaling import (
     NOT_SEEN,
@@ -70,14 +70,15 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
             doc.Column("rank", [str(each.rank) for each in speeds]),
             doc.Column("samples/s", [value_text(rate) for rate in rates]),
             doc.Column("95% CI", [interval_text(rate) for rate in rates]),
-            doc.Column("1st batch", [format_duration(each.startup_s) for each in speeds]),
+            doc.Column("1st batch", [format_duration(each.startup_s) for each in speeds], 2),
             doc.Column(
                 "barrier",
                 [percent_text(each.barrier_fraction or None) for each in speeds],
+                3,
                 note="share of the time in which it waited for slower ranks.",
             ),
-            doc.Column("slowest in", [f"{each.slowest} of {each.trials}" for each in speeds]),
-            doc.Column("slow for", [each.cause for each in speeds], left=True),
+            doc.Column("slowest in", [f"{each.slowest} of {each.trials}" for each in speeds], 1),
+            _causes("slow for", [each.cause for each in speeds]),
         )
         yield from doc.section(f"Ranks with {pick.text}, in trials", _table(columns))
     found = scales(run)
@@ -85,19 +86,21 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
         of_counts = (
             doc.Column("ranks", [str(each.ranks) for each in found]),
             doc.Column("workers each", [str(each.num_workers) for each in found]),
-            doc.Column("samples/s each", [value_text(each.samples_per_s) for each in found]),
-            doc.Column("together", [value_text(each.together_samples_per_s) for each in found]),
+            doc.Column("samples/s each", [value_text(each.samples_per_s) for each in found], 5),
+            doc.Column("together", [value_text(each.together_samples_per_s) for each in found], 4),
             doc.Column(
                 "over one",
                 [gain_text(each.over_one) if each.over_one else MISSING for each in found],
+                3,
                 note="what all give together against one rank by itself, interleaved.",
             ),
             doc.Column(
                 "step busy",
                 [_share_text(each.utilization) for each in found],
+                1,
                 note="share of the time in which the slowest rank's step passes (95% CI).",
             ),
-            doc.Column("limited by", [each.limit for each in found], left=True),
+            _causes("limited by", [each.limit for each in found], keep=2),
         )
         law = scaling_law(run)
         said = () if law is None else (_law_text(law, max(each.ranks for each in found)),)
@@ -134,9 +137,10 @@ def _ranks_text(count: Estimate) -> str:
 
 def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     """Which rank of a training the others wait for, or which waits longest, in a line."""
-    ranks = () if run.script is None else run.script.ranks
-    if len(ranks) < 2:
+    script = run.script
+    if script is None or len(script.ranks) < 2:
         return
+    ranks, world = script.ranks, script.world_size or 0
     waits = sorted(each.wait_fraction or 0.0 for each in ranks)
     late = straggler_of(run)
     share = "" if late is None else percent_text(late.waits_fraction)
@@ -162,6 +166,8 @@ def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     if starts and max(starts) > 2 * min(starts):
         first, last = format_duration(min(starts)), format_duration(max(starts))
         text += f"; first batches took {first} to {last}"
+    if len(ranks) < world:
+        text += f"; {world - len(ranks)} of {world} are not compared (elsewhere, or not ended)"
     yield "Ranks", text
 
 
@@ -176,8 +182,7 @@ def training_sections(run: Run) -> Iterator[doc.Section]:
     if len(ranks) < 2:
         return
     late = straggler_of(run)
-    cause, _, how = ("", "", "") if late is None else late.cause.partition(": ")
-    causes = [cause if late is not None and each.rank == late.rank else "" for each in ranks]
+    causes = [late.cause if late and each.rank == late.rank else "" for each in ranks]
     columns = (
         doc.Column("rank", [str(each.rank) for each in ranks]),
         doc.Column("waits", [percent_text(each.wait_fraction) for each in ranks]),
@@ -200,9 +205,17 @@ def training_sections(run: Run) -> Iterator[doc.Section]:
         doc.Column("1st batch", [format_duration(each.startup_s) for each in ranks]),
         doc.Column("cores", [cores_text(each.own_cpu_cores) for each in ranks], 1),
         doc.Column("CPUs", [str(len(each.cpus)) if each.cpus else MISSING for each in ranks], 2),
-        doc.Column("slow for", causes, left=True, note=f"{how}." if how else ""),
+        _causes("slow for", causes),
     )
     yield from doc.section(f"Ranks, of {ranks[0].loader or 'their loaders'}", _table(columns))
+
+
+def _causes(title: str, causes: Sequence[str], *, keep: int | None = None) -> doc.Column:
+    """Causes in a word each, and what they mean below: a line would not hold them."""
+    named = [each.partition(": ") for each in causes]
+    means = dict.fromkeys(f"{cause} ({meaning})" for cause, _, meaning in named if meaning)
+    note = f"{', '.join(means)}." if means else ""
+    return doc.Column(title, [cause for cause, _, _ in named], keep, left=True, note=note)
 
 
 def _table(columns: tuple[doc.Column, ...]) -> doc.Table:

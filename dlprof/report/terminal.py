@@ -142,8 +142,13 @@ class _Writer:
         known: list[doc.Column] = []
         while True:
             columns = self._fitting(left, self._width - len(indent))
+            rest = [column for column in left if column.keep is not None]
+            if self._whole and rest and all(column.keep is None for column in columns):
+                # One that fits beside those that name the rows nowhere is to hide no other.
+                left.remove(max(rest, key=lambda column: column.keep or 0))
+                continue
             new = [column for column in columns if column not in known]
-            if not new:  # those that name the rows leave no room
+            if not new:
                 return
             if known:
                 yield Line()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -268,6 +269,50 @@ def test_ranks_that_call_it_from_python_measure_together(tmp_path: Path) -> None
     assert first[1] == "2"
     command = read_run(Path(first[2])).resume_command
     assert command.startswith("torchrun --standalone --nproc-per-node=2 -m dlprof sweep ")
+
+
+ALIKE = """
+import sys
+import dlprof
+import torch
+from torch.utils.data import TensorDataset
+
+# The first node's rank replaces what is there, and each has arguments of its own.
+run = dlprof.sweep(
+    TensorDataset(torch.zeros(256, 4)), output="run.dlprof.jsonl", force=True,
+    num_workers=0, trial_time=0.1, repeats=1, budget=30, progress=False,
+)
+print(run.header.run_id, run.header.launched, *sys.argv[1:])
+"""
+
+
+def test_nodes_that_call_it_with_a_live_object_measure_together(tmp_path: Path) -> None:
+    (tmp_path / "alike.py").write_text(ALIKE)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    meeting = ("--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", *meeting, f"--master-port={port}")
+    with contextlib.ExitStack() as agents:
+        begun = [
+            agents.enter_context(
+                subprocess.Popen(
+                    [*torchrun, f"--node-rank={node}", "alike.py", f"--mine={node}"],
+                    cwd=tmp_path,
+                    env=ENVIRONMENT,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for node in range(2)
+        ]
+        for agent in begun:
+            agents.callback(agent.kill)
+        ended = [agent.communicate(timeout=150) for agent in begun]
+    assert [agent.returncode for agent in begun] == [0, 0], ended
+    one, other = (out.split() for out, _ in ended)
+    assert one == [other[0], "2", "--mine=0"]
+    assert other[1:] == ["2", "--mine=1"]
 
 
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:

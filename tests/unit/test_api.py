@@ -9,8 +9,8 @@ import pickle
 import subprocess
 import sys
 import typing
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -278,12 +278,31 @@ def _options(function: Any) -> list[str]:
 def test_a_later_rank_gets_the_run_of_the_first(
     measure: Callable[..., Run], swept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlprof.engine.ranks.gather_ranks", lambda *_: nullcontext())
+    @contextmanager
+    def measured(*_: object, **__: object) -> Iterator[None]:
+        swept.touch()
+        yield
+
+    monkeypatch.setattr("dlprof.engine.ranks.gather_ranks", measured)
     found = measure("images", output=swept)
     assert found == api.load_run(swept.absolute())
-    with pytest.raises(FileError, match="Rank 0 has left no run file") as refused:
+    with pytest.raises(FileError, match="Rank 0 has left no new run file") as refused:
         measure("images", output=swept.with_name("elsewhere.dlprof.jsonl"))
     assert "a storage that they share" in refused.value.hint
+    # The first rank failed, and what it would have replaced is an earlier run.
+    monkeypatch.setattr("dlprof.engine.ranks.gather_ranks", lambda *_, **__: nullcontext())
+    with pytest.raises(FileError, match="Rank 0 has left no new run file"):
+        measure("images", output=swept)
+
+
+def test_calls_of_one_job_have_a_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    settings = api._resolved("images", {})[0]
+    first = api._run_file(None, settings)
+    assert api._run_file(None, settings) == first  # another rank's
+    first.touch()
+    assert api._run_file(None, settings) != first
 
 
 def test_a_sweep_takes_all_options_of_the_table() -> None:

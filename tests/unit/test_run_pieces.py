@@ -212,7 +212,10 @@ def test_frames_of_dlprof_are_taken_out_of_tracebacks_and_workers_texts(
 def test_ranks_come_from_the_environment() -> None:
     job = {"RANK": "3", "WORLD_SIZE": "8"}
     assert read_rank(job) == Rank(rank=3, world_size=8)
-    assert read_rank(job | {"LOCAL_WORLD_SIZE": "4"}) == Rank(rank=3, world_size=8, local_size=4)
+    four = Rank(rank=3, world_size=8, local_size=4, local_rank=3)
+    assert read_rank(job | {"LOCAL_WORLD_SIZE": "4"}) == four
+    second = dataclasses.replace(four, local_rank=1)
+    assert read_rank(job | {"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}) == second
     assert read_rank(job | {"LOCAL_WORLD_SIZE": "many"}) == Rank(rank=3, world_size=8)
     for environ in ({}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": "x", "WORLD_SIZE": "2"},
                     {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "1"}):  # fmt: skip
@@ -230,6 +233,9 @@ SRUN = {
 def test_ranks_that_srun_starts_are_ranks_of_one_job() -> None:
     assert read_rank(SRUN) == Rank(rank=4, world_size=6, local_size=2)
     assert read_rank({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}) is None  # a shell within a step
+    node = {"SLURM_STEP_TASKS_PER_NODE": "3,2", "SLURM_LOCALID": "0", "SLURM_PROCID": "3"}
+    leads = read_rank({**SRUN, **node, "SLURM_STEP_NUM_TASKS": "5"})
+    assert leads == Rank(rank=3, world_size=5, local_size=2)
     first, other = (
         job_moment({**SRUN, "SLURM_PROCID": n}, 4711, began_at=lambda _: 1.8e9) for n in "01"
     )
@@ -260,6 +266,11 @@ NODES = {"WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "a", "MASTER_ADDR": "node0"}
             "srun --nodes=3 --ntasks=6 --cpus-per-task=8 python -m",
         ),
         ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, "mpirun -n 4 python -m"),
+        ({**SRUN, "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun -n 4 python -m"),
+        (
+            {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node0"},  # by hand
+            "torchrun --standalone --nproc-per-node=2 -m",
+        ),
     ],
 )
 def test_as_many_ranks_are_launched_again_by_the_same_launcher(

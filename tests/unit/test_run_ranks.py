@@ -18,6 +18,7 @@ from golden import check_golden, drawn
 
 from dlprof.advise.compare import compare
 from dlprof.advise.scaling import in_step
+from dlprof.integrations import running
 from dlprof.integrations.ranks import (
     Rank,
     merged,
@@ -27,6 +28,7 @@ from dlprof.integrations.ranks import (
     with_ranks,
 )
 from dlprof.integrations.running import new_header
+from dlprof.integrations.script import Ending
 from dlprof.integrations.wait_statistics import StepLog, WaitStatistics
 from dlprof.records import (
     BatchCosts,
@@ -44,7 +46,7 @@ from dlprof.records import (
 )
 from dlprof.report.script import script_document, script_report
 from dlprof.report.terminal import plain_text
-from dlprof.store import RunWriter
+from dlprof.store import RunWriter, read_run
 from dlprof.targets.adapters import ranks_served
 
 LOADER = WatchedLoader(
@@ -266,6 +268,7 @@ def test_ranks_that_do_not_go_step_by_step_wait_for_themselves() -> None:
 def test_ranks_that_wait_alike_are_said_to() -> None:
     _, text = shown({0: rank_run(0, came(0.3)), 1: rank_run(1, came(0.31))})
     assert "all 2 wait 30% to 31% of the time for data" in text
+    assert "; 1 of 3 are not compared (elsewhere, or not ended)" in text
     _, text = shown({0: rank_run(0, came(0.3))})
     assert "Ranks" not in text
 
@@ -372,6 +375,15 @@ def test_others_are_read_once_they_have_ended(job: tuple[Rank, Path, Path]) -> N
     assert len(slept) == 3
 
 
+def test_the_first_of_a_machine_reads_its_own_where_others_have_more(tmp_path: Path) -> None:
+    """Of five ranks, three are on the other machine."""
+    path = tmp_path / "a.dlprof.jsonl"
+    for other in (0, 4):
+        began_at = write(path, other)
+    rank = Rank(rank=3, world_size=5, local_size=2)
+    assert [*read_others(rank, rank.file(path), began_at, sleep=lambda _: None)] == [4]
+
+
 def test_a_rank_that_runs_on_or_is_of_an_earlier_job_is_left_out(
     job: tuple[Rank, Path, Path],
 ) -> None:
@@ -381,6 +393,26 @@ def test_a_rank_that_runs_on_or_is_of_an_earlier_job_is_left_out(
     slept: list[float] = []
     assert read_others(rank, own, began_at, sleep=slept.append) == {}
     assert 2.0 < sum(slept) <= 4.0
+
+
+def test_a_first_rank_that_is_ended_as_it_waits_for_others_leaves_what_it_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: object) -> dict[int, Run]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "read_others", ended)
+    rank, header = Rank(rank=0, world_size=2, local_size=2), new_header("train.py")
+    plan = running.ScriptRun(name="", load=pytest.fail, rank=rank, show=lambda _: None)
+    watching = running._Watching(plan, header, lambda: 0)
+    path = tmp_path / "a.rank0.dlprof.jsonl"
+    watching._writer = RunWriter.create(path, header)
+    watching.ending = Ending(kind="returned", exit_code=0)
+    with pytest.raises(KeyboardInterrupt):
+        watching._finish()
+    script = read_run(path).script
+    assert script is not None
+    assert script.ending == "returned"
 
 
 # Frames

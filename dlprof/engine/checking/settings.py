@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from dlprof.engine.profile import for_one
@@ -13,6 +14,7 @@ from dlprof.records import Target
 from dlprof.records.gate import Series
 from dlprof.search.space import single_config
 from dlprof.settings import SweepSettings, by_key
+from dlprof.targets.grammar import parse_target
 
 BLOCK_S = 0.05
 """Length of a block of loading, in seconds. Cores change their speed after a second or so: four
@@ -47,6 +49,16 @@ class CheckSettings:
     block_s: float = BLOCK_S
     override: str = ""
     warn_only: bool = False
+
+    @property
+    def source(self) -> Path | None:
+        """The file that TARGET names, if it names one.
+
+        Raises:
+            UsageError: TARGET can't be read.
+        """
+        spec = parse_target(self.sweep.target)
+        return Path(spec.source) if spec.kind == "file" else None
 
 
 def for_check(

@@ -37,6 +37,8 @@ from dlprof.records import (
     Trial,
     Usage,
 )
+from dlprof.report.document import Document
+from dlprof.report.ranks import ranks_sections
 from dlprof.report.sweep import recommendation_report
 from dlprof.report.terminal import plain_text
 
@@ -496,6 +498,30 @@ def test_each_rank_has_had_its_share_of_the_epoch() -> None:
     made = measured()
     assert Situation.of(made, Constraints(ranks=2)).epoch_batches(PICK) == 1000
     assert Situation.of(made, Constraints(ranks=4)).epoch_batches(PICK) == 500
+
+
+def test_tables_of_ranks_fit_a_terminal() -> None:
+    """What a cause means stands below, and columns that don't fit under the others."""
+    slow = dataclasses.replace(AS_FAST, rank=1, samples_per_s=around(40.0), startup_s=0.2)
+    ranks = (dataclasses.replace(AS_FAST, startup_s=0.1, barrier_fraction=0.5), slow)
+    usage = {"own_cpu_cores": 0.4, "available_cpu_cores": 2.0}
+    trials = [
+        each
+        for block in range(2)
+        for each in (
+            trial(config(1), 40.0, ranks=ranks, repetition=block),
+            dataclasses.replace(scaled(1, 90.0, **usage), repetition=block),
+            dataclasses.replace(scaled(2, 40.0, **usage), repetition=block),
+        )
+    ]
+    made = run(trials, settings={**SETTINGS, "step_s": 0.25})
+    sections = tuple(ranks_sections(made, config(1)))
+    text = plain_text(Document(title="", answer=(), details=sections), width=80, verbose=True)
+    assert all(len(line) <= 80 for line in text.splitlines())
+    said = " ".join(text.split())
+    assert "slow for: its shard (a sample takes more CPU time)." in said
+    assert "limited by: memory bandwidth, caches or the cores' clock (a sample takes " in said
+    assert "step busy" in said
 
 
 def test_the_screen_says_what_all_give_and_which_is_the_slowest() -> None:

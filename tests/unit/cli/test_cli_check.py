@@ -6,6 +6,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import gate_samples
@@ -100,16 +102,50 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 def test_two_formats_need_two_files(tmp_path: Path) -> None:
     checked.make_way({"json": tmp_path / "a", "junit": tmp_path / "b", "html": None})
-    with pytest.raises(UsageError, match="Two options name"):
+    with pytest.raises(UsageError, match="Two formats go to"):
         checked.make_way({"json": tmp_path / "a", "junit": tmp_path / "." / "a"})
 
 
-def test_a_baseline_is_not_written_over(tmp_path: Path) -> None:
-    baseline = tmp_path / "loading.jsonl"
-    baseline.write_text("")
-    with pytest.raises(UsageError, match="Two options name"):
-        checked.make_way({"json": baseline}, read=(baseline,))
-    assert baseline.exists()
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train.py:make", "-o", "train.py"], "The check itself uses"),
+        (["train.py:make", "-o", "link"], "The check itself uses"),
+        (["synthetic", "-o", "pyproject.toml"], "The check itself uses"),
+        (["synthetic", "--config", "own.toml", "--junit", "own.toml"], "The check itself uses"),
+        (["synthetic", "--baseline", "old.jsonl", "-o", "old.jsonl"], "The check itself uses"),
+        (["synthetic", "-o", "old.json", "--junit", "pyproject.toml"], "The check itself uses"),
+        (["synthetic", "-o", "old.json", "--num-workers", "1,2"], "--num-workers has 2"),
+        (["train.py", "-o", "old.json"], "does not say what to take"),
+        (["synthetic", "-o", "old.json", "--junit", "nowhere/a.xml"], "There is no folder"),
+    ],
+)
+def test_what_is_read_is_not_removed_nor_anything_where_the_usage_is_wrong(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "pyproject.toml", "own.toml", "old.json", "old.jsonl"):
+        Path(name).touch()
+    Path("link").symlink_to("train.py")
+    there = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert run(["check", *words], {}) == 2
+    assert said in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == there
+
+
+def test_the_file_that_stdout_goes_to_is_kept(tmp_path: Path) -> None:
+    words = ("-m", "dlprof", "check", "synthetic", "-o", "/dev/stdout", "--against", "./nowhere")
+    with (tmp_path / "said.txt").open("w") as file:
+        done = subprocess.run(
+            [sys.executable, *words], stdout=file, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert "The check itself uses" in done.stderr
+    assert (tmp_path / "said.txt").exists()
 
 
 def test_a_check_without_a_verdict_leaves_none_of_before_and_tells_github(

@@ -79,10 +79,16 @@ def test_a_fault_reads_as_a_sentence_and_what_to_do(
     assert capsys.readouterr().err == "dlprof: The value '7' is wrong.\n  Give 8.\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "dlprof sweep my_data.py:make_loader --resume -o loader.dlprof.jsonl",
+        "torchrun --rdzv-endpoint=node0:29400 -m dlprof sweep images --resume -o a.dlprof.jsonl",
+    ],
+)
 def test_on_a_terminal_no_word_is_cut_and_a_command_has_its_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    command = "dlprof sweep my_data.py:make_loader --resume -o loader.dlprof.jsonl"
     hint = f"Go on with it, or have dlprof predict: {command}"
     sweep_that_raises(monkeypatch, UsageError("The run holds only traced trials", hint=hint))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

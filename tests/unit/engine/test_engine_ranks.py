@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
+import threading
 from contextlib import nullcontext
 
 import pytest
@@ -23,6 +25,12 @@ TORCHRUN = {
     "LOCAL_WORLD_SIZE": "2",
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
+}
+MPIRUN = {
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
 }
 linux = pytest.mark.skipif(sys.platform != "linux", reason="ranks are launched on Linux only")
 
@@ -43,8 +51,11 @@ def test_a_process_by_itself_is_no_rank(environ: dict[str, str]) -> None:
         TORCHRUN,
         {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
         | {"SLURM_STEP_TASKS_PER_NODE": "2"},
-        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
-        | {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+        MPIRUN,
+        # In a job of Slurm's, of which mpirun had srun start its daemons.
+        MPIRUN
+        | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "3"}
+        | {"SLURM_STEP_TASKS_PER_NODE": "1(x3)"},
     ],
 )
 def test_launchers_tell_the_rank(environ: dict[str, str]) -> None:
@@ -169,6 +180,32 @@ def test_another_users_process_hears_nothing_of_a_rank(monkeypatch: pytest.Monke
         with pytest.raises(UsageError, match="Another user's process"):
             ranks._follow(me, name, {})
         assert door.accept()[0].recv(1) == b""
+
+
+@linux
+def test_who_is_let_go_may_come_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that calls a second sweep must not be heard by the first, which is over."""
+    job = {**TORCHRUN, "MASTER_PORT": str(os.getpid())}
+    me = LaunchedRank.of(job)
+    assert me is not None
+    answers = []
+
+    def knock(_cpus: frozenset[int]) -> None:
+        with socket.socket(socket.AF_UNIX) as link:
+            answers.append(link.connect_ex(f"\0dlprof-{me.job}-"))
+
+    monkeypatch.setattr(ranks, "_run_on", knock)  # called as all have come, and as they are let go
+
+    def follow() -> None:
+        with gather_ranks(job, [], SweepSettings()) as none:
+            assert none is None
+
+    other = threading.Thread(target=follow)
+    other.start()
+    with gather_ranks({**job, "RANK": "0", "LOCAL_RANK": "0"}, [], SweepSettings()) as found:
+        assert found is not None
+    other.join()
+    assert answers == [0, errno.ECONNREFUSED]
 
 
 @linux

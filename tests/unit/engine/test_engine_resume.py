@@ -92,6 +92,9 @@ def test_the_command_to_go_on_can_be_pasted() -> None:
         plain, header=dataclasses.replace(plain.header, launcher=("torchrun", "-m"))
     )
     assert launched.resume_command.startswith("torchrun -m dlprof sweep images --resume")
+    live = run((), settings={**settings_to_json(SweepSettings()), "target": "<TensorDataset>"})
+    called = "dlprof.sweep(<TensorDataset>, output='run.dlprof.jsonl', resume=True)"
+    assert live.resume_command == called
     # What is named again is what was stored.
     assert (
         resumed_settings(settings, settings, {"target", "arguments", "step_callable"}) == settings

@@ -115,6 +115,10 @@ def test_details_have_all_columns_each_time_beside_what_names_the_rows() -> None
     assert [head.split()[:2] for head in heads] == [["a", "b"], ["a", "c"]]
     alone = drawn(document, 7, verbose=True)  # no column fits beside the first
     assert alone.split() == ["a", "1" * 10]
+    wide = dataclasses.replace(TABLE.columns[1], cells=["1" * 30])  # which hides no other
+    table = Table((TABLE.columns[0], wide, TABLE.columns[2]))
+    document = Document(title="", answer=(), details=(Section("", (table,)),))
+    assert drawn(document, 27, verbose=True).split()[:2] == ["a", "c"]
 
 
 def test_further_lines_begin_below_the_first() -> None:
