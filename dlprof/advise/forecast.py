@@ -285,8 +285,6 @@ def forecast(
         unavailable["speedup"] = "no configuration keeps the limits"
     elif default is None:
         unavailable["speedup"] = "num_workers=0 is neither measured nor predicted"
-    elif breach(default, situation) is not None:
-        unavailable["speedup"] = "num_workers=0 does not keep the limits"
     else:
         speedup = speeds.ratio(pick.key, default.key)
     return Forecast(

@@ -131,7 +131,7 @@ def wait_text(
     (within, restarting), said = wait_parts(wait, restarts), f" ({about})" if about else ""
     if not restarting:
         return f"{percent_text(wait)} of the time{said}"
-    first = f"{within}%" if within else percent_text(wait and 0.001)
+    first = f"{within}%" if within or not wait else "<1%"
     whole = f"{within + restarting}% of the time: {first} in epochs"
     return f"{whole}, {restarting}% restarting them{said}"
 

@@ -302,7 +302,7 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
         named = row.config.text_naming("prefetch_factor")
         roles.append(f"too much: {named} does not keep {row.beyond}.")
     seen = any(row.measured and row.measured.wait_fraction is not None for row in rows)
-    waited = f"where measured, {IN_TRIALS}" if seen else ""
+    waited = f"in epochs; where measured, {IN_TRIALS}" if seen else "in epochs."
     marks = {Config(batch_size=row.config.batch_size): "default" for row in rows}
     marks |= {row.config: "too much" for row in rows if row.beyond}
     marks |= {} if forecast.pick is None else {forecast.pick: "recommended"}

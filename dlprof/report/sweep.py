@@ -157,7 +157,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     predicted, limits = advice.basis == "predicted", advice.constraints
     measured, named = run.header.machine.hostname, limits.machine
     says = ""
-    how = "Predicted" if predicted else "Estimated" if _is_estimated(advice) else ""
+    how = "Predicted" if predicted else "" if _in_trials(advice) else "Estimated"
     if advice.extrapolated and how and named is not None:
         says = f"for {named} from what was measured on {measured}"
         limits = dataclasses.replace(limits, machine=None)
@@ -224,10 +224,13 @@ def _more(run: Run) -> str:
     return f"sweep again with --budget {duration_option(3 * took_s)}"
 
 
-def _is_estimated(advice: Recommendation) -> bool:
-    """Whether trials answer for conditions that they don't show."""
-    pick = next((each for each in advice.rates if each.config == advice.config), None)
-    return advice.basis == "measured" and pick is not None and not pick.measured
+def _in_trials(advice: Recommendation) -> bool:
+    """Whether trials show what is asked for; else they, or the model, answer for other conditions.
+
+    A recommendation of an earlier version has no rates.
+    """
+    rates = {each.config: each.measured for each in advice.rates}
+    return advice.basis == "measured" and rates.get(advice.config, True)
 
 
 def _wait(advice: Recommendation, wait: float) -> str:
@@ -243,7 +246,7 @@ def _wait(advice: Recommendation, wait: float) -> str:
     text = wait_text(
         wait,
         restarts,
-        in_trials=advice.basis == "measured" and not _is_estimated(advice),
+        in_trials=_in_trials(advice),
         step=step_text(limits.step_s, limits.step_spread) if limits.step_s else "",
     )
     return ": ".join(filter(None, (text, fed)))
@@ -282,7 +285,8 @@ def _is_elsewhere(asked: Constraints) -> bool:
 
 
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
-    pick, present, estimated = advice.config, present_of(run), _is_estimated(advice)
+    pick, present = advice.config, present_of(run)
+    estimated = advice.basis == "measured" and not _in_trials(advice)
     shown = []
     for each in advice.rates:
         rate = each.samples_per_s
@@ -376,12 +380,7 @@ def expected_of(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     yield "throughput", rate_text(expected.samples_per_s)
     if expected.wait_fraction is not None:
         wait, restarts = expected.wait_fraction, expected.turnover_fraction
-        yield (
-            "data wait",
-            wait_text(
-                wait, restarts, in_trials=advice.basis == "measured" and not _is_estimated(advice)
-            ),
-        )
+        yield "data wait", wait_text(wait, restarts, in_trials=_in_trials(advice))
     yield "memory", format_bytes(expected.pss_bytes)
     yield "shared memory", format_bytes(expected.shm_bytes)
     yield "time to first batch", format_duration(expected.startup_s)
