@@ -153,11 +153,12 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         same = present == pick
         yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
     yield "Recommended", (doc.Styled(pick.text, "strong"), yours)
-    ranks = tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
     predicted, limits = advice.basis == "predicted", advice.constraints
     measured, named = run.header.machine.hostname, limits.machine
     says = ""
     how = "Predicted" if predicted else "" if _in_trials(advice) else "Estimated"
+    # Those that loaded at once had other rates where it is for other conditions.
+    ranks = () if how else tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
     if advice.extrapolated and how and named is not None:
         says = f"for {named} from what was measured on {measured}"
         limits = dataclasses.replace(limits, machine=None)
