@@ -22,10 +22,10 @@ from sample_run import GOLDEN
 
 from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
-from dlprof.records import Diagnosis, Failure, Run
+from dlprof.records import Diagnosis, Estimate, Failure, Run
 from dlprof.report.document import Chart, Document, Table
 from dlprof.report.export.formats import run_report
-from dlprof.report.labels import MOST_BARS
+from dlprof.report.labels import MOST_BARS, Rated, rates_chart
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 
@@ -114,6 +114,26 @@ def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn(
     assert {"0", "41"} <= set(labels)
     assert labels == sorted(labels, key=int)
     assert any("◀" in bar.label for bar in chart.bars)
+
+
+def test_a_bar_says_in_what_it_differs_from_the_recommended_settings() -> None:
+    pick = config(4, persistent_workers=True)
+    others = [
+        config(0),
+        config(1, persistent_workers=True),
+        config(2),
+        config(8, 4, persistent_workers=True, pin_memory=True),
+    ]
+    rated = [Rated(each, Estimate(value=1.0), "") for each in (pick, *others)]
+    chart = rates_chart(rated, pick, present=None)
+    assert chart is not None
+    assert [bar.label for bar in chart.bars] == [
+        "0 default",
+        "1",
+        "2 not persistent",
+        "4 ◀",
+        "8 prefetch 4, pinned",
+    ]
 
 
 def test_a_run_without_a_recommendation_is_given_one() -> None:
