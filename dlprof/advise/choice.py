@@ -290,12 +290,13 @@ def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
         yield from _doubts_of_prediction(choice, run)
         return
     if there.extrapolated:
-        where = f"it was measured on {run.header.machine.hostname}, not on {there.machine.hostname}"
-        yield "low", f"{where}: only the limits are known there"
+        name = there.machine.hostname
+        yield "low", f"nothing was measured on {name}: only its cores and memory are known"
     if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
         yield "low", ONE_BATCH_SIGN
     if there.other_ranks:
-        yield "low", f"{_loaders(there.launched)} measured, not {ranks} at once"
+        measured = f"{_loaders(there.launched)} measured, not {ranks} at once"
+        yield "low", f"estimated, as {measured}"
     if pick.failures:
         yield "low", f"{pick.name} also failed {times(len(pick.failures))}"
 
@@ -327,12 +328,10 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
         "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
     }
     cores = known.available_cores if known is not None else None
-    had = there.cores if cores is None else cores
+    had, free = there.cores if cores is None else cores, there.cores - there.neighbours
     lesser = {
         f"{_loaders(there.launched)} calibrated, not {ranks} at once": there.other_ranks,
-        f"{had:.1f} cores were available when it was calibrated, not {there.cores:g}": (
-            there.cores > 2 * had
-        ),
+        f"{had:.1f} cores were available when it was calibrated, not {free:.3g}": (free > 2 * had),
         disagrees: bool(disagrees),
         "no trial ran under such conditions: only the model predicts them": there.by_model,
         "no trial measured settings like these: only the model predicts them": agreed is None,

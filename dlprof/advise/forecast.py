@@ -68,6 +68,7 @@ class ForecastRow:
             the samples of a batch are not.
         measured: What it gave when it was measured under the same conditions; ``None`` where it
             was not.
+        ratio: Its rate over that of the recommended one; ``None`` where nothing is recommended.
         beyond: The limit of the machine that it would not keep; empty if it would.
     """
 
@@ -75,6 +76,7 @@ class ForecastRow:
     prediction: Prediction
     samples_per_s: Estimate | None
     measured: Measured | None = None
+    ratio: Estimate | None = None
     beyond: str = ""
 
     @property
@@ -242,18 +244,20 @@ def forecast(
         UsageError: There is no calibration to predict from, a figure is out of range, or the
             calibration is for another batch size.
     """
-    wanted = wanted_configs(run, situation, {}) if configs is None else configs
-    candidates, speeds = candidates_of(run, situation, useful(run, wanted))
+    asked = wanted_configs(run, situation, {}) if configs is None else configs
+    wanted = {*useful(run, asked)}
+    # All are compared with PyTorch's default, whether or not it is named.
+    plain = attainable(run, [Config(batch_size=usable_calibration(run).batch_size)], {})
+    found, speeds = candidates_of(run, situation, useful(run, {*wanted, *plain}))
+    candidates = [each for each in found if each.config in wanted]
     pick, confidence, reason = _decided(run, configs, situation, candidates, speeds)
     known = {each.config for each in candidates}
     other = next((e for e in gather(run) if e.config == pick and pick not in known), None)
     if other is not None:  # at a batch size that was not calibrated
         candidates.append(dataclasses.replace(other, prediction=_of_trials(other, speeds)))
-    rows, allowed = [], set[Config]()
+    rows = []
     for each in sorted(candidates, key=lambda each: each.config.cost_key):
-        found, measured = breach(each, situation), None
-        if found is None:
-            allowed.add(each.config)
+        broken, measured = breach(each, situation), None
         if each.measured:
             measured = Measured(
                 samples_per_s=speeds.rate(each.key),
@@ -261,25 +265,28 @@ def forecast(
                 trials=tuple(each.trial_ids),
             )
         if each.prediction is not None:
-            beyond = "" if found is None else f"{found[0]}: it {found[1]}"
+            beyond = "" if broken is None else f"{broken[0]}: it {broken[1]}"
             rows.append(
                 ForecastRow(
                     config=each.config,
                     prediction=each.prediction,
                     samples_per_s=each.prediction.samples_per_s and speeds.rate(each.key),
                     measured=measured,
+                    ratio=None if pick is None else speeds.ratio(each.key, pick.key),
                     beyond=beyond,
                 )
             )
     shown = rows[0].config if pick is None else pick
     speedup, unavailable = None, dict[str, str]()
-    default = None if pick is None else Config(batch_size=pick.batch_size)
+    zero = Config(batch_size=None if pick is None else pick.batch_size)
+    rated = (*found, *(each for each in gather(run) if each.trials))
+    default = next((each for each in rated if each.config == zero), None)
     if pick is None:
         unavailable["speedup"] = "no configuration keeps the limits"
-    elif default not in allowed:
-        unavailable["speedup"] = "num_workers=0 is not predicted, or keeps no limit"
+    elif default is None:
+        unavailable["speedup"] = "num_workers=0 is neither measured nor predicted"
     else:
-        speedup = speeds.ratio(pick.key, Config(batch_size=pick.batch_size).key)
+        speedup = speeds.ratio(pick.key, default.key)
     return Forecast(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,

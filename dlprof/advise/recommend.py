@@ -114,7 +114,7 @@ def recommend(
         basis="measured" if measured else "predicted",
         cases=cases,
         least_loss=least_loss,
-        measure_there=() if measured else tuple(_checks(run, choice)),
+        measure_there=() if measured and situation.as_measured else tuple(_checks(run, choice)),
     )
 
 
@@ -230,8 +230,9 @@ def expected_of(choice: Choice, candidate: Candidate) -> Expected:
 def _rates(run: Run, choice: Choice) -> tuple[ConfigRate, ...]:
     """The one rate of each configuration, fastest first."""
     speeds, pick = choice.speeds, choice.pick.key
-    known = {trial.config: choice.situation.as_measured for trial in run.completed}
-    known |= {each.config: each.measured for each in choice.allowed}
+    as_measured = choice.situation.as_measured
+    known = {trial.config: as_measured for trial in run.completed}
+    known |= {each.config: each.measured and as_measured for each in choice.allowed}
     cells = run.prediction.cells if run.prediction is not None else ()
     known = {cell.config: False for cell in cells} | known
     keys = speeds.claimed or speeds.epochs  # without trials, only what the model was asked for
@@ -362,11 +363,13 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
         what="what a batch costs on its cores: dlprof recommend predicts from the new run file",
         command=f"dlprof profile {target} --num-workers 2{kept}",
     )
-    means = cell_of(usable_calibration(run), pick.config, situation.conditions).work.means
-    whole = means.cpu + means.io
-    if whole > 0 and means.io > STORAGE_WAITS * whole:
+    blocked_s = 0.0
+    if is_calibrated(run):
+        means = cell_of(usable_calibration(run), pick.config, situation.conditions).work.means
+        blocked_s = means.io if means.io > STORAGE_WAITS * (means.cpu + means.io) else 0.0
+    if blocked_s > 0:
         yield ToMeasure(
-            what=f"whether a batch is blocked for {format_duration(means.io)} on its storage, "
+            what=f"whether a batch is blocked for {format_duration(blocked_s)} on its storage, "
             "as here",
             command=f"dlprof profile {target} --num-workers 2{kept} --cold-cache",
         )

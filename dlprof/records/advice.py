@@ -38,13 +38,14 @@ class Expected:
 
     Attributes:
         samples_per_s: Rate at the stated step, over whole epochs where their length is known.
-        wait_fraction: Share of time waiting for data at the stated step.
+        wait_fraction: Share of the time within epochs that the stated step waits for data: of all
+            time ``wait_fraction * (1 - turnover_fraction)``.
         pss_bytes: Memory of the whole process tree.
         shm_bytes: Shared memory with full queues.
         startup_s: ``iter`` plus first ``next``.
         epoch_turnover_s: Last batch of an epoch to the first of the next.
-        turnover_fraction: Share of an epoch that this takes, which the rate counts and the wait
-            does not; ``None`` where the epoch's length isn't known.
+        turnover_fraction: Share of all time that this takes, which the rate counts and
+            ``wait_fraction`` does not; ``None`` where the epoch's length isn't known.
     """
 
     samples_per_s: Estimate
@@ -82,7 +83,8 @@ class ConfigRate:
         config: Which.
         samples_per_s: Its estimate, as in ``Expected``.
         ratio: Over that of the recommended configuration.
-        measured: Whether it was measured, and not only predicted.
+        measured: Whether trials show it under the conditions that are asked for; else it is
+            predicted, or computed from trials under others.
     """
 
     config: Config
@@ -266,7 +268,8 @@ class Recommendation:
         findings: Causes that the run's profile found, on the machine that was measured; empty for
             a sweep, and for another machine.
         extrapolated: Whether it is for a machine other than the one that was measured.
-        basis: ``measured``, or ``predicted`` where the calibration's model answers what was not
+        basis: ``measured``, as the trials show it or as it is computed from them (``measured`` in
+            ``rates``); ``predicted`` where the calibration's model answers what was not
             measured: another machine, other cores, ranks or steps.
         cases: The machine with and without background load: predicted, but for the state in which
             it was measured.

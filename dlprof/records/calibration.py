@@ -92,7 +92,7 @@ class Prediction:
         samples_per_s: The same in samples; ``None`` where a batch's samples are not known.
         epoch_batches_per_s: Over whole epochs, restarts included; ``None`` where their length is
             not known.
-        wait_fraction: Share of time in which the consumer would wait.
+        wait_fraction: Share of the time within epochs in which the consumer would wait.
         bound: What limits: ``step``, ``workers``, ``cores``, ``main``, ``pin``, ``storage`` or
             ``order``.
         cores: Cores that one rank would keep busy.

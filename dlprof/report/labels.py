@@ -116,15 +116,33 @@ IN_TRIALS = "in trials, whose rates may differ from the estimate."
 """What a measured wait is beside a rate that is estimated from more than its trials."""
 
 
-def wait_text(wait: float | None, *, in_trials: bool, step: str = "") -> str:
-    """A share of time that the step waits, and whether trials or the estimate say so."""
+def wait_text(
+    wait: float, restarts: float | None = None, *, in_trials: bool = False, step: str = ""
+) -> str:
+    """A share of time that the step waits, and whether trials or the estimate say so.
+
+    Args:
+        wait: Of the time within epochs.
+        restarts: What restarting epochs takes of all time.
+        in_trials: Whether trials say so.
+        step: How long it is.
+    """
     about = ", ".join(filter(None, ("measured" if in_trials else "", step and f"step {step}")))
-    return f"{percent_text(wait)} of the time" + (f" ({about})" if about else "")
+    (within, restarting), said = wait_parts(wait, restarts), f" ({about})" if about else ""
+    if not restarting:
+        return f"{percent_text(wait)} of the time{said}"
+    first = f"{within}%" if within or not wait else "<1%"
+    whole = f"{within + restarting}% of the time: {first} in epochs"
+    return f"{whole}, {restarting}% restarting them{said}"
 
 
-def turnover_text(share: float | None) -> str:
-    """What epochs' turnovers take beside the wait, where it is worth a word: the rate counts it."""
-    return f"; epoch restarts {percent_text(share)}" if (share or 0) >= NOTABLE else ""
+def wait_parts(wait: float, restarts: float | None) -> tuple[int, int]:
+    """What waits within epochs, and restarting them, take of all time, in whole percent.
+
+    Restarts that are not worth a word are none.
+    """
+    between = restarts if restarts is not None and restarts >= NOTABLE else 0.0
+    return round(100 * wait * (1 - between)), round(100 * between)
 
 
 def cores_text(cores: float | None) -> str:
@@ -278,12 +296,27 @@ def evenly(found: Sequence[_Item], most: int) -> list[_Item]:
     return [found[round(k * last / max(1, most - 1))] for k in range(most)]
 
 
+_IN_LABELS = _TITLES | {"persistent_workers": "persistent", "pin_memory": "pinned"}
+
+
+def _unlike(config: Config, pick: Config | None) -> Iterator[str]:
+    """In what a configuration differs from the recommended one, besides ``num_workers``."""
+    like = dataclasses.replace(pick or Config(), num_workers=config.num_workers).canonical()
+    for name, title in _IN_LABELS.items():
+        value = getattr(config, name)
+        if value is not None and value != getattr(like, name):
+            on = title if value else f"not {title}"
+            yield on if isinstance(value, bool) else f"{title} {value}"
+
+
 def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: int) -> Bar:
     config = each.config
     default = config == Config(batch_size=config.batch_size) and config != pick
     marks = {"default": default, "yours": config == present, "◀": config == pick}
     label = " ".join([str(config.num_workers), *(mark for mark, is_so in marks.items() if is_so)])
     tone: Tone = "good" if config == pick else ""
+    if not any(marks.values()):  # the answer says what these three are
+        label = " ".join([label, ", ".join(_unlike(config, pick))]).rstrip()
     bar = Bar.of(label, each.rate, format_rate(each.rate.value), each.note, tone)
     # The answer names both the recommended and the present settings: these two go last.
     return dataclasses.replace(bar, spare=0 if config == pick else spare)

@@ -33,12 +33,12 @@ from dlprof.report.labels import (
     rates_chart,
     setting_columns,
     step_text,
-    turnover_text,
     value_text,
+    wait_parts,
     wait_text,
 )
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import certainty, first, title_of
+from dlprof.report.sweep import alike, certainty, first, title_of
 from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
@@ -66,10 +66,11 @@ def forecast_report(
     """The predictions; of settings that were named, the run may recommend others."""
     rows, unit = _shown(forecast, whole=whole), _unit(forecast.rows)
     unit += " a rank" if forecast.ranks > 1 else ""
-    rated = [
-        Rated(r.config, _rate(r), "measured" if r.measured else "too much" if r.beyond else "")
-        for r in forecast.rows
-    ]
+    rated = []
+    for row in forecast.rows:
+        notes = ["measured"] if row.measured else ["too much"] if row.beyond else []
+        notes += alike(row.config, forecast.pick, row.ratio)
+        rated.append(Rated(row.config, _rate(row), ", ".join(notes)))
     return doc.Document(
         title=f"Predicted: {title_of(run)}",
         answer=(
@@ -95,9 +96,13 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
         best = run.recommendation and run.recommendation.config
-        others = named and best not in {None, *(row.config for row in forecast.rows)}
-        among = "  (of those named; of all: dlprof recommend)" if others else ""
-        yield "Recommended", (doc.Styled(picked.config.text, "strong"), doc.Styled(among, "soft"))
+        others = named and best not in {row.config for row in forecast.rows}
+        depths = sorted({row.config.prefetch_factor or 0 for row in forecast.rows} - {0})
+        several = ", with prefetch_factor " + " or ".join(map(str, depths))
+        several = several if others and len(depths) > 1 else ""
+        among = f"  (of those named{several}; of all: dlprof recommend)" if others else ""
+        name = picked.name if several else picked.config.text
+        yield "Recommended", (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
         if (better := _perhaps_better(forecast, picked)) is not None:
             if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
             rate = rate_text(_rate(better), _unit(forecast.rows))
@@ -106,13 +111,13 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         yield "Speed-up", _speed_up(forecast, picked.config)
         if (wait := _wait(picked)) is not None:
-            text = wait_text(wait, in_trials=picked.measured is not None, step=_step(forecast))
-            start = 0.0 if picked.measured else 1.0 - picked.speed / picked.rate
-            yield "Data wait", text + turnover_text(start)
+            in_trials, step = picked.measured is not None, _step(forecast)
+            text = wait_text(wait, _restarts(picked), in_trials=in_trials, step=step)
+            yield "Data wait", text
         if limit := _limit(forecast, picked):
             yield "Bottleneck", limit
     if forecast.resources and _shares(forecast):
-        yield "Ranks", _runs_out(forecast.resources[0], forecast.ranks)
+        yield "Ranks", _runs_out(forecast.resources[0])
     if forecast.accelerators is not None:
         yield "Utilization", _accelerators(forecast.accelerators)
     yield certainty(forecast)
@@ -141,12 +146,16 @@ def _perhaps_better(forecast: Forecast, picked: ForecastRow) -> ForecastRow | No
 
 def _limit(forecast: Forecast, picked: ForecastRow) -> str:
     """What limits the rate, without the word."""
-    bound, wait = picked.prediction.bound, picked.prediction.wait_fraction
+    bound, wait = picked.prediction.bound, _wait(picked)
     waits = bound == "step" and wait is not None and wait > FED_WAIT_FRACTION
     if not picked.config.num_workers and (waits or bound == "main"):
         return "the main process loads each batch itself"
-    if waits:
-        return "the main process takes in each batch; the workers keep up"
+    if waits and wait is not None:
+        within, restarting = wait_parts(wait, _restarts(picked))
+        parts = {"the training step": 100 - within - restarting}
+        parts["receiving batches"] = within
+        (most, share), (rest, less) = sorted(parts.items(), key=lambda part: -part[1])
+        return f"{most} ({share}% of the time), then {rest} ({less}%)"
     text = forecast.bounds.get(bound, "").partition(", and it waits")[0]
     return text.replace(" is the limit", "").replace(" are the limit", "")
 
@@ -176,13 +185,14 @@ def _shares(forecast: Forecast) -> bool:
     return forecast.ranks > 1 or forecast.conditions.storage_bytes_per_s is not None
 
 
-def _runs_out(found: Resource, ranks: int) -> str:
-    """Which resource is short first as ranks are added, and whether these are too many for it."""
+def _runs_out(found: Resource) -> str:
+    """Which resource is short first as ranks are added, and how many it carries."""
     name = _RESOURCES[found.name]
     if found.ranks is None:
         return f"each is limited by its own {name}, busy {percent_text(found.used)} of the time"
-    enough = rate_text(found.ranks, "at full speed", _whole_number)
-    return f"enough {name} for {enough}; {ranks:,} asked for"
+    such = "such rank" if math.floor(found.ranks.value) == 1 else "such ranks"
+    carry = "carry" if found.name == "cores" else "carries"
+    return f"the {name} {carry} {rate_text(found.ranks, f'{such} at full speed', _whole_number)}"
 
 
 def _whole_number(count: float) -> str:
@@ -221,7 +231,9 @@ def _conditions(forecast: Forecast) -> str:
     where = forecast.conditions
     cores = counted(where.cores, "core")
     if where.neighbours:
-        cores += f" ({where.neighbours:.3g} threads of other processes want them)"
+        threads = f"{where.neighbours:.2g}"
+        busy = "busy thread" if threads == "1" else "busy threads"
+        cores += f", shared with {threads} {busy} of other processes"
     if forecast.ranks > 1:
         cores = f"{counted(where.ranks, 'rank')} on {cores}"
     if forecast.nodes > 1:
@@ -269,6 +281,11 @@ def _wait(row: ForecastRow) -> float | None:
     return row.prediction.wait_fraction if seen is None else seen
 
 
+def _restarts(row: ForecastRow) -> float:
+    """Share of all time that restarting epochs takes, which the rate counts."""
+    return max(0.0, 1.0 - row.speed / row.rate)
+
+
 def _unit(rows: Sequence[ForecastRow]) -> str:
     return "batches/s" if rows[0].prediction.samples_per_s is None else "samples/s"
 
@@ -285,7 +302,7 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
         named = row.config.text_naming("prefetch_factor")
         roles.append(f"too much: {named} does not keep {row.beyond}.")
     seen = any(row.measured and row.measured.wait_fraction is not None for row in rows)
-    waited = f"where measured, {IN_TRIALS}" if seen else ""
+    waited = f"in epochs; where measured, {IN_TRIALS}" if seen else "in epochs."
     marks = {Config(batch_size=row.config.batch_size): "default" for row in rows}
     marks |= {row.config: "too much" for row in rows if row.beyond}
     marks |= {} if forecast.pick is None else {forecast.pick: "recommended"}

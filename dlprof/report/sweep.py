@@ -18,6 +18,7 @@ from dlprof.records import (
     USELESS,
     Config,
     Constraints,
+    Estimate,
     Failure,
     Integrity,
     LeastLoss,
@@ -41,8 +42,8 @@ from dlprof.report.labels import (
     ratio_text,
     setting_columns,
     step_text,
-    turnover_text,
     value_text,
+    wait_parts,
     wait_text,
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
@@ -142,37 +143,42 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
     if is_alone(run, advice):
-        yield "Recommended", f"nothing yet: only {pick.text} has a rate ({_more(run)})"
+        failed, more = tuple(_failed(run)), _more(run)
+        more = "fix what failed (below), then sweep again" if failed else more
+        yield "Recommended", f"nothing yet: only {pick.text} worked; {more}"
         yield "Throughput", rate_text(advice.expected.samples_per_s)
-        yield from _failed(run)
+        yield from failed
         return
     if present is not None:
         same = present == pick
         yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
     yield "Recommended", (doc.Styled(pick.text, "strong"), yours)
-    ranks = tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
     predicted, limits = advice.basis == "predicted", advice.constraints
     measured, named = run.header.machine.hostname, limits.machine
     says = ""
-    if advice.extrapolated and predicted and named is not None:
+    how = "Predicted" if predicted else "" if _in_trials(advice) else "Estimated"
+    # Those that loaded at once had other rates where it is for other conditions.
+    ranks = () if how else tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
+    if advice.extrapolated and how and named is not None:
         says = f"for {named} from what was measured on {measured}"
         limits = dataclasses.replace(limits, machine=None)
     if ranks:  # which are named there
         limits = dataclasses.replace(limits, ranks=1)
     # The step is beside what is waited for it.
     asked = ", ".join(_asked(limits, step=advice.expected.wait_fraction is None))
-    if predicted:
+    if how:
         known = filter(None, (says, asked and f"for {asked}"))
-        yield "Predicted", "; ".join(known) or f"from the costs of batches on {measured}"
+        source = "the costs of batches" if predicted else "what was measured"
+        yield how, "; ".join(known) or f"from {source} on {measured}"
     yield "Speed-up", _speed_up(run, advice)
     yield from ranks
-    if advice.expected.wait_fraction is not None:
-        yield "Data wait", _wait(advice)
+    if (wait := advice.expected.wait_fraction) is not None:
+        yield "Data wait", _wait(advice, wait)
     least = advice.least_loss
     if least is not None and least.config != advice.config:
         yield "In both cases", f"{least.config.text} loses least: {_kept_of(least)}"
     yield certainty(advice)
-    if asked and not predicted:
+    if asked and not how:
         yield "Asked for", asked
     yield from _failed(run)
 
@@ -197,7 +203,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         if all((rates[config].ratio.low or 0) > 1 for config, _ in compared if config in rates):
             gains = f"none: {gains}"
         wide = next(rates[config].ratio.is_wide for config, _ in compared if config in rates)
-        if not wide or advice.basis == "predicted":
+        if not wide or advice.measure_there:  # more of the same says nothing of what is asked
             return gains
         again = _more(run)
         return f"{gains}; {again if 'too noisy' in gains else f'too noisy for more ({again})'}"
@@ -216,22 +222,35 @@ def _more(run: Run) -> str:
         return "dlprof sweep measures more"
     # Three times as long as it took.
     took_s = run.end.cost_s.total if run.end is not None else 60.0
-    return f"rerun with --budget {duration_option(3 * took_s)}"
+    return f"sweep again with --budget {duration_option(3 * took_s)}"
 
 
-def _wait(advice: Recommendation) -> str:
-    wait, limits = advice.expected.wait_fraction, advice.constraints
-    fed = "fed"
-    if wait is not None and wait > FED_WAIT_FRACTION:
+def _in_trials(advice: Recommendation) -> bool:
+    """Whether trials show what is asked for; else they, or the model, answer for other conditions.
+
+    A recommendation of an earlier version has no rates.
+    """
+    rates = {each.config: each.measured for each in advice.rates}
+    return advice.basis == "measured" and rates.get(advice.config, True)
+
+
+def _wait(advice: Recommendation, wait: float) -> str:
+    restarts, limits = advice.expected.turnover_fraction, advice.constraints
+    apart = wait_parts(wait, restarts)[1] > 0
+    fed = "fed in epochs" if apart else "fed"
+    if wait > PERHAPS_FED_WAIT_FRACTION:
         used = any("available_cpu_cores" in reason.evidence for reason in advice.reasons)
-        cause = ", CPU cores are the bottleneck" if used else ""
-        fed = "nearly fed" if wait <= PERHAPS_FED_WAIT_FRACTION else f"not fully fed{cause}"
+        cause = "CPU cores are the bottleneck" if used else ""
+        fed = ", ".join(filter(None, ("" if apart else "not fully fed", cause)))
+    elif wait > FED_WAIT_FRACTION:
+        fed = f"nearly {fed}"
     text = wait_text(
         wait,
-        in_trials=advice.basis == "measured",
+        restarts,
+        in_trials=_in_trials(advice),
         step=step_text(limits.step_s, limits.step_spread) if limits.step_s else "",
     )
-    return f"{text}: {fed}{turnover_text(advice.expected.turnover_fraction)}"
+    return ": ".join(filter(None, (text, fed)))
 
 
 def _failed(run: Run) -> Iterator[tuple[str, doc.Words]]:
@@ -268,19 +287,26 @@ def _is_elsewhere(asked: Constraints) -> bool:
 
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
     pick, present = advice.config, present_of(run)
+    estimated = advice.basis == "measured" and not _in_trials(advice)
     shown = []
     for each in advice.rates:
-        ratio, rate = each.ratio, each.samples_per_s
-        notes = [] if each.measured else ["predicted"]
-        if each.config != pick and ratio.low is not None and ratio.high is not None:
-            # Of a cheaper one that it is as fast is not likely enough to recommend it.
-            cheaper = each.config.cost_key < pick.cost_key
-            alike = "perhaps as fast" if cheaper else "same within noise"
-            notes += [alike] if ratio.low <= 1 <= ratio.high else []
+        rate = each.samples_per_s
+        notes = [] if each.measured or estimated else ["predicted"]
+        notes += alike(each.config, pick, each.ratio)
         notes += [f"95% CI {interval_text(rate)}"] if rate.is_wide else []
         shown.append(Rated(each.config, rate, ", ".join(notes), first=each.measured))
     unit = "samples/s a rank" if advice.constraints.ranks > 1 else "samples/s"
-    return rates_chart(shown, pick, present, unit=unit)
+    return rates_chart(shown, pick, present, unit=f"{unit}, estimated" if estimated else unit)
+
+
+def alike(config: Config, pick: Config | None, ratio: Estimate | None) -> Iterator[str]:
+    """That one may be as fast as what is recommended, by the one's rate over the other's."""
+    if config == pick or pick is None or ratio is None or ratio.low is None or ratio.high is None:
+        return
+    if ratio.low <= 1 <= ratio.high:
+        # Of a cheaper one that it is as fast is not likely enough to recommend it.
+        cheaper = config.cost_key < pick.cost_key
+        yield "perhaps as fast" if cheaper else "same within noise"
 
 
 def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[doc.Section]:
@@ -324,6 +350,8 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
     marks = ["noisy" if each.noisy else "" for each in seen]
     disturbed = "noisy: other processes, a quota or drift disturbed a trial."
     before = "by the model, before the configuration was measured."
+    epochs = all(trial.whole_epochs for each in seen for trial in each.trials)
+    waited = IN_TRIALS if epochs or {*restart} <= {MISSING} else f"in epochs; {IN_TRIALS}"
     columns = (
         doc.Column("", roles, left=True, note=tie),
         *setting_columns([row.config for row in rows]),
@@ -331,7 +359,7 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
         doc.Column("95% CI", [interval_text(row.rate) for row in rows], 10),
         doc.Column("predicted", predicted, 11, note=before),
         doc.Column("relative", relative, 8, note=f"speed against the {against}{whole}{noisy}"),
-        doc.Column("wait", [percent_text(row.wait_fraction) for row in rows], 9, note=IN_TRIALS),
+        doc.Column("wait", [percent_text(row.wait_fraction) for row in rows], 9, note=waited),
         doc.Column("copy", [format_duration(each.copy_s) for each in seen], 9),
         doc.Column("1st batch", startup, 6, note="time to the first batch."),
         doc.Column("restart", restart, 4, note="from one epoch to the next."),
@@ -352,8 +380,8 @@ def expected_of(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     expected = advice.expected
     yield "throughput", rate_text(expected.samples_per_s)
     if expected.wait_fraction is not None:
-        in_trials = advice.basis == "measured"
-        yield "data wait", wait_text(expected.wait_fraction, in_trials=in_trials)
+        wait, restarts = expected.wait_fraction, expected.turnover_fraction
+        yield "data wait", wait_text(wait, restarts, in_trials=_in_trials(advice))
     yield "memory", format_bytes(expected.pss_bytes)
     yield "shared memory", format_bytes(expected.shm_bytes)
     yield "time to first batch", format_duration(expected.startup_s)
@@ -398,8 +426,8 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
         others = f" ({case.neighbours:.3g} threads of other processes compute)"
         text = f"{case.name}{others if case.neighbours else ''}: "
         text += rate_text(case.expected.samples_per_s)
-        if case.expected.wait_fraction is not None:
-            text += f", data wait {percent_text(case.expected.wait_fraction)}"
+        if (wait := case.expected.wait_fraction) is not None:
+            text += f", data wait {wait_text(wait, case.expected.turnover_fraction)}"
         text += f"; {case.bound}"
         if case.best != advice.config:
             text += f"; best there: {case.best.text}, "

@@ -165,7 +165,7 @@ def test_what_may_be_faster_than_what_was_measured_is_named() -> None:
 def test_the_bottleneck_is_what_the_step_waits_for() -> None:
     waits = calibrated(calibration(cpu=0.001, receive=0.02))
     text = screen(waits, 80, step_s=0.03, workers="4")
-    assert "the main process takes in each batch; the workers keep up" in text
+    assert "the training step (60% of the time), then receiving batches (40%)" in text
     alone = screen(waits, 80, step_s=0.03, workers="0")
     assert "the main process loads each batch itself" in alone
     fed = screen(calibrated(calibration(cpu=0.001)), 80, step_s=0.03, workers="4")

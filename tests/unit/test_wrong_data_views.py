@@ -198,7 +198,16 @@ def test_predictions_leave_wrong_data_out() -> None:
     with pytest.raises(NothingMeasuredError, match="data is wrong: Workers yield") as raised:
         forecast(found, [config(4)], asked(found))
     assert raised.value.hint == "Fix it."
-    assert len(forecast(found, [config(1), config(4)], asked(found)).rows) == 1
+    some = forecast(found, [config(1), config(4)], asked(found))
+    assert len(some.rows) == 1
+    assert some.speedup is not None  # over num_workers=0, which was not named
+
+
+def test_a_default_whose_data_is_wrong_is_compared_with_nothing() -> None:
+    found = with_calibration([wrong(config(0), "truncated")])
+    answer = forecast(found, [config(1)], asked(found))
+    assert answer.speedup is None
+    assert answer.unavailable["speedup"] == "num_workers=0 is neither measured nor predicted"
 
 
 def test_a_step_is_not_fed_by_wrong_data() -> None:

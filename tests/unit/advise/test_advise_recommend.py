@@ -398,7 +398,11 @@ def test_another_machine_has_limits_and_cores_of_its_own() -> None:
     answer = recommend(run(trials), machine=small)
     assert answer.extrapolated
     assert answer.confidence == "low"
-    assert "measured on box, not on small" in answer.confidence_reason
+    assert answer.confidence_reason == (
+        "nothing was measured on small: only its cores and memory are known"
+    )
+    assert not any(each.measured for each in answer.rates)
+    assert "dlprof sweep" in answer.measure_there[0].command
     assert answer.constraints.machine == "small"
     assert answer.expected.samples_per_s.value == pytest.approx(350, rel=1e-3)
     tiny = machine(2, hostname="tiny", fingerprint="tiny", memory_bytes=1 << 30)
@@ -447,7 +451,10 @@ def test_ranks_share_the_cores_and_the_memory() -> None:
     trials = [*blocks({W2: [200] * 8}, usage=two), *blocks({W8: [400] * 8}, usage=eight)]
     answer = recommend(run(trials), Constraints(ranks=4))
     assert answer.config == W2, "both are held to 200 by two cores for each rank"
-    assert answer.confidence_reason == "one loader was measured, not 4 at once"
+    assert answer.confidence_reason == "estimated, as one loader was measured, not 4 at once"
+    assert not any(each.measured for each in answer.rates)
+    assert answer.measure_there[0].command.endswith("--launch-ranks 4")
+    assert all(each.measured for each in recommend(run(trials)).rates)
     bounded = recommend(run(trials), Constraints(ranks=4, max_ram_bytes=8 << 30))
     assert "max_ram (8.0 GiB) leaves out num_workers=8: num_workers=8 needs 4 x 3.0 GiB" in (
         claims(bounded)

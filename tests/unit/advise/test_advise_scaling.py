@@ -489,7 +489,7 @@ def test_what_was_measured_at_once_is_no_extrapolation() -> None:
     assert advice.basis == "measured"
     assert "at once" not in advice.confidence_reason
     assert recommend(made, Constraints(ranks=8)).confidence_reason == (
-        "2 ranks were measured, not 8 at once"
+        "estimated, as 2 ranks were measured, not 8 at once"
     )
 
 
@@ -530,3 +530,11 @@ def test_the_screen_says_what_all_give_and_which_is_the_slowest() -> None:
     text = plain_text(found, width=100, verbose=True)
     assert "2 at once give 201 samples/s" in " ".join(text.split())
     assert "the slowest (rank 1)" in " ".join(text.split())
+
+
+def test_ranks_that_did_not_load_at_once_are_not_said_to_give_anything() -> None:
+    made = measured()
+    found = recommendation_report(made, recommend(made, Constraints(ranks=8)))
+    text = " ".join(plain_text(found, width=100).split())
+    assert "Estimated for 8 ranks" in text
+    assert "at once give" not in text

@@ -11,14 +11,20 @@ from golden import drawn
 from dlprof import api
 from dlprof.advise.compare import compare
 from dlprof.advise.recommend import with_recommendation
-from dlprof.records import Estimate
+from dlprof.records import Config, Estimate
 from dlprof.report.compare import comparison_report
+from dlprof.report.document import Document
 from dlprof.report.predict import forecast_report
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
+
+
+def screen(document: Document) -> str:
+    """A screen of 80 columns as one line."""
+    return " ".join(drawn(document, 80).split())
 
 
 def test_the_page_shows_what_the_files_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,9 +58,75 @@ def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
     found = api.predict(run, num_workers=range(4))
     assert run.recommendation is not None
     assert run.recommendation.config not in {row.config for row in found.rows}
-    hint = "(of those named; of all: dlprof recommend)"
-    assert hint in drawn(forecast_report(run, found, named=True), 80)
-    assert hint not in drawn(forecast_report(run, found), 80)
+    hint = "(of those named, with prefetch_factor 2 or 4; of all: dlprof recommend)"
+    assert hint in screen(forecast_report(run, found, named=True))
+    assert hint not in screen(forecast_report(run, found))
+    profiled = read_run(EXAMPLES / "why.dlprof.jsonl")  # which keeps no recommendation
+    found = api.predict(profiled, num_workers=8)
+    assert hint in screen(forecast_report(profiled, found, named=True))
+
+
+def test_named_settings_are_compared_with_the_default_that_is_not_named() -> None:
+    run = read_run(EXAMPLES / "loader.dlprof.jsonl")
+    whole, named = api.predict(run), api.predict(run, num_workers=8)
+    assert {row.config.num_workers for row in named.rows} == {8}
+    rates = {row.config: row.samples_per_s for row in (*whole.rows, *named.rows)}
+    assert named.pick is not None
+    mine, default = rates[named.pick], rates[Config()]
+    assert named.speedup is not None
+    assert mine is not None
+    assert default is not None
+    assert named.speedup.value == pytest.approx(mine.value / default.value, rel=0.001)
+
+
+def test_what_the_step_waits_within_epochs_and_between_them_is_one_figure() -> None:
+    run = read_run(EXAMPLES / "why.dlprof.jsonl")
+    advice = api.recommend(run, step_time="20ms")
+    wait, restarts = advice.expected.wait_fraction, advice.expected.turnover_fraction
+    assert wait == pytest.approx(0.22, abs=0.005)
+    assert restarts == pytest.approx(0.16, abs=0.005)
+    text = screen(recommendation_report(run, advice))
+    assert "34% of the time: 18% in epochs, 16% restarting them (measured, step 20 ms)" in text
+    predicted = screen(forecast_report(run, api.predict(run, num_workers=8), named=True))
+    assert "49% of the time: 30% in epochs, 19% restarting them (step 20 ms)" in predicted
+    assert "the training step (51% of the time), then receiving batches (30%)" in predicted
+
+
+def test_cores_that_others_had_when_it_was_calibrated_are_none_that_it_lacked() -> None:
+    found = api.predict(read_run(EXAMPLES / "why.dlprof.jsonl"), num_workers=8)
+    assert found.conditions.neighbours > 1
+    assert "were available when it was calibrated" not in found.confidence_reason
+
+
+def test_a_row_that_differs_in_more_than_workers_says_in_what() -> None:
+    run = read_run(EXAMPLES / "loader.dlprof.jsonl")
+    lines = drawn(sweep_report(run), 80).splitlines()
+    assert [line.split()[:2] for line in lines if "persistent" in line] == [
+        ["5", "persistent"],
+        ["32", "persistent"],
+    ]
+    ranks = drawn(forecast_report(run, api.predict(run, ranks=4)), 80)
+    (row,) = (line for line in ranks.splitlines() if "persistent" in line)
+    assert row.endswith("same within noise")
+    assert "the cores carry 6 such ranks at full speed (95% CI 5-8)" in ranks
+    assert len(ranks.splitlines()) <= 16
+
+
+def test_rates_that_no_trial_shows_are_called_estimated() -> None:
+    run = read_run(EXAMPLES / "shared-server.dlprof.jsonl")
+    advice = api.recommend(run, ranks=4)
+    text = drawn(recommendation_report(run, advice), 80)
+    assert "  Estimated    for 4 ranks\n" in text
+    assert "samples/s a rank, estimated\n" in text
+    assert "--launch-ranks 4" in text
+    assert "--budget" not in text
+    assert len(text.splitlines()) <= 16
+    run = read_run(EXAMPLES / "single-box.dlprof.jsonl")
+    text = drawn(recommendation_report(run, api.recommend(run, machine="dgx-h100")), 80)
+    assert "  Estimated    for dgx-h100 from what was measured on single-box\n" in text
+    assert "Asked for" not in text
+    assert "--budget" not in text
+    assert len(text.splitlines()) <= 16
 
 
 def test_the_default_is_one_at_the_same_batch_size() -> None:
@@ -62,7 +134,7 @@ def test_the_default_is_one_at_the_same_batch_size() -> None:
     text = " ".join(drawn(sweep_report(run), 80).split())
     assert (
         "not slower than PyTorch's default at batch_size=8 (95%); how much faster, if at all, "
-        "is too noisy to say; rerun with --budget 60s"
+        "is too noisy to say; sweep again with --budget 60s"
     ) in text
 
 
@@ -76,5 +148,5 @@ def test_a_certificate_that_says_nothing_is_no_promise() -> None:
     rates = tuple(dataclasses.replace(each, ratio=wide) for each in found.rates)
     advice = dataclasses.replace(found, certificate=sure, rates=rates)
     text = " ".join(drawn(recommendation_report(run, advice), 80).split())
-    assert "too noisy to say (95% CI 0.05-20); rerun" in text
+    assert "too noisy to say (95% CI 0.05-20); sweep again" in text
     assert "slower" not in text

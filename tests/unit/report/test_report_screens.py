@@ -22,10 +22,10 @@ from sample_run import GOLDEN
 
 from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
-from dlprof.records import Diagnosis, Failure, Run
+from dlprof.records import Diagnosis, Estimate, Failure, Run
 from dlprof.report.document import Chart, Document, Table
 from dlprof.report.export.formats import run_report
-from dlprof.report.labels import MOST_BARS
+from dlprof.report.labels import MOST_BARS, Rated, rates_chart
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 
@@ -89,16 +89,18 @@ def test_a_recommendation_for_more_ranks_fits_whatever_the_run_file_is_called() 
 def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> None:
     run = read_run(GOLDEN)
     text = drawn(run_report(run), 80)
-    assert "nothing yet: only num_workers=0 has a rate" in text
+    assert "nothing yet: only num_workers=0 worked; fix what failed (below)," in text
     assert "DataLoader(" not in text
-    assert "(rerun with --budget 10s)" in " ".join(text.split())
+    assert "--budget" not in text  # which would fix no error
     only = {trial.config for trial in run.completed}.pop()
     own, other = (
         drawn(sweep_report(dataclasses.replace(run, diagnosis=Diagnosis(config=each))), 80)
         for each in (only, config(3))
     )
     assert "num_workers=0  (yours)" in own
-    assert "(dlprof sweep measures more)" in " ".join(other.split())
+    assert "fix what failed (below), then sweep again" in " ".join(other.split())
+    short = " ".join(drawn(run_report(dataclasses.replace(run, trials=run.completed)), 80).split())
+    assert "only num_workers=0 worked; sweep again with --budget 10s" in short
 
 
 def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn() -> None:
@@ -112,6 +114,26 @@ def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn(
     assert {"0", "41"} <= set(labels)
     assert labels == sorted(labels, key=int)
     assert any("◀" in bar.label for bar in chart.bars)
+
+
+def test_a_bar_says_in_what_it_differs_from_the_recommended_settings() -> None:
+    pick = config(4, persistent_workers=True)
+    others = [
+        config(0),
+        config(1, persistent_workers=True),
+        config(2),
+        config(8, 4, persistent_workers=True, pin_memory=True),
+    ]
+    rated = [Rated(each, Estimate(value=1.0), "") for each in (pick, *others)]
+    chart = rates_chart(rated, pick, present=None)
+    assert chart is not None
+    assert [bar.label for bar in chart.bars] == [
+        "0 default",
+        "1",
+        "2 not persistent",
+        "4 ◀",
+        "8 prefetch 4, pinned",
+    ]
 
 
 def test_a_run_without_a_recommendation_is_given_one() -> None:
