@@ -264,7 +264,7 @@ def look_at(
         "contended": crowd,
         "settings_differ": plan.loader_difference,
         "cores_differ": cores_apart([reading.quad for reading in readings]),
-        "undecided": f"after {len(readings)} ABBA blocks{doubt}",
+        "undecided": f"after {len(readings)} interleaved comparisons (ABBA blocks){doubt}",
     }.get(reason, "")
     return gate_result(
         *(rule.name, state, reason, figures, detail),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.thresholds import NOTABLE
+from dlprof.advise.thresholds import NOTABLE, PERHAPS_FED_WAIT_FRACTION
 from dlprof.records import Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, FactList, Styled, Text, Tone, Words
 from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
@@ -72,7 +72,9 @@ def answer(
         return
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
-        yield "Fix", _change(finding.fix, sharded=sharded) or finding.fix.text
+        change = _change(finding.fix, sharded=sharded) or finding.fix.text
+        more = not sharded and _more_may_pay(finding, wait)
+        yield "Fix", f"{change} (more may gain more: dlprof sweep)" if more else change
     gain = _gain(finding, names_step=False)  # which the line on the wait has
     if not gain and finding.fix is not None:
         if wait is None:
@@ -83,7 +85,19 @@ def answer(
     if (other := _next_best(findings)) is not None:
         change = "" if other.fix is None else _change(other.fix, sharded=sharded)
         worth = ", ".join(filter(None, (change, _gain(other, names_step=False))))
-        yield "Also", (other.title, Styled(f"  {other.code}", "soft"), f": {worth}")
+        if change and other.evidence.get("gain_from") != "measured":
+            worth += " (dlprof sweep measures it)"
+        yield "Next", (other.title, Styled(f"  {other.code}", "soft"), f": {worth}")
+
+
+def _more_may_pay(finding: Finding, wait: float | None) -> bool:
+    """Whether more workers are the fix, and leave much of the wait, as is only predicted."""
+    gain, fix = finding.predicted_gain, finding.fix
+    if wait is None or gain is None or fix is None or finding.code == "too_many_workers":
+        return False
+    predicted = finding.evidence.get("gain_from") != "measured"
+    left = 1 - gain.value * (1 - wait)
+    return predicted and "num_workers" in fix.dataloader_kwargs and left > PERHAPS_FED_WAIT_FRACTION
 
 
 def _change(fix: Fix, *, sharded: bool) -> str:

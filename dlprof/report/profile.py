@@ -124,12 +124,12 @@ def _wait(wait: float, step_s: object, period_s: float | None, traced: Explanati
     if step > 0:
         parts.append(f"step {format_duration(step)}")
     if period_s is not None:
-        parts.append(f"a batch every {format_duration(period_s)}")
+        parts.append(f"{format_duration(period_s)} a batch")
         there_s = stages.get("wait", 0.0) + stages.get("step", 0.0)
         # From this share on it is said that traced batches took longer than the others, or
         # less long.
         if abs(there_s - period_s) > 0.1 * period_s and there_s > 0:
-            parts[-1] += f", {format_duration(there_s)} traced"
+            parts[-1] += f", {format_duration(there_s)} while traced"
     return f"{text} ({', '.join(parts)})" if parts else text
 
 
