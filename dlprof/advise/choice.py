@@ -73,7 +73,7 @@ class Choice:
         return tuple(each for each in cheaper if each.measured and self.far(each) < 1 - RISK)
 
     @property
-    def is_perhaps_beaten(self) -> bool:
+    def cheaper_may_be_as_fast(self) -> bool:
         """Whether something cheaper that was measured may be as fast, by its 95 % interval."""
         cheaper = self.allowed[: self.allowed.index(self.pick)]
         ends = [self.speeds.ratio(c.key, self.pick.key).ends for c in cheaper if c.measured]
@@ -274,7 +274,7 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
     # Near the best does not mean that it beats what costs less.
-    alike = "; a cheaper one may be as fast" if choice.is_perhaps_beaten else ""
+    alike = "; a cheaper one may be as fast" if choice.cheaper_may_be_as_fast else ""
     return "high" if certificate.epsilon <= HIGH else "medium", certificate.text + alike
 
 
