@@ -57,13 +57,18 @@ def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
 
 
 def answer(
-    findings: Sequence[Finding], wait: float | None = None, *, sharded: bool = False
+    findings: Sequence[Finding],
+    wait: float | None = None,
+    *,
+    workers: int | None = None,
+    sharded: bool = False,
 ) -> Iterator[tuple[str, Words]]:
     """The first finding: the bottleneck, the fix and what it brings; and what else pays most.
 
     Args:
         findings: All of them, the cause to bet on first.
         wait: Share of the time that the step waits, where it is known.
+        workers: How many there are now, where that is known.
         sharded: Whether only as many workers have work as the dataset has shards.
     """
     finding = next(iter(findings), None)
@@ -73,7 +78,8 @@ def answer(
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
         change = _change(finding.fix, sharded=sharded) or finding.fix.text
-        more = not sharded and _more_may_pay(finding, wait)
+        known = wait is not None and workers is not None and not sharded
+        more = known and _more_may_pay(finding, wait or 0.0, workers or 0)
         yield "Fix", f"{change} (more may gain more: dlprof sweep)" if more else change
     gain = _gain(finding, names_step=False)  # which the line on the wait has
     if not gain and finding.fix is not None:
@@ -90,14 +96,14 @@ def answer(
         yield "Next", (other.title, Styled(f"  {other.code}", "soft"), f": {worth}")
 
 
-def _more_may_pay(finding: Finding, wait: float | None) -> bool:
+def _more_may_pay(finding: Finding, wait: float, workers: int) -> bool:
     """Whether more workers are the fix, and leave much of the wait, as is only predicted."""
     gain, fix = finding.predicted_gain, finding.fix
-    if wait is None or gain is None or fix is None or finding.code == "too_many_workers":
+    if gain is None or fix is None or finding.evidence.get("gain_from") == "measured":
         return False
-    predicted = finding.evidence.get("gain_from") != "measured"
     left = 1 - gain.value * (1 - wait)
-    return predicted and "num_workers" in fix.dataloader_kwargs and left > PERHAPS_FED_WAIT_FRACTION
+    more = fix.dataloader_kwargs.get("num_workers", 0) > workers
+    return more and left > PERHAPS_FED_WAIT_FRACTION
 
 
 def _change(fix: Fix, *, sharded: bool) -> str:

@@ -88,7 +88,8 @@ def _answer(
     wait = wait if row is None else row.wait_fraction
     if diagnosis.findings or (traced is not None and traced.hooked):
         sharded = run.header.target.kind == "iterable"
-        yield from answer(diagnosis.findings, wait, sharded=sharded)
+        workers = diagnosis.config.num_workers
+        yield from answer(diagnosis.findings, wait, workers=workers, sharded=sharded)
     else:  # that batches were not traced must not read as "nothing is wrong"
         yield "Bottleneck", "not known: no batch could be traced through its stages"
     if wait is not None:
