@@ -48,6 +48,8 @@ class Choice:
         allowed: All that keep the limits, cheapest first.
         fed: Whether the pick keeps the step fed; ``None`` without a step.
         speeds: What the choice rests on.
+        loss: By which share something else is faster at most, by the certificate; ``None`` where
+            that says nothing.
     """
 
     situation: Situation
@@ -57,6 +59,7 @@ class Choice:
     allowed: tuple[Candidate, ...]
     fed: bool | None
     speeds: Speeds
+    loss: float | None = None
 
     @property
     def ties(self) -> tuple[Candidate, ...]:
@@ -68,6 +71,13 @@ class Choice:
         """Cheaper than ``pick``, measured, and neither likely nor surely too slow."""
         cheaper = self.pool[: self.pool.index(self.pick)]
         return tuple(each for each in cheaper if each.measured and self.far(each) < 1 - RISK)
+
+    @property
+    def cheaper_may_be_as_fast(self) -> bool:
+        """Whether something cheaper that was measured may be as fast, by its 95 % interval."""
+        cheaper = self.allowed[: self.allowed.index(self.pick)]
+        ends = [self.speeds.ratio(c.key, self.pick.key).ends for c in cheaper if c.measured]
+        return any(low <= 1 <= high for low, high in ends)
 
     @property
     def present(self) -> Candidate | None:
@@ -263,7 +273,9 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
     if derived_s is not None:
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
-    return "high" if certificate.epsilon <= HIGH else "medium", certificate.text
+    # Near the best does not mean that it beats what costs less.
+    alike = "; a cheaper one may be as fast" if choice.cheaper_may_be_as_fast else ""
+    return "high" if certificate.epsilon <= HIGH else "medium", certificate.text + alike
 
 
 def _by_model(choice: Choice, certificate: Certificate | None) -> str:

@@ -17,7 +17,7 @@ from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import Choice
 from dlprof.advise.situation import neighbours_seen
 from dlprof.advise.speeds import cores_share
-from dlprof.advise.wording import as_fast, between, percent
+from dlprof.advise.wording import as_fast, between, loss_text, percent
 from dlprof.records import (
     CUT_SHORT_SIGN,
     Config,
@@ -206,15 +206,19 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
     evidence = {**shown_by, "ratio": dataclasses.asdict(ratio)}
     if ratio.is_wide:
         low, high = ratio.low or 0.0, ratio.high or math.inf
-        is_ = "is" if measured else "would be"
-        sure = f"{one.name} {is_} faster than {two.name}" if low > 1 else ""
-        sure = f"{one.name} {is_} slower than {two.name}" if high < 1 else sure
+        is_, unsure = "is" if measured else "would be", f"How {one.name} compares with {two.name}"
+        if low > 1 or high < 1:
+            faster = "faster" if low > 1 else "slower"
+            unsure = f"{one.name} {is_} {faster} than {two.name}, but by how much"
+        elif one is choice.pick and choice.loss is not None and low < 1 - choice.loss:
+            # One bound says more than the lower of an interval's two.
+            least = f"{one.name} is {loss_text(choice.loss)} than {two.name} ({PROBABILITY:.0%})"
+            unsure = f"{least}; how much faster, if at all,"
         lead, colon, _ = claim.partition(": ") if high < 1 else ("", "", "")
-        shown = f"{sure}, but by how much" if sure else f"How {one.name} compares with {two.name}"
         more = "measure both"
         if measured:
             more = "rerun with a larger --budget or on a quieter machine"
-        return Reason(claim=f"{lead}{colon}{shown} is too uncertain: {more}", evidence=evidence)
+        return Reason(claim=f"{lead}{colon}{unsure} is too uncertain: {more}", evidence=evidence)
     claim = claim.format(
         be="is" if measured else "would be", fast=as_fast(ratio), ci=between(ratio)
     )

@@ -97,6 +97,8 @@ def recommend(
     others = [each for each in found if each.code not in {one.code for one in wrong}]
     certificate = certify(choice, run)
     confidence, confidence_reason = judge(choice, run, certificate)
+    if measured and certificate is not None:
+        choice = dataclasses.replace(choice, loss=certificate.loss)
     return Recommendation(
         config=choice.pick.config,
         dataloader_kwargs=choice.pick.config.dataloader_kwargs(),

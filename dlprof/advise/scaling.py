@@ -257,6 +257,16 @@ def straggler_of(run: Run) -> Straggler | None:
     return straggler(ranks, config.num_workers)
 
 
+def waits_for_late(run: Run, late: Straggler) -> float:
+    """Share of the time that each other rank waits in its steps for the late one, at least.
+
+    Without it all are as fast as the next rank is by itself, which is waited for then.
+    """
+    ranks = () if run.script is None else run.script.ranks
+    waits = (each.barrier_fraction or 0.0 for each in ranks if each.rank != late.rank)
+    return min(waits, default=0.0)
+
+
 def _held_up(ranks: Sequence[RankFigures]) -> list[float] | None:
     held = [each.held_up_fraction for each in ranks if each.held_up_fraction is not None]
     return held if len(held) == len(ranks) > 1 else None

@@ -22,6 +22,11 @@ def percent(fraction: float) -> str:
     return f"{fraction * 100:.1f}%" if fraction < 0.1 else f"{fraction * 100:.0f}%"
 
 
+def loss_text(loss: float) -> str:
+    """By how much slower something is at most: ``at most 10% slower``, or ``not slower``."""
+    return f"at most {loss * 100:.0f}% slower" if loss >= 0.005 else "not slower"
+
+
 def times(count: int) -> str:
     """``once``, ``twice``, ``3 times``."""
     return {1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -260,11 +260,12 @@ def look_at(
         if waited is None
         else f"run-queue delay was {percent(waited, signed=False)} of the time"
     )
+    order = " (base, change, change, base)" if rule.series == "load" else ""
     detail = {
         "contended": crowd,
         "settings_differ": plan.loader_difference,
         "cores_differ": cores_apart([reading.quad for reading in readings]),
-        "undecided": f"after {len(readings)} ABBA blocks{doubt}",
+        "undecided": f"after {len(readings)} ABBA blocks{order}{doubt}",
     }.get(reason, "")
     return gate_result(
         *(rule.name, state, reason, figures, detail),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings import WRONG_DATA
-from dlprof.advise.scaling import in_step, straggler_of
+from dlprof.advise.scaling import in_step, straggler_of, waits_for_late
 from dlprof.errors import DlprofError
 from dlprof.machine.inspection import numa_node_of
 from dlprof.machine.launchers import launched_as
@@ -224,10 +224,7 @@ def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis 
     here = late is None or not late.in_step or late.rank == min(runs)
     if late is None or here or theirs is None or not theirs.findings:
         return found
-    # As fast as the next rank is by itself: that one is waited for then.
-    ranks = () if (script := runs[min(runs)].script) is None else script.ranks
-    waits = [each.barrier_fraction or 0.0 for each in ranks if each.rank != late.rank]
-    most = 1 / max(1e-9, 1 - min(waits))
+    most = 1 / max(1e-9, 1 - waits_for_late(runs[min(runs)], late))
     findings = tuple(_of_rank(late.rank, each, most) for each in theirs.findings)
     return dataclasses.replace(theirs, findings=findings)
 

@@ -232,9 +232,14 @@ class Certificate:
         return self.epsilon if alone or self.epsilon <= USELESS else self.epsilon_measured
 
     @property
+    def loss(self) -> float | None:
+        """That, where it says something: by which share any of them is faster at most."""
+        return None if self.shown > USELESS else self.shown
+
+    @property
     def text(self) -> str:
         """It in words: ``within 4% of the best of 75 settings (95%)``."""
-        if self.shown > USELESS:
+        if self.loss is None:
             return "too little was measured to say how near the best it is"
         sure = f"({self.probability:.0%})"
         several, rest = f"{self.configurations} settings", ""

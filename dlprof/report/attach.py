@@ -90,7 +90,8 @@ def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
         # What makes it doubtful is a part of the certainty below.
         said = found.finding is not None and found.finding.doubtful[1:-1] in found.confidence_reason
         wait = None if found.wait_fraction is None else found.wait_fraction.value
-        rows = answer(found.diagnosis.findings, wait)
+        workers = found.diagnosis.config.num_workers
+        rows = answer(found.diagnosis.findings, wait, workers=workers)
         yield from (row for row in rows if not said or row[0] != "Doubt")
     if found.wait_fraction is not None:
         yield "Data wait", _wait(found)

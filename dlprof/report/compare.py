@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from dlprof.advise.compare import Comparison
+from dlprof.advise.compare import Comparison, Part
 from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
@@ -19,7 +19,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     doubts, parts = comparison.doubts, comparison.parts
     # Each part is a factor; the bars are logarithms, which add up. The largest is first, what is
     # unexplained last.
-    bars = [doc.Bar.of(part.title, part.log_ratio, _factor_text(part.factor)) for part in parts]
+    bars = [_bar(part) for part in parts]
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
     return doc.Document(
         title=" and ".join(_names(comparison)),
@@ -34,6 +34,12 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     )
 
 
+def _bar(part: Part) -> doc.Bar:
+    """What reads as no factor has no bar, however small the others are."""
+    text = _factor_text(part.factor)
+    return doc.Bar.of(part.title, 0.0 if text == "1.00x" else part.log_ratio, text)
+
+
 def _names(comparison: Comparison) -> list[str]:
     """What tells the sides from each other: their targets and machines, else their files."""
     sides = (comparison.a, comparison.b)
@@ -46,7 +52,10 @@ def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
     sides = (comparison.a, comparison.b)
     alike = sides[0].config == sides[1].config
     for name, side, about in zip("AB", sides, _names(comparison), strict=True):
-        noisy = f", {side.noisy} of {len(side.trials)} noisy" if side.noisy else ""
+        noisy = ""
+        if side.noisy:
+            count = len(side.trials)
+            noisy = f", {'all' if side.noisy == count else f'{side.noisy} of'} {count} disturbed"
         settings = "" if alike else f", {side.config.text}"
         yield name, f"{about}{settings}: {rate_text(side.samples_per_s)}{noisy}"
     if alike:

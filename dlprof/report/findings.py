@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.thresholds import NOTABLE
+from dlprof.advise.thresholds import NOTABLE, PERHAPS_FED_WAIT_FRACTION
 from dlprof.records import Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, FactList, Styled, Text, Tone, Words
 from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
@@ -57,13 +57,18 @@ def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
 
 
 def answer(
-    findings: Sequence[Finding], wait: float | None = None, *, sharded: bool = False
+    findings: Sequence[Finding],
+    wait: float | None = None,
+    *,
+    workers: int | None = None,
+    sharded: bool = False,
 ) -> Iterator[tuple[str, Words]]:
     """The first finding: the bottleneck, the fix and what it brings; and what else pays most.
 
     Args:
         findings: All of them, the cause to bet on first.
         wait: Share of the time that the step waits, where it is known.
+        workers: How many there are now, where that is known.
         sharded: Whether only as many workers have work as the dataset has shards.
     """
     finding = next(iter(findings), None)
@@ -72,7 +77,10 @@ def answer(
         return
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
-        yield "Fix", _change(finding.fix, sharded=sharded) or finding.fix.text
+        change = _change(finding.fix, sharded=sharded) or finding.fix.text
+        known = wait is not None and workers is not None and not sharded
+        more = known and _more_may_pay(finding, wait or 0.0, workers or 0)
+        yield "Fix", f"{change} (more may gain more: dlprof sweep)" if more else change
     gain = _gain(finding, names_step=False)  # which the line on the wait has
     if not gain and finding.fix is not None:
         if wait is None:
@@ -83,7 +91,19 @@ def answer(
     if (other := _next_best(findings)) is not None:
         change = "" if other.fix is None else _change(other.fix, sharded=sharded)
         worth = ", ".join(filter(None, (change, _gain(other, names_step=False))))
-        yield "Also", (other.title, Styled(f"  {other.code}", "soft"), f": {worth}")
+        if change and other.evidence.get("gain_from") != "measured":
+            worth += " (dlprof sweep measures it)"
+        yield "Next", (other.title, Styled(f"  {other.code}", "soft"), f": {worth}")
+
+
+def _more_may_pay(finding: Finding, wait: float, workers: int) -> bool:
+    """Whether more workers are the fix, and leave much of the wait, as is only predicted."""
+    gain, fix = finding.predicted_gain, finding.fix
+    if gain is None or fix is None or finding.evidence.get("gain_from") == "measured":
+        return False
+    left = 1 - gain.value * (1 - wait)
+    more = fix.dataloader_kwargs.get("num_workers", 0) > workers
+    return more and left > PERHAPS_FED_WAIT_FRACTION
 
 
 def _change(fix: Fix, *, sharded: bool) -> str:

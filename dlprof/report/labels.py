@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
+from dlprof.advise.wording import loss_text
 from dlprof.records import USELESS, Config, Estimate, GpuUsage, Run, Usage
 from dlprof.report.document import Bar, Block, Chart, Column, Tone, chart, hint
 from dlprof.report.text import clean
@@ -86,8 +87,7 @@ def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> s
     if gain.is_wide and gain.low > 1:
         return f"at least {end_text(gain.low)}x{behind} (95%)"
     if gain.is_wide and loss is not None and 1 - loss > gain.low:
-        most = f"at most {percent_text(loss)} slower" if loss >= 0.005 else "not slower"
-        return f"{most}{than} (95%); how much faster, if at all, is too noisy to say"
+        return f"{loss_text(loss)}{than} (95%); how much faster, if at all, is too noisy to say"
     if gain.low <= 1:
         found = ": too noisy to say (" if gain.is_wide else f" ({ratio_text(gain.value)}, "
         return f"no measurable gain{behind}{found}{interval})"

@@ -41,10 +41,14 @@ def machine_report(overview: Overview) -> doc.Document:
     bars = doc.spare_between(
         [doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users]
     )
+    # Who computes on CPUs that this process may not use has a bar, too.
+    machine = overview.machine
+    some = machine.affinity_cpus < machine.logical_cpus
+    used = f"all {machine.logical_cpus} CPUs" if some else "used by"
     title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
     return doc.Document(
         title=title,
-        answer=doc.known(doc.facts(_answer(overview)), doc.chart(bars, "used by", "cores")),
+        answer=doc.known(doc.facts(_answer(overview)), doc.chart(bars, used, "cores")),
         hints=doc.hint(f"{name} · details: -v"),
         details=(
             doc.Section(title, (doc.FactList(tuple(_offer(overview))),)),

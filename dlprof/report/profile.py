@@ -88,7 +88,8 @@ def _answer(
     wait = wait if row is None else row.wait_fraction
     if diagnosis.findings or (traced is not None and traced.hooked):
         sharded = run.header.target.kind == "iterable"
-        yield from answer(diagnosis.findings, wait, sharded=sharded)
+        workers = diagnosis.config.num_workers
+        yield from answer(diagnosis.findings, wait, workers=workers, sharded=sharded)
     else:  # that batches were not traced must not read as "nothing is wrong"
         yield "Bottleneck", "not known: no batch could be traced through its stages"
     if wait is not None:
@@ -124,12 +125,12 @@ def _wait(wait: float, step_s: object, period_s: float | None, traced: Explanati
     if step > 0:
         parts.append(f"step {format_duration(step)}")
     if period_s is not None:
-        parts.append(f"a batch every {format_duration(period_s)}")
+        parts.append(f"{format_duration(period_s)} a batch")
         there_s = stages.get("wait", 0.0) + stages.get("step", 0.0)
         # From this share on it is said that traced batches took longer than the others, or
         # less long.
         if abs(there_s - period_s) > 0.1 * period_s and there_s > 0:
-            parts[-1] += f", {format_duration(there_s)} traced"
+            parts[-1] += f", {format_duration(there_s)} while traced"
     return f"{text} ({', '.join(parts)})" if parts else text
 
 

@@ -144,7 +144,7 @@ def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     waits = sorted(each.wait_fraction or 0.0 for each in ranks)
     late = straggler_of(run)
     share = "" if late is None else percent_text(late.waits_fraction)
-    cause = f" (slow for {late.cause.partition(':')[0]})" if late and late.cause else ""
+    cause = f" (because of {late.cause.partition(':')[0]})" if late and late.cause else ""
     if late is None:
         text = f"all {len(ranks)} wait {_between(waits[0], waits[-1])} of the time for data"
     elif late.rank is None:
@@ -155,7 +155,7 @@ def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     elif late.in_step:
         text = (
             f"rank {late.rank}'s batches come last{cause}: the others wait for them in their steps "
-            f"{share} of the time"
+            f"{share} of the time{' on average' if len(ranks) > 2 else ''}"
         )
     else:
         text = (

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.scaling import straggler_of
+from dlprof.advise.scaling import straggler_of, waits_for_late
 from dlprof.records import (
     SCRIPT_SPEC,
     Copies,
@@ -81,7 +81,8 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     diagnosis = run.diagnosis
     shown = _of_speed(run)
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
-        yield from answer(shown, _slowest(run.watched).wait_fraction if run.watched else None)
+        workers = diagnosis.config.num_workers
+        yield from answer(shown, _wait_of(run, shown[0]), workers=workers)
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
     yield from training_facts(run)
@@ -159,6 +160,14 @@ def _is_of_the_slowest(run: Run, first: Finding) -> bool:
     trials = () if run.diagnosis is None else run.diagnosis.trials
     of_it = not run.watched or _slowest(run.watched).name in trials
     return of_it and first.code != "consumer"  # else it disagrees with the wait
+
+
+def _wait_of(run: Run, first: Finding) -> float | None:
+    """Share of the time that a finding's fix can save at most: of a late rank, that of others."""
+    late = straggler_of(run) if "rank" in first.evidence else None
+    if late is not None:
+        return waits_for_late(run, late)
+    return _slowest(run.watched).wait_fraction if run.watched else None
 
 
 def _how_it_went(run: Run) -> str:

@@ -15,7 +15,6 @@ from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTIO
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.records import (
     DATA_FAULTS,
-    USELESS,
     Config,
     Constraints,
     Estimate,
@@ -92,7 +91,7 @@ def sweep_report(run: Run) -> doc.Document:
         title=title_of(run),
         answer=(
             *first(run),
-            doc.FactList((("Recommended", f"nothing: {why}"), *_failed(run))),
+            doc.FactList((("Recommended", f"nothing: {why}"), *_failed(run, said=why))),
             *_cut_off(run),
         ),
         hints=_last(run, None),
@@ -146,7 +145,9 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         failed, more = tuple(_failed(run)), _more(run)
         more = "fix what failed (below), then sweep again" if failed else more
         yield "Recommended", f"nothing yet: only {pick.text} worked; {more}"
-        yield "Throughput", rate_text(advice.expected.samples_per_s)
+        asked = ", ".join(_asked(advice.constraints, step=True))
+        rate = rate_text(advice.expected.samples_per_s)
+        yield "Throughput", f"{rate} for {asked}" if asked else rate
         yield from failed
         return
     if present is not None:
@@ -193,7 +194,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         compared.append((default, default_named(pick)))
     said: dict[str, list[str]] = {}
     sure = advice.certificate if advice.basis == "measured" else None
-    loss = sure.shown if sure is not None and sure.shown <= USELESS else None
+    loss = None if sure is None else sure.loss
     for config, name in compared:
         if config in rates:
             gain = gain_text(rates[config].ratio.inverse, "{}", loss=loss)
@@ -253,13 +254,14 @@ def _wait(advice: Recommendation, wait: float) -> str:
     return ": ".join(filter(None, (text, fed)))
 
 
-def _failed(run: Run) -> Iterator[tuple[str, doc.Words]]:
-    """What failed, in a line; what gives wrong data is said first."""
+def _failed(run: Run, *, said: str = "") -> Iterator[tuple[str, doc.Words]]:
+    """What failed and what to do, unless that is said; what gives wrong data is said first."""
     faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
     failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
     for config, failure in itertools.islice(failed.items(), 1):
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        yield "Failed", f"{config.text}: {failure.message}{more}"
+        why = _with_hint(failure)
+        yield "Failed", f"{config.text}{more}: {failure.message if why == said else why}"
 
 
 def _cut_off(run: Run) -> tuple[doc.Block, ...]:

@@ -76,7 +76,8 @@ def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
         yield "Recommended", f"nothing: what pinning brings is not known, {why}"
         return
     yield "Recommended", doc.Styled(f"pin_memory={pinning.pays}", "strong")
-    what = "a batch" if pinning.of_batch else f"{format_bytes(pinning.bytes)} at a time"
+    size = format_bytes(pinning.bytes)
+    what = f"a batch of {size}" if pinning.of_batch else f"{size} at a time"
     time = seconds_text(pinning.pinned_s.value)
     yield "Speed-up", f"{gain_text(pinning.speedup, 'pageable copies')}; {what} in {time}"
     sure = "low" if pinning.speedup.low is None or pinning.speedup.is_wide else "high"
@@ -100,7 +101,8 @@ def _of_device(
     yield "Bandwidth", f"{_rate_text(most.time_s.inverse.times(most.bytes))}, {size}{place}"
     other = device.cell("pageable", most.mode, most.bytes)
     if most.memory == "pinned" and other is not None:
-        yield "Host blocked", f"{_blocked(most)} pinned, {_blocked(other)} pageable"
+        asked = " with non_blocking=True" if most.mode == "non_blocking" else ""
+        yield "Host blocked", f"{_blocked(most)} pinned{asked}, {_blocked(other)} pageable"
     if device.link is not None and device.link.theory_bytes_per_s is not None:
         yield "Link", _link(device.link)
 
@@ -112,10 +114,12 @@ def _blocked(cell: CopyTime) -> str:
 def _link(link: LinkState) -> str:
     most = ""
     if link.max_generation is not None and link.max_width is not None:
-        most = f" of at most {link.max_generation} x{link.max_width}"
+        most = f"PCIe {link.max_generation} x{link.max_width}"
     theory = MISSING if link.theory_bytes_per_s is None else _speed(link.theory_bytes_per_s)
     reached = percent_text(link.reached_fraction)
-    return f"PCIe {link.generation} x{link.width}{most}, {reached} of {theory} reached"
+    now = f"PCIe {link.generation} x{link.width}"
+    can = f" (can do {most})" if most not in {"", now} else ""
+    return f"{now}{can}, {reached} of {theory} reached"
 
 
 def _chart(device: DeviceTransfer) -> doc.Chart | None:

@@ -66,7 +66,7 @@ def test_the_others_wait_in_their_steps_for_a_rank_of_slow_storage(tmp_path: Pat
 
     screen = (tmp_path / "screen.txt").read_text()
     assert "of the time rank 0 waits in its steps for data of rank 1" in screen
-    assert "rank 1's batches come last (slow for its storage" in screen
+    assert "rank 1's batches come last (because of its storage" in screen
     assert "Bottleneck Rank 1: " in screen
 
     document: dict[str, Any] = json.loads((tmp_path / "run.rank0.json").read_text())

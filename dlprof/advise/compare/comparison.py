@@ -394,10 +394,9 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
     than = "slower" if ratio.value < 1 else "faster"
     if ratio.is_wide:
         text = "No measurable difference between B and A: too noisy to say"
-        least = ratio.low if ratio.value > 1 else ratio.high
-        if not alike and least is not None:
-            least_by = percent(abs(least - 1))
-            text = f"B is {than} than A, by at least {least_by} (95%): too noisy for more"
+        if not alike:
+            ends = " to ".join(f"{end:.2f}x" for end in ratio.ends)
+            text = f"B is {than} than A, {ends} as fast (95%): too noisy for one figure"
         return f"{text} (measure both with a longer --budget)."
     if alike:
         return f"No measurable difference between B and A ({figures})."

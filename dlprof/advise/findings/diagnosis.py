@@ -263,7 +263,7 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
     if gain is not None:
         step = format_duration(view.step_s)
         where = f"at a step of {step}" if view.step_s > 0 else "with this step"
-        where = where if view.has_step else "without a step"
+        where = where if view.has_step else "with no training step"
         where = where if view.script is None else "in this loop"
         where += " on cores that nobody else uses" if gain.is_alone else ""
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}

@@ -103,6 +103,9 @@ def render_as(run: Run, written_as: str) -> bytes:
     Raises:
         UsageError: The format needs what the run doesn't hold, or a library that isn't installed.
     """
+    from dlprof.advise.recommend import with_recommendation
+
+    run = with_recommendation(run)  # all formats have the same answer
     match written_as:
         case "html":
             text = render_html(run)
@@ -114,7 +117,7 @@ def render_as(run: Run, written_as: str) -> bytes:
             from dlprof.report.export.rows import render_parquet
 
             return render_parquet(run)
-        case "json":  # all that the run file holds, keys as in its reference
+        case "json":  # all that the run file holds and the answer; keys as in its reference
             from dlprof.records.codec import to_json
 
             document = {"schema_version": run.header.schema_version, **to_json(run)}

@@ -236,7 +236,7 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     why = sentence(check.target.verdict.explanation).removeprefix(f"{headline(check)}: ")
     yield "Target", (doc.Styled(target_name(check), "strong"), f": {why}")
     if also := _also(check.target):
-        yield "Also", also
+        yield "Also fails", also
     left_out: dict[str, list[str]] = {}
     for label, why in not_judged(check).items():
         left_out.setdefault(why, []).append(label)
@@ -262,7 +262,7 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     sure, views = "", _service_views(check)
     if check.state == "fail" and bound is not None:
         share = percent(bound, signed=False)
-        sure = f"code at its limits fails in at most {share} of checks"
+        sure = f"at most {share} false alarms for code right at its limits"
     elif check.state == "pass" and views:
         highs = [view.high for view in views if view.high is not None]
         most = percent(max(0.0, *highs)).removeprefix("+")
@@ -273,6 +273,12 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
         )
         part = _part(check.target)
         sure += f" in the {part} that blocks load, again and again" if part else ""
+    elif check.state == "inconclusive":
+        # What is known of the service time, though not whether that is beyond its limit.
+        lows = [view for view in views if (view.low or 0.0) > 0]
+        for view in lows[:1]:
+            least = percent(view.low or 0.0).removeprefix("+")
+            sure = f"slower by at least {least}; by more than {view.limit_text}: undecided"
     yield "Certainty", "; ".join(filter(None, (sure or "none", took)))
 
 
@@ -320,9 +326,10 @@ def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
     tones = {word: _TONES[state] for state, word in STATE_WORDS.items() if state != "pass"}
     # Only the first view of a metric has a state; the label of the others is the view alone.
     names = [f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found]
+    service = "service time is what fetching and collating take, without run-queue delay."
     return doc.Table(
         (
-            doc.Column("metric", names, left=True),
+            doc.Column("metric", names, left=True, note=service),
             doc.Column("base", [row.base for row in found], 1),
             doc.Column("change", [row.change for row in found], 2),
             doc.Column("worse by", [row.shift for row in found], 8, left=True),

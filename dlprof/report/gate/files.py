@@ -231,7 +231,8 @@ def render_comment(check: CheckReport) -> str:
     if isinstance(facts, FactList):  # the title says the verdict, the table the other metrics
         left_out = FactList(tuple(row for row in facts.rows if row[0] == "Left out"))
         folded = [*([left_out] if left_out.rows else []), *folded]
-        unfolded = (row for row in facts.rows if row[0] not in {"Verdict", "Also", "Left out"})
+        above = {"Verdict", "Also fails", "Left out"}
+        unfolded = (row for row in facts.rows if row[0] not in above)
         facts = FactList(tuple(unfolded))
     answer = to_markdown(Document(title=whole.title, answer=(facts,)), level=3)
     drawn = f"\n{to_markdown(Document(title='', answer=tuple(folded)))}" if folded else ""

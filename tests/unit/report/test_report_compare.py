@@ -12,7 +12,7 @@ from golden import check_golden, drawn
 
 from dlprof.advise.compare import Comparison, compare
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Run, WatchedScript
+from dlprof.records import Estimate, Run, WatchedScript
 from dlprof.report.compare import comparison_report
 from dlprof.report.documents import json_document
 from dlprof.store.reading import read_run
@@ -57,6 +57,25 @@ def test_no_text_of_a_run_acts() -> None:
     assert "\u202e" not in screen
     assert "[bold]" in screen  # shown, not obeyed
     assert json_document(found).isascii()
+
+
+def test_what_reads_as_no_factor_has_no_bar() -> None:
+    """Not even where it is the largest of all."""
+    runs = [made_run(Costs()), made_run(Costs(cpu_s=0.0101))]
+    found = compare(*runs)
+    none = Estimate(value=0.001)
+    part = dataclasses.replace(found.parts[-1], log_ratio=none, factor=Estimate(value=1.001))
+    text = drawn(comparison_report(dataclasses.replace(found, parts=(part,))), 80)
+    assert "1.00x" in text
+    assert "█" not in text
+
+
+def test_a_difference_that_is_too_noisy_for_a_figure_shows_both_ends() -> None:
+    a, b = (read_run(EXAMPLES / f"{n}.dlprof.jsonl") for n in ("single-box", "shared-server"))
+    found = compare(a, b)
+    assert found.verdict.startswith("B is slower than A, 0.40x to 0.98x as fast (95%): too noisy")
+    one = dataclasses.replace(found, b=dataclasses.replace(found.b, noisy=3))
+    assert "3 of 5 disturbed" in " ".join(drawn(comparison_report(one), 80).split())
 
 
 def test_the_document_says_what_the_screen_says() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ from golden import drawn
 
 from dlprof import api
 from dlprof.advise.compare import compare
-from dlprof.advise.recommend import with_recommendation
-from dlprof.records import Config, Estimate
+from dlprof.advise.recommend import recommend, with_recommendation
+from dlprof.records import Config, Constraints, Estimate
+from dlprof.records.codec import to_json
 from dlprof.report.compare import comparison_report
 from dlprof.report.document import Document
+from dlprof.report.export.formats import render_as
+from dlprof.report.findings import answer
 from dlprof.report.predict import forecast_report
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
@@ -136,6 +140,49 @@ def test_the_default_is_one_at_the_same_batch_size() -> None:
         "not slower than PyTorch's default at batch_size=8 (95%); how much faster, if at all, "
         "is too noisy to say; sweep again with --budget 60s"
     ) in text
+
+
+def test_a_ratio_that_is_too_noisy_reads_alike_on_the_screen_and_in_the_reasons() -> None:
+    found = with_recommendation(read_run(EXAMPLES / "single-box.dlprof.jsonl")).recommendation
+    assert found is not None
+    claim = found.reasons[0].claim
+    assert "is not slower than num_workers=0, batch_size=8 (95%); how much faster, if at" in claim
+    assert found.confidence == "high"
+    # "perhaps as fast" is beside it on the screen.
+    assert found.confidence_reason.endswith("settings (95%); a cheaper one may be as fast")
+    sure = with_recommendation(read_run(EXAMPLES / "shared-server.dlprof.jsonl")).recommendation
+    assert sure is not None
+    assert sure.confidence_reason.endswith("settings (95%)")
+
+
+@pytest.mark.parametrize("name", ["single-box", "shared-server", "loader"])
+def test_the_document_of_a_run_has_the_answer_of_its_screen(name: str) -> None:
+    """A file of an earlier version keeps one without rates."""
+    run = read_run(EXAMPLES / f"{name}.dlprof.jsonl")
+    document = json.loads(render_as(run, "json"))
+    assert document["recommendation"] == to_json(with_recommendation(run).recommendation)
+    assert document["recommendation"]["rates"]
+
+
+def test_a_rate_for_a_step_that_was_not_measured_says_so() -> None:
+    run = read_run(ROOT / "tests" / "data" / "runs" / "golden-before-plans.dlprof.jsonl")
+    text = drawn(recommendation_report(run, recommend(run, Constraints(step_s=0.02))), 80)
+    assert "260 samples/s (95% CI 173-390) for a step of 20 ms" in text
+
+
+def test_a_predicted_fix_that_leaves_much_of_the_wait_says_that_more_may_pay() -> None:
+    run = read_run(EXAMPLES / "training-before.dlprof.jsonl")
+    first, wait = run.findings[0], run.watched[0].wait_fraction
+    assert first.predicted_gain is not None
+
+    def fix(value: float = 1.48, workers: int = 2, gain_from: str = "model") -> str:
+        gain, evidence = Estimate(value=value), {"gain_from": gain_from}
+        found = dataclasses.replace(first, evidence=evidence, predicted_gain=gain)
+        return str(dict(answer([found], wait, workers=workers))["Fix"])
+
+    assert fix() == "num_workers=4 (more may gain more: dlprof sweep)"
+    # Tried; enough for the step; fewer than now.
+    assert {fix(gain_from="measured"), fix(value=4.3), fix(workers=8)} == {"num_workers=4"}
 
 
 def test_a_certificate_that_says_nothing_is_no_promise() -> None:

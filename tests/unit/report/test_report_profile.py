@@ -201,10 +201,14 @@ def test_evidence_reads(evidence: dict[str, Any], text: str) -> None:
 def test_gains_say_how_they_are_known() -> None:
     found = dataclasses.replace(
         _hostile(),
-        evidence={"gain_from": "measured", "gain_trials": ["t3"], "gain_at": "without a step"},
+        evidence={
+            "gain_from": "measured",
+            "gain_trials": ["t3"],
+            "gain_at": "with no training step",
+        },
         predicted_gain=Estimate(value=1.5, low=1.4, high=1.6),
     )
-    assert known_gain(found) == "1.50x (95% CI 1.40-1.60) without a step, measured here [t3]"
+    assert known_gain(found) == "1.50x (95% CI 1.40-1.60) with no training step, measured here [t3]"
     bare = dataclasses.replace(found, evidence={}, predicted_gain=Estimate(value=2.0))
     assert known_gain(bare) == "2.00x"
     assert known_gain(dataclasses.replace(found, predicted_gain=None)) == ""
@@ -225,11 +229,12 @@ def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
     first = dataclasses.replace(_hostile(), title="First", predicted_gain=None)
     more = (_other(0.9, 1.3), _other(1.2, 1.4), _other(1.4, 1.8, num_workers=8))
     text = drawn(shown(Diagnosis(config=PRESENT, findings=(first, *more)), _explanation()), 100)
-    assert "Also        Too few workers  fetch.cpu: num_workers=8, 1.60x (95% CI 1.40-" in text
+    assert "Next        Too few workers  fetch.cpu: num_workers=8, 1.60x (95% CI 1.40-" in text
+    assert "(dlprof sweep measures it)" in " ".join(text.split())
     assert "(2 more findings)" in text
     none = Diagnosis(config=PRESENT, findings=(first, more[0]))
     text = drawn(shown(none, _explanation()), 100)
-    assert "Also" not in text
+    assert "Next" not in text
     assert "(1 more finding without a sure gain)" in text
 
 
