@@ -430,7 +430,9 @@ class Belief:
 
         for other, gap in gaps.items():
             group = self.groups[other]
-            parts = [(1.0, off(group)), (-1.0, off(mine))] if group != mine else []
+            parts: list[tuple[float, Sequence[float]]] = []
+            if group != mine:
+                parts += [(1.0, off(group)), (-1.0, off(mine))]
             rest = math.sqrt(max(0.0, gap.error**2 - self.error(other, key) ** 2))
             if rest:
                 parts.append((rest, _normals(beside[other])))
