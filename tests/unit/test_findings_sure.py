@@ -53,7 +53,7 @@ def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "where"), [(0.0, "without a step"), (0.002, "at a step of 2.0 ms")]
+    ("step", "where"), [(0.0, "with no training step"), (0.002, "at a step of 2.0 ms")]
 )
 def test_a_gain_says_at_which_step_it_is_one(step: float, where: str) -> None:
     loader = dataclasses.replace(STEP, step=step)
