@@ -11,7 +11,6 @@ from dlprof.advise.forecast import (
     Feed,
     Forecast,
     ForecastRow,
-    Resource,
 )
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import data_findings
@@ -117,7 +116,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         if limit := _limit(forecast, picked):
             yield "Bottleneck", limit
     if forecast.resources and _shares(forecast):
-        yield "Ranks", _runs_out(forecast.resources[0])
+        yield "Ranks", _runs_out(forecast)
     if forecast.accelerators is not None:
         yield "Utilization", _accelerators(forecast.accelerators)
     yield certainty(forecast)
@@ -185,14 +184,17 @@ def _shares(forecast: Forecast) -> bool:
     return forecast.ranks > 1 or forecast.conditions.storage_bytes_per_s is not None
 
 
-def _runs_out(found: Resource) -> str:
+def _runs_out(forecast: Forecast) -> str:
     """Which resource is short first as ranks are added, and how many it carries."""
+    found = forecast.resources[0]
     name = _RESOURCES[found.name]
     if found.ranks is None:
         return f"each is limited by its own {name}, busy {percent_text(found.used)} of the time"
     such = "such rank" if math.floor(found.ranks.value) == 1 else "such ranks"
     carry = "carry" if found.name == "cores" else "carries"
-    return f"the {name} {carry} {rate_text(found.ranks, f'{such} at full speed', _whole_number)}"
+    enough = rate_text(found.ranks, f"{such} at full speed", _whole_number)
+    there = f"; the {forecast.nodes:,} nodes have {forecast.ranks:,}" if forecast.nodes > 1 else ""
+    return f"the {name} {carry} {enough}{there}"
 
 
 def _whole_number(count: float) -> str:

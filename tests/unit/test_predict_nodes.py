@@ -127,14 +127,14 @@ def test_the_screen_says_what_runs_out_and_json_has_all_of_it() -> None:
     found = _forecast(run=run, ranks=8, nodes=16, storage_bytes_per_s=2e9)
     text = " ".join(drawn(forecast_report(run, found), 120, verbose=True).split())
     assert "for box: 16 nodes of 8 ranks on 8 cores" in text
-    assert "Ranks enough storage for " in text
-    assert "128 asked for" in text
+    assert "Ranks the storage carries " in text
+    assert "; the 16 nodes have 128 Certainty" in text
     assert "storage of 1.9 GiB/s" in text
     document = json.loads(predict_document(run, found))
     assert document["ranks"] == 128
     assert document["resources"][0]["name"] == "storage"
     alone = drawn(forecast_report(run, _forecast(run=run)), 120, verbose=True)
-    assert "asked for" not in alone
+    assert "such ranks" not in alone
 
 
 def test_a_storage_limit_without_effect_is_named_on_the_screen() -> None:
