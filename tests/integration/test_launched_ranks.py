@@ -281,7 +281,7 @@ run = dlprof.sweep(
     TensorDataset(torch.zeros(256, 4)), output="run.dlprof.jsonl", force=True,
     num_workers=0, trial_time=0.1, repeats=1, budget=30, progress=False,
 )
-print(run.header.run_id, run.header.launched, *sys.argv[1:])
+print(run.header.run_id, max(len(each.ranks) for each in run.trials), *sys.argv[1:])
 """
 
 
