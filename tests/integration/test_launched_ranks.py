@@ -285,6 +285,7 @@ print(run.header.run_id, max(len(each.ranks) for each in run.trials), *sys.argv[
 """
 
 
+@pytest.mark.slow
 def test_nodes_that_call_it_with_a_live_object_measure_together(tmp_path: Path) -> None:
     (tmp_path / "alike.py").write_text(ALIKE)
     with socket.create_server(("127.0.0.1", 0)) as free:
