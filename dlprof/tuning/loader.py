@@ -357,8 +357,7 @@ class _Tuner:
             iterator = self._tapped(loader, mine, tap)
         tap.over = bool(self.tuning.off)
         self._taps.add(tap)
-        if self._budget.node is not None:  # a loop may be left half way
-            weakref.finalize(tap, self._budget.node.drop_turn).atexit = False
+        weakref.finalize(tap, self._left).atexit = False
         self.renewed(tap)
         return iterator
 
@@ -371,6 +370,11 @@ class _Tuner:
             self._clock, self._clocked = RawArray("d", PLACES * most), (0.0, 0.0)
         self._budget.node = Node.of(os.environ, _world())  # ranks may be known by now
         self._control.by_wait = self._budget.node is not None
+
+    def _left(self) -> None:
+        """An iterator is gone, maybe half way: unless the next has begun, nothing is tried."""
+        if self._budget.node is not None and not self._others(None):
+            self._budget.node.drop_turn()
 
     def _others(self, tap: _Tap | None) -> list[_Tap]:
         """Iterators that go on beside one: those of a loader are tuned one at a time."""

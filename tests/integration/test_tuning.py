@@ -793,6 +793,22 @@ def test_ranks_that_are_forked_from_a_tuned_loader_share_nothing_of_it(
         assert heard.read() == b"as its own"
 
 
+def test_the_turn_of_an_iterator_is_not_lost_with_the_one_before(
+    scripted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Node, "of", lambda *_: Node(tmp_path / "ranks.json"))
+    changing = dlprof.tune(loader())
+    batches = iter(changing)
+    node: Any = vars(batches)["_dlprof_tap"]._tuner._budget.node
+    for _ in range(2):
+        numbers(batches)
+        assert node._turn is None
+        batches = iter(changing)  # before the one before is gone
+        assert node._turn is not None
+    del batches
+    assert node._turn is None
+
+
 @pytest.mark.parametrize("content", ["", "[1]", '{"x": {}}'])
 def test_a_ranks_file_that_can_not_be_used_ends_no_training(
     scripted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
