@@ -44,12 +44,15 @@ def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """End the workers of a test that failed: its traceback keeps their loader, for later tests."""
-    report = yield
-    if report.failed and (left := multiprocessing.active_children()):
-        before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's would raise, here too
-        for process in left:
+    if call.excinfo is None:
+        return (yield)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's would raise, here too
+    try:
+        report = yield
+        for process in multiprocessing.active_children() if report.failed else ():
             process.kill()
             process.join()
+    finally:
         signal.signal(signal.SIGCHLD, before)
     return report
 
