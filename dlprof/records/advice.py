@@ -242,14 +242,11 @@ class Certificate:
         if self.loss is None:
             return "too little was measured to say how near the best it is"
         sure = f"({self.probability:.0%})"
-        several, rest = f"{self.configurations} settings", ""
+        near = f"within {max(1, math.ceil(100 * self.shown))}% of the best"
         if self.epsilon > USELESS or self.measured == self.configurations:
-            several = f"the {self.measured} measured settings"
-        if self.epsilon > USELESS:
-            rest = "; the others are too uncertain"
-        return (
-            f"within {max(1, math.ceil(100 * self.shown))}% of the best of {several} {sure}{rest}"
-        )
+            rest = "; the others are too uncertain" if self.epsilon > USELESS else ""
+            return f"of the {self.measured} measured settings, {near} {sure}{rest}"
+        return f"{near} of {self.configurations} settings {sure}"
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -99,9 +99,10 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         depths = sorted({row.config.prefetch_factor or 0 for row in forecast.rows} - {0})
         several = ", with prefetch_factor " + " or ".join(map(str, depths))
         several = several if others and len(depths) > 1 else ""
-        among = f"  (of those named{several}; of all: dlprof recommend)" if others else ""
+        among = f"  (the best of these{several}; of all: dlprof recommend)" if others else ""
         name = picked.name if several else picked.config.text
-        yield "Recommended", (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
+        label = "Asked" if others else "Recommended"  # which is said of all settings
+        yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
         if (better := _perhaps_better(forecast, picked)) is not None:
             if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
             rate = rate_text(_rate(better), _unit(forecast.rows))

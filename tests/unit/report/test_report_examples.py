@@ -51,7 +51,7 @@ def test_the_quota_hides_behind_the_neighbours() -> None:
 def test_how_sure_it_is_of_named_settings_counts_all_of_them() -> None:
     run = read_run(EXAMPLES / "why.dlprof.jsonl")
     of_the_run, named = api.predict(run), api.predict(run, num_workers=range(17))
-    assert of_the_run.confidence_reason.endswith("of the 2 measured settings (95%)")
+    assert of_the_run.confidence_reason.startswith("of the 2 measured settings, ")
     assert named.pick == of_the_run.pick
     assert named.confidence == "low"
     assert named.confidence_reason.endswith(f"of the best of {len(named.rows)} settings (95%)")
@@ -62,7 +62,7 @@ def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
     found = api.predict(run, num_workers=range(4))
     assert run.recommendation is not None
     assert run.recommendation.config not in {row.config for row in found.rows}
-    hint = "(of those named, with prefetch_factor 2 or 4; of all: dlprof recommend)"
+    hint = "(the best of these, with prefetch_factor 2 or 4; of all: dlprof recommend)"
     assert hint in screen(forecast_report(run, found, named=True))
     assert hint not in screen(forecast_report(run, found))
     profiled = read_run(EXAMPLES / "why.dlprof.jsonl")  # which keeps no recommendation
@@ -149,10 +149,10 @@ def test_a_ratio_that_is_too_noisy_reads_alike_on_the_screen_and_in_the_reasons(
     assert "is not slower than num_workers=0, batch_size=8 (95%); how much faster, if at" in claim
     assert found.confidence == "high"
     # "perhaps as fast" is beside it on the screen.
-    assert found.confidence_reason.endswith("settings (95%); a cheaper one may be as fast")
+    assert found.confidence_reason.endswith("the best (95%); a cheaper one may be as fast")
     sure = with_recommendation(read_run(EXAMPLES / "shared-server.dlprof.jsonl")).recommendation
     assert sure is not None
-    assert sure.confidence_reason.endswith("settings (95%)")
+    assert sure.confidence_reason.endswith("the best (95%)")
 
 
 @pytest.mark.parametrize("name", ["single-box", "shared-server", "loader"])
