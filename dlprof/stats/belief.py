@@ -499,7 +499,8 @@ def near_best(
     return [
         config
         for config, log in some.items()
-        if log >= least and gap(best, config).chance(NEAR_LOG) <= allowed(config)
+        if config == best
+        or (log >= least and gap(best, config).chance(NEAR_LOG) <= allowed(config))
     ]
 
 

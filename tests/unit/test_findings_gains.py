@@ -149,6 +149,14 @@ def test_fewer_workers_are_the_fix_where_they_are_likely_as_good(
     assert (found.fix != "") is (workers == 2)
 
 
+def test_a_fix_that_is_hardly_known_stays_where_fewer_workers_were_slower() -> None:
+    """It is the best of all, however little is known of how much it brings."""
+    seen = evidence(Loader(config=config(1), fetch_io=0.02, rate=50), variants={config(2): 0.6})
+    unsure = Gain(estimate=Estimate(value=3.0, low=0.1, high=90.0), source="model")
+    claim = Claim(title="", explanation="", cost=0.3, config=config(8), gain=unsure)
+    assert best_of_measured(seen, claim).config == config(8)
+
+
 def test_without_workers_only_a_calibration_tells_of_workers() -> None:
     alone = Loader(config=config(0), fetch_cpu=0.02, rate=50)
     assert gain_of(evidence(alone), config(2)) is None
