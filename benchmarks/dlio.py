@@ -56,7 +56,7 @@ class Workload:
     computes: bool = False
 
     def parts(self, folder: Path, files: int) -> dict[str, dict[str, object]]:
-        """What both sides are told of it; all workloads as npz and loaded by torch."""
+        """Its YAML for both sides; all workloads as npz and loaded by torch."""
         return {
             "dataset": {
                 "data_folder": str(folder),

@@ -195,7 +195,7 @@ def test_a_wait_for_the_gil_is_not_one_for_storage(kind: str, tmp_path: Path) ->
     assert (fetch.gil_s > fetch.io_s / 2) is (kind == "computes")
     assert run.diagnosis is not None
     codes = {each.code for each in run.diagnosis.findings}
-    if "cpu.neighbours" not in codes:  # whose part of the wait can't be told from the thread's
+    if "cpu.neighbours" not in codes:  # whose part of the wait looks like the thread's
         assert ("lock" in codes) is (kind == "computes")
 
 

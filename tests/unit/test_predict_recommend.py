@@ -109,15 +109,15 @@ def test_both_cases_are_predicted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("neighbours", "told"),
+    ("neighbours", "said"),
     [
         (2.0, "2 threads of other processes want the 8 cores"),
         (500.0, "500 threads of other processes want the 8 cores"),
     ],
 )
-def test_neighbours_are_told_as_threads(neighbours: float, told: str) -> None:
+def test_neighbours_are_counted_as_threads(neighbours: float, said: str) -> None:
     answer = recommend(calibrated(), Constraints(neighbours=neighbours))
-    assert any(reason.claim.startswith(told) for reason in answer.reasons)
+    assert any(reason.claim.startswith(said) for reason in answer.reasons)
 
 
 def test_neighbours_that_were_seen_here_are_reckoned_with() -> None:

@@ -675,7 +675,7 @@ class Evidence:
 
         Beside others a loader that mostly waits has hardly more cores than it uses, and would get
         more if it computed more: what it had (``available``) is no limit of one that waits less.
-        What other ranks take, which had their part of that, is not told from it here.
+        Also 0 beside launched ranks, from whose use that of others is not kept apart here.
         """
         if self.others < at.SHARED * self.cores or any(t.ranks for t in self.plain("present")):
             return 0.0
