@@ -93,7 +93,14 @@ def answer(
         worth = ", ".join(filter(None, (change, _gain(other, names_step=False))))
         if change and other.evidence.get("gain_from") != "measured":
             worth += " (dlprof sweep measures it)"
-        yield "Next", (other.title, Styled(f"  {other.code}", "soft"), f": {worth}")
+        one, two = (
+            {*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other)
+        )
+        # Each gain is that of one change alone, whichever of them brings more.
+        label, how = (
+            ("Or", "instead of Fix") if one & two else ("Next", "both may be done, Fix first")
+        )
+        yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {worth}; {how}")
 
 
 def _more_may_pay(finding: Finding, wait: float, workers: int) -> bool:

@@ -86,6 +86,9 @@ def _answer(
     yield from ranks_facts(run, diagnosis.config, None if row is None else row.rate)
     wait = None if measured is None else measured.wait_fraction
     wait = wait if row is None else row.wait_fraction
+    step_s = _step_s(run, traced)
+    if step_s <= 0 and not run.header.settings.get("step_callable"):
+        wait = None  # what does nothing only waits
     if diagnosis.findings or (traced is not None and traced.hooked):
         sharded = run.header.target.kind == "iterable"
         workers = diagnosis.config.num_workers
@@ -96,7 +99,14 @@ def _answer(
         period_s = None
         if rate is not None and rate.value > 0 and measured is not None:
             period_s = _batch_samples(measured, unit) / rate.value
-        yield "Data wait", _wait(wait, run.header.settings.get("step_s"), period_s, traced)
+        yield "Data wait", _wait(wait, step_s, period_s, traced)
+
+
+def _step_s(run: Run, traced: Explanation | None) -> float:
+    """The training step, as it was asked for, else as it was traced; 0 without one."""
+    asked = run.header.settings.get("step_s")
+    step = None if traced is None else traced.stage("step")
+    return asked if isinstance(asked, float) and asked > 0 else step.mean_s if step else 0.0
 
 
 def _rate(
@@ -117,13 +127,12 @@ def _batch_samples(trial: Trial, unit: str) -> float:
     return samples.value / batches.value
 
 
-def _wait(wait: float, step_s: object, period_s: float | None, traced: Explanation | None) -> str:
+def _wait(wait: float, step_s: float, period_s: float | None, traced: Explanation | None) -> str:
     text = f"{percent_text(wait)} of the time"
     parts = []
     stages = {} if traced is None else {each.name: each.mean_s for each in traced.stages}
-    step = step_s if isinstance(step_s, float) and step_s > 0 else stages.get("step", 0.0)
-    if step > 0:
-        parts.append(f"step {format_duration(step)}")
+    if step_s > 0:
+        parts.append(f"step {format_duration(step_s)}")
     if period_s is not None:
         parts.append(f"{format_duration(period_s)} a batch")
         there_s = stages.get("wait", 0.0) + stages.get("step", 0.0)

@@ -10,6 +10,7 @@ import pytest
 from builders import config, run, trial
 from finding_cases import Loader, evidence, explanation
 from golden import check_golden, drawn
+from profiled_runs import profiled_run
 
 from dlprof.advise.findings import find
 from dlprof.records import (
@@ -230,12 +231,30 @@ def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
     more = (_other(0.9, 1.3), _other(1.2, 1.4), _other(1.4, 1.8, num_workers=8))
     text = drawn(shown(Diagnosis(config=PRESENT, findings=(first, *more)), _explanation()), 100)
     assert "Next        Too few workers  fetch.cpu: num_workers=8, 1.60x (95% CI 1.40-" in text
-    assert "(dlprof sweep measures it)" in " ".join(text.split())
+    assert "(dlprof sweep measures it); both may be done, Fix first" in " ".join(text.split())
     assert "(2 more findings)" in text
     none = Diagnosis(config=PRESENT, findings=(first, more[0]))
     text = drawn(shown(none, _explanation()), 100)
     assert "Next" not in text
     assert "(1 more finding without a sure gain)" in text
+
+
+def test_of_two_values_of_one_setting_only_one_can_be_set() -> None:
+    one = dataclasses.replace(_other(1.1, 1.3, num_workers=4), title="First")
+    two = _other(1.4, 1.8, num_workers=8)
+    text = drawn(shown(Diagnosis(config=PRESENT, findings=(one, two)), _explanation()), 200)
+    assert "  Or          Too few workers  fetch.cpu: num_workers=8, " in text
+    assert "; instead of Fix\n" in text
+    assert "Next" not in text
+
+
+def test_nothing_waits_for_data_without_a_training_step() -> None:
+    """All the time is waiting then, which is no figure of the loader."""
+    found = dataclasses.replace(profiled_run(), explanations=())
+    header = found.header
+    assert "  Data wait   " in drawn(profile_report(found), 80)
+    found = dataclasses.replace(found, header=dataclasses.replace(header, settings={}))
+    assert "Data wait" not in drawn(profile_report(found), 80)
 
 
 @pytest.mark.parametrize(
