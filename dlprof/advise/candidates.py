@@ -248,7 +248,8 @@ def wanted_configs(
 ) -> tuple[Config, ...]:
     """The configurations that a user asks for.
 
-    Where none: what is worth it, what was measured, and what is recommended.
+    Where none: what the sweep predicted, else what is worth it; what was measured, and what is
+    recommended.
 
     Raises:
         UsageError: There is no calibration, there are more than ``MOST_CELLS``, or he names what
@@ -256,9 +257,13 @@ def wanted_configs(
     """
     calibration = usable_calibration(run)
     if not axes:
-        worth = candidate_configs(run, situation)
+        kept, known = run.prediction, {trial.config for trial in run.completed}
+        worth: Iterable[Config] = ()
+        if situation.as_measured and kept is not None:  # of which it says how many they are
+            known |= {cell.config for cell in kept.cells}
+        else:
+            worth = candidate_configs(run, situation)
         sizes = {None, calibration.batch_size} if situation.as_measured else ()
-        known = {trial.config for trial in run.completed}
         if run.recommendation is not None:  # which the search may have looked further for
             known.add(run.recommendation.config)
         known = {config for config in known if config.batch_size in sizes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +20,12 @@ from dlprof.advise.candidates import (
     useful,
     wanted_configs,
 )
-from dlprof.advise.choice import certify, choose, judge
+from dlprof.advise.choice import certify, choose, judge, perhaps_faster
 from dlprof.advise.recommend import decide, kept_answer
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
 from dlprof.advise.wording import percent
-from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.model import (
     Cell,
     Conditions,
@@ -38,7 +39,17 @@ from dlprof.model import (
     steady_rate,
     work_of,
 )
-from dlprof.records import USELESS, Confidence, Config, Estimate, Integrity, Prediction, Run
+from dlprof.records import (
+    USELESS,
+    Certificate,
+    Confidence,
+    Config,
+    ConfigRate,
+    Estimate,
+    Integrity,
+    Prediction,
+    Run,
+)
 from dlprof.stats import typical
 
 
@@ -201,10 +212,17 @@ class Forecast(Answer):
         conditions: Cores, ranks, step and the rest.
         method: ``maxplus``, the only predictor.
         rows: In the order of what configurations cost.
-        pick: What is recommended; ``None`` where nothing keeps the limits.
+        pick: What is recommended of them; ``None`` where nothing keeps the limits.
+        faster: One that was not measured and seems faster than what was and is recommended;
+            ``None`` where there is none.
+        others: What ``pick`` is compared with, as far as it has a rate there: ``default`` is
+            PyTorch's own, ``present`` what the target's DataLoader is set to now, and
+            ``recommended`` what is of all settings, where some were named.
         bounds: What each bound that occurs means.
         agreement: Predictions against the run's own trials.
-        speedup: Rate of ``pick`` over that of PyTorch's default, where both are known.
+        certificate: How near the best of what was asked for ``pick`` is, as of a recommendation.
+        speedup: Rate of ``pick`` over that of PyTorch's default, where both are known: that of
+            ``others``.
         ranks: All of them, on all nodes.
         nodes: Machines like that one.
         resources: What ``pick`` takes on all nodes, or the cheapest where nothing keeps the limits:
@@ -216,7 +234,10 @@ class Forecast(Answer):
     rows: tuple[ForecastRow, ...]
     pick: Config | None
     bounds: Mapping[str, str]
+    faster: Config | None = None
+    others: Mapping[str, ConfigRate] = dataclasses.field(default_factory=dict)
     agreement: Agreement | None = None
+    certificate: Certificate | None = None
     speedup: Estimate | None = None
     ranks: int = 1
     nodes: int = 1
@@ -246,11 +267,14 @@ def forecast(
     """
     asked = wanted_configs(run, situation, {}) if configs is None else configs
     wanted = {*useful(run, asked)}
-    # All are compared with PyTorch's default, whether or not it is named.
-    plain = attainable(run, [Config(batch_size=usable_calibration(run).batch_size)], {})
-    found, speeds = candidates_of(run, situation, useful(run, {*wanted, *plain}))
+    # All are compared with PyTorch's default and with what he has, whether or not they are named.
+    size = usable_calibration(run).batch_size
+    present, best = situation.present, None if configs is None else _best_of_all(run, situation)
+    own = (each for each in (present, best) if each and each.batch_size in {None, size})
+    compared = attainable(run, [Config(batch_size=size), *own], {})
+    found, speeds = candidates_of(run, situation, useful(run, {*wanted, *compared}))
     candidates = [each for each in found if each.config in wanted]
-    pick, confidence, reason = _decided(run, configs, situation, candidates, speeds)
+    pick, confidence, reason, certificate = _decided(run, configs, situation, candidates, speeds)
     known = {each.config for each in candidates}
     other = next((e for e in gather(run) if e.config == pick and pick not in known), None)
     if other is not None:  # at a batch size that was not calibrated
@@ -277,16 +301,26 @@ def forecast(
                 )
             )
     shown = rows[0].config if pick is None else pick
-    speedup, unavailable = None, dict[str, str]()
+    others, unavailable = dict[str, ConfigRate](), dict[str, str]()
     zero = Config(batch_size=None if pick is None else pick.batch_size)
-    rated = (*found, *(each for each in gather(run) if each.trials))
-    default = next((each for each in rated if each.config == zero), None)
+    rated = {each.config: each for each in gather(run) if each.trials}
+    rated |= {each.config: each for each in found}
+    names = {"present": present, "default": zero, "recommended": best}
     if pick is None:
         unavailable["speedup"] = "no configuration keeps the limits"
-    elif default is None:
-        unavailable["speedup"] = "num_workers=0 is neither measured nor predicted"
     else:
-        speedup = speeds.ratio(pick.key, default.key)
+        others = {
+            name: ConfigRate(
+                config=config,
+                samples_per_s=speeds.rate(config.key),
+                ratio=speeds.ratio(config.key, pick.key),
+                measured=rated[config].measured,
+            )
+            for name, config in names.items()
+            if config is not None and config in rated
+        }
+        if "default" not in others:
+            unavailable["speedup"] = "num_workers=0 is neither measured nor predicted"
     return Forecast(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
@@ -294,12 +328,15 @@ def forecast(
         calibrated=Calibrated.of(run),
         rows=tuple(rows),
         pick=pick,
+        faster=_faster(run, configs, situation, pick, candidates, speeds),
+        others=others,
         bounds={n: describe(n) for n in sorted({r.prediction.bound for r in rows}) if n},
         confidence=confidence,
         confidence_reason=reason,
         notes=situation.notes,
         agreement=agreement(run),
-        speedup=speedup,
+        certificate=certificate,
+        speedup=others["default"].ratio.inverse if "default" in others else None,
         ranks=situation.constraints.ranks * situation.constraints.nodes,
         nodes=situation.constraints.nodes,
         resources=tuple(_resources(run, situation, shown, memory_bytes_per_s)),
@@ -368,21 +405,50 @@ def _decided(
     situation: Situation,
     candidates: Sequence[Candidate],
     speeds: Speeds,
-) -> tuple[Config | None, Confidence, str]:
+) -> tuple[Config | None, Confidence, str, Certificate | None]:
     """What is recommended, ``None`` where nothing keeps the limits, and how sure that is."""
     kept = kept_answer(run, situation) if configs is None else None
     if kept is not None:
-        return kept.config, kept.confidence, kept.confidence_reason
+        return kept.config, kept.confidence, kept.confidence_reason, kept.certificate
     among = None if configs is None else [each.config for each in candidates]
     if all(breach(each, situation) is not None for each in candidates):
         choice = choose(candidates, situation, speeds)
         nothing = dataclasses.replace(choice, allowed=())  # that could be near the best
-        return None, *judge(nothing, run, certify(choice, run))
+        return None, *judge(nothing, run, certify(choice, run)), None
     try:
         choice, _ = decide(run, situation, among=among)
     except NothingMeasuredError:  # without a trial, the model alone answers
         choice, _ = decide(run, situation, among=[each.config for each in candidates])
-    return choice.pick.config, *judge(choice, run, certify(choice, run, among))
+    certificate = certify(choice, run, among)
+    sure = judge(choice, run, certificate, named=configs is not None)
+    return choice.pick.config, *sure, certificate if choice.pick.measured else None
+
+
+def _best_of_all(run: Run, situation: Situation) -> Config | None:
+    """What is recommended there of all settings."""
+    if (kept := kept_answer(run, situation)) is not None:
+        return kept.config
+    with contextlib.suppress(DlprofError):  # nothing is
+        return decide(run, situation)[0].pick.config
+    return None
+
+
+def _faster(
+    run: Run,
+    configs: Sequence[Config] | None,
+    situation: Situation,
+    pick: Config | None,
+    candidates: Sequence[Candidate],
+    speeds: Speeds,
+) -> Config | None:
+    """What seems faster and was not measured: of all settings what ``recommend`` says."""
+    kept = kept_answer(run, situation) if configs is None else None
+    if kept is not None:
+        predicted = (a.config for a in kept.alternatives if a.relation == "predicted")
+        return next(predicted, None)
+    mine = next((each for each in candidates if each.config == pick), None)
+    better = mine and perhaps_faster(mine, candidates, speeds, situation)
+    return better.config if better else None
 
 
 def _of_trials(seen: Candidate, speeds: Speeds) -> Prediction:

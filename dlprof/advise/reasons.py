@@ -17,7 +17,7 @@ from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import Choice
 from dlprof.advise.situation import neighbours_seen
 from dlprof.advise.speeds import cores_share
-from dlprof.advise.wording import as_fast, between, loss_text, percent
+from dlprof.advise.wording import as_fast, background_text, between, loss_text, percent
 from dlprof.records import (
     CUT_SHORT_SIGN,
     Config,
@@ -158,8 +158,7 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
     if len(cases) > 1:
         shared, alone = (case.expected.samples_per_s.value for case in cases[:2])
         others = cases[0].neighbours
-        # More than the cores that they keep busy, as they wait for one like the loader's own.
-        busy = f"{others:.3g} threads of other processes want the {cores:g} cores"
+        busy = f"{background_text(others).capitalize()} of the {cores:g}"
         claim = f"{busy}: that leaves {percent(shared / alone)} of the rate on an idle machine"
         if shared / alone > NEAR:
             claim = f"{busy}, which costs next to nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import shlex
@@ -15,9 +16,18 @@ from dlprof.advise.candidates import (
     candidate_configs,
     gather,
     stored_limits,
+    wanted_configs,
     within_limits,
 )
-from dlprof.advise.choice import Choice, certify, choose, is_better, judge, unmeasured
+from dlprof.advise.choice import (
+    Choice,
+    certify,
+    choose,
+    is_better,
+    judge,
+    perhaps_faster,
+    unmeasured,
+)
 from dlprof.advise.reasons import (
     CAVEATS,
     as_predicted,
@@ -56,7 +66,7 @@ from dlprof.records import (
 from dlprof.stats import NEAR
 from dlprof.units import format_duration
 
-_Relation = Literal["present", "tie", "fastest", "default", "slower"]
+_Relation = Literal["present", "tie", "fastest", "default", "slower", "predicted"]
 
 
 def recommend(
@@ -107,7 +117,7 @@ def recommend(
         confidence_reason=confidence_reason,
         certificate=certificate,
         reasons=(*present_failure(run), *_reasons(run, choice, limit_reasons, cases)),
-        alternatives=tuple(_alternatives(choice)),
+        alternatives=(*_alternatives(choice), *_perhaps_faster(run, choice)),
         rates=_rates(run, choice),
         constraints=situation.constraints,
         rules_of_thumb=tuple(rules_of_thumb(run, choice)),
@@ -277,6 +287,23 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     )
 
 
+def _perhaps_faster(run: Run, choice: Choice) -> Iterator[Alternative]:
+    """What to measure next: as ``predict`` says it, of all that it predicts."""
+    situation, pick = choice.situation, choice.pick
+    if not (pick.measured and situation.as_measured and is_calibrated(run)):
+        return
+    with contextlib.suppress(DlprofError):  # nothing can be predicted
+        found, speeds = candidates_of(run, situation, wanted_configs(run, situation, {}))
+        better = perhaps_faster(pick, found, speeds, situation)
+        if better is not None:
+            yield Alternative(
+                config=better.config,
+                expected=expected_of(dataclasses.replace(choice, speeds=speeds), better),
+                relation="predicted",
+                speed=speeds.ratio(better.key, pick.key).value,
+            )
+
+
 def _cases(run: Run, choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]:
     """The machine as shared now, where that is known, and dedicated; and what loses least in both.
 
@@ -350,6 +377,10 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
     target = " ".join([shlex.quote(run.header.target.spec), *words])
     limits, workers = situation.constraints, pick.config.num_workers
     values = {0, workers // 2, workers, max(2, math.ceil(1.5 * workers))}
+    if situation.extrapolated and pick.measured:  # which no model looked further than
+        cores = max(1, math.floor(situation.cores / limits.ranks))
+        doubled = (max(2, workers) << n for n in range(1, cores.bit_length()))
+        values |= {*(count for count in doubled if count < cores), cores}
     most = max(values) if limits.max_workers is None else limits.max_workers
     counts = ",".join(map(str, sorted(value for value in values if value <= most)))
     command = f"dlprof sweep {target} --num-workers {counts}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlprof.records import Estimate, Severity
+from dlprof.units import counted
 
 
 def as_fast(ratio: Estimate) -> str:
@@ -25,6 +26,17 @@ def percent(fraction: float) -> str:
 def loss_text(loss: float) -> str:
     """By how much slower something is at most: ``at most 10% slower``, or ``not slower``."""
     return f"at most {loss * 100:.0f}% slower" if loss >= 0.005 else "not slower"
+
+
+def background_text(neighbours: float) -> str:
+    """The load of other processes that is predicted with, as ``--assume-background`` takes it.
+
+    They want more cores than they keep busy, where they wait for one like the loader's own.
+
+    >>> background_text(2.483), background_text(1.0)
+    ('other processes want 2.5 cores', 'other processes want 1 core')
+    """
+    return f"other processes want {counted(round(neighbours, 1), 'core')}"
 
 
 def times(count: int) -> str:

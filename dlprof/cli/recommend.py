@@ -92,7 +92,8 @@ def recommend(
         again = " ".join(  # the options as they were given, to be put into another command
             f"--{key.replace('_', '-')} {shlex.quote(str(value))}"
             for key, value in given.items()
-            if value is not None
+            # Of this machine's own profile the answer is the same, and kept without it.
+            if value is not None and (key != "machine" or answer.constraints.machine)
         )
         streams.print_result(
             recommendation_report(measured, answer, again=again), verbose=asked.verbose

@@ -65,13 +65,14 @@ class Alternative:
         config: Which.
         expected: What it gave.
         relation: ``present`` (what the target's own DataLoader is set to now), ``tie`` (as fast
-            as the best within noise), ``fastest``, ``default`` (PyTorch's own), ``slower``.
+            as the best within noise), ``fastest``, ``default`` (PyTorch's own), ``slower``,
+            ``predicted`` (seems faster, and no trial shows it).
         speed: Rate relative to the recommended configuration.
     """
 
     config: Config
     expected: Expected
-    relation: Literal["present", "tie", "fastest", "default", "slower"]
+    relation: Literal["present", "tie", "fastest", "default", "slower", "predicted"]
     speed: float
 
 
@@ -239,10 +240,16 @@ class Certificate:
     @property
     def text(self) -> str:
         """It in words: ``within 4% of the best of 75 settings (95%)``."""
+        return self.text_of("")
+
+    def text_of(self, which: str) -> str:
+        """The same, where all are some that were chosen: ``of the 4 settings asked for, …``."""
         if self.loss is None:
             return "too little was measured to say how near the best it is"
         sure = f"({self.probability:.0%})"
         near = f"within {max(1, math.ceil(100 * self.shown))}% of the best"
+        if which and self.epsilon <= USELESS:
+            return f"of the {self.configurations} settings {which}, {near} {sure}"
         if self.epsilon > USELESS or self.measured == self.configurations:
             rest = "; the others are too uncertain" if self.epsilon > USELESS else ""
             return f"of the {self.measured} measured settings, {near} {sure}{rest}"

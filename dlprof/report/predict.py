@@ -13,8 +13,9 @@ from dlprof.advise.forecast import (
     ForecastRow,
 )
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
-from dlprof.advise.wrong_data import data_findings
-from dlprof.records import Config, Estimate, Run
+from dlprof.advise.wording import background_text
+from dlprof.advise.wrong_data import data_findings, present_of
+from dlprof.records import Config, ConfigRate, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.labels import (
@@ -25,7 +26,6 @@ from dlprof.report.labels import (
     count_text,
     default_named,
     evenly,
-    gain_text,
     interval_text,
     percent_text,
     rate_text,
@@ -37,7 +37,15 @@ from dlprof.report.labels import (
     wait_text,
 )
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import alike, certainty, first, title_of
+from dlprof.report.sweep import (
+    YOURS,
+    alike,
+    certainty,
+    first,
+    gains_text,
+    perhaps_faster,
+    title_of,
+)
 from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
@@ -75,7 +83,9 @@ def forecast_report(
         answer=(
             *first(run),
             doc.FactList(tuple(_answer(run, forecast, named=named))),
-            *doc.known(rates_chart(rated, forecast.pick, unit=unit, most=MOST_BARS - 1)),
+            *doc.known(
+                rates_chart(rated, forecast.pick, present_of(run), unit=unit, most=MOST_BARS - 1)
+            ),
         ),
         hints=doc.hint(f"Details: -v (all {counted(len(forecast.rows), 'setting')})"),
         details=(
@@ -94,8 +104,8 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
-        best = run.recommendation and run.recommendation.config
-        others = named and best not in {row.config for row in forecast.rows}
+        best = forecast.others.get("recommended")
+        others = named and (best is None or best.config != forecast.pick)
         depths = sorted({row.config.prefetch_factor or 0 for row in forecast.rows} - {0})
         several = ", with prefetch_factor " + " or ".join(map(str, depths))
         several = several if others and len(depths) > 1 else ""
@@ -103,13 +113,11 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         name = picked.name if several else picked.config.text
         label = "Asked" if others else "Recommended"  # which is said of all settings
         yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
-        if (better := _perhaps_better(forecast, picked)) is not None:
-            if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
-            rate = rate_text(_rate(better), _unit(forecast.rows))
-            yield "Faster?", f"{better.config.text}: {rate}, only predicted{if_fed}"
+        for row in (row for row in forecast.rows if row.config == forecast.faster):
+            yield perhaps_faster(run, row.config, _rate(row), _unit(forecast.rows))
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
-        yield "Speed-up", _speed_up(forecast, picked.config)
+        yield "Speed-up", _speed_up(forecast, picked.config, named=named)
         if (wait := _wait(picked)) is not None:
             in_trials, step = picked.measured is not None, _step(forecast)
             text = wait_text(wait, _restarts(picked), in_trials=in_trials, step=step)
@@ -123,25 +131,19 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
     yield certainty(forecast)
 
 
-def _speed_up(forecast: Forecast, pick: Config) -> str:
-    default = default_named(pick)
-    if pick == Config(batch_size=pick.batch_size):
-        return f"none: that is {default}"
-    if forecast.speedup is None:
+def _speed_up(forecast: Forecast, pick: Config, *, named: bool) -> str:
+    """Over the present settings, PyTorch's default, and what is recommended of all settings."""
+    default, best = default_named(pick), forecast.others.get("recommended")
+    names = {"present": YOURS, "default": default}
+    names["recommended"] = f"the recommended {best.config.text}" if best else ""
+    found: dict[Config, tuple[ConfigRate, str]] = {}
+    for name, each in forecast.others.items():
+        found.setdefault(each.config, (each, names[name]))
+    if compared := [each for config, each in found.items() if config != pick]:
+        return gains_text(compared, None if named else forecast.certificate)
+    if "speedup" in forecast.unavailable:
         return f"not known: {forecast.unavailable['speedup']}"
-    return gain_text(forecast.speedup, default)
-
-
-def _perhaps_better(forecast: Forecast, picked: ForecastRow) -> ForecastRow | None:
-    """What was not measured and seems faster than what was and is recommended."""
-    wait = _wait(picked)
-    if picked.measured is None or (wait is not None and wait <= FED_WAIT_FRACTION):
-        return None
-    others = [row for row in forecast.rows if row.measured is None and not row.beyond]
-    least = NEAR * max((_rate(row).value for row in others), default=0.0)
-    if least <= _rate(picked).value:
-        return None
-    return next(row for row in others if _rate(row).value >= least)
+    return f"none: that is {default}"
 
 
 def _limit(forecast: Forecast, picked: ForecastRow) -> str:
@@ -234,9 +236,7 @@ def _conditions(forecast: Forecast) -> str:
     where = forecast.conditions
     cores = counted(where.cores, "core")
     if where.neighbours:
-        threads = f"{where.neighbours:.2g}"
-        busy = "busy thread" if threads == "1" else "busy threads"
-        cores += f", shared with {threads} {busy} of other processes"
+        cores += f", {background_text(where.neighbours)}"
     if forecast.ranks > 1:
         cores = f"{counted(where.ranks, 'rank')} on {cores}"
     if forecast.nodes > 1:

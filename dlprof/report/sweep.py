@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
+from dlprof.advise.wording import background_text
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.records import (
     DATA_FAULTS,
+    Certificate,
     Config,
+    ConfigRate,
     Constraints,
     Estimate,
     Failure,
@@ -154,6 +157,9 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         same = present == pick
         yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
     yield "Recommended", (doc.Styled(pick.text, "strong"), yours)
+    faster = (each for each in advice.alternatives if each.relation == "predicted")
+    for each in faster:
+        yield perhaps_faster(run, each.config, each.expected.samples_per_s)
     predicted, limits = advice.basis == "predicted", advice.constraints
     measured, named = run.header.machine.hostname, limits.machine
     says = ""
@@ -161,7 +167,8 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     # Those that loaded at once had other rates where it is for other conditions.
     ranks = () if how else tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
     if advice.extrapolated and how and named is not None:
-        says = f"for {named} from what was measured on {measured}"
+        by = "from what was" if predicted else "by the rates"
+        says = f"for {named} {by} measured on {measured}"
         limits = dataclasses.replace(limits, machine=None)
     if ranks:  # which are named there
         limits = dataclasses.replace(limits, ranks=1)
@@ -184,26 +191,25 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     yield from _failed(run)
 
 
+def perhaps_faster(
+    run: Run, config: Config, rate: Estimate, unit: str = "samples/s"
+) -> tuple[str, str]:
+    """What seems faster than what is recommended, and how that is found out."""
+    if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
+    predicted = f"only predicted{if_fed} (dlprof sweep measures it)"
+    return "Faster?", f"{config.text}: {rate_text(rate, unit)}, {predicted}"
+
+
 def _speed_up(run: Run, advice: Recommendation) -> str:
     """Over the present settings and PyTorch's default, as far as they have a rate."""
     rates = {each.config: each for each in advice.rates}
     present, pick = present_of(run), advice.config
     default = Config(batch_size=pick.batch_size)
-    compared = [] if present in {None, pick} else [(present, "your settings")]
-    if default not in {pick, present}:
-        compared.append((default, default_named(pick)))
-    said: dict[str, list[str]] = {}
-    sure = advice.certificate if advice.basis == "measured" else None
-    loss = None if sure is None else sure.loss
-    for config, name in compared:
-        if config in rates:
-            gain = gain_text(rates[config].ratio.inverse, "{}", loss=loss)
-            said.setdefault(gain, []).append(name)
-    if said:
-        gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
-        if all((rates[config].ratio.low or 0) > 1 for config, _ in compared if config in rates):
-            gains = f"none: {gains}"
-        wide = next(rates[config].ratio.is_wide for config, _ in compared if config in rates)
+    own = {present: YOURS, default: default_named(pick)} | {present: YOURS}
+    compared = [(rates[each], name) for each, name in own.items() if each in rates and each != pick]
+    if compared:
+        gains = gains_text(compared, advice.certificate if advice.basis == "measured" else None)
+        wide = compared[0][0].ratio.is_wide
         if not wide or advice.measure_there:  # more of the same says nothing of what is asked
             return gains
         again = _more(run)
@@ -215,6 +221,20 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         return f"not known{nothing}; {rate}"
     name = "your settings give" if pick == present else f"{default_named(pick)} gives"
     return f"none to be found: {name} {rate}"
+
+
+YOURS = "your settings"
+
+
+def gains_text(compared: Sequence[tuple[ConfigRate, str]], sure: Certificate | None) -> str:
+    """What is recommended over others, which are named; ``sure`` says how near the best it is."""
+    loss, said = None if sure is None else sure.loss, dict[str, list[str]]()
+    for each, name in compared:
+        gain = gain_text(each.ratio.inverse, "{}", loss=loss)
+        said.setdefault(gain, []).append(name)
+    gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
+    none = all((each.ratio.low or 0) > 1 for each, _ in compared)
+    return f"none: {gains}" if none else gains
 
 
 def _more(run: Run) -> str:
@@ -400,7 +420,7 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
     for value, said in (
         (asked.machine, "machine {}"),
         (asked.cores, "{:g} cores"),
-        (asked.neighbours, "{:g} cores busy with other processes"),
+        (None if asked.neighbours is None else background_text(asked.neighbours), "{}"),
         (asked.speed, "cores of {:g}x the speed"),
     ):
         if value is not None:
@@ -425,7 +445,7 @@ def _reason(claim: str, evidence: Mapping[str, Any]) -> doc.Words:
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:
     """The machine with and without other processes, one line each."""
     for case in advice.cases:
-        others = f" ({case.neighbours:.3g} threads of other processes compute)"
+        others = f" ({background_text(case.neighbours)})"
         text = f"{case.name}{others if case.neighbours else ''}: "
         text += rate_text(case.expected.samples_per_s)
         if (wait := case.expected.wait_fraction) is not None:

@@ -272,7 +272,7 @@ _ASKED = (
     _place(
         "assume_background",
         kinds.number(0, 100_000, "12"),
-        "Cores that other processes keep busy.",
+        "Cores that other processes want.",
         field="neighbours",
         metavar="CORES",
         aliases=("--neighbours",),

@@ -15,11 +15,13 @@ from predicted_runs import asked, calibrated, calibration
 
 from dlprof.advise.candidates import wanted_configs
 from dlprof.advise.forecast import forecast
+from dlprof.advise.recommend import recommend
 from dlprof.advise.summary import summarize
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Run
 from dlprof.report.predict import forecast_report
+from dlprof.report.sweep import recommendation_report
 from dlprof.settings import parse_option
 from dlprof.store import RunWriter
 from dlprof.units import format_rate
@@ -155,7 +157,13 @@ def test_what_may_be_faster_than_what_was_measured_is_named() -> None:
     text = screen(run, 80)
     assert "  Recommended  num_workers=2\n" in text
     assert "  Faster?      num_workers=" in text
-    assert ", only predicted\n" in text
+    assert ", only predicted (dlprof sweep measures it) " in " ".join(text.split())
+    two = calibrated(
+        calibration(cpu=0.001, io=0.05), [trial(config(1), 150.0), trial(config(2), 300.0)]
+    )
+    text = screen(two, 80)
+    same = drawn(recommendation_report(two, recommend(two)), 80)  # as recommend says it
+    assert text[text.index("  Faster?") : text.index("  Throughput")] in same
     assert "if its shards feed as many" not in text
     assert "Faster?" not in screen(calibrated(calibration(cpu=0.001, io=0.05)), 80)
     fed = trial(config(2), 300.0, wait_fraction=0.0)  # faster than a step that never waits is none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import json
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from golden import drawn
 from dlprof import api
 from dlprof.advise.compare import compare
 from dlprof.advise.recommend import recommend, with_recommendation
+from dlprof.cli.entry import run as dlprof
+from dlprof.machine.profiles import MachineProfile, save_profile
 from dlprof.records import Config, Constraints, Estimate
 from dlprof.records.codec import to_json
 from dlprof.report.compare import comparison_report
-from dlprof.report.document import Document
+from dlprof.report.document import Document, FactList
 from dlprof.report.export.formats import render_as
 from dlprof.report.findings import answer
 from dlprof.report.predict import forecast_report
@@ -54,7 +57,54 @@ def test_how_sure_it_is_of_named_settings_counts_all_of_them() -> None:
     assert of_the_run.confidence_reason.startswith("of the 2 measured settings, ")
     assert named.pick == of_the_run.pick
     assert named.confidence == "low"
-    assert named.confidence_reason.endswith(f"of the best of {len(named.rows)} settings (95%)")
+    assert f"of the {len(named.rows)} settings asked for, within" in named.confidence_reason
+
+
+def test_predict_has_as_many_settings_as_the_certainty_of_the_sweep_names() -> None:
+    run = read_run(EXAMPLES / "loader.dlprof.jsonl")
+    found = api.predict(run)
+    assert run.recommendation is not None
+    assert run.recommendation.certificate is not None
+    count = run.recommendation.certificate.configurations
+    assert len(found.rows) == count
+    text = screen(forecast_report(run, found))
+    assert f"of the best of {count} settings" in text or "measured settings" in text
+    assert f"(all {count} settings)" in text
+
+
+def test_predict_compares_with_what_recommend_compares_with_and_with_what_it_recommends() -> None:
+    run = read_run(EXAMPLES / "loader.dlprof.jsonl")
+    (line,) = (row for row in _rows(recommendation_report(run, api.recommend(run)), "Speed-up"))
+    assert " over your settings (" in line
+    assert line in _rows(forecast_report(run, api.predict(run)), "Speed-up")
+    named = forecast_report(run, api.predict(run, num_workers=1), named=True)
+    (line,) = _rows(named, "Speed-up")
+    best = api.recommend(run).config
+    assert f"slower than the recommended {best.text} (" in line
+
+
+def _rows(document: Document, name: str) -> list[str]:
+    return [
+        str(words)
+        for block in document.answer
+        if isinstance(block, FactList)
+        for label, words in block.rows
+        if label == name
+    ]
+
+
+def test_a_profile_s_own_machine_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = EXAMPLES / "loader.dlprof.jsonl"
+    own = tmp_path / "own.toml"
+    save_profile(own, MachineProfile.of(read_run(path).header.machine, dt.date(2026, 11, 1)))
+    texts = []
+    for words in ([], ["--machine", str(own)]):
+        for more in ("--verbose", "--json"):
+            assert dlprof(["recommend", str(path), *words, more], {}) == 0
+            texts.append(capsys.readouterr().out)
+    assert texts[:2] == texts[2:]
 
 
 def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
@@ -110,8 +160,7 @@ def test_a_row_that_differs_in_more_than_workers_says_in_what() -> None:
         ["32", "persistent"],
     ]
     ranks = drawn(forecast_report(run, api.predict(run, ranks=4)), 80)
-    (row,) = (line for line in ranks.splitlines() if "persistent" in line)
-    assert row.endswith("same within noise")
+    assert "\n  2 yours  " in ranks
     assert "the cores carry 6 such ranks at full speed (95% CI 5-8)" in ranks
     assert len(ranks.splitlines()) <= 16
 
@@ -127,7 +176,8 @@ def test_rates_that_no_trial_shows_are_called_estimated() -> None:
     assert len(text.splitlines()) <= 16
     run = read_run(EXAMPLES / "single-box.dlprof.jsonl")
     text = drawn(recommendation_report(run, api.recommend(run, machine="dgx-h100")), 80)
-    assert "  Estimated    for dgx-h100 from what was measured on single-box\n" in text
+    assert "  Estimated    for dgx-h100 by the rates measured on single-box\n" in text
+    assert "\n  dlprof sweep images --num-workers 0,1,2,3,4,8,16,32,64,128,224 " in text
     assert "Asked for" not in text
     assert "--budget" not in text
     assert len(text.splitlines()) <= 16
