@@ -291,7 +291,8 @@ def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> st
         return ""
     if near.epsilon > USELESS:
         return "; how near the best it is, the model can't say"
-    return f"; by the model {near.text_of(which)}"
+    said = near.text_of(which)
+    return f"; by the model{',' if said.startswith('of ') else ''} {said}"
 
 
 def perhaps_faster(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlprof.cli import options, streams
-from dlprof.cli.entry import show
+from dlprof.cli.commands import Command
+from dlprof.cli.entry import describe, show
 from dlprof.cli.measuring import listening
 from dlprof.errors import DlprofError, ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
@@ -35,9 +36,25 @@ def _faults_on_github() -> Iterator[None]:
     """Have GitHub say why a check ended without a verdict, too."""
     try:
         yield
-    except DlprofError as fault:
-        tell_github(fault, os.environ, fails=True)
+    except (click.exceptions.Exit, BrokenPipeError):
         raise
+    except Exception as error:
+        tell_github(describe(error, verbose=False), os.environ, fails=True)
+        raise
+
+
+class _Check(Command):
+    """Whose faults GitHub says, those of its options included."""
+
+    def make_context(self, *words: Any, **more: Any) -> click.Context:
+        """Read the options."""
+        with _faults_on_github():
+            return super().make_context(*words, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Check."""
+        with _faults_on_github():
+            return super().invoke(ctx)
 
 
 @options.command(
@@ -47,6 +64,7 @@ def _faults_on_github() -> Iterator[None]:
     *("seed", "timeout", *CHECKED),
     once=True,
     screen=("as_json", "brief", "quiet", "verbose"),
+    cls=_Check,
     kind="CI",
     short=(
         *("--against", "--baseline", "--num-workers", "--budget", "--fail-above"),
@@ -57,7 +75,6 @@ def _faults_on_github() -> Iterator[None]:
         "dlprof check --self-test",
     ),
 )
-@_faults_on_github()
 def check(  # noqa: PLR0913 - a command has as many parameters as it has options of its own
     asked: options.Asked,
     *,
@@ -129,6 +146,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         flag = "-o" if path is output else f"--{name.replace('_', '-')}"
         options.refuse_two({"--self-test": self_test, flag: path})
     from dlprof.engine.checking.settings import for_check
+    from dlprof.settings.resolve import config_files
 
     settings = for_check(
         *options.resolve(swept, config),
@@ -137,7 +155,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         override=rule.get("allow_regression", ""),
         **{key: rule[key] for key in ("fail_above", "confidence", "pin") if key in rule},
     )
-    make_way(files, read=(baseline, config, Path("pyproject.toml"), settings.source))
+    make_way(files, read=(baseline, *config_files(os.environ, config, Path.cwd()), settings.source))
     with listening(asked) as listener:
         if self_test:
             from dlprof.engine.checking.self_test import run_self_test

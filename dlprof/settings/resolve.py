@@ -51,13 +51,10 @@ def resolve_settings(
         UsageError: For unknown keys, bad values and options that exclude each other.
         FileError: For a configuration file that can't be read.
     """
-    if config_file is None and environ.get(_CONFIG_VARIABLE):
-        config_file = Path(environ[_CONFIG_VARIABLE])
     layers = (
         _from_flags(flags),
         _from_environment(environ),
-        _from_file(config_file) if config_file is not None else {},
-        _from_pyproject(cwd),
+        *(_from_file(path) for path in config_files(environ, config_file, cwd)),
     )
     given: dict[str, _Given] = {}
     for number, layer in enumerate(layers):
@@ -70,6 +67,29 @@ def resolve_settings(
     check_conflicts(settings)
     origins = {option.key: _DEFAULT_ORIGIN for option in OPTIONS}
     return settings, origins | {key: item.origin for key, item in given.items()}
+
+
+def config_files(environ: Mapping[str, str], config_file: Path | None, cwd: Path) -> Iterator[Path]:
+    """The files that settings are read from, the stronger first.
+
+    Args:
+        environ: As of ``resolve_settings``, as are the others.
+        config_file: The one that is given.
+        cwd: Where the search for ``pyproject.toml`` begins.
+
+    Yields:
+        That one, or what ``DLPROF_CONFIG`` names; then ``pyproject.toml``, if there is one.
+    """
+    if config_file is None and environ.get(_CONFIG_VARIABLE):
+        config_file = Path(environ[_CONFIG_VARIABLE])
+    if config_file is not None:
+        yield config_file
+    for folder in (cwd, *cwd.parents):
+        path = folder / "pyproject.toml"
+        with contextlib.suppress(PermissionError):  # of a folder above that is closed to us
+            if path.is_file():
+                yield path
+                return
 
 
 def print_config(settings: SweepSettings, origins: Mapping[str, str]) -> str:
@@ -146,15 +166,6 @@ def _from_file(path: Path) -> _Layer:
         if key not in by_key():
             raise _unknown(key, source)
     return {key: (raw, f"{key} in {source}") for key, raw in table.items()}
-
-
-def _from_pyproject(cwd: Path) -> _Layer:
-    for folder in (cwd, *cwd.parents):
-        path = folder / "pyproject.toml"
-        with contextlib.suppress(PermissionError):  # of a folder above that is closed to us
-            if path.is_file():
-                return _from_file(path)
-    return {}
 
 
 def _unknown(key: str, source: str) -> UsageError:

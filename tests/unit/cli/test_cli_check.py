@@ -137,6 +137,22 @@ def test_what_is_read_is_not_removed_nor_anything_where_the_usage_is_wrong(
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == there
 
 
+def test_settings_that_are_named_otherwise_are_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a variable, or in a folder above."""
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    files = [Path("own.toml"), tmp_path / "pyproject.toml"]
+    for path in files:
+        path.touch()
+    monkeypatch.setenv("DLPROF_CONFIG", "own.toml")
+    for path in files:
+        assert run(["check", "synthetic", "-o", str(path)], {}) == 2
+        assert "The check itself uses" in capsys.readouterr().err
+        assert path.exists()
+
+
 def test_the_file_that_stdout_goes_to_is_kept(tmp_path: Path) -> None:
     words = ("-m", "dlprof", "check", "synthetic", "-o", "/dev/stdout", "--against", "./nowhere")
     with (tmp_path / "said.txt").open("w") as file:
@@ -168,6 +184,18 @@ def test_a_check_without_a_verdict_leaves_none_of_before_and_tells_github(
     )
     told = capsys.readouterr().err
     assert "::error title=dlprof::--against ./nowhere: there is no such directory" in told
+
+
+@pytest.mark.parametrize("words", [["--no-such-option"], ["a", "b"], ["synthetic", "--brief"]])
+def test_github_hears_of_options_that_can_t_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    output = tmp_path / "output"
+    monkeypatch.setenv("GITHUB_OUTPUT", str(output))
+    assert run(["check", "--help"], {}) == 0
+    assert not output.exists()
+    assert run(["check", *words], {}) == 2
+    assert output.read_text().count("\nerror\n") == 1
 
 
 def test_github_reads_its_files_and_one_annotation(
