@@ -131,7 +131,9 @@ def headroom_text(found: Headroom) -> str:
         step = f"loading doesn't measurably slow the step{high}"
     else:
         step = f"loading slows the step, by {percent_text(slower.value)} of a batch's time"
-    return f"{gain_text(found.speedup)} with a perfect loader; {step}"
+    now, then = format_duration(found.period_s), format_duration(found.step_s)
+    times = "" if found.speedup.is_wide else f": {then} a batch, not {now}"  # whose quotient it is
+    return f"{gain_text(found.speedup)} with a perfect loader{times}; {step}"
 
 
 def _of_speed(run: Run) -> list[Finding]:
@@ -342,12 +344,10 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
         found = loader.headroom
         yield headroom_text(found)
         waits = percent_text(max(0.0, found.waiting_fraction.value))
-        live_s, given_again_s = map(format_duration, (found.period_s, found.step_s))
         yield (
             f"{waits} of a batch's time there is waiting for data; {found.rounds} rounds of "
-            f"{found.live_batches} batches as they came and {found.replayed_batches} given again: "
-            f"{live_s} and {given_again_s} each; {found.extra_steps} steps more, "
-            f"{format_duration(found.extra_s)}"
+            f"{found.live_batches} batches as they came and {found.replayed_batches} given again; "
+            f"{found.extra_steps} steps more, {format_duration(found.extra_s)}"
         )
     if loader.startup_s is not None:
         begun = f"time to first batch {format_duration(loader.startup_s)}"
