@@ -217,7 +217,7 @@ class Forecast(Answer):
             ``None`` where there is none.
         others: What ``pick`` is compared with, as far as it has a rate there: ``default`` is
             PyTorch's own, ``present`` what the target's DataLoader is set to now, and
-            ``recommended`` what is of all settings, where some were named.
+            ``recommended`` what the run's trials recommend of all settings, where some were named.
         bounds: What each bound that occurs means.
         agreement: Predictions against the run's own trials.
         certificate: How near the best of what was asked for ``pick`` is, as of a recommendation.
@@ -425,11 +425,11 @@ def _decided(
 
 
 def _best_of_all(run: Run, situation: Situation) -> Config | None:
-    """What is recommended there of all settings."""
+    """What the run's trials recommend of all settings; elsewhere that is a question of its own."""
     if (kept := kept_answer(run, situation)) is not None:
         return kept.config
     with contextlib.suppress(DlprofError):  # nothing is
-        return decide(run, situation)[0].pick.config
+        return decide(run, situation)[0].pick.config if situation.as_measured else None
     return None
 
 

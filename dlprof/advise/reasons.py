@@ -158,7 +158,7 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
     if len(cases) > 1:
         shared, alone = (case.expected.samples_per_s.value for case in cases[:2])
         others = cases[0].neighbours
-        busy = f"{background_text(others).capitalize()} of the {cores:g}"
+        busy = f"{background_text(others).capitalize()}, and there are {cores:g}"
         claim = f"{busy}: that leaves {percent(shared / alone)} of the rate on an idle machine"
         if shared / alone > NEAR:
             claim = f"{busy}, which costs next to nothing"

@@ -127,7 +127,7 @@ class Constraints:
         machine: Name of the machine that the limits are taken from, where it is not the one
             that was measured.
         cores: Cores that all ranks may use together, where that is not all of the machine's.
-        neighbours: Threads of other processes that keep a core busy each.
+        neighbours: Cores that other processes want, each for a thread that always computes.
         speed: Speed of a core relative to the machine that was measured, as the user gave it.
         nodes: Machines like that one, with ``ranks`` on each, that share the storage.
         step_spread: How steps differ, as ``--step-time`` takes it (``normal:50ms,5ms``), with

@@ -111,8 +111,8 @@ def test_both_cases_are_predicted() -> None:
 @pytest.mark.parametrize(
     ("neighbours", "said"),
     [
-        (2.0, "2 threads of other processes want the 8 cores"),
-        (500.0, "500 threads of other processes want the 8 cores"),
+        (2.0, "Other processes want 2 cores, and there are 8: "),
+        (500.0, "Other processes want 500 cores, and there are 8: "),
     ],
 )
 def test_neighbours_are_counted_as_threads(neighbours: float, said: str) -> None:
@@ -301,7 +301,7 @@ def test_the_screen_says_that_it_is_extrapolated(width: int) -> None:
     whole = " ".join(text.split())
     assert "Predicted for server from what was measured on box" in whole
     assert "Measure there to be sure" in whole
-    assert "as shared now (90 threads of other processes compute)" in whole
+    assert "as shared now (other processes want 90 cores)" in whole
     commands = ("dlprof ", "loader =")
     lines = [line for line in text.splitlines() if not line.strip().startswith(commands)]
     assert max(map(len, lines)) <= width
