@@ -208,9 +208,13 @@ def parse_ints(text: str) -> tuple[int, ...]:
     """
     values: dict[int, None] = {}
     for part in text.split(","):
-        values.update(dict.fromkeys(_parse_part(part.strip(), text)))
+        found = _parse_part(part.strip(), text)
+        values.update(dict.fromkeys(found[: MAX_VALUES + 1]))
         if len(values) > MAX_VALUES:
-            raise _too_many(text)
+            raise UsageError(
+                f"{quoted(text)} names more than {MAX_VALUES} values",
+                hint="Give fewer values, or a range with a larger step.",
+            )
     return tuple(values)
 
 
@@ -232,17 +236,7 @@ def _parse_part(part: str, whole: str) -> range:
             f"The range {quoted(part)} {fault}",
             hint="Give first:last:step with first <= last and a step of at least 1.",
         )
-    values = range(first, last + 1, step)
-    if len(values) > MAX_VALUES:
-        raise _too_many(whole)
-    return values
-
-
-def _too_many(text: str) -> UsageError:
-    return UsageError(
-        f"{quoted(text)} names more than {MAX_VALUES} values",
-        hint="Give fewer values, or a range with a larger step.",
-    )
+    return range(first, last + 1, step)
 
 
 def parse_switches(text: str) -> tuple[bool, ...]:

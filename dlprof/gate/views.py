@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from dlprof.gate.plan import is_balanced
 from dlprof.records.gate import Block, GateRule, Quad, ReasonCode, Scale, Side
@@ -78,18 +77,16 @@ def _low_quartile(block: Block) -> float:
     return costs[below] + (costs[above] - costs[below]) * (place - below)
 
 
-_VALUES: Mapping[tuple[str, str], Callable[[Block], float | None]] = MappingProxyType(
-    {
-        ("service", "mean"): lambda block: _per_sample(math.fsum(block.service_s), block),
-        ("service", "low_quartile"): _low_quartile,
-        ("receive", "value"): lambda block: _per_sample(block.stages_s.get("receive"), block),
-        ("wall", "value"): lambda block: _per_sample(block.wall_s, block),
-        ("startup", "value"): lambda block: block.startup_s,
-        ("epoch_turnover", "value"): lambda block: block.epoch_turnover_s,
-        ("memory", "value"): lambda block: block.pss_peak_bytes,
-        ("shared_memory", "value"): lambda block: block.shm_peak_bytes,
-    }
-)
+_VALUES: Mapping[tuple[str, str], Callable[[Block], float | None]] = {
+    ("service", "mean"): lambda block: _per_sample(math.fsum(block.service_s), block),
+    ("service", "low_quartile"): _low_quartile,
+    ("receive", "value"): lambda block: _per_sample(block.stages_s.get("receive"), block),
+    ("wall", "value"): lambda block: _per_sample(block.wall_s, block),
+    ("startup", "value"): lambda block: block.startup_s,
+    ("epoch_turnover", "value"): lambda block: block.epoch_turnover_s,
+    ("memory", "value"): lambda block: block.pss_peak_bytes,
+    ("shared_memory", "value"): lambda block: block.shm_peak_bytes,
+}
 _BY_SAMPLE = frozenset({"service", "receive", "wall"})
 """Metrics that are taken a sample."""
 

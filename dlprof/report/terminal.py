@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -27,17 +26,15 @@ _ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
 
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_STYLES: Mapping[doc.Tone, str] = MappingProxyType(
-    {
-        "": "",
-        "strong": "bold",
-        "good": "green",
-        "warn": "yellow",
-        "bad": "bold red",
-        "soft": "dim",
-        "code": "cyan",
-    }
-)
+_STYLES: Mapping[doc.Tone, str] = {
+    "": "",
+    "strong": "bold",
+    "good": "green",
+    "warn": "yellow",
+    "bad": "bold red",
+    "soft": "dim",
+    "code": "cyan",
+}
 
 
 class Screen:

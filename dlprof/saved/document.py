@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from dlprof.errors import FileError, UsageError, refuse_newer
@@ -45,36 +44,30 @@ version = {VERSION}
 _NUMBER = number_rule()
 _COUNT = whole_rule(1, 1_000_000_000)
 
-KWARGS: Mapping[str, Rule] = MappingProxyType(
-    {
-        "num_workers": whole_rule(0, 4096),
-        "prefetch_factor": _COUNT,
-        "pin_memory": SWITCH,
-        "persistent_workers": SWITCH,
-        "in_order": SWITCH,
-        "batch_size": _COUNT,
-        "multiprocessing_context": Rule(
-            " or ".join(START_METHODS), lambda value: value in START_METHODS
-        ),
-    }
-)
+KWARGS: Mapping[str, Rule] = {
+    "num_workers": whole_rule(0, 4096),
+    "prefetch_factor": _COUNT,
+    "pin_memory": SWITCH,
+    "persistent_workers": SWITCH,
+    "in_order": SWITCH,
+    "batch_size": _COUNT,
+    "multiprocessing_context": Rule(
+        " or ".join(START_METHODS), lambda value: value in START_METHODS
+    ),
+}
 _OF_WORKERS = ("prefetch_factor", "multiprocessing_context", "persistent_workers")
-_ABOUT_ENTRY: Mapping[str, Rule] = MappingProxyType(
-    {
-        "saved_at": TEXT,
-        "confidence": TEXT,
-        "ranks": _COUNT,
-        "sharing_strategy": TEXT,
-        "worker_threads": _COUNT,
-        "expected": Rule(
-            "a table of numbers",
-            lambda value: isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values())),
-        ),
-    }
-)
-_ABOUT_MACHINE: Mapping[str, Rule] = MappingProxyType(
-    {"hostname": TEXT, "cpu": TEXT, "usable_cores": _NUMBER}
-)
+_ABOUT_ENTRY: Mapping[str, Rule] = {
+    "saved_at": TEXT,
+    "confidence": TEXT,
+    "ranks": _COUNT,
+    "sharing_strategy": TEXT,
+    "worker_threads": _COUNT,
+    "expected": Rule(
+        "a table of numbers",
+        lambda value: isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values())),
+    ),
+}
+_ABOUT_MACHINE: Mapping[str, Rule] = {"hostname": TEXT, "cpu": TEXT, "usable_cores": _NUMBER}
 
 
 def read_document(path: Path) -> dict[str, dict[str, Any]]:

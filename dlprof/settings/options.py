@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from dlprof.errors import UsageError
@@ -349,7 +348,7 @@ CHECKED = tuple(option.key for option in _ASKED if option.panel == _VERDICT)
 @functools.cache
 def by_key() -> Mapping[str, Option]:
     """The options under their configuration keys."""
-    return MappingProxyType({option.key: option for option in OPTIONS})
+    return {option.key: option for option in OPTIONS}
 
 
 def option_named(key: str) -> Option:

@@ -7,7 +7,6 @@ import dataclasses
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlprof.errors import UsageError
@@ -21,19 +20,17 @@ FORMATS = ("text", "html", "markdown", "csv", "parquet", "json", "perfetto")
 READ = ("text", "html", "markdown")
 """Those that people read: any document can be written so."""
 
-_SUFFIXES: Mapping[str, str] = MappingProxyType(
-    {
-        ".perfetto.json": "perfetto",
-        ".trace.json": "perfetto",
-        ".html": "html",
-        ".htm": "html",
-        ".md": "markdown",
-        ".markdown": "markdown",
-        ".csv": "csv",
-        ".parquet": "parquet",
-        ".json": "json",
-    }
-)
+_SUFFIXES: Mapping[str, str] = {
+    ".perfetto.json": "perfetto",
+    ".trace.json": "perfetto",
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".json": "json",
+}
 """The longest that fits counts."""
 
 

@@ -10,7 +10,6 @@ import io
 import types
 import typing
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 from dlprof.errors import UsageError
@@ -32,13 +31,11 @@ _REST = (
 )
 _NUMBERS = (int, float, bool)
 
-_TYPES: Mapping[str, Mapping[type, str]] = MappingProxyType(
-    {
-        "pandas": {str: "string", int: "Int64", float: "float64", bool: "boolean"},
-        "polars": {str: "String", int: "Int64", float: "Float64", bool: "Boolean"},
-        "pyarrow": {str: "string", int: "int64", float: "float64", bool: "bool_"},
-    }
-)
+_TYPES: Mapping[str, Mapping[type, str]] = {
+    "pandas": {str: "string", int: "Int64", float: "float64", bool: "boolean"},
+    "polars": {str: "String", int: "Int64", float: "Float64", bool: "Boolean"},
+    "pyarrow": {str: "string", int: "int64", float: "float64", bool: "bool_"},
+}
 """Libraries that make tables, with their names of a column's type; all know missing values."""
 
 

@@ -7,12 +7,11 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from dlprof.errors import DlprofError
-from dlprof.records.gate import CheckReport, GateName, GateResult, ViewFigures
+from dlprof.records.gate import CheckReport, GateResult, ViewFigures
 from dlprof.report.document import Document, FactList
 from dlprof.report.gate.check import (
     check_document,
@@ -31,20 +30,6 @@ from dlprof.report.page import to_html
 from dlprof.report.text import clean_lines
 from dlprof.units import NS
 
-_MEASURES: Mapping[tuple[GateName, str], str] = MappingProxyType(
-    {
-        ("service", "mean"): "latency",
-        ("service", "low_quartile"): "service-low-quartile",
-        ("receive", "value"): "receive",
-        ("wall", "value"): "wall",
-        ("startup", "value"): "startup",
-        ("epoch_turnover", "value"): "epoch-turnover",
-        ("memory", "value"): "memory",
-        ("shared_memory", "value"): "shared-memory",
-    }
-)
-"""Bencher's slugs: its own ``latency`` (nanoseconds) for the service time a sample."""
-
 _BY_SAMPLE = frozenset({"service", "receive", "wall"})
 
 
@@ -62,7 +47,7 @@ def _figures(check: CheckReport) -> Iterator[_Figure]:
     for gate in check.target.verdict.gates:
         for view in gate.views:
             value = _shifted(gate, view, view.shift)
-            if value is not None and (gate.name, view.view) in _MEASURES:
+            if value is not None:
                 low, high = (_shifted(gate, view, end) for end in (view.low, view.high))
                 yield _Figure(gate, view, value, low, high)
 
@@ -81,9 +66,10 @@ def render_bencher(check: CheckReport) -> str:
     for figure in _figures(check):
         scale = 1.0 if figure.gate.unit == "bytes" else NS
         ends = {"value": figure.value, "lower_value": figure.low, "upper_value": figure.high}
-        measures[_MEASURES[figure.gate.name, figure.view.view]] = {
-            key: value * scale for key, value in ends.items() if value is not None
-        }
+        slug, view = figure.gate.name.replace("_", "-"), figure.view.view.replace("_", "-")
+        if slug == "service":  # Bencher's own slug for the first, of nanoseconds
+            slug = "latency" if view == "mean" else f"service-{view}"
+        measures[slug] = {key: value * scale for key, value in ends.items() if value is not None}
         if figure.gate.name == "wall" and figure.value > 0:
             measures["throughput"] = {"value": 1 / figure.value}
     return _json({target_name(check): measures} if measures else {})
@@ -184,10 +170,8 @@ def _count(suite: ET.Element) -> None:
 
 
 def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
-    """A case of a target for a metric."""
-    return ET.SubElement(
-        suite, "testcase", classname=f"dlprof.check.{name}", name=short(label), time="0"
-    )
+    case = {"classname": f"dlprof.check.{name}", "name": short(label), "time": "0"}
+    return ET.SubElement(suite, "testcase", case)
 
 
 def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
@@ -311,15 +295,13 @@ def _outputs(check: CheckReport | DlprofError) -> Mapping[str, str]:
     return dict(zip(_OUTPUTS, figures, strict=True))
 
 
-RENDERERS: Mapping[str, Callable[[CheckReport], str]] = MappingProxyType(
-    {
-        "json": lambda check: check_document(check) + "\n",
-        "html": lambda check: to_html(check_report(check)),
-        "junit": render_junit,
-        "markdown": render_comment,
-        "bencher": render_bencher,
-        "benchmark_action": render_benchmark_action,
-        "openmetrics": render_openmetrics,
-    }
-)
+RENDERERS: Mapping[str, Callable[[CheckReport], str]] = {
+    "json": lambda check: check_document(check) + "\n",
+    "html": lambda check: to_html(check_report(check)),
+    "junit": render_junit,
+    "markdown": render_comment,
+    "bencher": render_bencher,
+    "benchmark_action": render_benchmark_action,
+    "openmetrics": render_openmetrics,
+}
 """What makes the text of each format."""
