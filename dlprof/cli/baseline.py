@@ -120,7 +120,6 @@ def _taken(document: Path) -> BaselineEntry:
 
 
 def _read(document: Path) -> CheckReport:
-    """The check that a document holds."""
     from dlprof.files import check_plain
     from dlprof.report.gate.check import GIVE_DOCUMENT, read_check
 

@@ -46,9 +46,7 @@ def compare(
     written_as = format_for(
         "json" if asked.as_json else None, output, prefix="--", formats=(*READ, "json")
     )
-    if output is not None:
-        for run in (a, b):
-            check_output(output, run, force=force, prefix="--")
+    check_output(output, a, b, force=force, prefix="--")
     numbers = [None] if workers is None else parse_ints(workers)
     if len(numbers) != 1:
         raise UsageError(

@@ -103,7 +103,6 @@ def recommend(
 
 
 def _keep(path: Path, run: Run, answer: Recommendation) -> str:
-    """Save the settings, and say how they are used."""
     from dlprof.advise.wrong_data import said_first
     from dlprof.report.text import clean
     from dlprof.saved import save_settings

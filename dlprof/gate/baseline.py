@@ -256,7 +256,6 @@ def render_entry(entry: BaselineEntry) -> str:
 
 
 def _place(entry: BaselineEntry) -> tuple[Any, ...]:
-    """Where an entry is in a sorted file."""
     return (*dataclasses.astuple(entry.key), entry.recorded_at, entry.commit)
 
 

@@ -372,7 +372,6 @@ def _limit(rule: GateRule, view: str, readings: Sequence[QuadReading]) -> float:
 
 
 def _median(readings: Sequence[QuadReading], view: str, side: Side) -> float:
-    """The median over all blocks of a side."""
     return statistics.median(value for each in readings for value in each.values[view, side])
 
 

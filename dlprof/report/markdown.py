@@ -48,7 +48,6 @@ def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
 
 
 def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[str]:
-    """Each block as lines of its own; empty ones left out."""
     for block in blocks:
         if isinstance(block, doc.Card):
             yield from _card(block, level)

@@ -160,7 +160,6 @@ def _timeline(run: Run) -> Iterator[doc.TimelineChart]:
 
 
 def _usage(run: Run) -> Iterator[doc.Plot]:
-    """What the trials and everybody else used, in the order of measuring."""
     began = _moment(run.header.started_at)
     found: dict[str, list[doc.Point]] = {}
     for trial in evenly(run.trials, _MOST_LOOKS):
@@ -204,7 +203,6 @@ def _moment(text: str) -> datetime | None:
 
 
 def _memory(run: Run) -> Iterator[doc.Chart]:
-    """The largest peak of each number of workers."""
     peaks: dict[int, int] = {}
     for trial in run.completed:
         size = trial.usage.pss_peak_bytes
@@ -267,7 +265,6 @@ def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
 
 
 def _trials(run: Run) -> Iterator[doc.Block]:
-    """Every trial as it was measured."""
     shown = run.trials[:1000]
     if not shown:
         return

@@ -218,7 +218,6 @@ class _Writer:
             yield line
 
     def _draw(self, line: Line, bar: doc.Bar, chart: doc.Chart, longest: int, reach: float) -> None:
-        """Append the bar itself."""
         style = _STYLES[bar.tone] or "cyan"
         if chart.kind == "share":
             whole = bar.length
@@ -350,7 +349,6 @@ def _fitting_notes(notes: Sequence[str], most: int) -> list[str]:
 
 
 def _spare(block: doc.Block) -> list[doc.Bar]:
-    """The bars that may be left out."""
     return [bar for bar in block.bars if bar.spare] if isinstance(block, doc.Chart) else []
 
 

@@ -76,15 +76,15 @@ def format_for(
     return found
 
 
-def check_output(output: Path, run: Path, *, force: bool, prefix: str = "") -> None:
-    """Refuse before reading what would be refused after it, and never replace the run itself.
+def check_output(output: Path | None, *runs: Path, force: bool, prefix: str = "") -> None:
+    """Refuse before reading what would be refused after it, and never replace a run itself.
 
     Raises:
-        UsageError: ``output`` exists, or is the run file.
+        UsageError: ``output`` exists, or is a run file.
     """
-    if not output.exists():
+    if output is None or not output.exists():
         return
-    if run.exists() and output.samefile(run):
+    if any(run.exists() and output.samefile(run) for run in runs):
         raise UsageError(
             f"{prefix}output names the run file itself, {output}",
             hint="Give another path for the report.",

@@ -195,10 +195,9 @@ def advice(check: CheckReport) -> str:
 def _has_looks_left(target: TargetCheck) -> bool:
     """Whether more quads could still decide a metric that is undecided."""
     undecided = {gate.name for gate in target.verdict.gates if gate.reason in _UNDECIDED}
-    return any(
-        rule.name in undecided and len(readings_of(rule, target.quads)) < rule.looks[-1]
-        for rule in (() if target.plan is None else target.plan.rules)
-    )
+    rules = () if target.plan is None else target.plan.rules
+    open_rules = (rule for rule in rules if rule.name in undecided)
+    return any(len(readings_of(each, target.quads)) < each.looks[-1] for each in open_rules)
 
 
 GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
@@ -235,7 +234,10 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
     why = sentence(check.target.verdict.explanation).removeprefix(f"{headline(check)}: ")
     yield "Target", (doc.Styled(target_name(check), "strong"), f": {why}")
-    if also := _also(check.target):
+    verdict = check.target.verdict
+    fails = (gate for gate in verdict.gates if gate.state == "fail" and gate.views)
+    others = (gate for gate in fails if not verdict.explanation.startswith(gate.explanation))
+    if also := "; ".join(f"{short(gate.label)} {short(gate.views[0].text)}" for gate in others):
         yield "Also fails", also
     left_out: dict[str, list[str]] = {}
     for label, why in not_judged(check).items():
@@ -245,14 +247,6 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     if check.target.plan is not None and (differ := check.target.plan.loader_difference):
         yield "Settings", f"differ: {short(differ)}"
     yield from _certainty(check)
-
-
-def _also(target: TargetCheck) -> str:
-    """The other metrics that fail, with their figures."""
-    verdict = target.verdict
-    failed = [gate for gate in verdict.gates if gate.state == "fail"]
-    others = (g for g in failed if g.views and not verdict.explanation.startswith(g.explanation))
-    return "; ".join(f"{short(gate.label)} {short(gate.views[0].text)}" for gate in others)
 
 
 def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:

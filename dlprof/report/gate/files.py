@@ -163,7 +163,6 @@ def render_junit(check: CheckReport) -> str:
 
 
 def _count(suite: ET.Element) -> None:
-    """State what is in a suite, or in all of them."""
     for key, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
         suite.set(key, str(len(suite.findall(f".//{tag}"))))
     suite.set("errors", "0")
