@@ -136,8 +136,8 @@ class _Walk:
 
     def take_in(self, rule: GateRule, reading: QuadReading) -> None:
         """Have a reading count, unless the machine changed during its quad."""
-        most = rule.most_change
-        if self.all_count or most is None or reading.change_within <= most:
+        most, changes = rule.most_change, map(reading.change_within, SIDES.values())
+        if self.all_count or most is None or max(changes) <= most:
             self.usable.append(reading)
             return
         self.left_out.append(reading)
@@ -272,7 +272,7 @@ def _stalls(
     left_out: Sequence[QuadReading],
 ) -> str:
     """What keeps a metric from passing where the change seems to stall; empty where it doesn't."""
-    uneven = sum(each.uneven == "change" for each in left_out)
+    uneven = sum(each.change_within("change") > each.change_within("base") for each in left_out)
     if 2 * uneven <= len(left_out):
         return ""
     for view in views:

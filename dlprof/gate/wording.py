@@ -18,16 +18,17 @@ from dlprof.units import format_bytes, format_duration, scale_bytes
 
 
 class Metric(NamedTuple):
-    """A metric's name for people, and its unit: ``s`` or ``bytes``."""
+    """A metric's name for people, its unit, ``s`` or ``bytes``, and whether it is by the sample."""
 
     label: str
     unit: str = "s"
+    by_sample: bool = False
 
 
 METRICS: Mapping[GateName, Metric] = {
-    "service": Metric("Service time"),
-    "receive": Metric("Receiving batches"),
-    "wall": Metric("Wall time"),
+    "service": Metric("Service time", by_sample=True),
+    "receive": Metric("Receiving batches", by_sample=True),
+    "wall": Metric("Wall time", by_sample=True),
     "startup": Metric("Time to first batch"),
     "epoch_turnover": Metric("Epoch restart"),
     "memory": Metric("Peak memory", "bytes"),

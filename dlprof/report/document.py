@@ -181,6 +181,13 @@ class Chart:
     unit: str = ""
     kind: ChartKind = "bars"
 
+    def filled(self, bar: Bar) -> float:
+        """How much of the room for a bar it fills, -1 to 1: of the longest, or of its own whole."""
+        part, whole = bar.length, max(abs(each.length) for each in self.bars)
+        if self.kind == "share":
+            part, whole = bar.pieces[0].length if bar.pieces else 0.0, bar.length
+        return part / whole if whole > 0 else 0.0
+
 
 @record(frozen=True, slots=True)
 class Point:

@@ -206,32 +206,29 @@ class _Writer:
         if chart.label or chart.unit:
             head = f"{_aligned(chart.label, left, left=True)}{' ' * _GAP}{chart.unit:>{middle}}"
             yield Line((indent + head).rstrip(), "dim", no_wrap=True, overflow="ignore")
-        reach = max((abs(bar.length) for bar in chart.bars), default=0.0)
         for bar, label, figure, note in zip(chart.bars, labels, figures, notes, strict=True):
             line = Line(indent, no_wrap=True, overflow="ignore")
             line.append(_aligned(label, left, left=True), _STYLES[bar.tone])
             line.append(f"{' ' * _GAP}{_aligned(figure, middle, left=False)}{' ' * _GAP}")
-            self._draw(line, bar, chart, longest, reach)
+            self._draw(line, bar, chart, longest)
             if note:
                 line.append(" " * _GAP + note, "dim")
             line.rstrip()
             yield line
 
-    def _draw(self, line: Line, bar: doc.Bar, chart: doc.Chart, longest: int, reach: float) -> None:
-        style = _STYLES[bar.tone] or "cyan"
+    def _draw(self, line: Line, bar: doc.Bar, chart: doc.Chart, longest: int) -> None:
+        style, share = _STYLES[bar.tone] or "cyan", chart.filled(bar)
         if chart.kind == "share":
-            whole = bar.length
-            filled = round(longest * bar.pieces[0].length / whole) if whole > 0 else 0
+            filled = round(longest * share)
             full, empty = ("#", ".") if self._ascii else ("█", "░")
             line.append(full * filled, style).append(empty * (longest - filled), "dim")
-            return
-        if chart.kind == "signed":
+        elif chart.kind == "signed":
             half = longest // 2
-            drawn = self._bar(half * abs(bar.length) / reach if reach > 0 else 0.0, whole=True)
+            drawn = self._bar(half * abs(share), whole=True)
             line.append(f"{drawn if bar.length < 0 else '':>{half}}", "red")
             line.append("|").append(drawn if bar.length > 0 else "", "green")
-            return
-        line.append(self._bar(longest * bar.length / reach if reach > 0 else 0.0), style)
+        else:
+            line.append(self._bar(longest * share), style)
 
     def _lanes(self, chart: doc.Chart, indent: str) -> Iterator[Line]:
         """Pieces one after another; those that are long enough have a bar, drawn to one scale."""
@@ -304,8 +301,8 @@ def _indented(text: str, width: int) -> Iterator[str]:
 
 def _is_open(code: str) -> bool:
     """Whether a line may end behind this: within brackets, and in no text and no comment."""
-    brackets = sum(code.count(each) for each in "([{") - sum(code.count(each) for each in ")]}")
-    return brackets > 0 and not any(("#" in code, code.count('"') % 2, code.count("'") % 2))
+    opened = sum((each in "([{") - (each in ")]}") for each in code)
+    return opened > 0 and not any(("#" in code, code.count('"') % 2, code.count("'") % 2))
 
 
 def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[tuple[str, doc.Words]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dlprof.errors import FileError, UsageError, refuse_newer
 from dlprof.files import folder_lock, is_there, replace_file, write_fault
-from dlprof.records import START_METHODS, Expected, Machine, Recommendation
+from dlprof.records import START_METHODS, Machine, Recommendation
 from dlprof.tomlfile import (
     SWITCH,
     TABLE,
@@ -204,31 +204,23 @@ def _entry(recommendation: Recommendation, when: str) -> dict[str, Any]:
                 f"The recommendation's {key} = {value!r} can't be saved",
                 hint="Make the recommendation again from the run file.",
             )
+    expected = recommendation.expected
+    figures: dict[str, float | None] = {"samples_per_s": expected.samples_per_s.value}
+    for name in ("wait_fraction", "startup_s", "pss_bytes", "shm_bytes"):
+        figures[name] = getattr(expected, name)
     about = {
         "saved_at": when,
         "confidence": recommendation.confidence,
         "ranks": recommendation.constraints.ranks,
         "sharing_strategy": recommendation.config.sharing_strategy,
         "worker_threads": recommendation.config.worker_threads,
-        "expected": _expected(recommendation.expected),
+        "expected": {  # in as many digits as people compare
+            name: figure if isinstance(figure, int) else float(f"{figure:.4g}")
+            for name, figure in figures.items()
+            if figure is not None
+        },
     }
     return kwargs | {key: value for key, value in about.items() if value is not None}
-
-
-def _expected(expected: Expected) -> dict[str, float]:
-    """What the settings should give, in as many digits as people compare."""
-    figures = {
-        "samples_per_s": expected.samples_per_s.value,
-        "wait_fraction": expected.wait_fraction,
-        "startup_s": expected.startup_s,
-        "pss_bytes": expected.pss_bytes,
-        "shm_bytes": expected.shm_bytes,
-    }
-    return {
-        name: figure if isinstance(figure, int) else float(f"{figure:.4g}")
-        for name, figure in figures.items()
-        if figure is not None
-    }
 
 
 def kwargs_for(
@@ -305,9 +297,9 @@ def _choose(
     """The arguments, and what to warn of; an empty text for nothing."""
     if not targets:
         return _default(machine, f"{path} has no settings for this machine ({machine.hostname})")
+    if target is not None and target not in targets:
+        return _default(machine, f"{path} has no settings for {target!r} on this machine")
     if target is not None:
-        if target not in targets:
-            return _default(machine, f"{path} has no settings for {target!r} on this machine")
         return kwargs_in(targets[target]), ""
     latest = max(targets, key=lambda spec: (targets[spec].get("saved_at", ""), spec))
     warning = (

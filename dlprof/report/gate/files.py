@@ -11,6 +11,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from dlprof.errors import DlprofError
+from dlprof.gate.wording import METRICS
 from dlprof.records.gate import CheckReport, GateResult, ViewFigures
 from dlprof.report.document import Document, FactList
 from dlprof.report.gate.check import (
@@ -29,8 +30,6 @@ from dlprof.report.markdown import to_markdown
 from dlprof.report.page import to_html
 from dlprof.report.text import clean_lines
 from dlprof.units import NS
-
-_BY_SAMPLE = frozenset({"service", "receive", "wall"})
 
 
 class _Figure(NamedTuple):
@@ -79,11 +78,12 @@ def render_benchmark_action(check: CheckReport) -> str:
     """``customSmallerIsBetter`` of github-action-benchmark."""
     found, name = [], target_name(check)
     for figure in _figures(check):
-        gate, sized = figure.gate, figure.gate.unit == "bytes"
-        scale = 1 if sized else NS
+        gate, unit, scale = figure.gate, figure.gate.unit, 1.0
+        if unit == "s":
+            unit, scale = "ns/sample" if METRICS[gate.name].by_sample else "ns", float(NS)
         entry = {
             "name": f"{name}: {short(gate.label)}{view_text(figure.view)}",
-            "unit": "bytes" if sized else "ns/sample" if gate.name in _BY_SAMPLE else "ns",
+            "unit": unit,
             "value": figure.value * scale,
             "extra": short(gate.explanation),
         }
