@@ -20,16 +20,14 @@ from dlprof.units import parse_ints, quoted
 def compare(
     asked: options.Asked,
     *,
-    a: Path = options.argument("A", "A run file."),
-    b: Path = options.argument("B", "The other; rates are B over A."),
+    a: Path = options.argument("A run file.", "A"),
+    b: Path = options.argument("The other; rates are B over A.", "B"),
     workers: str | None = options.option(
+        "Compare only configurations of N workers. Default: the fastest over both runs.",
+        "N",
         "--num-workers",
-        metavar="N",
-        text="Compare only configurations of N workers. Default: the fastest over both runs.",
     ),
-    best: bool = options.option(
-        "--best", text="Compare the fastest of each run, also where they share settings."
-    ),
+    best: bool = options.option("Compare the fastest of each run, also where they share settings."),
     output: Path | None = options.WRITTEN,
     force: bool = options.REPLACE,
 ) -> None:

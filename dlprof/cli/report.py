@@ -24,12 +24,10 @@ def report(
     asked: options.Asked,
     *,
     runs: tuple[Path, ...] = options.argument(
-        "RUN...", "A run file; of several, an index.", nargs=-1, required=True
+        "A run file; of several, an index.", "RUN...", nargs=-1, required=True
     ),
     output_format: str | None = options.option(
-        "--format",
-        metavar="|".join(FORMATS),
-        text="How it is written. Default: by the suffix of -o, else text.",
+        "How it is written. Default: by the suffix of -o, else text.", "|".join(FORMATS), "--format"
     ),
     output: Path | None = options.WRITTEN,
     force: bool = options.REPLACE,

@@ -22,10 +22,7 @@ def top(
     asked: options.Asked,
     *,
     seconds: float = options.option(
-        "--seconds",
-        metavar="S",
-        default=3.0,
-        text="How long to watch for a snapshot, or between updates. Default: 3.",
+        "How long to watch for a snapshot, or between updates. Default: 3.", "S", default=3.0
     ),
 ) -> None:
     """List the trainings that load data here.
