@@ -598,10 +598,7 @@ def machine(*, machine: _Path) -> MachineProfile: ...
 
 @_spelled()
 def machine(
-    *,
-    machine: _Path | None = None,
-    seconds: float | None = None,
-    save: _Path | None = None,
+    *, machine: _Path | None = None, seconds: float | None = None, save: _Path | None = None
 ) -> Overview | MachineProfile:
     """What this machine offers to a job, what limits it, and who else is using it.
 

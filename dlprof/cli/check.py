@@ -52,10 +52,7 @@ def _faults_on_github() -> Iterator[None]:
         *("--against", "--baseline", "--num-workers", "--budget", "--fail-above"),
         *("--inconclusive", "--allow-regression", "--output", "--junit", "--json"),
     ),
-    examples=(
-        "dlprof check my_data.py:make_loader --against main",
-        "dlprof check --self-test",
-    ),
+    examples=("dlprof check my_data.py:make_loader --against main", "dlprof check --self-test"),
 )
 @_faults_on_github()
 def check(  # noqa: PLR0913 - a command has as many parameters as it has options of its own

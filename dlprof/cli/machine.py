@@ -25,7 +25,7 @@ def machine(
     names: bool = options.option("List the machines that dlprof knows by name.", "", "--list"),
     save: Path | None = options.option(
         "Also write what was found as a machine profile (TOML), for --machine elsewhere. "
-        "Comments in the file stay.",
+        "Comments in the file stay."
     ),
 ) -> None:
     """Show what this machine offers and who uses it.

@@ -48,7 +48,7 @@ def recommend(
         f"How the answer is written. Default: {FORMATS[0]}.", "|".join(FORMATS), "--format"
     ),
     save: Path | None = options.option(
-        "Keep the settings of this machine in FILE, for dlprof.kwargs_for(FILE).",
+        "Keep the settings of this machine in FILE, for dlprof.kwargs_for(FILE)."
     ),
 ) -> None:
     """Recommend settings, for this machine or another.

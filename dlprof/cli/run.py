@@ -62,9 +62,7 @@ def run(  # noqa: PLR0913 - one for each option
         nargs=-1,
     ),
     module: str | None = options.option(
-        "Run a module, as python -m does; all that follows it is the module's.",
-        "MODULE",
-        "-m",
+        "Run a module, as python -m does; all that follows it is the module's.", "MODULE", "-m"
     ),
     output: Path | None = options.option(
         "The run file; under torchrun one for each rank. "

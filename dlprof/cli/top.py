@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 @options.command(
-    kind="Measure",
-    short=("--seconds", "--json"),
-    examples=("dlprof top", "dlprof top --json"),
+    kind="Measure", short=("--seconds", "--json"), examples=("dlprof top", "dlprof top --json")
 )
 def top(
     asked: options.Asked,
@@ -58,10 +56,7 @@ def _live(board: Board, seconds: float) -> None:
     from dlprof.report.terminal import Screen
 
     console = Console(markup=False, highlight=False, emoji=False)
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(console=console, auto_refresh=False) as live,
-    ):
+    with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
         while True:
             found = board.watch(seconds)
             live.update(Screen(top_report(found, unseen=board.unseen)), refresh=True)

@@ -67,9 +67,7 @@ def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
 
 
 def judge_baseline(
-    entry: BaselineEntry,
-    history: Iterable[BaselineEntry],
-    rule: BaselineRule | None = None,
+    entry: BaselineEntry, history: Iterable[BaselineEntry], rule: BaselineRule | None = None
 ) -> Verdict:
     """What the stored history says of a run: of its service time alone.
 

@@ -31,10 +31,7 @@ from dlprof.units import format_duration
 def checked_target(target: str, plan: CheckPlan, quads: Sequence[Quad]) -> TargetCheck:
     """One target's check against another version of the code, judged."""
     return TargetCheck(
-        target=target,
-        verdict=judge(plan, quads),
-        plan=plan,
-        quads=tuple(map(cleaned, quads)),
+        target=target, verdict=judge(plan, quads), plan=plan, quads=tuple(map(cleaned, quads))
     )
 
 

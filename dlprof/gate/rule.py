@@ -29,15 +29,7 @@ from dlprof.gate.plan import SIDES
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, Shift, least_differences, shift_interval
 from dlprof.gate.views import LEAST_BATCHES, QuadReading, base_service_s, cleaned, read_quad
 from dlprof.gate.wording import METRICS, amount, figure_text, figures_text, gate_result, percent
-from dlprof.records.gate import (
-    CheckPlan,
-    GateResult,
-    GateRule,
-    Quad,
-    ReasonCode,
-    Side,
-    ViewFigures,
-)
+from dlprof.records.gate import CheckPlan, GateResult, GateRule, Quad, ReasonCode, Side, ViewFigures
 
 
 class GateProgress(NamedTuple):

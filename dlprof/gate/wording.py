@@ -6,14 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dlprof.records.gate import (
-    GateName,
-    GateResult,
-    GateState,
-    ReasonCode,
-    StageShift,
-    ViewFigures,
-)
+from dlprof.records.gate import GateName, GateResult, GateState, ReasonCode, StageShift, ViewFigures
 from dlprof.units import format_bytes, format_duration, scale_bytes
 
 

@@ -214,11 +214,7 @@ def step(low: float, high: float, example: str) -> Kind:
     return Kind(read, f"{plain.allowed}, or steps that differ: {STEP_FORMS}", plain.metavar)
 
 
-_LOADS = {
-    "cores": number(0.01, 1024, "12"),
-    "memory": rate(),
-    "reads": rate(),
-}
+_LOADS = {"cores": number(0.01, 1024, "12"), "memory": rate(), "reads": rate()}
 
 
 def load() -> Kind:

@@ -35,11 +35,7 @@ _SUFFIXES: Mapping[str, str] = {
 
 
 def format_for(
-    asked: str | None,
-    output: Path | None,
-    *,
-    prefix: str = "",
-    formats: Collection[str] = FORMATS,
+    asked: str | None, output: Path | None, *, prefix: str = "", formats: Collection[str] = FORMATS
 ) -> str:
     """How a result is to be written: as asked for, else by the suffix of the file, else as text.
 

@@ -456,9 +456,7 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document
     )
 
 
-def _by_key(
-    history: Sequence[BaselineEntry],
-) -> Iterator[tuple[BaselineKey, list[BaselineEntry]]]:
+def _by_key(history: Sequence[BaselineEntry]) -> Iterator[tuple[BaselineKey, list[BaselineEntry]]]:
     """The runs of each key, oldest first, in the order of the file."""
     for key in dict.fromkeys(entry.key for entry in history):
         yield key, comparable(history, key)
