@@ -111,16 +111,18 @@ def render_openmetrics(check: CheckReport) -> str:
     """OpenMetrics text, for ``artifacts:reports:metrics`` of GitLab and for Prometheus."""
     samples: dict[str, list[str]] = {name: [] for name, _, _ in _FAMILIES}
     target = target_name(check)
+    escaped = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
     def add(family: str, value: object, **labels: str) -> None:
-        samples[family].append(f"{family}{_label_text(target=target, **labels)} {value!r}")
+        known = {"target": target, **labels}
+        named = (f'{name}="{short(text).translate(escaped)}"' for name, text in known.items())
+        samples[family].append(f"{family}{{{','.join(named)}}} {value!r}")
 
     for figure in _figures(check):
         gate, view = figure.gate, figure.view
         labels = {"metric": gate.name, "view": view.view}
-        add(
-            f"dlprof_check_{'bytes' if gate.unit == 'bytes' else 'seconds'}", figure.value, **labels
-        )
+        unit = "bytes" if gate.unit == "bytes" else "seconds"
+        add(f"dlprof_check_{unit}", figure.value, **labels)
         if gate.scale == "ratio":
             add("dlprof_check_shift_ratio", view.shift, **labels)
     for gate in check.target.verdict.gates:
@@ -131,13 +133,6 @@ def render_openmetrics(check: CheckReport) -> str:
             lines += [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else [])]
             lines += [f"# HELP {name} {text}", *samples[name]]
     return "\n".join([*lines, "# EOF", ""])
-
-
-def _label_text(**labels: str) -> str:
-    """Labels, their values escaped as OpenMetrics wants them."""
-    marks = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-    listed = (f'{name}="{short(value).translate(marks)}"' for name, value in labels.items())
-    return f"{{{','.join(listed)}}}"
 
 
 def render_junit(check: CheckReport) -> str:

@@ -1,7 +1,7 @@
-"""The settings file: saving a machine's settings, and finding them again in a training script.
+"""Settings per machine: saving them in a file, and finding them again in a training script.
 
-Its values go into ``DataLoader(...)``, so it is read strictly: only known keys with values of the
-right type pass. It is written for people.
+A file's values go into ``DataLoader(...)``, so it is read strictly: only known keys with values of
+the right type pass. It is written for people.
 """
 
 from __future__ import annotations
