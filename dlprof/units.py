@@ -301,13 +301,9 @@ def duration_option(seconds: float) -> str:
 
 
 def format_rate(rate: float | None) -> str:
-    """A rate for people, three significant digits or whole: ``1,234``, ``12.3``, ``0.123``.
+    """A rate without its unit, three significant digits or whole: ``1,234``, ``12.3``, ``0.123``.
 
-    Args:
-        rate: Anything per second; the unit is the caller's to write.
-
-    Returns:
-        The digits; ``-`` for a missing rate.
+    ``-`` for a missing one.
     """
     if rate is None or not math.isfinite(rate):
         return MISSING

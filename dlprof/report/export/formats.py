@@ -39,11 +39,7 @@ def format_for(
 ) -> str:
     """How a result is to be written: as asked for, else by the suffix of the file, else as text.
 
-    Args:
-        asked: A name out of ``FORMATS``.
-        output: The file.
-        prefix: What options begin with where they are named: ``--`` on the command line.
-        formats: Those that the result can be written in.
+    Options are named with the prefix: ``--`` on the command line.
 
     Raises:
         UsageError: It is none of them, the suffix names none, or a terminal can't show it.

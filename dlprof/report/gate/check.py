@@ -58,11 +58,9 @@ _UNDECIDED = frozenset({"undecided", "too_few_quads", "contended", "cores_differ
 _NO_CHARACTER = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
 # GitHub's runner obeys lines of a job's output that begin with these, blanks aside.
 _COMMAND = re.compile(r"(?<!\S)(:|#)(:|#\[)")
-MOST_CHARACTERS = 300
-"""No text of the user's is shown longer than this."""
 
 
-def short(text: str, most: int = MOST_CHARACTERS) -> str:
+def short(text: str, most: int = 300) -> str:
     """A text from anywhere as one line that is safe to show, cut where it is long."""
     line = _COMMAND.sub(r"\1 \2", _NO_CHARACTER.sub("", clean(text)))
     return line if len(line) <= most else f"{line[: most - 3]}..."
@@ -423,7 +421,6 @@ def _slowdown(sight: Sight) -> str:
 
 
 _METRIC = "service.mean"
-_TO_THE_MINUTE = len("2026-01-01T00:00")
 
 
 def baseline_document(name: str, history: Sequence[BaselineEntry]) -> str:
@@ -488,7 +485,8 @@ def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text |
 
 
 def _bar(run: BaselineEntry, middle: float) -> doc.Bar:
-    when, commit = short(run.recorded_at)[:_TO_THE_MINUTE].replace("T", " "), short(run.commit)[:7]
+    # To the minute.
+    when, commit = short(run.recorded_at)[:16].replace("T", " "), short(run.commit)[:7]
     if _METRIC not in run.figures:
         return doc.Bar(label=when, pieces=(), figure=MISSING, note=commit)
     value = run.figures[_METRIC]
