@@ -39,12 +39,12 @@ def compare(
     from dlprof import api
     from dlprof.report.compare import comparison_report
     from dlprof.report.documents import json_document
-    from dlprof.report.export.formats import READ, check_output, format_for, written
+    from dlprof.report.export.formats import READ, format_for, refuse_existing, written
 
     written_as = format_for(
         "json" if asked.as_json else None, output, prefix="--", formats=(*READ, "json")
     )
-    check_output(output, a, b, force=force, prefix="--")
+    refuse_existing(output, a, b, force=force, prefix="--")
     numbers = [None] if workers is None else parse_ints(workers)
     if len(numbers) != 1:
         raise UsageError(

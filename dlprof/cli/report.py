@@ -8,7 +8,7 @@ from pathlib import Path
 from dlprof.cli import options, streams
 from dlprof.errors import UsageError
 from dlprof.report.export import formats
-from dlprof.report.export.formats import FORMATS, READ, check_output, format_for
+from dlprof.report.export.formats import FORMATS, READ, format_for, refuse_existing
 
 
 @options.command(
@@ -43,7 +43,7 @@ def report(
     from dlprof.store import read_run
 
     written_as = format_for("json" if asked.as_json else output_format, output, prefix="--")
-    check_output(output, *runs, force=force, prefix="--")
+    refuse_existing(output, *runs, force=force, prefix="--")
     if len(runs) > 1:
         _index(runs, written_as, output, force=force, quiet=asked.quiet)
         return
@@ -72,7 +72,7 @@ def _index(
     names = page_names(runs, output.name) if output is not None and written_as == "html" else []
     pages = [output.with_name(name) for name in names] if output is not None else []
     for page in pages:
-        check_output(page, *runs, force=force, prefix="--")
+        refuse_existing(page, *runs, force=force, prefix="--")
     rows = []
     for place, run in enumerate(runs):
         measured = read_run(run)

@@ -68,7 +68,7 @@ def format_for(
     return found
 
 
-def check_output(output: Path | None, *runs: Path, force: bool, prefix: str = "") -> None:
+def refuse_existing(output: Path | None, *runs: Path, force: bool, prefix: str = "") -> None:
     """Refuse before reading what would be refused after it, and never replace a run itself.
 
     Raises:
