@@ -37,11 +37,6 @@ def spans(words: Words) -> tuple[Styled, ...]:
     return tuple(each if isinstance(each, Styled) else Styled(each) for each in pieces)
 
 
-def plain(words: Words) -> str:
-    """A line without its tones."""
-    return "".join(each.text for each in spans(words))
-
-
 @record(frozen=True, slots=True)
 class Text:
     """A paragraph."""
