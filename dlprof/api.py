@@ -598,10 +598,7 @@ def machine(*, machine: _Path) -> MachineProfile: ...
 
 @_spelled()
 def machine(
-    *,
-    machine: _Path | None = None,
-    seconds: float | None = None,
-    save: _Path | None = None,
+    *, machine: _Path | None = None, seconds: float | None = None, save: _Path | None = None
 ) -> Overview | MachineProfile:
     """What this machine offers to a job, what limits it, and who else is using it.
 
@@ -665,14 +662,14 @@ def report(
         DlprofError: The run can't be read, or not be written so or there.
     """
     from dlprof.files import replace_file
-    from dlprof.report.export.formats import check_output, format_for, render_as
+    from dlprof.report.export.formats import format_for, refuse_existing, render_as
 
     file = None if output is None else Path(output)
     written_as = format_for(format, file)
     measured = _loaded(run)
     if file is None:
         return render_as(measured, written_as).decode()
-    check_output(file, Path(measured.path), force=force)
+    refuse_existing(file, Path(measured.path), force=force)
     replace_file(file, render_as(measured, written_as))
     return file
 

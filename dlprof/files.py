@@ -77,13 +77,9 @@ def check_plain(path: Path, mode: int, *, hint: str) -> None:
 def lock(descriptor: int, *, wait: bool) -> bool:
     """Take the advisory lock of an open file; it ends when the descriptor is closed.
 
-    Args:
-        descriptor: Of the open file.
-        wait: Whether to wait until another holder lets go.
-
     Returns:
-        False only if another process holds the lock. File systems and platforms without locks
-        give True: there the user keeps two writers apart.
+        False only if another process holds the lock and is not waited for. File systems and
+        platforms without locks give True: there the user keeps two writers apart.
     """
     if sys.platform == "win32":
         return True

@@ -66,15 +66,9 @@ def check_table(
     needed: Collection[str] = (),
     hint: str = "Correct the file.",
 ) -> None:
-    """Hold a table's keys and values against rules.
+    """Hold a table's keys and values against the rules of those that it may have.
 
-    Args:
-        table: What was read.
-        rules: The keys that it may have, and what their values must be.
-        place: The file, as messages name it.
-        within: The dotted name of the table; empty for the top one.
-        needed: The keys that it must have.
-        hint: What to do about a wrong value.
+    Messages name the file by its ``place``, and ``within`` it the table by its dotted name.
 
     Raises:
         FileError: A key is unknown or missing, or a value breaks its rule.

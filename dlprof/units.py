@@ -208,9 +208,13 @@ def parse_ints(text: str) -> tuple[int, ...]:
     """
     values: dict[int, None] = {}
     for part in text.split(","):
-        values.update(dict.fromkeys(_parse_part(part.strip(), text)))
+        found = _parse_part(part.strip(), text)
+        values.update(dict.fromkeys(found[: MAX_VALUES + 1]))
         if len(values) > MAX_VALUES:
-            raise _too_many(text)
+            raise UsageError(
+                f"{quoted(text)} names more than {MAX_VALUES} values",
+                hint="Give fewer values, or a range with a larger step.",
+            )
     return tuple(values)
 
 
@@ -232,17 +236,7 @@ def _parse_part(part: str, whole: str) -> range:
             f"The range {quoted(part)} {fault}",
             hint="Give first:last:step with first <= last and a step of at least 1.",
         )
-    values = range(first, last + 1, step)
-    if len(values) > MAX_VALUES:
-        raise _too_many(whole)
-    return values
-
-
-def _too_many(text: str) -> UsageError:
-    return UsageError(
-        f"{quoted(text)} names more than {MAX_VALUES} values",
-        hint="Give fewer values, or a range with a larger step.",
-    )
+    return range(first, last + 1, step)
 
 
 def parse_switches(text: str) -> tuple[bool, ...]:
@@ -278,13 +272,26 @@ def format_duration(seconds: float | None) -> str:
     """A duration for people: ``850 ms``, ``1.2 s``, ``2 min 5 s``; ``-`` for a missing one."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
-    if seconds < 0:
-        return f"-{format_duration(-seconds)}"
+    if seconds <= 0:
+        return f"-{format_duration(-seconds)}" if seconds else "0 s"
     if seconds < 0.9995:
-        return _format_milliseconds(seconds * 1000)
+        milliseconds = seconds * 1000
+        decimals = 0 if milliseconds >= 9.95 else 1 if milliseconds >= 0.995 else 2
+        return f"{milliseconds:.{decimals}f} ms" if milliseconds >= 0.01 else "< 0.01 ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    return _format_whole_seconds(round(seconds))
+    whole = round(seconds)
+    # The two largest units that are needed, such as ``1 h 5 min``.
+    for size, unit, smaller_size, smaller in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            count, rest = divmod(whole, size)
+            rest //= smaller_size
+            return f"{count} {unit} {rest} {smaller}" if rest else f"{count} {unit}"
+    return f"{whole} s"
 
 
 def duration_option(seconds: float) -> str:
@@ -293,37 +300,10 @@ def duration_option(seconds: float) -> str:
     return f"{10 * max(1, tens)}s" if tens < 12 else f"{math.ceil(seconds / 60)}m"
 
 
-def _format_milliseconds(milliseconds: float) -> str:
-    if milliseconds == 0:
-        return "0 s"
-    if milliseconds < 0.01:
-        return "< 0.01 ms"
-    decimals = 0 if milliseconds >= 9.95 else 1 if milliseconds >= 0.995 else 2
-    return f"{milliseconds:.{decimals}f} ms"
-
-
-def _format_whole_seconds(seconds: int) -> str:
-    """The two largest units that are needed, such as ``1 h 5 min``."""
-    for size, unit, smaller_size, smaller in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if seconds >= size:
-            count, rest = divmod(seconds, size)
-            rest //= smaller_size
-            return f"{count} {unit} {rest} {smaller}" if rest else f"{count} {unit}"
-    return f"{seconds} s"
-
-
 def format_rate(rate: float | None) -> str:
-    """A rate for people, three significant digits or whole: ``1,234``, ``12.3``, ``0.123``.
+    """A rate without its unit, three significant digits or whole: ``1,234``, ``12.3``, ``0.123``.
 
-    Args:
-        rate: Anything per second; the unit is the caller's to write.
-
-    Returns:
-        The digits; ``-`` for a missing rate.
+    ``-`` for a missing one.
     """
     if rate is None or not math.isfinite(rate):
         return MISSING

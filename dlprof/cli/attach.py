@@ -17,10 +17,8 @@ from dlprof.units import quoted
 def attach(
     asked: options.Asked,
     *,
-    pid: str = options.argument("PID", "The training's main process, or one of its workers."),
-    seconds: float = options.option(
-        "--seconds", metavar="S", default=10.0, text="How long to watch it. Default: 10."
-    ),
+    pid: str = options.argument("The training's main process, or one of its workers.", "PID"),
+    seconds: float = options.option("How long to watch it. Default: 10.", "S", default=10.0),
 ) -> None:
     """Say why a running training waits.
 

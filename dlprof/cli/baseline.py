@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 baseline = Group("baseline", kind="CI", help="Keep the history that check --baseline reads.")
 
-_FILE: Any = options.argument("FILE", "The baseline, JSON lines.")
+_FILE: Any = options.argument("The baseline, JSON lines.", "FILE")
 
 
 @options.command(
@@ -36,9 +36,9 @@ def update(
     *,
     file: Path = _FILE,
     document: Path | None = options.option(
+        "Take the run that this JSON document of dlprof check holds; measure nothing.",
+        "DOCUMENT",
         "--from",
-        metavar="DOCUMENT",
-        text="Take the run that this JSON document of dlprof check holds; measure nothing.",
     ),
     config: Path | None = options.CONFIG,
 ) -> None:
@@ -120,7 +120,6 @@ def _taken(document: Path) -> BaselineEntry:
 
 
 def _read(document: Path) -> CheckReport:
-    """The check that a document holds."""
     from dlprof.files import check_plain
     from dlprof.report.gate.check import GIVE_DOCUMENT, read_check
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,8 +28,7 @@ BUDGET = options.varied("budget", text="How long it may take in all.", default="
 _COMPARED = "Comparison"
 
 
-def _file(*flags: str, text: str) -> Any:
-    return options.option(*flags, metavar="FILE", text=text, panel="Files for CI")
+_file = functools.partial(options.option, panel="Files for CI")
 
 
 @contextlib.contextmanager
@@ -70,52 +70,38 @@ class _Check(Command):
         *("--against", "--baseline", "--num-workers", "--budget", "--fail-above"),
         *("--inconclusive", "--allow-regression", "--output", "--junit", "--json"),
     ),
-    examples=(
-        "dlprof check my_data.py:make_loader --against main",
-        "dlprof check --self-test",
-    ),
+    examples=("dlprof check my_data.py:make_loader --against main", "dlprof check --self-test"),
 )
 def check(  # noqa: PLR0913 - a command has as many parameters as it has options of its own
     asked: options.Asked,
     *,
     against: str | None = options.option(
-        "--against",
-        metavar="REF",
-        text="A git ref or a directory. Default: the merge base with the upstream's default "
+        "A git ref or a directory. Default: the merge base with the upstream's default "
         "branch, or with the one that the pull request goes to.",
+        "REF",
         panel=_COMPARED,
     ),
     against_python: str | None = options.option(
-        "--against-python",
-        metavar="PATH",
-        text="Another environment's python: did its packages load faster?",
-        panel=_COMPARED,
+        "Another environment's python: did its packages load faster?", "PATH", panel=_COMPARED
     ),
     baseline: Path | None = options.option(
-        "--baseline",
-        metavar="FILE",
-        text="Compare with the stored history of dlprof baseline; it only warns, unless "
+        "Compare with the stored history of dlprof baseline; it only warns, unless "
         "--regression fail is given.",
         panel=_COMPARED,
     ),
     self_test: bool = options.option(
-        "--self-test",
-        text="Compare the code with itself, then with itself made slower: what a verdict takes on "
+        "Compare the code with itself, then with itself made slower: what a verdict takes on "
         "this machine, and how long does it take?",
         panel=_COMPARED,
     ),
     config: Path | None = options.CONFIG,
-    output: Path | None = _file(
-        *("-o", "--output"), text="The JSON document; a page where FILE ends in .html."
-    ),
-    junit: Path | None = _file("--junit", text="JUnit XML."),
-    markdown: Path | None = _file("--markdown", text="A Markdown comment."),
-    bencher: Path | None = _file("--bencher", text="Bencher's BMF."),
-    benchmark_action: Path | None = _file(
-        "--benchmark-action", text="customSmallerIsBetter of github-action-benchmark."
-    ),
-    openmetrics: Path | None = _file("--openmetrics", text="OpenMetrics text."),
-    design: str | None = options.option("--design", text="", hidden=True),
+    output: Path | None = _file("The JSON document; a page where FILE ends in .html.", "", "-o"),
+    junit: Path | None = _file("JUnit XML."),
+    markdown: Path | None = _file("A Markdown comment."),
+    bencher: Path | None = _file("Bencher's BMF."),
+    benchmark_action: Path | None = _file("customSmallerIsBetter of github-action-benchmark."),
+    openmetrics: Path | None = _file("OpenMetrics text."),
+    design: str | None = options.option("", hidden=True),
 ) -> None:
     """Fail CI if data loading got slower.
 

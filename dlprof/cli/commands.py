@@ -148,12 +148,7 @@ class Group(click.Group):
     """A word with commands below it."""
 
     def __init__(
-        self,
-        name: str,
-        *,
-        kind: str = "",
-        params: Sequence[click.Parameter] = (),
-        **rest: Any,
+        self, name: str, *, kind: str = "", params: Sequence[click.Parameter] = (), **rest: Any
     ) -> None:
         super().__init__(
             name,

@@ -20,16 +20,14 @@ from dlprof.units import parse_ints, quoted
 def compare(
     asked: options.Asked,
     *,
-    a: Path = options.argument("A", "A run file."),
-    b: Path = options.argument("B", "The other; rates are B over A."),
+    a: Path = options.argument("A run file.", "A"),
+    b: Path = options.argument("The other; rates are B over A.", "B"),
     workers: str | None = options.option(
+        "Compare only configurations of N workers. Default: the fastest over both runs.",
+        "N",
         "--num-workers",
-        metavar="N",
-        text="Compare only configurations of N workers. Default: the fastest over both runs.",
     ),
-    best: bool = options.option(
-        "--best", text="Compare the fastest of each run, also where they share settings."
-    ),
+    best: bool = options.option("Compare the fastest of each run, also where they share settings."),
     output: Path | None = options.WRITTEN,
     force: bool = options.REPLACE,
 ) -> None:
@@ -41,14 +39,12 @@ def compare(
     from dlprof import api
     from dlprof.report.compare import comparison_report
     from dlprof.report.documents import json_document
-    from dlprof.report.export.formats import READ, check_output, format_for, written
+    from dlprof.report.export.formats import READ, format_for, refuse_existing, written
 
     written_as = format_for(
         "json" if asked.as_json else None, output, prefix="--", formats=(*READ, "json")
     )
-    if output is not None:
-        for run in (a, b):
-            check_output(output, run, force=force, prefix="--")
+    refuse_existing(output, a, b, force=force, prefix="--")
     numbers = [None] if workers is None else parse_ints(workers)
     if len(numbers) != 1:
         raise UsageError(

@@ -101,7 +101,6 @@ def install() -> str:
 
 
 def _shell() -> str:
-    """The shell that runs this process."""
     names = [process.name().removesuffix(".exe") for process in psutil.Process().parents()]
     for name in (*names, Path(os.environ.get("SHELL", "")).name):
         if name.removeprefix("-") in {"bash", "zsh", "fish", *_POWER_SHELLS}:

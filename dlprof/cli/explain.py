@@ -12,7 +12,7 @@ def explain(
     asked: options.Asked,
     *,
     code: str | None = options.argument(
-        "CODE", "A finding's code, such as fetch.io. Default: all.", required=False
+        "A finding's code, such as fetch.io. Default: all.", "CODE", required=False
     ),
 ) -> None:
     """Explain a finding and its fix.

@@ -15,23 +15,17 @@ from dlprof.cli import options
 def machine(
     asked: options.Asked,
     *,
-    seconds: float | None = options.option(
-        "--seconds",
-        metavar="S",
-        text="How long to watch who uses it. Default: 1.",
-    ),
+    seconds: float | None = options.option("How long to watch who uses it. Default: 1.", "S"),
     profile: Path | None = options.option(
+        "Show a machine that dlprof knows, or that a TOML file describes, not this one.",
+        "NAME|FILE",
         "--machine",
-        metavar="NAME|FILE",
-        text="Show a machine that dlprof knows, or that a TOML file describes, not this one.",
         aliases=["--profile"],
     ),
-    names: bool = options.option("--list", text="List the machines that dlprof knows by name."),
+    names: bool = options.option("List the machines that dlprof knows by name.", "", "--list"),
     save: Path | None = options.option(
-        "--save",
-        metavar="FILE",
-        text="Also write what was found as a machine profile (TOML), for --machine elsewhere. "
-        "Comments in the file stay.",
+        "Also write what was found as a machine profile (TOML), for --machine elsewhere. "
+        "Comments in the file stay."
     ),
 ) -> None:
     """Show what this machine offers and who uses it.

@@ -38,8 +38,7 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
         return output
     if resume:
         raise UsageError(
-            "--resume needs to know which run file to continue",
-            hint="Give it with -o FILE.",
+            "--resume needs to know which run file to continue", hint="Give it with -o FILE."
         )
     from dlprof.store.format import run_file_name
 

@@ -38,20 +38,26 @@ _READ: Mapping[type, Any] = {
 }
 
 
-def option(*flags: str, text: str, panel: str = OPTIONS_PANEL, **more: Any) -> Any:
+def option(
+    text: str, metavar: str = "", *flags: str, panel: str = OPTIONS_PANEL, **more: Any
+) -> Any:
     """An option of a command's own: the default of the parameter that takes its value.
 
-    The parameter's type says what is read: a ``bool`` makes a flag.
+    The parameter's name is its long flag where none is given, and its type says what is read: a
+    ``bool`` makes a switch, a path is a FILE.
     """
 
     def make(name: str, kind: type) -> CommandOption:
+        long = any(flag.startswith("--") for flag in flags)
+        names = [name, *flags, *([] if long else [f"--{name.replace('_', '-')}"])]
         read = {"is_flag": True, "default": False} if kind is bool else {"type": _READ[kind]}
-        return CommandOption([name, *flags], help=text, panel=panel, **{**read, **more})
+        value = metavar or ("FILE" if kind is Path else None)
+        return CommandOption(names, help=text, panel=panel, metavar=value, **{**read, **more})
 
     return make
 
 
-def argument(metavar: str, text: str, **more: Any) -> Any:
+def argument(text: str, metavar: str, **more: Any) -> Any:
     """An argument of a command: the default of the parameter that takes its value."""
     return lambda name, kind: Argument([name], metavar=metavar, text=text, type=_READ[kind], **more)
 
@@ -179,35 +185,24 @@ def _of_the_table(row: table.Option, *, once: bool) -> click.Parameter:
 
 
 OUTPUT = option(
-    *("-o", "--output"),
-    metavar="FILE",
-    text="The run file. Default: TARGET-DATE-TIME.dlprof.jsonl here.",
-    panel=_OUTPUT,
+    "The run file. Default: TARGET-DATE-TIME.dlprof.jsonl here.", "", "-o", panel=_OUTPUT
 )
-RESUME = option("--resume", text="Continue the run file given by -o.", panel=_OUTPUT)
-FORCE = option("--force", text="Replace the run file if it exists.", panel=_OUTPUT)
+RESUME = option("Continue the run file given by -o.", panel=_OUTPUT)
+FORCE = option("Replace the run file if it exists.", panel=_OUTPUT)
 CONFIG = option(
-    "--config",
-    metavar="FILE",
-    text="Read options from this TOML file. Flags and DLPROF_* variables go before it.",
-    panel=_OUTPUT,
+    "Read options from this TOML file. Flags and DLPROF_* variables go before it.", panel=_OUTPUT
 )
-PRINT_CONFIG = option(
-    "--print-config", text="Show the options as resolved, as TOML, and exit.", panel=_OUTPUT
-)
-WRITTEN = option("-o", "--output", metavar="FILE", text="Where to. Default: stdout.")
-REPLACE = option("--force", text="Replace the output file if it exists.")
+PRINT_CONFIG = option("Show the options as resolved, as TOML, and exit.", panel=_OUTPUT)
+WRITTEN = option("Where to. Default: stdout.", "", "-o")
+REPLACE = option("Replace the output file if it exists.")
 MACHINE = option(
-    "--machine",
-    metavar="NAME|FILE",
-    text="Answer for a machine of dlprof machine --list, or that a TOML file describes.",
+    "Answer for a machine of dlprof machine --list, or that a TOML file describes.",
+    "NAME|FILE",
     panel=ELSEWHERE_PANEL,
 )
 _SCREEN: Mapping[str, Callable[[str, type], CommandOption]] = {
-    "as_json": option("--json", text="Print one JSON document on stdout.", panel=_OUTPUT),
-    "brief": option("--brief", text="With --json: only the answer, one key a line.", panel=_OUTPUT),
-    "quiet": option("-q", "--quiet", text="No progress, no warnings.", panel=_OUTPUT),
-    "verbose": option(
-        "-v", "--verbose", text="Say more, and show where a fault arose.", panel=_OUTPUT
-    ),
+    "as_json": option("Print one JSON document on stdout.", "", "--json", panel=_OUTPUT),
+    "brief": option("With --json: only the answer, one key a line.", panel=_OUTPUT),
+    "quiet": option("No progress, no warnings.", "", "-q", panel=_OUTPUT),
+    "verbose": option("Say more, and show where a fault arose.", "", "-v", panel=_OUTPUT),
 }

@@ -34,14 +34,13 @@ from dlprof.settings.options import ELSEWHERE_PANEL, PLACE, PREDICTED, option_na
 def predict(
     asked: options.Asked,
     *,
-    run: Path = options.argument("RUN", "A run file with a calibration."),
+    run: Path = options.argument("A run file with a calibration.", "RUN"),
     machine: Path | None = options.MACHINE,
     feed: bool = options.option(
-        "--feed",
-        text="Say how many workers, cores and GB/s it takes to keep the step fed.",
+        "Say how many workers, cores and GB/s it takes to keep the step fed.",
         panel=option_named("max_wait").panel,
     ),
-    method: str | None = options.option("--method", text="", hidden=True),
+    method: str | None = options.option("", hidden=True),
 ) -> None:
     """Predict what was not measured.
 

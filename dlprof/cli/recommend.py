@@ -42,17 +42,13 @@ FORMATS = ("text", "python", "toml", "json", "lightning", "torchrun", "sbatch", 
 def recommend(
     asked: options.Asked,
     *,
-    run: Path = options.argument("RUN", "A run file of dlprof sweep or profile."),
+    run: Path = options.argument("A run file of dlprof sweep or profile.", "RUN"),
     machine: Path | None = options.MACHINE,
     written_as: str | None = options.option(
-        "--format",
-        metavar="|".join(FORMATS),
-        text=f"How the answer is written. Default: {FORMATS[0]}.",
+        f"How the answer is written. Default: {FORMATS[0]}.", "|".join(FORMATS), "--format"
     ),
     save: Path | None = options.option(
-        "--save",
-        metavar="FILE",
-        text="Keep the settings of this machine in FILE, for dlprof.kwargs_for(FILE).",
+        "Keep the settings of this machine in FILE, for dlprof.kwargs_for(FILE)."
     ),
 ) -> None:
     """Recommend settings, for this machine or another.
@@ -104,7 +100,6 @@ def recommend(
 
 
 def _keep(path: Path, run: Run, answer: Recommendation) -> str:
-    """Save the settings, and say how they are used."""
     from dlprof.advise.wrong_data import said_first
     from dlprof.report.text import clean
     from dlprof.saved import save_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 from dlprof.cli import options, streams
 from dlprof.errors import UsageError
 from dlprof.report.export import formats
-from dlprof.report.export.formats import FORMATS, READ, check_output, format_for
+from dlprof.report.export.formats import FORMATS, READ, format_for, refuse_existing
 
 
 @options.command(
@@ -24,12 +24,10 @@ def report(
     asked: options.Asked,
     *,
     runs: tuple[Path, ...] = options.argument(
-        "RUN...", "A run file; of several, an index.", nargs=-1, required=True
+        "A run file; of several, an index.", "RUN...", nargs=-1, required=True
     ),
     output_format: str | None = options.option(
-        "--format",
-        metavar="|".join(FORMATS),
-        text="How it is written. Default: by the suffix of -o, else text.",
+        "How it is written. Default: by the suffix of -o, else text.", "|".join(FORMATS), "--format"
     ),
     output: Path | None = options.WRITTEN,
     force: bool = options.REPLACE,
@@ -45,21 +43,18 @@ def report(
     from dlprof.store import read_run
 
     written_as = format_for("json" if asked.as_json else output_format, output, prefix="--")
-    if output is not None:
-        for run in runs:
-            check_output(output, run, force=force, prefix="--")
+    refuse_existing(output, *runs, force=force, prefix="--")
     if len(runs) > 1:
         _index(runs, written_as, output, force=force, quiet=asked.quiet)
         return
     measured = read_run(runs[0])
-    if output is None and written_as == "text":
+    if output is not None:
+        written = formats.render_as(measured, written_as)
+        streams.write_file(output, written, quiet=asked.quiet)
+    elif written_as == "text":
         streams.print_result(formats.run_report(measured), verbose=asked.verbose)
-        return
-    written = formats.render_as(measured, written_as)
-    if output is None:
-        streams.write_result(written.decode())
-        return
-    streams.write_file(output, written, quiet=asked.quiet)
+    else:
+        streams.write_result(formats.render_as(measured, written_as).decode())
 
 
 def _index(
@@ -77,8 +72,7 @@ def _index(
     names = page_names(runs, output.name) if output is not None and written_as == "html" else []
     pages = [output.with_name(name) for name in names] if output is not None else []
     for page in pages:
-        for run in runs:
-            check_output(page, run, force=force, prefix="--")
+        refuse_existing(page, *runs, force=force, prefix="--")
     rows = []
     for place, run in enumerate(runs):
         measured = read_run(run)

@@ -57,41 +57,38 @@ def run(  # noqa: PLR0913 - one for each option
     asked: options.Asked,
     *,
     script: tuple[str, ...] = options.argument(
-        "SCRIPT [ARGS]...",
         "The script and its arguments; all that follows it is the script's.",
+        "SCRIPT [ARGS]...",
         nargs=-1,
     ),
     module: str | None = options.option(
-        *("-m", "--module"),
-        metavar="MODULE",
-        text="Run a module, as python -m does; all that follows it is the module's.",
+        "Run a module, as python -m does; all that follows it is the module's.", "MODULE", "-m"
     ),
     output: Path | None = options.option(
-        *("-o", "--output"),
-        metavar="FILE",
-        text="The run file; under torchrun one for each rank. "
+        "The run file; under torchrun one for each rank. "
         "Default: SCRIPT-DATE-TIME.dlprof.jsonl here.",
+        "",
+        "-o",
     ),
     json_file: Path | None = options.option(
-        "--json", metavar="FILE", text="Write the report into FILE, as one JSON document."
+        "Write the report into FILE, as one JSON document.", "", "--json"
     ),
     follow: bool = options.option(
+        "Follow the first 200 batches of each loader through its workers, "
+        "which shows the cause. Default: on.",
+        "",
         "--follow/--no-follow",
         default=True,
-        text="Follow the first 200 batches of each loader through its workers, "
-        "which shows the cause. Default: on.",
     ),
     headroom: bool = options.option(
-        "--headroom",
-        text="Measure what a perfect loader would bring. Trains on some batches again: for "
-        "measuring, not for a training that you keep.",
+        "Measure what a perfect loader would bring. Trains on some batches again: for "
+        "measuring, not for a training that you keep."
     ),
     tune: bool = options.option(
-        "--tune",
-        text="Have each DataLoader tune its workers while it is iterated, as dlprof.tune does. "
-        "Samples stay in their order. Batches are not followed then.",
+        "Have each DataLoader tune its workers while it is iterated, as dlprof.tune does. "
+        "Samples stay in their order. Batches are not followed then."
     ),
-    force: bool = options.option("--force", text="Replace the run file if it exists."),
+    force: bool = options.option("Replace the run file if it exists."),
 ) -> None:
     """Profile an unmodified training script.
 

@@ -47,8 +47,7 @@ def sweep(
     """
     if print_config and asked.as_json:
         raise UsageError(
-            "--print-config writes TOML, and --json asks for JSON",
-            hint="Leave one of the two out.",
+            "--print-config writes TOML, and --json asks for JSON", hint="Leave one of the two out."
         )
     settings, origins = options.resolve(asked.given, config)
     if print_config:

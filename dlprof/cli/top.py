@@ -14,18 +14,13 @@ if TYPE_CHECKING:
 
 
 @options.command(
-    kind="Measure",
-    short=("--seconds", "--json"),
-    examples=("dlprof top", "dlprof top --json"),
+    kind="Measure", short=("--seconds", "--json"), examples=("dlprof top", "dlprof top --json")
 )
 def top(
     asked: options.Asked,
     *,
     seconds: float = options.option(
-        "--seconds",
-        metavar="S",
-        default=3.0,
-        text="How long to watch for a snapshot, or between updates. Default: 3.",
+        "How long to watch for a snapshot, or between updates. Default: 3.", "S", default=3.0
     ),
 ) -> None:
     """List the trainings that load data here.
@@ -61,10 +56,7 @@ def _live(board: Board, seconds: float) -> None:
     from dlprof.report.terminal import Screen
 
     console = Console(markup=False, highlight=False, emoji=False)
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(console=console, auto_refresh=False) as live,
-    ):
+    with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
         while True:
             found = board.watch(seconds)
             live.update(Screen(top_report(found, unseen=board.unseen)), refresh=True)

@@ -27,19 +27,17 @@ def transfer(
     asked: options.Asked,
     *,
     target: str | None = options.option(
-        "--target",
-        metavar="TARGET",
-        text="Also copy a batch of this target: package.module:attr, path/to/file.py:attr, or "
+        "Also copy a batch of this target: package.module:attr, path/to/file.py:attr, or "
         "a built-in dataset.",
+        "TARGET",
     ),
     all_devices: bool = options.option(
-        "--all-devices",
-        text="Copy to all devices, one by one and at once. Slows down others who use them.",
+        "Copy to all devices, one by one and at once. Slows down others who use them."
     ),
     timeout: str | None = options.option(
+        "How much longer than --budget it may take. Default: 300s.",
+        "TIME",
         "--overtime",
-        metavar="TIME",
-        text="How much longer than --budget it may take. Default: 300s.",
         panel=BUDGET,
         aliases=["--timeout"],
     ),

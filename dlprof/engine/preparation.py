@@ -24,7 +24,6 @@ from dlprof.records import (
     LeftOut,
     Machine,
     Plan,
-    Run,
     RunHeader,
     SweepPrediction,
     Target,
@@ -93,9 +92,6 @@ class SweepListener(RunnerListener, Protocol):
 
     def trial_ended(self, trial: Trial) -> None:
         """A trial is in the run file."""
-
-    def ended(self, run: Run) -> None:
-        """The sweep is over."""
 
 
 _COPIED = (

@@ -137,9 +137,7 @@ def run_profile(
                 listener=listener,
                 deadline=deadline,
             )
-            run = profile.run(outlook)
-    listener.ended(run)
-    return run
+            return profile.run(outlook)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -380,9 +380,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 limit_s=settings.budget_s + settings.timeout_s,
                 say=listener.message,
             ):
-                run = sweep.run()
-    listener.ended(run)
-    return run
+                return sweep.run()
 
 
 def _spent_s(before: Run | None) -> float:

@@ -15,7 +15,6 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from dlprof.errors import FileError, refuse_newer
@@ -37,6 +36,7 @@ from dlprof.records.gate import (
     ViewFigures,
 )
 from dlprof.stats import t_quantile
+from dlprof.units import counted
 
 
 def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[BaselineEntry]:
@@ -47,9 +47,7 @@ def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[Basel
     )
 
 
-_WORDS: Mapping[str, str] = MappingProxyType(
-    {"cpu_model": "CPU model", "available_cores": "available cores", "os": "OS"}
-)
+_WORDS = {"cpu_model": "CPU model", "available_cores": "available cores", "os": "OS"}
 
 
 def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
@@ -57,23 +55,19 @@ def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
 
     Entries of other targets are the last to be named; empty without any entry.
     """
-    names = [field.name for field in dataclasses.fields(BaselineKey)]
+    now = dataclasses.asdict(key)
     differences = [
-        {
-            _WORDS.get(name, name): (getattr(entry.key, name), getattr(key, name))
-            for name in names
-            if getattr(entry.key, name) != getattr(key, name)
-        }
+        {name: was for name, was in dataclasses.asdict(entry.key).items() if was != now[name]}
         for entry in history
     ]
     closest = min(differences, key=lambda names: ("target" in names, len(names)), default={})
-    return ", ".join(f"{name} {was} instead of {now}" for name, (was, now) in closest.items())
+    return ", ".join(
+        f"{_WORDS.get(name, name)} {was} instead of {now[name]}" for name, was in closest.items()
+    )
 
 
 def judge_baseline(
-    entry: BaselineEntry,
-    history: Iterable[BaselineEntry],
-    rule: BaselineRule | None = None,
+    entry: BaselineEntry, history: Iterable[BaselineEntry], rule: BaselineRule | None = None
 ) -> Verdict:
     """What the stored history says of a run: of its service time alone.
 
@@ -86,17 +80,19 @@ def judge_baseline(
     rule = rule or BaselineRule()
     stored = list(history)
     before = [other for other in comparable(stored, entry.key) if other != entry]
-    if not before:
-        alike = key_difference(stored, entry.key) or "nothing: it is this very run"
-        return _no_baseline(
-            "other_machine",
-            f"the baseline holds other runs only; the most alike differs in {alike}"
-            if stored
-            else "the baseline is empty",
-        )
     if len(before) < rule.least_runs:
-        have = f"{len(before)} comparable run{'s' if len(before) > 1 else ''} stored"
-        return _no_baseline("too_few_runs", f"{have}, {rule.least_runs} are needed")
+        alike = key_difference(stored, entry.key) or "nothing: it is this very run"
+        reason: ReasonCode = "too_few_runs" if before else "other_machine"
+        detail = f"{counted(len(before), 'comparable run')} stored, {rule.least_runs} are needed"
+        if not before:
+            detail = f"the baseline holds other runs only; the most alike differs in {alike}"
+        if not stored:
+            detail = "the baseline is empty"
+        return Verdict(
+            state="no_baseline",
+            explanation=f"There is no comparable baseline: {detail}.",
+            gates=(gate_result("service", "no_baseline", reason, (), detail),),
+        )
     gate = _judge_service(entry, before[-rule.runs :], rule)
     return Verdict(
         state=gate.state,
@@ -107,15 +103,11 @@ def judge_baseline(
     )
 
 
-def _no_baseline(reason: ReasonCode, detail: str) -> Verdict:
-    gate = gate_result("service", "no_baseline", reason, (), detail)
-    text = f"There is no comparable baseline: {detail}."
-    return Verdict(state="no_baseline", explanation=text, gates=(gate,))
-
-
-_REASONS: Mapping[GateState, ReasonCode] = MappingProxyType(
-    {"fail": "slower", "inconclusive": "spread", "pass": "not_slower"}
-)
+_REASONS: Mapping[GateState, ReasonCode] = {
+    "fail": "slower",
+    "inconclusive": "spread",
+    "pass": "not_slower",
+}
 """Of a metric in a state, the gravest first."""
 
 
@@ -125,10 +117,12 @@ def _judge_service(
     """The service time, by every view of it that enough earlier runs have."""
     views: list[tuple[GateState, ViewFigures]] = []
     for view in VIEW_NAMES:
-        key = f"service.{view}"
-        logs = [math.log(other.figures[key]) for other in before if _has(other, key)]
-        if _has(entry, key) and len(logs) >= rule.least_runs:
-            views.append(_judge_view(view, math.log(entry.figures[key]), logs, rule))
+        # Of those whose logarithm can be taken.
+        found = [each.figures.get(f"service.{view}", 0.0) for each in (entry, *before)]
+        log, *logs = [math.log(f) if 0 < f < math.inf else None for f in found]
+        known = [each for each in logs if each is not None]
+        if log is not None and len(known) >= rule.least_runs:
+            views.append(_judge_view(view, log, known, rule))
     if not views:
         return gate_result("service", "inconclusive", "not_measured")
     views.sort(key=lambda view: list(_REASONS).index(view[0]))
@@ -136,12 +130,6 @@ def _judge_service(
     detail = f"earlier runs vary so much that only a slowdown beyond {worst.limit_text} would show"
     figures = [figures for _, figures in views]
     return gate_result("service", state, _REASONS[state], figures, detail)
-
-
-def _has(entry: BaselineEntry, key: str) -> bool:
-    """Whether an entry has a figure whose logarithm can be taken."""
-    figure = entry.figures.get(key)
-    return figure is not None and 0 < figure < math.inf
 
 
 def _judge_view(
@@ -266,7 +254,6 @@ def render_entry(entry: BaselineEntry) -> str:
 
 
 def _place(entry: BaselineEntry) -> tuple[Any, ...]:
-    """Where an entry is in a sorted file."""
     return (*dataclasses.astuple(entry.key), entry.recorded_at, entry.commit)
 
 

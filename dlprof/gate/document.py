@@ -31,10 +31,7 @@ from dlprof.units import format_duration
 def checked_target(target: str, plan: CheckPlan, quads: Sequence[Quad]) -> TargetCheck:
     """One target's check against another version of the code, judged."""
     return TargetCheck(
-        target=target,
-        verdict=judge(plan, quads),
-        plan=plan,
-        quads=tuple(map(cleaned, quads)),
+        target=target, verdict=judge(plan, quads), plan=plan, quads=tuple(map(cleaned, quads))
     )
 
 
@@ -76,12 +73,10 @@ def exit_code(check: CheckReport, *, fail_inconclusive: bool = False) -> ExitCod
     """What the program ends with."""
     if check.state == "no_baseline":
         return ExitCode.NO_BASELINE
-    if check.state == "fail":
-        excused = check.warn_only or bool(check.override)
-        return ExitCode.OK if excused else ExitCode.REGRESSION
-    if check.state == "inconclusive" and fail_inconclusive:
-        return ExitCode.INCONCLUSIVE
-    return ExitCode.OK
+    if check.state == "fail" and not (check.warn_only or check.override):
+        return ExitCode.REGRESSION
+    undecided = check.state == "inconclusive" and fail_inconclusive
+    return ExitCode.INCONCLUSIVE if undecided else ExitCode.OK
 
 
 def sights(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Sight, ...]:
@@ -99,12 +94,8 @@ def sights(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Sight, ...]:
     )
 
 
-def reach_of(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Reach, ...]:
-    """How much worse each metric would have to be, at the last look that there are quads for."""
-    return tuple(_reach(rule, quads) for rule in plan.rules)
-
-
 def _reach(rule: GateRule, quads: Sequence[Quad]) -> Reach:
+    """How much worse a metric would have to be, at the last look that there are quads for."""
     metric = METRICS[rule.name]
     unit = "" if rule.scale == "ratio" else metric.unit
     readings = readings_of(rule, quads)
@@ -140,7 +131,7 @@ def make_self_test(same: TargetCheck, slowed: TargetCheck, injected: float) -> S
         slowed=slowed,
         # What fails already at the same code says nothing of how small a slowdown is detected.
         sights=() if same.verdict.state == "fail" else sights(same.plan, same.quads),
-        reach=reach_of(same.plan, same.quads),
+        reach=tuple(_reach(rule, same.quads) for rule in same.plan.rules),
     )
 
 

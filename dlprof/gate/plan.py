@@ -25,9 +25,6 @@ LOOKS = (10, 15, 25, 45, 90)
 first. The later ones are for machines whose cores change their speed from one moment to the next,
 by a factor of two where others use the same hyper-threads: each quad shows little there."""
 
-START_LOOKS = (10, 14, 20)
-"""The same for starts, which take long and vary little."""
-
 THRESHOLD = 0.05
 """``--fail-above`` where it isn't given."""
 
@@ -109,7 +106,8 @@ def _rules(fail_above: float, alpha: float) -> tuple[GateRule, ...]:
     wall = dataclasses.replace(service, name="wall", views=("value",), alpha_pass=None)
     # Receiving may always take 2 % of the service time more: below that nobody waits for it.
     receive = dataclasses.replace(wall, name="receive", scale="difference", service_floor=0.02)
-    # Starts may always take a quarter of a second more, whatever share of them that is.
+    # Starts may always take a quarter of a second more, whatever share of them that is. They take
+    # long and vary little, so that fewer looks do.
     startup = dataclasses.replace(
         wall,
         name="startup",
@@ -117,7 +115,7 @@ def _rules(fail_above: float, alpha: float) -> tuple[GateRule, ...]:
         scale="difference",
         threshold=0.20,
         floor=0.25,
-        looks=looks_for(alpha, START_LOOKS),
+        looks=looks_for(alpha, (10, 14, 20)),
         most_change=None,
         confirmed=False,
     )

@@ -19,25 +19,17 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dlprof.gate.plan import SIDES
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, Shift, least_differences, shift_interval
 from dlprof.gate.views import LEAST_BATCHES, QuadReading, base_service_s, cleaned, read_quad
 from dlprof.gate.wording import METRICS, amount, figure_text, figures_text, gate_result, percent
-from dlprof.records.gate import (
-    CheckPlan,
-    GateResult,
-    GateRule,
-    GateState,
-    Quad,
-    ReasonCode,
-    Side,
-    ViewFigures,
-)
+from dlprof.records.gate import CheckPlan, GateResult, GateRule, Quad, ReasonCode, Side, ViewFigures
 
 
 class GateProgress(NamedTuple):
@@ -88,26 +80,21 @@ def _progress(
     plan: CheckPlan, rule: GateRule, quads: Sequence[Quad], *, ended: bool
 ) -> GateProgress:
     """Where a metric stands by quads of one pair of processes, or of any."""
-    walked = _walk(plan, rule, quads)
-    can_tell = len(walked.usable) >= least_differences(rule.alpha)
-    if ended and not can_tell:
+    walked, least = _walk(plan, rule, quads), least_differences(rule.alpha)
+    if ended and len(walked.usable) < least:
         walked.have_all_count()
-        can_tell = len(walked.usable) >= least_differences(rule.alpha)
     result, usable, needed = walked.result, len(walked.usable), 0
     later = [look for look in rule.looks if look > usable]
     if result is None or result.pending:
         nothing = not usable and (ended or set(walked.faults) == {"not_measured"})
-        if walked.faulty and (nothing or walked.has_too_many_faults):
-            result = _without_figures(rule, walked)
-        else:
-            if (
-                ended
-                and can_tell
-                and (walked.result is None or (later and usable not in rule.looks))
-            ):
+        faulty = bool(walked.faulty) and (nothing or walked.has_too_many_faults)
+        if not faulty:
+            between = result is None or (later and usable not in rule.looks)
+            if ended and usable >= least and between:
                 result = look_at(plan, rule, walked.usable, walked.left_out)
-            result = result or _too_few(rule, walked.usable)
             needed = 0 if ended or not later else later[0] - usable
+        if faulty or result is None:
+            result = _no_verdict(rule, walked, faulty=faulty)
         result = dataclasses.replace(result, pending=needed > 0)
     return GateProgress(result=result, usable=usable, needed=needed, left_out=len(walked.left_out))
 
@@ -141,8 +128,8 @@ class _Walk:
 
     def take_in(self, rule: GateRule, reading: QuadReading) -> None:
         """Have a reading count, unless the machine changed during its quad."""
-        most = rule.most_change
-        if self.all_count or most is None or reading.change_within <= most:
+        most, changes = rule.most_change, map(reading.change_within, SIDES.values())
+        if self.all_count or most is None or max(changes) <= most:
             self.usable.append(reading)
             return
         self.left_out.append(reading)
@@ -176,36 +163,29 @@ def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
     return walked
 
 
-def _too_few(rule: GateRule, readings: Sequence[QuadReading]) -> GateResult:
-    """Before the first look; a metric that nothing was measured of holds nothing up."""
-    if not readings:
-        return _no_verdict(rule, "not_measured")
-    quads = f"{len(readings)} of {rule.looks[0]} ABBA blocks"
-    # What the first view has shown is too little for an interval.
-    shift = statistics.median(each.shift(rule.views[0], rule.scale) for each in readings)
-    return _no_verdict(rule, "too_few_quads", f"{quads}; so far {_shift_text(rule, shift)}")
-
-
 def _shift_text(rule: GateRule, shift: float) -> str:
     if rule.scale == "ratio":
         return percent(fraction_of(shift))
     return amount(shift, METRICS[rule.name].unit)
 
 
-def _without_figures(rule: GateRule, walked: _Walk) -> GateResult:
-    """Why a metric can't be judged, by what most of its faulty quads lack."""
-    ((reason, _),) = walked.faults.most_common(1)
-    blocks = (block for quad in map(cleaned, walked.faulty) for block in quad.blocks)
-    failure = next((block.failure for block in blocks if block.failure), "")
-    detail = {
-        "too_few_batches": str(LEAST_BATCHES),
-        "unusable_blocks": failure
-        or "both sides must be measured alike, by stages or by the wait in next()",
-    }.get(reason, "")
-    return _no_verdict(rule, reason, detail)
-
-
-def _no_verdict(rule: GateRule, reason: ReasonCode, detail: str = "") -> GateResult:
+def _no_verdict(rule: GateRule, walked: _Walk, *, faulty: bool) -> GateResult:
+    """Before the first look, or where a metric can't be judged: by what most faulty quads lack."""
+    reason, detail = walked.faults.most_common(1)[0][0] if faulty else "too_few_quads", ""
+    if faulty:
+        blocks = (block for quad in map(cleaned, walked.faulty) for block in quad.blocks)
+        failure = next((block.failure for block in blocks if block.failure), "")
+        alike = "both sides must be measured alike, by stages or by the wait in next()"
+        details = {"too_few_batches": str(LEAST_BATCHES), "unusable_blocks": failure or alike}
+        detail = details.get(reason, "")
+    elif walked.usable:
+        # What the first view has shown is too little for an interval.
+        shift = statistics.median(each.shift(rule.views[0], rule.scale) for each in walked.usable)
+        quads = f"{len(walked.usable)} of {rule.looks[0]} ABBA blocks"
+        detail = f"{quads}; so far {_shift_text(rule, shift)}"
+    else:
+        reason = "not_measured"
+    # A metric that nothing was measured of holds nothing up.
     blocking = rule.name == "service" or reason != "not_measured"
     return gate_result(
         rule.name, "inconclusive", reason, (), detail, scale=rule.scale, blocking=blocking
@@ -214,8 +194,6 @@ def _no_verdict(rule: GateRule, reason: ReasonCode, detail: str = "") -> GateRes
 
 UNCORRECTED_FACTOR = 2.0
 """Where waiting for a core can't be read, a metric fails only beyond this multiple of its limit."""
-
-_Finding = Literal["slower", "not_slower", "undecided"]
 
 
 class _MetricView(NamedTuple):
@@ -239,49 +217,44 @@ def look_at(
 ) -> GateResult:
     """What a metric says at a look; ``pending`` says whether more quads could change it."""
     views = [_view(rule, name, readings) for name in rule.views]
-    finding, doubt = _finding(views), ""
-    if finding == "not_slower":
-        doubt = _stalls(rule, views, readings, left_out)
-        finding = "undecided" if doubt else finding
-    state, reason, blocking, pending = _consequence(plan, rule, readings, finding)
+    # The rule itself: any view surely beyond its limit, or all surely within, or neither.
+    slower = any(view.bounds.low > view.fails_above for view in views)
+    within = not slower and all(view.bounds.high < view.passes_below for view in views)
+    doubt = _stalls(rule, views, readings, left_out) if within else ""
     # First the view that has most to do with what was found.
     views.sort(
         key=lambda view: (
-            view.bounds.low - view.fails_above
-            if finding == "slower"
-            else view.bounds.high - view.passes_below
+            view.bounds.low - view.fails_above if slower else view.bounds.high - view.passes_below
         ),
         reverse=True,
     )
-    figures = tuple(view.figures for view in views)
-    waited = run_queue_wait([reading.quad for reading in readings])
-    crowd = (
-        "run-queue delay can't be read here"
-        if waited is None
-        else f"run-queue delay was {percent(waited, signed=False)} of the time"
+    made = functools.partial(
+        gate_result, rule.name, views=[view.figures for view in views], scale=rule.scale
     )
+    if within and not doubt:
+        return made("pass", "not_slower", blocking=False, pending=False)
+    # Wall time says as much of the neighbors and of the settings as of the code. It may fail a
+    # check only on a machine that isn't crowded and where both loaders are set alike; beside
+    # neighbors it doesn't hold up a check that it has nothing against. And no time fails a check
+    # whose sides never shared a core: one core may be the slower one.
+    quads, unsure = [each.quad for each in readings], functools.partial(made, "inconclusive")
+    if rule.name == "wall" and plan.loader_difference:
+        detail = plan.loader_difference
+        return unsure("settings_differ", detail=detail, blocking=True, pending=not slower)
+    if rule.name == "wall" and is_contended(quads):
+        waited = run_queue_wait(quads)
+        said = "can't be read here"
+        if waited is not None:
+            said = f"was {percent(waited, signed=False)} of the time"
+        detail = f"run-queue delay {said}"
+        return unsure("contended", detail=detail, blocking=slower, pending=True)
+    if slower and METRICS[rule.name].unit == "s" and (apart := cores_apart(quads)):
+        return unsure("cores_differ", detail=apart, blocking=True, pending=True)
+    if slower:
+        return made("fail", "slower", blocking=True, pending=False)
     order = " (base, change, change, base)" if rule.series == "load" else ""
-    detail = {
-        "contended": crowd,
-        "settings_differ": plan.loader_difference,
-        "cores_differ": cores_apart([reading.quad for reading in readings]),
-        "undecided": f"after {len(readings)} ABBA blocks{order}{doubt}",
-    }.get(reason, "")
-    return gate_result(
-        *(rule.name, state, reason, figures, detail),
-        scale=rule.scale,
-        blocking=blocking,
-        pending=pending,
-    )
-
-
-def _finding(views: Sequence[_MetricView]) -> _Finding:
-    """The rule itself: any view surely beyond its limit, or all surely within, or neither."""
-    if any(view.bounds.low > view.fails_above for view in views):
-        return "slower"
-    if all(view.bounds.high < view.passes_below for view in views):
-        return "not_slower"
-    return "undecided"
+    detail = f"after {len(readings)} ABBA blocks{order}{doubt}"
+    return unsure("undecided", detail=detail, blocking=rule.holds_up, pending=True)
 
 
 def _stalls(
@@ -291,7 +264,7 @@ def _stalls(
     left_out: Sequence[QuadReading],
 ) -> str:
     """What keeps a metric from passing where the change seems to stall; empty where it doesn't."""
-    uneven = sum(each.uneven == "change" for each in left_out)
+    uneven = sum(each.change_within("change") > each.change_within("base") for each in left_out)
     if 2 * uneven <= len(left_out):
         return ""
     for view in views:
@@ -303,30 +276,6 @@ def _stalls(
                 f"differ; with these it is {_shift_text(rule, mean)}"
             )
     return ""
-
-
-def _consequence(
-    plan: CheckPlan, rule: GateRule, readings: Sequence[QuadReading], finding: _Finding
-) -> tuple[GateState, ReasonCode, bool, bool]:
-    """State, reason, whether it keeps the check from passing, whether it may still change.
-
-    Wall time says as much of the neighbours and of the settings as of the code. It may fail a
-    check only on a machine that isn't crowded and where both loaders are set alike; beside
-    neighbours it doesn't hold up a check that it has nothing against. And no time fails a check
-    whose sides never shared a core: one core may be the slower one.
-    """
-    if finding == "not_slower":
-        return "pass", "not_slower", False, False
-    if rule.name == "wall" and plan.loader_difference:
-        return "inconclusive", "settings_differ", True, finding == "undecided"
-    if rule.name == "wall" and is_contended([reading.quad for reading in readings]):
-        return "inconclusive", "contended", finding == "slower", True
-    if finding == "slower":
-        is_time = METRICS[rule.name].unit == "s"
-        if is_time and cores_apart([reading.quad for reading in readings]):
-            return "inconclusive", "cores_differ", True, True
-        return "fail", "slower", True, False
-    return "inconclusive", "undecided", rule.holds_up, True
 
 
 def cores_apart(quads: Sequence[Quad]) -> str:
@@ -415,7 +364,6 @@ def _limit(rule: GateRule, view: str, readings: Sequence[QuadReading]) -> float:
 
 
 def _median(readings: Sequence[QuadReading], view: str, side: Side) -> float:
-    """The median over all blocks of a side."""
     return statistics.median(value for each in readings for value in each.values[view, side])
 
 

@@ -69,7 +69,11 @@ def judge(plan: CheckPlan, quads: Sequence[Quad]) -> Verdict:
 def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProgress]) -> Verdict:
     """All gates together; the quads are cleaned."""
     gates = [each.result for each in progress]
-    state = _state(gates)
+    state: GateState = "pass"
+    if any(gate.state == "fail" for gate in gates):
+        state = "fail"
+    elif not gates or any(gate.state == "inconclusive" and gate.blocking for gate in gates):
+        state = "inconclusive"
     sound = [quad for quad in quads if not any(block.failure for block in quad.blocks)]
     stages = stage_shifts(sound)
     why, unheld = _explanation(state, gates, stages), _unheld(quads)
@@ -91,14 +95,6 @@ def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProg
     )
 
 
-def _state(gates: Sequence[GateResult]) -> GateState:
-    if any(gate.state == "fail" for gate in gates):
-        return "fail"
-    if not gates or any(gate.state == "inconclusive" and gate.blocking for gate in gates):
-        return "inconclusive"
-    return "pass"
-
-
 def _explanation(
     state: GateState, gates: Sequence[GateResult], stages: Sequence[StageShift]
 ) -> str:
@@ -114,13 +110,13 @@ def _blame(stages: Sequence[StageShift]) -> str:
     """Which stage got slower the most, and which part of it; empty where none surely did."""
     whole = (stage for stage in stages if stage.stage != "startup" and PART not in stage.stage)
     worst = next(whole, None)
-    if worst is None or worst.low_s is None or worst.low_s <= 0:
+    if worst is None or (worst.low_s or 0.0) <= 0:
         return ""
     shift = f"{amount(worst.shift_s, 's')} a sample, from {stage_line(worst)}"
     text = f" Most of it is in {worst.stage}: {shift}"
     parts = (stage for stage in stages if stage.stage.startswith(f"{worst.stage}{PART}"))
     part = next(parts, None)
-    if part is None or part.low_s is None or part.low_s <= 0:
+    if part is None or (part.low_s or 0.0) <= 0:
         return f"{text}."
     return f"{text}, {amount(part.shift_s, 's')} of which in {part.stage.partition(PART)[2]}."
 
@@ -185,12 +181,8 @@ def stage_shifts(quads: Sequence[Quad]) -> tuple[StageShift, ...]:
     found = [_shift(name, load, _per_sample(name)) for name in names]
     found.append(_shift("startup", start, lambda block: block.startup_s))
     shifts = [shift for shift in found if shift is not None]
-    return tuple(sorted(shifts, key=lambda shift: -_growth(shift)))
-
-
-def _growth(shift: StageShift) -> float:
-    """Seconds of loading or of starting can't be ranked by each other: starts come last."""
-    return shift.shift_s if shift.stage != "startup" else -math.inf
+    # Seconds of loading or of starting can't be ranked by each other: starts come last.
+    return tuple(sorted(shifts, key=lambda shift: (shift.stage == "startup", -shift.shift_s)))
 
 
 def _per_sample(stage: str) -> _Value:

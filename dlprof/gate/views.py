@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from dlprof.gate.plan import is_balanced
+from dlprof.gate.wording import METRICS
 from dlprof.records.gate import Block, GateRule, Quad, ReasonCode, Scale, Side
 
 LEAST_BATCHES = 4
@@ -78,25 +78,21 @@ def _low_quartile(block: Block) -> float:
     return costs[below] + (costs[above] - costs[below]) * (place - below)
 
 
-_VALUES: Mapping[tuple[str, str], Callable[[Block], float | None]] = MappingProxyType(
-    {
-        ("service", "mean"): lambda block: _per_sample(math.fsum(block.service_s), block),
-        ("service", "low_quartile"): _low_quartile,
-        ("receive", "value"): lambda block: _per_sample(block.stages_s.get("receive"), block),
-        ("wall", "value"): lambda block: _per_sample(block.wall_s, block),
-        ("startup", "value"): lambda block: block.startup_s,
-        ("epoch_turnover", "value"): lambda block: block.epoch_turnover_s,
-        ("memory", "value"): lambda block: block.pss_peak_bytes,
-        ("shared_memory", "value"): lambda block: block.shm_peak_bytes,
-    }
-)
-_BY_SAMPLE = frozenset({"service", "receive", "wall"})
-"""Metrics that are taken a sample."""
+_VALUES: Mapping[tuple[str, str], Callable[[Block], float | None]] = {
+    ("service", "mean"): lambda block: _per_sample(math.fsum(block.service_s), block),
+    ("service", "low_quartile"): _low_quartile,
+    ("receive", "value"): lambda block: _per_sample(block.stages_s.get("receive"), block),
+    ("wall", "value"): lambda block: _per_sample(block.wall_s, block),
+    ("startup", "value"): lambda block: block.startup_s,
+    ("epoch_turnover", "value"): lambda block: block.epoch_turnover_s,
+    ("memory", "value"): lambda block: block.pss_peak_bytes,
+    ("shared_memory", "value"): lambda block: block.shm_peak_bytes,
+}
 
 
 def block_value(block: Block, rule: GateRule, view: str) -> float | None:
     """One figure of a block by itself; ``None`` where it has none that can be used."""
-    few = rule.name in _BY_SAMPLE and len(block.service_s) < LEAST_BATCHES
+    few = METRICS[rule.name].by_sample and len(block.service_s) < LEAST_BATCHES
     value = None if few or _fault(block) else _VALUES[rule.name, view](block)
     return None if value is None or (rule.scale == "ratio" and value <= 0) else value
 
@@ -124,16 +120,14 @@ class QuadReading:
             base, change = list(map(math.log, base)), list(map(math.log, change))
         return sum(change) / len(change) - sum(base) / len(base)
 
-    @property
-    def change_within(self) -> float:
-        """How much the machine changed during the quad, as it seems: 0 where no side shows it."""
-        return max(_change_of(self.quad, "base"), _change_of(self.quad, "change"))
+    def change_within(self, side: Side) -> float:
+        """How much the machine changed during the quad, as it seems from a side's own blocks.
 
-    @property
-    def uneven(self) -> Side:
-        """The side whose own blocks differ more."""
-        base, change = _change_of(self.quad, "base"), _change_of(self.quad, "change")
-        return "change" if change > base else "base"
+        The logarithm of a ratio of their mean service times; 0 where they don't show it.
+        """
+        blocks = (block for block in self.quad.blocks if block.side == side and block.samples)
+        logs = [math.log(mean) for mean in map(_VALUES["service", "mean"], blocks) if mean]
+        return max(logs) - min(logs) if len(logs) > 1 else 0.0
 
 
 def readings_of(rule: GateRule, quads: Sequence[Quad]) -> list[QuadReading]:
@@ -149,7 +143,7 @@ def read_quad(quad: Quad, rule: GateRule) -> QuadReading | ReasonCode:
     is_alike = is_balanced(quad) and (rule.name != "service" or len(hooked) == 1)
     if not is_alike or any(map(_fault, quad.blocks)):
         return "unusable_blocks"
-    if rule.name in _BY_SAMPLE:
+    if METRICS[rule.name].by_sample:
         if any(len(block.service_s) < LEAST_BATCHES for block in quad.blocks):
             return "too_few_batches"
         if len({sum(block.samples) for block in quad.blocks}) > 1:
@@ -164,14 +158,6 @@ def read_quad(quad: Quad, rule: GateRule) -> QuadReading | ReasonCode:
                 return "zero_time"
             values.setdefault((view, block.side), []).append(value)
     return QuadReading(quad, values)
-
-
-def _change_of(quad: Quad, side: Side) -> float:
-    """By what a side's own blocks differ: the logarithm of a ratio of mean service times."""
-    own = [block for block in quad.blocks if block.side == side and block.samples]
-    means = map(_VALUES["service", "mean"], own)
-    logs = [math.log(mean) for mean in means if mean]
-    return max(logs) - min(logs) if len(logs) > 1 else 0.0
 
 
 def base_service_s(quad: Quad) -> list[float]:

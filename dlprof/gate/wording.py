@@ -4,43 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dlprof.records.gate import (
-    GateName,
-    GateResult,
-    GateState,
-    ReasonCode,
-    StageShift,
-    ViewFigures,
-)
+from dlprof.records.gate import GateName, GateResult, GateState, ReasonCode, StageShift, ViewFigures
 from dlprof.units import format_bytes, format_duration, scale_bytes
 
 
 class Metric(NamedTuple):
-    """A metric's name for people, and its unit: ``s`` or ``bytes``."""
+    """A metric's name for people, its unit, ``s`` or ``bytes``, and whether it is by the sample."""
 
     label: str
     unit: str = "s"
+    by_sample: bool = False
 
 
-METRICS: Mapping[GateName, Metric] = MappingProxyType(
-    {
-        "service": Metric("Service time"),
-        "receive": Metric("Receiving batches"),
-        "wall": Metric("Wall time"),
-        "startup": Metric("Time to first batch"),
-        "epoch_turnover": Metric("Epoch restart"),
-        "memory": Metric("Peak memory", "bytes"),
-        "shared_memory": Metric("Peak shared memory", "bytes"),
-    }
-)
+METRICS: Mapping[GateName, Metric] = {
+    "service": Metric("Service time", by_sample=True),
+    "receive": Metric("Receiving batches", by_sample=True),
+    "wall": Metric("Wall time", by_sample=True),
+    "startup": Metric("Time to first batch"),
+    "epoch_turnover": Metric("Epoch restart"),
+    "memory": Metric("Peak memory", "bytes"),
+    "shared_memory": Metric("Peak shared memory", "bytes"),
+}
 """What people read for each metric."""
 
-VIEW_NAMES: Mapping[str, str] = MappingProxyType(
-    {"mean": "mean", "low_quartile": "lower-quartile batch", "value": ""}
-)
+VIEW_NAMES: Mapping[str, str] = {
+    "mean": "mean",
+    "low_quartile": "lower-quartile batch",
+    "value": "",
+}
 """What people read for each view; empty where there is only one."""
 
 
@@ -124,25 +117,19 @@ def figures_text(
         unit: Of the figures; ``None`` for fractions.
         base: The base's figure, for the percentage beside an amount.
     """
+    known = math.isfinite(low) and math.isfinite(high)
     if unit is None:
-        ends = f"{percent(low).removesuffix('%')} to {percent(high)}"
-        return f"{percent(shift)} ({ends})" if _known(low, high) else percent(shift)
-    text = _amounts(shift, low, high, unit) if _known(low, high) else amount(shift, unit)
+        ends = f" ({percent(low).removesuffix('%')} to {percent(high)})" if known else ""
+        return f"{percent(shift)}{ends}"
+    text = amount(shift, unit)
+    if known:  # all in the unit of the largest
+        factor, name, decimals = _scale(max(abs(shift), abs(low), abs(high)), unit)
+        figures = (round(factor * each, decimals) for each in (shift, low, high))
+        one, least, most = (f"{each:+,.{decimals}f}" if each else "0" for each in figures)
+        text = f"{one} {name} ({least} to {most} {name})"
     if base is not None and base > 0 and math.isfinite(shift / base):
         text += f", {percent(shift / base)}"
     return text
-
-
-def _amounts(shift: float, low: float, high: float, unit: str) -> str:
-    """A difference with its interval, all in the unit of the largest of them."""
-    factor, name, decimals = _scale(max(abs(each) for each in (shift, low, high)), unit)
-    figures = [round(factor * each, decimals) for each in (shift, low, high)]
-    one, least, most = (f"{each:+,.{decimals}f}" if each else "0" for each in figures)
-    return f"{one} {name} ({least} to {most} {name})"
-
-
-def _known(low: float, high: float) -> bool:
-    return math.isfinite(low) and math.isfinite(high)
 
 
 def gate_result(
@@ -155,64 +142,55 @@ def gate_result(
 ) -> GateResult:
     """What a metric says, with its sentence; ``more`` are further fields of the result."""
     metric = METRICS[name]
-    label, figures, limit = metric.label, "", ""
-    if views:
-        figures, limit = views[0].text, views[0].limit_text
-        view = VIEW_NAMES.get(views[0].view)
-        label += f" ({view})" if view else ""
-    explanation = _SENTENCES[reason].format(
-        label=label, figures=figures, limit=limit, detail=detail
-    )
+    first = {"figures": views[0].text, "limit": views[0].limit_text} if views else {}
+    view = VIEW_NAMES.get(views[0].view) if views else ""
+    label = f"{metric.label} ({view})" if view else metric.label
     return GateResult(
         name=name,
         label=metric.label,
         state=state,
         reason=reason,
-        explanation=explanation,
+        explanation=_SENTENCES[reason].format(label=label, detail=detail, **first),
         unit=metric.unit,
         views=tuple(views),
         **more,
     )
 
 
-_SENTENCES: Mapping[ReasonCode, str] = MappingProxyType(
-    {
-        "not_slower": "{label}: {figures}, within the limit of {limit}.",
-        "slower": "{label}: {figures}, beyond the limit of {limit}.",
-        "undecided": (
-            "{label}: {figures} can't be distinguished from the limit of {limit} {detail}."
-        ),
-        "contended": (
-            "{label}: {figures} against a limit of {limit}, but {detail}, so it can't decide."
-        ),
-        "settings_differ": (
-            "{label}: {figures} against a limit of {limit}, but the loader's settings differ "
-            "({detail}), so it can't decide."
-        ),
-        "cores_differ": (
-            "{label}: {figures} against a limit of {limit}, but {detail}, whose speeds may "
-            "differ, so it can't decide."
-        ),
-        "unconfirmed": (
-            "{label}: {figures}, beyond the limit of {limit}, in one pair of processes, but a "
-            "second pair shows {detail}, so it can't decide."
-        ),
-        "too_few_quads": "{label}: too little was measured, {detail}.",
-        "not_measured": "{label} was not measured.",
-        "unusable_blocks": "{label}: too many blocks gave no figures ({detail}).",
-        "zero_time": (
-            "{label}: the blocks took less time than the clock can resolve; "
-            "choose a target that does more, or longer blocks."
-        ),
-        "too_few_batches": (
-            "{label}: blocks of fewer than {detail} batches are too short; make them longer."
-        ),
-        "different_data": (
-            "{label}: the two sides loaded different numbers of samples, so they can't be "
-            "compared; make both load the same data."
-        ),
-        "too_few_runs": "{label}: {detail}.",
-        "other_machine": "{label}: {detail}.",
-        "spread": "{label}: {figures} against a limit of {limit}, but {detail}.",
-    }
-)
+_SENTENCES: Mapping[ReasonCode, str] = {
+    "not_slower": "{label}: {figures}, within the limit of {limit}.",
+    "slower": "{label}: {figures}, beyond the limit of {limit}.",
+    "undecided": ("{label}: {figures} can't be distinguished from the limit of {limit} {detail}."),
+    "contended": (
+        "{label}: {figures} against a limit of {limit}, but {detail}, so it can't decide."
+    ),
+    "settings_differ": (
+        "{label}: {figures} against a limit of {limit}, but the loader's settings differ "
+        "({detail}), so it can't decide."
+    ),
+    "cores_differ": (
+        "{label}: {figures} against a limit of {limit}, but {detail}, whose speeds may "
+        "differ, so it can't decide."
+    ),
+    "unconfirmed": (
+        "{label}: {figures}, beyond the limit of {limit}, in one pair of processes, but a "
+        "second pair shows {detail}, so it can't decide."
+    ),
+    "too_few_quads": "{label}: too little was measured, {detail}.",
+    "not_measured": "{label} was not measured.",
+    "unusable_blocks": "{label}: too many blocks gave no figures ({detail}).",
+    "zero_time": (
+        "{label}: the blocks took less time than the clock can resolve; "
+        "choose a target that does more, or longer blocks."
+    ),
+    "too_few_batches": (
+        "{label}: blocks of fewer than {detail} batches are too short; make them longer."
+    ),
+    "different_data": (
+        "{label}: the two sides loaded different numbers of samples, so they can't be "
+        "compared; make both load the same data."
+    ),
+    "too_few_runs": "{label}: {detail}.",
+    "other_machine": "{label}: {detail}.",
+    "spread": "{label}: {figures} against a limit of {limit}, but {detail}.",
+}

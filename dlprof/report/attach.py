@@ -164,22 +164,19 @@ def _waits(found: Attached) -> doc.Table | None:
 
 def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
     """All trainings of the machine, a line each."""
-    blocks: list[doc.Block] = []
-    if found:
-        blocks.append(_lines(found))
-    else:
-        blocks.append(doc.Text("No training that loads data with torch was seen on this machine."))
-    if unseen:
-        blocks.append(doc.Text(f"{counted(unseen, 'training')} of other users can't be looked at."))
-    hint = doc.hint("Why one of them waits:", "dlprof attach PID") if found else ()
-    return doc.Document(title="dlprof top", answer=tuple(blocks), hints=hint)
+    nobody = doc.Text("No training that loads data with torch was seen on this machine.")
+    others = doc.Text(f"{counted(unseen, 'training')} of other users can't be looked at.")
+    return doc.Document(
+        title="dlprof top",
+        answer=doc.known(_lines(found) if found else nobody, others if unseen else None),
+        hints=doc.hint("Why one of them waits:", "dlprof attach PID") if found else (),
+    )
 
 
 def _lines(found: Sequence[Attached]) -> doc.Table:
     waits = [None if each.wait_fraction is None else each.wait_fraction.value for each in found]
-    codes = ["consumer" if each.finding is None else each.finding.code for each in found]
     scripts = [shortened(each.seen.training.script, 24) for each in found]
-    names = [MISSING if each.finding is None else each.finding.code for each in found]
+    codes = [MISSING if each.finding is None else each.finding.code for each in found]
     return doc.Table(
         (
             doc.Column("pid", [str(each.seen.training.pid) for each in found]),
@@ -189,9 +186,9 @@ def _lines(found: Sequence[Attached]) -> doc.Table:
             doc.Column("batches/s", [format_rate(each.batches_per_s) for each in found], 1),
             doc.Column("wait", [percent_text(share) for share in waits]),
             doc.Column("bottleneck so far", [_verdict(each) for each in found], left=True),
-            doc.Column("code", names, 2, left=True),
+            doc.Column("code", codes, 2, left=True),
         ),
-        tuple("" if code == "consumer" else "warn" for code in codes),
+        tuple("" if code in {MISSING, "consumer"} else "warn" for code in codes),
     )
 
 

@@ -37,11 +37,6 @@ def spans(words: Words) -> tuple[Styled, ...]:
     return tuple(each if isinstance(each, Styled) else Styled(each) for each in pieces)
 
 
-def plain(words: Words) -> str:
-    """A line without its tones."""
-    return "".join(each.text for each in spans(words))
-
-
 @record(frozen=True, slots=True)
 class Text:
     """A paragraph."""
@@ -180,6 +175,13 @@ class Chart:
     label: str = ""
     unit: str = ""
     kind: ChartKind = "bars"
+
+    def filled(self, bar: Bar) -> float:
+        """How much of the room for a bar it fills, -1 to 1: of the longest, or of its own whole."""
+        part, whole = bar.length, max(abs(each.length) for each in self.bars)
+        if self.kind == "share":
+            part, whole = bar.pieces[0].length if bar.pieces else 0.0, bar.length
+        return part / whole if whole > 0 else 0.0
 
 
 @record(frozen=True, slots=True)

@@ -47,7 +47,6 @@ def _rows(finding: Finding) -> Iterator[tuple[str, Words]]:
 
 
 def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
-    """What the fix brings, and what makes that doubtful."""
     if gain:
         yield "Speed-up", gain
     if finding.script_gain is not None:

@@ -119,13 +119,9 @@ IN_TRIALS = "in trials, whose rates may differ from the estimate."
 def wait_text(
     wait: float, restarts: float | None = None, *, in_trials: bool = False, step: str = ""
 ) -> str:
-    """A share of time that the step waits, and whether trials or the estimate say so.
+    """A share of the time within epochs that the step waits, and whether trials say so.
 
-    Args:
-        wait: Of the time within epochs.
-        restarts: What restarting epochs takes of all time.
-        in_trials: Whether trials say so.
-        step: How long it is.
+    ``restarts`` is what restarting epochs takes of all time, ``step`` the step's length.
     """
     about = ", ".join(filter(None, ("measured" if in_trials else "", step and f"step {step}")))
     (within, restarting), said = wait_parts(wait, restarts), f" ({about})" if about else ""

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dlprof.advise.summary import best_so_far
-from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
+from dlprof.records import Config, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, rate_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
@@ -273,9 +273,6 @@ class QuietListener:
         """A look at the machine during a trial."""
         self._state.usage = usage
         self._show()
-
-    def ended(self, run: Run) -> None:
-        """The sweep is over."""
 
     def _show(self, line: str = "", *, lasts: bool = False) -> None:
         """Bring the display up to date; a line is what is new, and may have to stay."""

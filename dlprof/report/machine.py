@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.advise.thresholds import SHARED
 from dlprof.machine.doctor import Check
-from dlprof.machine.gpus import GpuNeighbours
 from dlprof.machine.neighbours import Neighbours, Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
@@ -96,8 +95,18 @@ def _answer(overview: Overview) -> Iterator[_Row]:
     machine, neighbours = overview.machine, overview.neighbours
     yield from _free(machine, neighbours)
     yield "Usable", _usable(machine, overview.quota_cgroup)
-    yield "Memory", _memory(machine)
-    yield "Shared memory", _shared_memory(machine)
+    text = format_bytes(machine.memory_bytes)
+    if machine.memory_available_bytes is not None:
+        text += f", {format_bytes(machine.memory_available_bytes)} available"
+    limit, swapped = machine.memory_limit_bytes, machine.swap_used_bytes
+    notes = [] if limit is None else [f"limit {format_bytes(limit)}"]
+    notes += [f"{format_bytes(swapped)} swapped out"] if swapped else []
+    yield "Memory", text + (f" ({', '.join(notes)})" if notes else "")
+    shared = (
+        f"{format_bytes(machine.shm_bytes)}, {format_bytes(machine.shm_available_bytes)} available"
+    )
+    unknown = machine.unavailable.get("shm_bytes", MISSING)
+    yield "Shared memory", unknown if machine.shm_bytes is None else shared
     yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
     if cards := neighbours.gpus:
         used = sum(bool(card.processes) for card in cards)
@@ -184,25 +193,6 @@ def _usable(machine: Machine, cgroup: str | None) -> str:
     return f"{cores} of {counted(machine.logical_cpus, 'CPU')}" + (f" ({by})" if by else "")
 
 
-def _memory(machine: Machine) -> str:
-    text = format_bytes(machine.memory_bytes)
-    if machine.memory_available_bytes is not None:
-        text += f", {format_bytes(machine.memory_available_bytes)} available"
-    notes = []
-    if machine.memory_limit_bytes is not None:
-        notes.append(f"limit {format_bytes(machine.memory_limit_bytes)}")
-    if machine.swap_used_bytes:
-        notes.append(f"{format_bytes(machine.swap_used_bytes)} swapped out")
-    return text + (f" ({', '.join(notes)})" if notes else "")
-
-
-def _shared_memory(machine: Machine) -> str:
-    if machine.shm_bytes is None:
-        return machine.unavailable.get("shm_bytes", MISSING)
-    available = format_bytes(machine.shm_available_bytes)
-    return f"{format_bytes(machine.shm_bytes)}, {available} available"
-
-
 def _cards(cards: Sequence[GpuInfo], otherwise: str) -> Iterator[_Row]:
     """Equal cards on one line, so that eight of a kind read as such."""
     texts = []
@@ -241,17 +231,12 @@ def _activity(neighbours: Neighbours) -> Iterator[_Row]:
     known = (f"{name} {percent_text(v)}" for name, v in pressures.items() if v is not None)
     why = neighbours.unavailable.get("cpu_pressure_fraction", MISSING)
     yield "Time delayed", ", ".join(known) or why
-    yield from (("GPU", _card_activity(card)) for card in neighbours.gpus)
-
-
-def _card_activity(card: GpuNeighbours) -> str:
-    parts = []
-    if card.processes is not None:
-        parts.append(processes_text(card.processes))
-    if card.memory_used_bytes is not None:
-        parts.append(f"{format_bytes(card.memory_used_bytes)} in use")
-    parts.append(f"kernels active {percent_text(card.kernel_active_fraction)}")
-    return f"{card.index} {card.name}: {', '.join(parts)}"
+    for card in neighbours.gpus:
+        parts = [] if card.processes is None else [processes_text(card.processes)]
+        if card.memory_used_bytes is not None:
+            parts.append(f"{format_bytes(card.memory_used_bytes)} in use")
+        parts.append(f"kernels active {percent_text(card.kernel_active_fraction)}")
+        yield "GPU", f"{card.index} {card.name}: {', '.join(parts)}"
 
 
 _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}
@@ -259,7 +244,7 @@ _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "b
 
 def doctor_report(checks: Sequence[Check], system: str) -> doc.Document:
     """The checks, one below the other, with what to do about each."""
-    rows: list[tuple[str, doc.Words]] = []
+    rows: list[_Row] = []
     for check in checks:
         tone = _TONES[check.state]
         finding = doc.Styled(check.finding, tone if check.state != "ok" else "")

@@ -48,7 +48,6 @@ def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
 
 
 def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[str]:
-    """Each block as lines of its own; empty ones left out."""
     for block in blocks:
         if isinstance(block, doc.Card):
             yield from _card(block, level)
@@ -143,20 +142,15 @@ def _table(
 
 def _chart(chart: doc.Chart) -> Iterator[str]:
     """Figures with bars of characters; what leads to the left of 0 has its sign in the figure."""
-    reach = max((abs(bar.length) for bar in chart.bars), default=0.0)
-    rows = [(bar.label, bar.figure, _bar(bar, chart, reach), bar.note) for bar in chart.bars]
+    rows = [(bar.label, bar.figure, _bar(bar, chart), bar.note) for bar in chart.bars]
     if rows:
         shown = 4 if any(bar.note for bar in chart.bars) else 3
         head, left = (chart.label, chart.unit, "", ""), (True, False, True, True)
         yield from _table(head[:shown], [row[:shown] for row in rows], left)
 
 
-def _bar(bar: doc.Bar, chart: doc.Chart, reach: float) -> str:
+def _bar(bar: doc.Bar, chart: doc.Chart) -> str:
+    filled = round(_LONGEST_BAR * abs(chart.filled(bar)))
     if chart.kind == "share":
-        filled = _cells(bar.pieces[0].length if bar.pieces else 0.0, bar.length)
         return "█" * filled + "░" * (_LONGEST_BAR - filled)
-    return ("◀" if bar.length < 0 else "") + "█" * _cells(abs(bar.length), reach)
-
-
-def _cells(length: float, whole: float) -> int:
-    return round(_LONGEST_BAR * length / whole) if whole > 0 else 0
+    return ("◀" if bar.length < 0 else "") + "█" * filled

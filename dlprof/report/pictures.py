@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import PurePath
 
@@ -160,7 +160,6 @@ def _timeline(run: Run) -> Iterator[doc.TimelineChart]:
 
 
 def _usage(run: Run) -> Iterator[doc.Plot]:
-    """What the trials and everybody else used, in the order of measuring."""
     began = _moment(run.header.started_at)
     found: dict[str, list[doc.Point]] = {}
     for trial in evenly(run.trials, _MOST_LOOKS):
@@ -204,7 +203,6 @@ def _moment(text: str) -> datetime | None:
 
 
 def _memory(run: Run) -> Iterator[doc.Chart]:
-    """The largest peak of each number of workers."""
     peaks: dict[int, int] = {}
     for trial in run.completed:
         size = trial.usage.pss_peak_bytes
@@ -232,33 +230,29 @@ def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
     cards = [by_card[index] for index in sorted(by_card)]
     reasons = ((text for usage in usages for text in usage.throttle_reasons) for usages in cards)
 
-    def known(usages: Sequence[GpuUsage], name: str) -> list[float]:
-        return [value for usage in usages if (value := getattr(usage, name)) is not None]
-
-    def column(title: str, name: str, shown: Callable[[float], str], *, most: bool) -> doc.Column:
-        figures = (known(usages, name) for usages in cards)
+    def column(
+        title: str, name: str, shown: Callable[[float], str], *, most: bool = False
+    ) -> doc.Column:
+        known = ([v for u in usages if (v := getattr(u, name)) is not None] for usages in cards)
         kind: Callable[[list[float]], float] = max if most else statistics.median
-        return doc.Column(title, [shown(kind(each)) if each else MISSING for each in figures])
+        return doc.Column(title, [shown(kind(each)) if each else MISSING for each in known])
 
-    links = (
-        [max(known(usages, f"pcie_{name}"), default=MISSING) for name in ("generation", "width")]
-        for usages in cards
-    )
+    links = [column("", f"pcie_{name}", str, most=True).cells for name in ("generation", "width")]
+    lanes = [
+        MISSING if gen == width == MISSING else f"gen {gen} x{width}"
+        for gen, width in zip(*links, strict=True)
+    ]
     return doc.Table(
         (
             doc.Column("card", [f"{usages[-1].index} {usages[-1].name}" for usages in cards]),
-            column("kernels active", "kernel_active_fraction", percent_text, most=False),
-            column("SMs active", "sm_active_fraction", percent_text, most=False),
+            column("kernels active", "kernel_active_fraction", percent_text),
+            column("SMs active", "sm_active_fraction", percent_text),
             column("memory", "memory_used_bytes", format_bytes, most=True),
-            column("received/s", "pcie_rx_bytes_per_s", format_bytes, most=False),
-            doc.Column(
-                "link", [MISSING if {*e} == {MISSING} else "gen {} x{}".format(*e) for e in links]
-            ),
-            column("clock", "sm_clock_hz", lambda hz: f"{hz / 1e9:.2f} GHz", most=False),
-            column("power", "power_w", "{:.0f} W".format, most=False),
-            doc.Column(
-                "held down by", [", ".join(dict.fromkeys(each)) or MISSING for each in reasons]
-            ),
+            column("received/s", "pcie_rx_bytes_per_s", format_bytes),
+            doc.Column("link", lanes),
+            column("clock", "sm_clock_hz", lambda hz: f"{hz / 1e9:.2f} GHz"),
+            column("power", "power_w", "{:.0f} W".format),
+            doc.Column("held down by", [", ".join(dict.fromkeys(r)) or MISSING for r in reasons]),
             column(
                 "other processes", "other_processes", lambda n: processes_text(int(n)), most=True
             ),
@@ -267,7 +261,6 @@ def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
 
 
 def _trials(run: Run) -> Iterator[doc.Block]:
-    """Every trial as it was measured."""
     shown = run.trials[:1000]
     if not shown:
         return

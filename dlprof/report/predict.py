@@ -254,7 +254,6 @@ def _conditions(forecast: Forecast) -> str:
 
 
 def _step(forecast: Forecast) -> str:
-    """The step; empty without one."""
     where = forecast.conditions
     step_s = where.step_s + where.step_cpu_s
     return step_text(step_s, where.step_spread) if step_s else ""
@@ -332,7 +331,6 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
 
 
 def _calibrated(found: Calibrated) -> str:
-    """What predictions rest on, one sentence."""
     text = f"Predicted from {counted(found.batches, 'batch')} traced on {found.hostname}"
     if found.available_cores is not None:
         text += f" with {cores_text(found.available_cores)} cores available"

@@ -164,7 +164,6 @@ def _lanes(traced: Explanation | None) -> doc.Chart | None:
 
 
 def _last(run: Run) -> tuple[doc.Block, ...]:
-    """What else there is, and where."""
     traced = any(timeline.batch for timeline in run.timelines)
     timeline = "as a timeline: -o trace.perfetto.json" if traced else ""
     return about_file(run, more_findings(run.findings), timeline)
@@ -197,7 +196,6 @@ _PARTS: Mapping[LoaderPart, str] = {
 
 
 def _without(found: Sequence[WithoutPart], rate: Estimate | None, unit: str) -> Iterator[doc.Block]:
-    """What the loader would give if each part took no time."""
     if not found or rate is None:
         return
     rates = [each.gain.times(rate.value) for each in found]

@@ -108,7 +108,6 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
 
 
 def _law_text(law: ScalingLaw, ranks: int) -> str:
-    """What the fitted law says, in a sentence."""
     fits = "" if law.misfit is None else f"; the law fits within {percent_text(law.misfit)}"
     if law.bend is None:
         upto, sure = counted(ranks, "rank"), f"none before {law.straight_to:.1f} of them (97.5%)"

@@ -197,7 +197,6 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
 
 
 def _chart(run: Run) -> doc.Chart | None:
-    """How each loader's loop went: waiting, and the step."""
     bars = (
         _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
         for each in _by_wait(run)[:4]
@@ -249,7 +248,6 @@ def _details(run: Run) -> Iterator[doc.Section]:
 
 
 def _tried(setting: TriedSetting) -> str:
-    """What a loader that tunes itself has tried, and what it brought."""
     brought = "" if setting.speedup is None else f", {gain_text(setting.speedup)}"
     after = format_duration(setting.at_s)
     return (
@@ -324,7 +322,6 @@ def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:
 
 
 def _made(loader: WatchedLoader) -> str:
-    """How much it gave, and how fast."""
     made = f"{counted(loader.batches, 'batch')} in {counted(loader.epochs, 'epoch')}"
     if (left := loader.epochs - loader.epochs_completed) > 0:
         made += f", {left:,} of them left half way"

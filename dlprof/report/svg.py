@@ -174,13 +174,13 @@ def _draw_bars(chart: Chart, width: float) -> Element:
         _path(svg, f"M{at:.1f} {top:.1f}V{top + rows:.1f}", "grid")
         if chart.kind == "bars" and len(kinds) == 0:
             _label(svg, format_rate(tick), at, top + rows + 14, "middle", "soft")
-    for place, (each, label) in enumerate(zip(chart.bars, labels, strict=True)):
-        bar = each
+    for place, bar in enumerate(chart.bars):
         middle = top + _ROW * (place + 0.5)
-        _label(svg, label, left - 8, middle + 4, "end")
-        if chart.kind == "signed" and not bar.tone:
-            bar = dataclasses.replace(bar, tone="bad" if bar.length < 0 else "good")
-        _bar(svg, bar, kinds, zero, scale, middle)
+        _label(svg, labels[place], left - 8, middle + 4, "end")
+        tone = bar.tone
+        if chart.kind == "signed":
+            tone = tone or ("bad" if bar.length < 0 else "good")
+        _bar(svg, dataclasses.replace(bar, tone=tone), kinds, zero, scale, middle)
         _label(svg, behind[place], right + 10, middle + 4)
     return svg
 
@@ -192,12 +192,7 @@ def _as_shares(bar: Bar) -> Bar:
 
 
 def _bar(
-    svg: Element,
-    bar: Bar,
-    kinds: dict[str, str],
-    zero: float,
-    scale: float,
-    middle: float,
+    svg: Element, bar: Bar, kinds: dict[str, str], zero: float, scale: float, middle: float
 ) -> None:
     at = zero
     tone = f"{bar.tone}-fill" if bar.tone in {"good", "warn", "bad"} else "bar"
@@ -277,7 +272,6 @@ def _point(svg: Element, point: Point, at: _Place, kind: str, *, small: bool) ->
 
 
 def _draw_timeline(timeline: TimelineChart, width: float) -> Element:
-    """Who did what when, one lane for each."""
     spans = [span for lane in timeline.lanes.values() for span in lane]
     kinds = _kinds(name for _, _, name, _ in spans)
     left = 16 + _LETTER * max(map(len, timeline.lanes), default=0)

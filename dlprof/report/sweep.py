@@ -238,7 +238,6 @@ def gains_text(compared: Sequence[tuple[ConfigRate, str]], sure: Certificate | N
 
 
 def _more(run: Run) -> str:
-    """How more is measured than a run has."""
     if run.diagnosis is not None:
         return "dlprof sweep measures more"
     # Three times as long as it took.
@@ -461,7 +460,6 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
 
 
 def _kept_of(least: LeastLoss) -> str:
-    """What is left of the best rate in each case."""
     kept = " and ".join(f"{percent_text(speed)} ({name})" for name, speed in least.speeds.items())
     return f"{kept} of the best"
 
@@ -547,7 +545,6 @@ def _unreached(run: Run) -> Iterator[str]:
 
 
 def _cost(run: Run) -> Iterator[doc.Words]:
-    """What was measured, what that took, and why it ended."""
     trials = [t for t in run.trials if t.outcome != "skipped" and t.purpose == "measure"]
     traced = sum(trial.purpose == "explain" for trial in run.trials)
     configs = len({trial.config for trial in trials})

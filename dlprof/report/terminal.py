@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -27,17 +27,19 @@ _ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
 
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_STYLES: Mapping[doc.Tone, str] = MappingProxyType(
-    {
-        "": "",
-        "strong": "bold",
-        "good": "green",
-        "warn": "yellow",
-        "bad": "bold red",
-        "soft": "dim",
-        "code": "cyan",
-    }
-)
+_STYLES: Mapping[doc.Tone, str] = {
+    "": "",
+    "strong": "bold",
+    "good": "green",
+    "warn": "yellow",
+    "bad": "bold red",
+    "soft": "dim",
+    "code": "cyan",
+}
+
+
+_line = functools.partial(Line, no_wrap=True, overflow="ignore")
+"""A line as it is, however wide."""
 
 
 class Screen:
@@ -52,7 +54,7 @@ class Screen:
         if self._verbose:
             details = _Writer(console, options, whole=True)
             for section in self._document.details:
-                yield writer.line("", doc.Styled(section.title, "strong"))
+                yield writer.line(doc.Styled(section.title, "strong"))
                 yield from details.blocks(section.blocks)
                 yield Line()
         answer = (*self._document.answer, *self._document.hints)
@@ -99,7 +101,7 @@ class _Writer:
                 if split is not None:
                     lines = [*split(text, self._width - len(indent))]
                 for line in lines:
-                    yield Line(indent + line, style, no_wrap=True, overflow="ignore")
+                    yield _line(indent + line, style)
             case doc.Table():
                 yield from self._table(block, indent)
             case doc.Chart():
@@ -110,12 +112,10 @@ class _Writer:
                 for lead, words in _leads(block):
                     yield from self._hanging(indent + lead, words)
 
-    def line(self, lead: str, words: doc.Words) -> Line:
+    def line(self, words: doc.Words) -> Line:
         """A paragraph before it is wrapped."""
-        made = Line(lead)
-        for piece in doc.spans(words):
-            made.append(clean_within(self._drawn(piece.text)), _STYLES[piece.tone])
-        return made
+        pieces = ((self._drawn(piece.text), piece.tone) for piece in doc.spans(words))
+        return Line.assemble(*((clean_within(text), _STYLES[tone]) for text, tone in pieces))
 
     def _drawn(self, text: str) -> str:
         """A text of our own with the marks that the terminal has."""
@@ -124,9 +124,9 @@ class _Writer:
     def _hanging(self, lead: str, words: doc.Words) -> Iterator[Line]:
         """A paragraph whose further lines begin below its first."""
         room = max(20, self._width - cell_len(lead))
-        for part in self.line("", words).wrap(self._console, room):
+        for part in self.line(words).wrap(self._console, room):
             part.rstrip()
-            yield Line(lead, no_wrap=True, overflow="ignore").append_text(part)
+            yield _line(lead).append_text(part)
             lead = " " * cell_len(lead)
 
     def _card(self, card: doc.Card, indent: str) -> Iterator[Line]:
@@ -176,8 +176,7 @@ class _Writer:
             ]
             tone = tones[place - 1] if place and tones else ""
             style = _STYLES[tone] if place else "bold"
-            text = indent + (" " * _GAP).join(cells).rstrip()
-            yield Line(text, style, no_wrap=True, overflow="ignore")
+            yield _line(indent + (" " * _GAP).join(cells).rstrip(), style)
 
     def _fitting(self, columns: Sequence[doc.Column], width: int) -> list[doc.Column]:
         """The columns that say something and fit; numbers are never cut, whole columns go."""
@@ -208,46 +207,41 @@ class _Writer:
         longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind + _GAP if behind else 0)))
         if chart.label or chart.unit:
             head = f"{_aligned(chart.label, left, left=True)}{' ' * _GAP}{chart.unit:>{middle}}"
-            yield Line((indent + head).rstrip(), "dim", no_wrap=True, overflow="ignore")
-        reach = max((abs(bar.length) for bar in chart.bars), default=0.0)
+            yield _line((indent + head).rstrip(), "dim")
         for bar, label, figure, note in zip(chart.bars, labels, figures, notes, strict=True):
-            line = Line(indent, no_wrap=True, overflow="ignore")
+            line = _line(indent)
             line.append(_aligned(label, left, left=True), _STYLES[bar.tone])
             line.append(f"{' ' * _GAP}{_aligned(figure, middle, left=False)}{' ' * _GAP}")
-            self._draw(line, bar, chart, longest, reach)
+            self._draw(line, bar, chart, longest)
             if note:
                 line.append(" " * _GAP + note, "dim")
             line.rstrip()
             yield line
 
-    def _draw(self, line: Line, bar: doc.Bar, chart: doc.Chart, longest: int, reach: float) -> None:
-        """Append the bar itself."""
-        style = _STYLES[bar.tone] or "cyan"
+    def _draw(self, line: Line, bar: doc.Bar, chart: doc.Chart, longest: int) -> None:
+        style, share = _STYLES[bar.tone] or "cyan", chart.filled(bar)
         if chart.kind == "share":
-            whole = bar.length
-            filled = round(longest * bar.pieces[0].length / whole) if whole > 0 else 0
+            filled = round(longest * share)
             full, empty = ("#", ".") if self._ascii else ("█", "░")
             line.append(full * filled, style).append(empty * (longest - filled), "dim")
-            return
-        if chart.kind == "signed":
+        elif chart.kind == "signed":
             half = longest // 2
-            drawn = self._bar(half * abs(bar.length) / reach if reach > 0 else 0.0, whole=True)
+            drawn = self._bar(half * abs(share), whole=True)
             line.append(f"{drawn if bar.length < 0 else '':>{half}}", "red")
             line.append("|").append(drawn if bar.length > 0 else "", "green")
-            return
-        line.append(self._bar(longest * bar.length / reach if reach > 0 else 0.0), style)
+        else:
+            line.append(self._bar(longest * share), style)
 
     def _lanes(self, chart: doc.Chart, indent: str) -> Iterator[Line]:
         """Pieces one after another; those that are long enough have a bar, drawn to one scale."""
         left = max((cell_len(clean(bar.label)) for bar in chart.bars), default=0)
         longest = max((piece.length for bar in chart.bars for piece in bar.pieces), default=0.0)
-        scale = (
-            min(_WIDEST_BAR, max(_NARROWEST_BAR, self._width // 5)) / longest if longest > 0 else 0
-        )
+        widest = min(_WIDEST_BAR, max(_NARROWEST_BAR, self._width // 5))
+        scale = widest / longest if longest > 0 else 0
         mark = "|" if self._ascii else "▏"
         for bar in chart.bars:
             lead = indent + _aligned(clean(bar.label), left, left=True) + " " * _GAP
-            line, room = Line(lead, no_wrap=True, overflow="ignore"), self._width
+            line, room = _line(lead), self._width
             texts = []
             for piece in bar.pieces:
                 drawn = self._bar(piece.length * scale, whole=True)
@@ -262,7 +256,7 @@ class _Writer:
                 if line.cell_len + cell_len(name + text) > room and line.cell_len > len(lead):
                     line.rstrip()
                     yield line
-                    line = Line(" " * cell_len(lead), no_wrap=True, overflow="ignore")
+                    line = _line(" " * cell_len(lead))
                 line.append(name).append(text, _STYLES[bar.tone] or "cyan")
             line.rstrip()
             yield line
@@ -308,8 +302,8 @@ def _indented(text: str, width: int) -> Iterator[str]:
 
 def _is_open(code: str) -> bool:
     """Whether a line may end behind this: within brackets, and in no text and no comment."""
-    brackets = sum(code.count(each) for each in "([{") - sum(code.count(each) for each in ")]}")
-    return brackets > 0 and not any(("#" in code, code.count('"') % 2, code.count("'") % 2))
+    opened = sum((each in "([{") - (each in ")]}") for each in code)
+    return opened > 0 and not any(("#" in code, code.count('"') % 2, code.count("'") % 2))
 
 
 def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[tuple[str, doc.Words]]:
@@ -353,7 +347,6 @@ def _fitting_notes(notes: Sequence[str], most: int) -> list[str]:
 
 
 def _spare(block: doc.Block) -> list[doc.Bar]:
-    """The bars that may be left out."""
     return [bar for bar in block.bars if bar.spare] if isinstance(block, doc.Chart) else []
 
 

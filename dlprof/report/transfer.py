@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from dlprof.gate.wording import seconds_text
 from dlprof.records import Estimate
@@ -63,7 +63,6 @@ def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
 
 
 def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
-    """What to set, what that brings, and how sure it is."""
     if found.accelerator is None:
         yield "Recommended", doc.Styled("pin_memory=False", "strong")
         yield "Speed-up", "none from pinning: there is no accelerator to copy to"
@@ -104,22 +103,20 @@ def _of_device(
         asked = " with non_blocking=True" if most.mode == "non_blocking" else ""
         yield "Host blocked", f"{_blocked(most)} pinned{asked}, {_blocked(other)} pageable"
     if device.link is not None and device.link.theory_bytes_per_s is not None:
-        yield "Link", _link(device.link)
+        yield "Link", _link(device.link, device.link.theory_bytes_per_s)
 
 
 def _blocked(cell: CopyTime) -> str:
     return f"{seconds_text(cell.host_s)} of {seconds_text(cell.time_s.value)}"
 
 
-def _link(link: LinkState) -> str:
-    most = ""
+def _link(link: LinkState, theory_bytes_per_s: float) -> str:
+    now, most = f"PCIe {link.generation} x{link.width}", ""
     if link.max_generation is not None and link.max_width is not None:
         most = f"PCIe {link.max_generation} x{link.max_width}"
-    theory = MISSING if link.theory_bytes_per_s is None else _speed(link.theory_bytes_per_s)
-    reached = percent_text(link.reached_fraction)
-    now = f"PCIe {link.generation} x{link.width}"
     can = f" (can do {most})" if most not in {"", now} else ""
-    return f"{now}{can}, {reached} of {theory} reached"
+    reached = percent_text(link.reached_fraction)
+    return f"{now}{can}, {reached} of {_speed(theory_bytes_per_s)} reached"
 
 
 def _chart(device: DeviceTransfer) -> doc.Chart | None:
@@ -189,7 +186,7 @@ def _of_copies(device: DeviceTransfer) -> Iterator[doc.Words]:
         )
     link = device.link
     if link is not None and link.theory_bytes_per_s is not None:
-        yield _link(link)
+        yield _link(link, link.theory_bytes_per_s)
     elif link is not None:
         why = link.unavailable.get("theory_bytes_per_s", "it is not known")
         yield f"the link's speed during the copies: not known, {why}"
@@ -215,7 +212,11 @@ def _batch(batch: BatchTransfer) -> doc.Section:
                 "size", [format_bytes(n) for n in (batch.bytes, *(t.bytes for t in tensors))], 3
             ),
             *(
-                doc.Column(said, [_way_text(w, way) for w in ways], 9)
+                doc.Column(
+                    said,
+                    [_way_text(next((w for w in each if w.way == way), None)) for each in ways],
+                    9,
+                )
                 for way, said in _WAYS.items()
             ),
         )
@@ -225,8 +226,7 @@ def _batch(batch: BatchTransfer) -> doc.Section:
     return doc.Section(title, (table,) if missing is None else (table, missing))
 
 
-def _way_text(ways: Sequence[WayTime], name: str) -> str:
-    way = next((each for each in ways if each.way == name), None)
+def _way_text(way: WayTime | None) -> str:
     if way is None:
         return MISSING
     pin = "" if way.pin_s is None else f"{seconds_text(way.pin_s.value)} + "

@@ -5,23 +5,12 @@ What reads files is in ``dlprof.settings.resolve``.
 
 from __future__ import annotations
 
-from dlprof.settings.model import (
-    MAX_CONFIGS,
-    SweepSettings,
-    settings_from_json,
-    settings_to_json,
-    several_calibrations,
-)
-from dlprof.settings.options import OPTIONS, Option, by_key, parse_option
-
-__all__ = [
-    "MAX_CONFIGS",
-    "OPTIONS",
-    "Option",
-    "SweepSettings",
-    "by_key",
-    "parse_option",
-    "settings_from_json",
-    "settings_to_json",
-    "several_calibrations",
-]
+from dlprof.settings.model import MAX_CONFIGS as MAX_CONFIGS
+from dlprof.settings.model import SweepSettings as SweepSettings
+from dlprof.settings.model import settings_from_json as settings_from_json
+from dlprof.settings.model import settings_to_json as settings_to_json
+from dlprof.settings.model import several_calibrations as several_calibrations
+from dlprof.settings.options import OPTIONS as OPTIONS
+from dlprof.settings.options import Option as Option
+from dlprof.settings.options import by_key as by_key
+from dlprof.settings.options import parse_option as parse_option

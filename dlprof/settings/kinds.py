@@ -100,13 +100,14 @@ def name(*choices: str) -> Kind:
 def _amount(
     parse: Callable[[str], object],
     what: str,
-    low: float,
-    high: float,
+    within: tuple[float, float],
+    allowed: str,
+    metavar: str,
     *,
     of: type[int | float] = float,
     beyond: str = "is out of range",
-) -> Callable[[object], Any]:
-    """Reads one number within limits; what ``parse`` makes no number of a text is refused.
+) -> Kind:
+    """One number within limits; what ``parse`` makes no number of a text is refused.
 
     Errors say ``what`` it should be, or that a number ``beyond`` the limits is none.
     """
@@ -117,11 +118,11 @@ def _amount(
         if not plain or isinstance(value, bool) or value in {math.inf, -math.inf}:
             raise _wrong(raw, what)
         number: Any = value
-        if not low <= number <= high:  # also where it is nan
+        if not within[0] <= number <= within[1]:  # also where it is nan
             raise UsageError(f"{quoted(raw)} {beyond}")
         return of(number)
 
-    return read
+    return Kind(read, allowed, metavar)
 
 
 def whole(low: int, high: int) -> Kind:
@@ -130,8 +131,8 @@ def whole(low: int, high: int) -> Kind:
     def parse(raw: str) -> object:
         return int(raw) if re.fullmatch(r"\s*[0-9]{1,15}\s*", raw) else raw
 
-    read = _amount(parse, "a whole number", low, high, of=int)
-    return Kind(read, f"a whole number from {low} to {high}", "N")
+    allowed = f"a whole number from {low} to {high}"
+    return _amount(parse, "a whole number", (low, high), allowed, "N", of=int)
 
 
 def _number(raw: str) -> object:
@@ -140,9 +141,9 @@ def _number(raw: str) -> object:
 
 def number(low: float, high: float, example: str) -> Kind:
     """One number, of which a part may count."""
-    allowed = f"a number from {low:g} to {high:g}"
-    read = _amount(_number, allowed, low, high, beyond=f"is not {allowed}")
-    return Kind(read, f"{allowed}, such as {example}", "N")
+    what = f"a number from {low:g} to {high:g}"
+    allowed = f"{what}, such as {example}"
+    return _amount(_number, what, (low, high), allowed, "N", beyond=f"is not {what}")
 
 
 def share() -> Kind:
@@ -152,10 +153,9 @@ def share() -> Kind:
         value = _number(raw.strip().removesuffix("%"))
         return value / 100 if isinstance(value, float) and raw.strip().endswith("%") else value
 
-    what = "a share"
     within = math.nextafter(0, 1), math.nextafter(1, 0)
-    read = _amount(parse, what, *within, beyond=f"is not {what}")
-    return Kind(read, "a share above 0 and below 1, such as 2% or 0.02", "SHARE")
+    allowed = "a share above 0 and below 1, such as 2% or 0.02"
+    return _amount(parse, "a share", within, allowed, "SHARE", beyond="is not a share")
 
 
 def percent(low: float, high: float, example: str) -> Kind:
@@ -186,19 +186,16 @@ def rate() -> Kind:
         return float(parse_bytes(raw.strip().removesuffix("/s").removesuffix("ps")))
 
     what = "a size a second above 0"
-    within = math.nextafter(0, 1), sys.float_info.max
-    return Kind(
-        _amount(parse, what, *within, beyond=f"is not {what}"), f"{what}, such as 2GB/s", "SIZE/s"
-    )
+    within, allowed = (math.nextafter(0, 1), sys.float_info.max), f"{what}, such as 2GB/s"
+    return _amount(parse, what, within, allowed, "SIZE/s", beyond=f"is not {what}")
 
 
 def duration(low: float, high: float, example: str) -> Kind:
     """Seconds, or a text with a unit."""
     # A lower limit as it may be given: figures for people end at a hundredth of a millisecond.
     least = f"{low * 1e6:g} µs" if low < 1e-5 else format_duration(low)
-    limits = f"from {least} to {format_duration(high)}"
-    read = _amount(parse_duration_s, "a duration", low, high)
-    return Kind(read, f"a duration {limits}, such as {example}", "TIME")
+    allowed = f"a duration from {least} to {format_duration(high)}, such as {example}"
+    return _amount(parse_duration_s, "a duration", (low, high), allowed, "TIME")
 
 
 def step(low: float, high: float, example: str) -> Kind:
@@ -217,11 +214,7 @@ def step(low: float, high: float, example: str) -> Kind:
     return Kind(read, f"{plain.allowed}, or steps that differ: {STEP_FORMS}", plain.metavar)
 
 
-_LOADS = {
-    "cores": number(0.01, 1024, "12"),
-    "memory": rate(),
-    "reads": rate(),
-}
+_LOADS = {"cores": number(0.01, 1024, "12"), "memory": rate(), "reads": rate()}
 
 
 def load() -> Kind:
@@ -242,8 +235,8 @@ def load() -> Kind:
 def size(low: int, high: int) -> Kind:
     """Bytes, or a text with a unit."""
     limits = f"from {format_bytes(low)} to {format_bytes(high)}"
-    read = _amount(parse_bytes, "a size", low, high, of=int)
-    return Kind(read, f"a size {limits}, such as 16GiB or 512MB", "SIZE")
+    allowed = f"a size {limits}, such as 16GiB or 512MB"
+    return _amount(parse_bytes, "a size", (low, high), allowed, "SIZE", of=int)
 
 
 def switch() -> Kind:
@@ -276,10 +269,20 @@ def arguments() -> Kind:
         if isinstance(raw, Mapping):
             pairs = [(key, _argument(value)) for key, value in raw.items()]
         else:
-            words = _words(raw) if isinstance(raw, str) else raw
+            try:
+                words = shlex.split(raw) if isinstance(raw, str) else raw
+            except ValueError:
+                raise UsageError(
+                    f"{quoted(raw)} has a quotation mark without its partner"
+                ) from None
             if not isinstance(words, Sequence):
                 raise _wrong(raw, "a list of key=value")
-            pairs = [_pair(item) for item in words]
+            pairs = []
+            for word in words:
+                if not isinstance(word, str) or "=" not in word:
+                    raise _wrong(word, "key=value")
+                key, _, value = word.partition("=")
+                pairs.append((key.strip(), value))
         read: dict[str, str] = {}
         for key, value in pairs:
             if not isinstance(key, str) or not key.isidentifier():
@@ -290,20 +293,6 @@ def arguments() -> Kind:
         return read
 
     return Kind(read, 'key=value, in TOML a table such as { root = "data" }', "KEY=VALUE")
-
-
-def _words(raw: str) -> list[str]:
-    try:
-        return shlex.split(raw)
-    except ValueError:
-        raise UsageError(f"{quoted(raw)} has a quotation mark without its partner") from None
-
-
-def _pair(raw: object) -> tuple[str, str]:
-    if not isinstance(raw, str) or "=" not in raw:
-        raise _wrong(raw, "key=value")
-    key, _, value = raw.partition("=")
-    return key.strip(), value
 
 
 def _argument(raw: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from dlprof.errors import UsageError
@@ -86,7 +85,7 @@ def _data(key: str, kind: Kind, text: str, default: str = "", **more: Any) -> Op
 
 _swept = functools.partial(_data, unset="auto", panel=SEARCH_SPACE)
 _budget = functools.partial(_data, panel=BUDGET)
-_limit = functools.partial(_data, panel=LIMITS)
+_limit = functools.partial(_data, unset="none", panel=LIMITS)
 _place = functools.partial(_data, panel=ELSEWHERE_PANEL)
 _verdict = functools.partial(_data, panel=_VERDICT)
 
@@ -219,32 +218,30 @@ OPTIONS = (
         "120s",
         field="timeout_s",
     ),
-    _limit("max_workers", kinds.whole(0, 4096), "At most N workers.", unset="none"),
+    _limit("max_workers", kinds.whole(0, 4096), "At most N workers."),
     _limit(
         "max_ram",
         kinds.size(1024**2, 1024**5),
         "Memory that loading may take, such as 16GiB.",
         field="max_ram_bytes",
-        unset="none",
     ),
     _limit(
         "max_shm",
         kinds.size(0, 1024**5),
         "Shared memory (/dev/shm) that loading may take.",
         field="max_shm_bytes",
-        unset="none",
     ),
     _limit(
         "ranks",
         kinds.whole(1, 4096),
         "Training processes assumed to share the machine; sweep --launch-ranks measures them.",
         "1",
+        unset=None,
     ),
     _limit(
         "make_load",
         kinds.load(),
         "Keep the machine busy in trials: cores=12, memory=10GB/s, reads=500MB/s.",
-        unset="none",
     ),
     _data(
         "launch_ranks",
@@ -349,7 +346,7 @@ CHECKED = tuple(option.key for option in _ASKED if option.panel == _VERDICT)
 @functools.cache
 def by_key() -> Mapping[str, Option]:
     """The options under their configuration keys."""
-    return MappingProxyType({option.key: option for option in OPTIONS})
+    return {option.key: option for option in OPTIONS}
 
 
 def option_named(key: str) -> Option:

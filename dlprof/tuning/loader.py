@@ -23,7 +23,7 @@ from dlprof import internals
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.records import Machine, TriedSetting
-from dlprof.saved.document import save_kwargs, saved_kwargs
+from dlprof.saved import save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from readme_blocks import DOCS, README, ROOT, Block, blocks
 
-from dlprof.saved.document import read_document
+from dlprof.saved import read_document
 from dlprof.settings.resolve import resolve_settings
 
 PATIENCE_S = 600

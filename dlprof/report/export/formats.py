@@ -7,7 +7,6 @@ import dataclasses
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlprof.errors import UsageError
@@ -21,36 +20,26 @@ FORMATS = ("text", "html", "markdown", "csv", "parquet", "json", "perfetto")
 READ = ("text", "html", "markdown")
 """Those that people read: any document can be written so."""
 
-_SUFFIXES: Mapping[str, str] = MappingProxyType(
-    {
-        ".perfetto.json": "perfetto",
-        ".trace.json": "perfetto",
-        ".html": "html",
-        ".htm": "html",
-        ".md": "markdown",
-        ".markdown": "markdown",
-        ".csv": "csv",
-        ".parquet": "parquet",
-        ".json": "json",
-    }
-)
+_SUFFIXES: Mapping[str, str] = {
+    ".perfetto.json": "perfetto",
+    ".trace.json": "perfetto",
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".json": "json",
+}
 """The longest that fits counts."""
 
 
 def format_for(
-    asked: str | None,
-    output: Path | None,
-    *,
-    prefix: str = "",
-    formats: Collection[str] = FORMATS,
+    asked: str | None, output: Path | None, *, prefix: str = "", formats: Collection[str] = FORMATS
 ) -> str:
     """How a result is to be written: as asked for, else by the suffix of the file, else as text.
 
-    Args:
-        asked: A name out of ``FORMATS``.
-        output: The file.
-        prefix: What options begin with where they are named: ``--`` on the command line.
-        formats: Those that the result can be written in.
+    Options are named with the prefix: ``--`` on the command line.
 
     Raises:
         UsageError: It is none of them, the suffix names none, or a terminal can't show it.
@@ -79,15 +68,15 @@ def format_for(
     return found
 
 
-def check_output(output: Path, run: Path, *, force: bool, prefix: str = "") -> None:
-    """Refuse before reading what would be refused after it, and never replace the run itself.
+def refuse_existing(output: Path | None, *runs: Path, force: bool, prefix: str = "") -> None:
+    """Refuse before reading what would be refused after it, and never replace a run itself.
 
     Raises:
-        UsageError: ``output`` exists, or is the run file.
+        UsageError: ``output`` exists, or is a run file.
     """
-    if not output.exists():
+    if output is None or not output.exists():
         return
-    if run.exists() and output.samefile(run):
+    if any(run.exists() and output.samefile(run) for run in runs):
         raise UsageError(
             f"{prefix}output names the run file itself, {output}",
             hint="Give another path for the report.",

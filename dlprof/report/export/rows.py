@@ -10,7 +10,6 @@ import io
 import types
 import typing
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 from dlprof.errors import UsageError
@@ -32,13 +31,11 @@ _REST = (
 )
 _NUMBERS = (int, float, bool)
 
-_TYPES: Mapping[str, Mapping[type, str]] = MappingProxyType(
-    {
-        "pandas": {str: "string", int: "Int64", float: "float64", bool: "boolean"},
-        "polars": {str: "String", int: "Int64", float: "Float64", bool: "Boolean"},
-        "pyarrow": {str: "string", int: "int64", float: "float64", bool: "bool_"},
-    }
-)
+_TYPES: Mapping[str, Mapping[type, str]] = {
+    "pandas": {str: "string", int: "Int64", float: "float64", bool: "boolean"},
+    "polars": {str: "String", int: "Int64", float: "Float64", bool: "Boolean"},
+    "pyarrow": {str: "string", int: "int64", float: "float64", bool: "bool_"},
+}
 """Libraries that make tables, with their names of a column's type; all know missing values."""
 
 
@@ -89,7 +86,6 @@ def to_dataframe(run: Run, library: Literal["pandas", "polars"] | None = None) -
 
 
 def _first_of(*names: str) -> tuple[str, Any]:
-    """The first of some libraries that is installed, and its name."""
     for name in names:
         try:
             return name, importlib.import_module(name)
@@ -102,7 +98,6 @@ def _first_of(*names: str) -> tuple[str, Any]:
 
 
 def _type_in(library: str, title: str) -> str:
-    """What a library calls the type of a column."""
     return _TYPES[library][_columns()[title][1]]
 
 
@@ -145,15 +140,13 @@ def _kind(path: str) -> Any:
 def _table(run: Run) -> dict[str, list[Any]]:
     """The values of every column; ``None`` where there is none."""
     return {
-        title: [_value({"run": run, "trial": trial}, path) for trial in run.trials]
+        title: [_value(run if path.startswith("run") else trial, path) for trial in run.trials]
         for title, (path, _) in _columns().items()
     }
 
 
-def _value(start: Mapping[str, Any], path: str) -> Any:
-    first, *names = path.split(".")
-    found = start[first]
-    for name in names:
+def _value(found: Any, path: str) -> Any:
+    for name in path.split(".")[1:]:
         found = None if found is None else getattr(found, name)
     if isinstance(found, tuple):
         found = "; ".join(found)

@@ -58,11 +58,9 @@ _UNDECIDED = frozenset({"undecided", "too_few_quads", "contended", "cores_differ
 _NO_CHARACTER = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
 # GitHub's runner obeys lines of a job's output that begin with these, blanks aside.
 _COMMAND = re.compile(r"(?<!\S)(:|#)(:|#\[)")
-MOST_CHARACTERS = 300
-"""No text of the user's is shown longer than this."""
 
 
-def short(text: str, most: int = MOST_CHARACTERS) -> str:
+def short(text: str, most: int = 300) -> str:
     """A text from anywhere as one line that is safe to show, cut where it is long."""
     line = _COMMAND.sub(r"\1 \2", _NO_CHARACTER.sub("", clean(text)))
     return line if len(line) <= most else f"{line[: most - 3]}..."
@@ -195,10 +193,9 @@ def advice(check: CheckReport) -> str:
 def _has_looks_left(target: TargetCheck) -> bool:
     """Whether more quads could still decide a metric that is undecided."""
     undecided = {gate.name for gate in target.verdict.gates if gate.reason in _UNDECIDED}
-    return any(
-        rule.name in undecided and len(readings_of(rule, target.quads)) < rule.looks[-1]
-        for rule in (() if target.plan is None else target.plan.rules)
-    )
+    rules = () if target.plan is None else target.plan.rules
+    open_rules = (rule for rule in rules if rule.name in undecided)
+    return any(len(readings_of(each, target.quads)) < each.looks[-1] for each in open_rules)
 
 
 GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
@@ -235,7 +232,10 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
     why = sentence(check.target.verdict.explanation).removeprefix(f"{headline(check)}: ")
     yield "Target", (doc.Styled(target_name(check), "strong"), f": {why}")
-    if also := _also(check.target):
+    verdict = check.target.verdict
+    fails = (gate for gate in verdict.gates if gate.state == "fail" and gate.views)
+    others = (gate for gate in fails if not verdict.explanation.startswith(gate.explanation))
+    if also := "; ".join(f"{short(gate.label)} {short(gate.views[0].text)}" for gate in others):
         yield "Also fails", also
     left_out: dict[str, list[str]] = {}
     for label, why in not_judged(check).items():
@@ -245,14 +245,6 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     if check.target.plan is not None and (differ := check.target.plan.loader_difference):
         yield "Settings", f"differ: {short(differ)}"
     yield from _certainty(check)
-
-
-def _also(target: TargetCheck) -> str:
-    """The other metrics that fail, with their figures."""
-    verdict = target.verdict
-    failed = [gate for gate in verdict.gates if gate.state == "fail"]
-    others = (g for g in failed if g.views and not verdict.explanation.startswith(g.explanation))
-    return "; ".join(f"{short(gate.label)} {short(gate.views[0].text)}" for gate in others)
 
 
 def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
@@ -429,7 +421,6 @@ def _slowdown(sight: Sight) -> str:
 
 
 _METRIC = "service.mean"
-_TO_THE_MINUTE = len("2026-01-01T00:00")
 
 
 def baseline_document(name: str, history: Sequence[BaselineEntry]) -> str:
@@ -462,9 +453,7 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document
     )
 
 
-def _by_key(
-    history: Sequence[BaselineEntry],
-) -> Iterator[tuple[BaselineKey, list[BaselineEntry]]]:
+def _by_key(history: Sequence[BaselineEntry]) -> Iterator[tuple[BaselineKey, list[BaselineEntry]]]:
     """The runs of each key, oldest first, in the order of the file."""
     for key in dict.fromkeys(entry.key for entry in history):
         yield key, comparable(history, key)
@@ -496,7 +485,8 @@ def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text |
 
 
 def _bar(run: BaselineEntry, middle: float) -> doc.Bar:
-    when, commit = short(run.recorded_at)[:_TO_THE_MINUTE].replace("T", " "), short(run.commit)[:7]
+    # To the minute.
+    when, commit = short(run.recorded_at)[:16].replace("T", " "), short(run.commit)[:7]
     if _METRIC not in run.figures:
         return doc.Bar(label=when, pieces=(), figure=MISSING, note=commit)
     value = run.figures[_METRIC]

@@ -7,12 +7,12 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from dlprof.errors import DlprofError
-from dlprof.records.gate import CheckReport, GateName, GateResult, ViewFigures
+from dlprof.gate.wording import METRICS
+from dlprof.records.gate import CheckReport, GateResult, ViewFigures
 from dlprof.report.document import Document, FactList
 from dlprof.report.gate.check import (
     check_document,
@@ -31,22 +31,6 @@ from dlprof.report.page import to_html
 from dlprof.report.text import clean_lines
 from dlprof.units import NS
 
-_MEASURES: Mapping[tuple[GateName, str], str] = MappingProxyType(
-    {
-        ("service", "mean"): "latency",
-        ("service", "low_quartile"): "service-low-quartile",
-        ("receive", "value"): "receive",
-        ("wall", "value"): "wall",
-        ("startup", "value"): "startup",
-        ("epoch_turnover", "value"): "epoch-turnover",
-        ("memory", "value"): "memory",
-        ("shared_memory", "value"): "shared-memory",
-    }
-)
-"""Bencher's slugs: its own ``latency`` (nanoseconds) for the service time a sample."""
-
-_BY_SAMPLE = frozenset({"service", "receive", "wall"})
-
 
 class _Figure(NamedTuple):
     """One figure of the change, with the ends of its interval: seconds or bytes."""
@@ -62,7 +46,7 @@ def _figures(check: CheckReport) -> Iterator[_Figure]:
     for gate in check.target.verdict.gates:
         for view in gate.views:
             value = _shifted(gate, view, view.shift)
-            if value is not None and (gate.name, view.view) in _MEASURES:
+            if value is not None:
                 low, high = (_shifted(gate, view, end) for end in (view.low, view.high))
                 yield _Figure(gate, view, value, low, high)
 
@@ -81,9 +65,10 @@ def render_bencher(check: CheckReport) -> str:
     for figure in _figures(check):
         scale = 1.0 if figure.gate.unit == "bytes" else NS
         ends = {"value": figure.value, "lower_value": figure.low, "upper_value": figure.high}
-        measures[_MEASURES[figure.gate.name, figure.view.view]] = {
-            key: value * scale for key, value in ends.items() if value is not None
-        }
+        slug, view = figure.gate.name.replace("_", "-"), figure.view.view.replace("_", "-")
+        if slug == "service":  # Bencher's own slug for the first, of nanoseconds
+            slug = "latency" if view == "mean" else f"service-{view}"
+        measures[slug] = {key: value * scale for key, value in ends.items() if value is not None}
         if figure.gate.name == "wall" and figure.value > 0:
             measures["throughput"] = {"value": 1 / figure.value}
     return _json({target_name(check): measures} if measures else {})
@@ -93,11 +78,12 @@ def render_benchmark_action(check: CheckReport) -> str:
     """``customSmallerIsBetter`` of github-action-benchmark."""
     found, name = [], target_name(check)
     for figure in _figures(check):
-        gate, sized = figure.gate, figure.gate.unit == "bytes"
-        scale = 1 if sized else NS
+        gate, unit, scale = figure.gate, figure.gate.unit, 1.0
+        if unit == "s":
+            unit, scale = "ns/sample" if METRICS[gate.name].by_sample else "ns", float(NS)
         entry = {
             "name": f"{name}: {short(gate.label)}{view_text(figure.view)}",
-            "unit": "bytes" if sized else "ns/sample" if gate.name in _BY_SAMPLE else "ns",
+            "unit": unit,
             "value": figure.value * scale,
             "extra": short(gate.explanation),
         }
@@ -125,16 +111,18 @@ def render_openmetrics(check: CheckReport) -> str:
     """OpenMetrics text, for ``artifacts:reports:metrics`` of GitLab and for Prometheus."""
     samples: dict[str, list[str]] = {name: [] for name, _, _ in _FAMILIES}
     target = target_name(check)
+    escaped = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
     def add(family: str, value: object, **labels: str) -> None:
-        samples[family].append(f"{family}{_label_text(target=target, **labels)} {value!r}")
+        known = {"target": target, **labels}
+        named = (f'{name}="{short(text).translate(escaped)}"' for name, text in known.items())
+        samples[family].append(f"{family}{{{','.join(named)}}} {value!r}")
 
     for figure in _figures(check):
         gate, view = figure.gate, figure.view
         labels = {"metric": gate.name, "view": view.view}
-        add(
-            f"dlprof_check_{'bytes' if gate.unit == 'bytes' else 'seconds'}", figure.value, **labels
-        )
+        unit = "bytes" if gate.unit == "bytes" else "seconds"
+        add(f"dlprof_check_{unit}", figure.value, **labels)
         if gate.scale == "ratio":
             add("dlprof_check_shift_ratio", view.shift, **labels)
     for gate in check.target.verdict.gates:
@@ -145,13 +133,6 @@ def render_openmetrics(check: CheckReport) -> str:
             lines += [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else [])]
             lines += [f"# HELP {name} {text}", *samples[name]]
     return "\n".join([*lines, "# EOF", ""])
-
-
-def _label_text(**labels: str) -> str:
-    """Labels, their values escaped as OpenMetrics wants them."""
-    marks = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-    listed = (f'{name}="{short(value).translate(marks)}"' for name, value in labels.items())
-    return f"{{{','.join(listed)}}}"
 
 
 def render_junit(check: CheckReport) -> str:
@@ -177,17 +158,14 @@ def render_junit(check: CheckReport) -> str:
 
 
 def _count(suite: ET.Element) -> None:
-    """State what is in a suite, or in all of them."""
     for key, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
         suite.set(key, str(len(suite.findall(f".//{tag}"))))
     suite.set("errors", "0")
 
 
 def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
-    """A case of a target for a metric."""
-    return ET.SubElement(
-        suite, "testcase", classname=f"dlprof.check.{name}", name=short(label), time="0"
-    )
+    case = {"classname": f"dlprof.check.{name}", "name": short(label), "time": "0"}
+    return ET.SubElement(suite, "testcase", case)
 
 
 def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
@@ -311,15 +289,13 @@ def _outputs(check: CheckReport | DlprofError) -> Mapping[str, str]:
     return dict(zip(_OUTPUTS, figures, strict=True))
 
 
-RENDERERS: Mapping[str, Callable[[CheckReport], str]] = MappingProxyType(
-    {
-        "json": lambda check: check_document(check) + "\n",
-        "html": lambda check: to_html(check_report(check)),
-        "junit": render_junit,
-        "markdown": render_comment,
-        "bencher": render_bencher,
-        "benchmark_action": render_benchmark_action,
-        "openmetrics": render_openmetrics,
-    }
-)
+RENDERERS: Mapping[str, Callable[[CheckReport], str]] = {
+    "json": lambda check: check_document(check) + "\n",
+    "html": lambda check: to_html(check_report(check)),
+    "junit": render_junit,
+    "markdown": render_comment,
+    "bencher": render_bencher,
+    "benchmark_action": render_benchmark_action,
+    "openmetrics": render_openmetrics,
+}
 """What makes the text of each format."""

@@ -47,7 +47,6 @@ def play(listener: QuietListener) -> None:
             listener.pulse(trial.usage)
             listener.trial_ended(trial)
         listener.message("A \x1b[31mwarning[/]")
-        listener.ended(run)
 
 
 def state_in_the_middle() -> SweepState:

@@ -1,7 +1,7 @@
-"""The settings file: saving a machine's settings, and finding them again in a training script.
+"""Settings per machine: saving them in a file, and finding them again in a training script.
 
-Its values go into ``DataLoader(...)``, so it is read strictly: only known keys with values of the
-right type pass. It is written for people.
+A file's values go into ``DataLoader(...)``, so it is read strictly: only known keys with values of
+the right type pass. It is written for people.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from dlprof.errors import FileError, UsageError, refuse_newer
 from dlprof.files import folder_lock, is_there, replace_file, write_fault
-from dlprof.records import START_METHODS, Expected, Machine, Recommendation
+from dlprof.records import START_METHODS, Machine, Recommendation
 from dlprof.tomlfile import (
     SWITCH,
     TABLE,
@@ -45,36 +44,30 @@ version = {VERSION}
 _NUMBER = number_rule()
 _COUNT = whole_rule(1, 1_000_000_000)
 
-KWARGS: Mapping[str, Rule] = MappingProxyType(
-    {
-        "num_workers": whole_rule(0, 4096),
-        "prefetch_factor": _COUNT,
-        "pin_memory": SWITCH,
-        "persistent_workers": SWITCH,
-        "in_order": SWITCH,
-        "batch_size": _COUNT,
-        "multiprocessing_context": Rule(
-            " or ".join(START_METHODS), lambda value: value in START_METHODS
-        ),
-    }
-)
+KWARGS: Mapping[str, Rule] = {
+    "num_workers": whole_rule(0, 4096),
+    "prefetch_factor": _COUNT,
+    "pin_memory": SWITCH,
+    "persistent_workers": SWITCH,
+    "in_order": SWITCH,
+    "batch_size": _COUNT,
+    "multiprocessing_context": Rule(
+        " or ".join(START_METHODS), lambda value: value in START_METHODS
+    ),
+}
 _OF_WORKERS = ("prefetch_factor", "multiprocessing_context", "persistent_workers")
-_ABOUT_ENTRY: Mapping[str, Rule] = MappingProxyType(
-    {
-        "saved_at": TEXT,
-        "confidence": TEXT,
-        "ranks": _COUNT,
-        "sharing_strategy": TEXT,
-        "worker_threads": _COUNT,
-        "expected": Rule(
-            "a table of numbers",
-            lambda value: isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values())),
-        ),
-    }
-)
-_ABOUT_MACHINE: Mapping[str, Rule] = MappingProxyType(
-    {"hostname": TEXT, "cpu": TEXT, "usable_cores": _NUMBER}
-)
+_ABOUT_ENTRY: Mapping[str, Rule] = {
+    "saved_at": TEXT,
+    "confidence": TEXT,
+    "ranks": _COUNT,
+    "sharing_strategy": TEXT,
+    "worker_threads": _COUNT,
+    "expected": Rule(
+        "a table of numbers",
+        lambda value: isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values())),
+    ),
+}
+_ABOUT_MACHINE: Mapping[str, Rule] = {"hostname": TEXT, "cpu": TEXT, "usable_cores": _NUMBER}
 
 
 def read_document(path: Path) -> dict[str, dict[str, Any]]:
@@ -211,31 +204,23 @@ def _entry(recommendation: Recommendation, when: str) -> dict[str, Any]:
                 f"The recommendation's {key} = {value!r} can't be saved",
                 hint="Make the recommendation again from the run file.",
             )
+    expected = recommendation.expected
+    figures: dict[str, float | None] = {"samples_per_s": expected.samples_per_s.value}
+    for name in ("wait_fraction", "startup_s", "pss_bytes", "shm_bytes"):
+        figures[name] = getattr(expected, name)
     about = {
         "saved_at": when,
         "confidence": recommendation.confidence,
         "ranks": recommendation.constraints.ranks,
         "sharing_strategy": recommendation.config.sharing_strategy,
         "worker_threads": recommendation.config.worker_threads,
-        "expected": _expected(recommendation.expected),
+        "expected": {  # in as many digits as people compare
+            name: figure if isinstance(figure, int) else float(f"{figure:.4g}")
+            for name, figure in figures.items()
+            if figure is not None
+        },
     }
     return kwargs | {key: value for key, value in about.items() if value is not None}
-
-
-def _expected(expected: Expected) -> dict[str, float]:
-    """What the settings should give, in as many digits as people compare."""
-    figures = {
-        "samples_per_s": expected.samples_per_s.value,
-        "wait_fraction": expected.wait_fraction,
-        "startup_s": expected.startup_s,
-        "pss_bytes": expected.pss_bytes,
-        "shm_bytes": expected.shm_bytes,
-    }
-    return {
-        name: figure if isinstance(figure, int) else float(f"{figure:.4g}")
-        for name, figure in figures.items()
-        if figure is not None
-    }
 
 
 def kwargs_for(
@@ -312,9 +297,9 @@ def _choose(
     """The arguments, and what to warn of; an empty text for nothing."""
     if not targets:
         return _default(machine, f"{path} has no settings for this machine ({machine.hostname})")
+    if target is not None and target not in targets:
+        return _default(machine, f"{path} has no settings for {target!r} on this machine")
     if target is not None:
-        if target not in targets:
-            return _default(machine, f"{path} has no settings for {target!r} on this machine")
         return kwargs_in(targets[target]), ""
     latest = max(targets, key=lambda spec: (targets[spec].get("saved_at", ""), spec))
     warning = (
