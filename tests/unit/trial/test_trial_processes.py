@@ -57,6 +57,7 @@ def test_a_group_is_asked_and_then_forced(code: str, status: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere shared memory has no folder")
 def test_what_a_forced_group_has_in_shared_memory_is_removed(tmp_path: Path) -> None:
     """By multiprocessing's tracker, which outlives the others of the group."""
+    printed = tmp_path / "name"
     making = (
         "from multiprocessing.shared_memory import SharedMemory\n"
         "import pathlib, signal, time\n"
@@ -66,21 +67,17 @@ def test_what_a_forced_group_has_in_shared_memory_is_removed(tmp_path: Path) -> 
         "print('ready', flush=True)\n"
         "time.sleep(60)\n"
     )
-    command = [sys.executable, "-c", making]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        assert process.stdout is not None
-        path = Path("/dev/shm", process.stdout.readline().strip())  # noqa: S108 - where POSIX has it
+    with start(making.format(path=str(printed))) as process:
+        path = Path("/dev/shm", printed.read_text())  # noqa: S108 - where POSIX has it
         assert path.is_file()
         # It is given no time to end when it is asked, and all that the tracker needs.
-        clock = itertools.chain([0.0] * 3, itertools.repeat(100.0, 5000), itertools.repeat(1e9))
+        ticks = itertools.chain([0.0] * 3, itertools.repeat(100.0, 5000), itertools.repeat(1e9))
         end_group(
-            process.pid, linger_s=0.0, grace_s=4.0, reap=process.poll, clock=lambda: next(clock)
+            process.pid,
+            linger_s=0.0,
+            grace_s=4.0,
+            reap=process.poll,
+            clock=lambda: next(ticks) if path.exists() else 1e9,
         )
     assert not path.exists()
 
