@@ -249,7 +249,9 @@ def usage_between(
         observer_cpu_cores=_rate(first.observer_cpu_ns, last.observer_cpu_ns, window_ns),
         gpu=tuple(gpu),
     )
-    return usage, _reasons(usage, first, last)
+    known = {**_EMPTY, **first.unavailable, **last.unavailable}
+    missing = [name for name in _FIELDS if getattr(usage, name) is None]
+    return usage, {name: known.get(name, "the system stopped reporting it") for name in missing}
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Usage) if field.name != "gpu")
@@ -261,12 +263,6 @@ _EMPTY = {
     "cache_hit_fraction": "no process of the trial asked for data by read() in the window",
     "core_speed": "it is measured in trials alone",
 }
-
-
-def _reasons(usage: Usage, first: Snapshot, last: Snapshot) -> dict[str, str]:
-    known = {**_EMPTY, **first.unavailable, **last.unavailable}
-    missing = [name for name in _FIELDS if getattr(usage, name) is None]
-    return {name: known.get(name, "the system stopped reporting it") for name in missing}
 
 
 def _growth(first: int | None, last: int | None) -> int | None:
