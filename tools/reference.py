@@ -222,9 +222,10 @@ def _as_json(text: str) -> str:
 
 
 def described(record_type: type) -> dict[str, str]:
-    """What the docstring says of each field."""
-    attributes = (inspect.getdoc(record_type) or "").partition("Attributes:\n")[2]
-    return {match["name"]: match["text"] for match in _FIELD.finditer(attributes)}
+    """What the docstring says of each field, or that of a class which it is derived from."""
+    docs = ((inspect.getdoc(each) or "") for each in reversed(record_type.__mro__))
+    parts = (doc.partition("Attributes:\n")[2] for doc in docs)
+    return {match["name"]: match["text"] for part in parts for match in _FIELD.finditer(part)}
 
 
 def _unit(record_type: type, name: str) -> str:

@@ -217,9 +217,7 @@ def _fields(record: type, *names: str, null: bool = False, **renamed: str) -> di
         renamed: Fields under other keys.
     """
     hints = typing.get_type_hints(record)
-    texts = {
-        name: text for each in reversed(record.__mro__) for name, text in described(each).items()
-    }
+    texts = described(record)
     picked = {**{name: name for name in names}, **renamed}
     picked = picked or {field.name: field.name for field in dataclasses.fields(record)}
     made = {}

@@ -29,7 +29,13 @@ def move(batch: Any, device: torch.device) -> Any:
     Containers keep their types. A tensor in page-locked memory is copied with ``non_blocking``; any
     other would make no difference. An object with a ``to`` of its own is asked to go by itself.
     """
-    return apply(batch, lambda part: _moved(part, device))
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            return part.to(device, non_blocking=part.is_pinned())
+        return part.to(device)
+
+    return apply(batch, moved)
 
 
 def tensors_of(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -89,49 +95,31 @@ def apply(batch: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
     def within(part: Any) -> Any:
         return apply(part, change, depth + 1)
 
-    rebuild = next((make for kind, make in _REBUILD if isinstance(batch, kind)), None)
-    if rebuild is not None:
-        return rebuild(batch, within)
+    if isinstance(batch, Mapping):
+        return _mapping(batch, {key: within(part) for key, part in batch.items()})
+    if isinstance(batch, tuple | list):
+        return _sequence(batch, [within(part) for part in batch])
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return _dataclass(batch, within)
     return batch
 
 
-def _moved(part: Any, device: torch.device) -> Any:
-    if isinstance(part, torch.Tensor):
-        return part.to(device, non_blocking=part.is_pinned())
-    return part.to(device)
+def _mapping(batch: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+    changed = _copied(batch)  # keeps what a subclass carries besides
+    if not isinstance(changed, MutableMapping):
+        return _made(dict, batch, parts)
+    changed.update(parts)
+    return changed
 
 
-def _mapping(batch: Mapping[Any, Any], within: Callable[[Any], Any]) -> Any:
-    parts = {key: within(part) for key, part in batch.items()}
-    if isinstance(batch, MutableMapping):
-        changed = _copied(batch)  # keeps what a subclass carries besides
-        if changed is not None:
-            changed.update(parts)
-            return changed
-    return _made(dict, batch, parts)
-
-
-def _tuple(batch: tuple[Any, ...], within: Callable[[Any], Any]) -> Any:
-    parts = [within(part) for part in batch]
-    return type(batch)(*parts) if hasattr(batch, "_fields") else _made(tuple, batch, parts)
-
-
-def _list(batch: list[Any], within: Callable[[Any], Any]) -> Any:
-    parts = [within(part) for part in batch]
-    changed = None if type(batch) is list else _copied(batch)
-    if isinstance(changed, MutableSequence):
-        changed[:] = parts
-        return changed
-    return parts
-
-
-_REBUILD: tuple[tuple[type, Callable[[Any, Callable[[Any], Any]], Any]], ...] = (
-    (Mapping, _mapping),
-    (tuple, _tuple),
-    (list, _list),
-)
+def _sequence(batch: tuple[Any, ...] | list[Any], parts: list[Any]) -> Any:
+    if isinstance(batch, tuple):
+        return type(batch)(*parts) if hasattr(batch, "_fields") else _made(tuple, batch, parts)
+    changed = parts if type(batch) is list else _copied(batch)
+    if not isinstance(changed, MutableSequence):
+        return parts
+    changed[:] = parts
+    return changed
 
 
 def _dataclass(batch: Any, within: Callable[[Any], Any]) -> Any:

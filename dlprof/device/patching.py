@@ -37,11 +37,9 @@ CHANGING = RLock()
 
 
 class Patch:
-    """What stands in the place of tensors' methods while any loader's copies are noticed.
+    """What is in the place of tensors' methods while it has holders: loaders whose copies count.
 
-    Attributes:
-        now: The one that is in place.
-        holders: Noticers that want it there.
+    ``now`` is the one that is in place.
     """
 
     now: Patch | None = None
@@ -93,7 +91,11 @@ class Patch:
                 delattr(torch.Tensor, name)  # a base class has it
             else:
                 setattr(torch.Tensor, name, before)
-        _forget()
+        # Have torch look again at the methods that tensors have, where it has noted them already.
+        for module, name in _NOTED:
+            clear = getattr(getattr(sys.modules.get(module), name, None), "cache_clear", None)
+            if clear is not None:
+                clear()
 
     def _around(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -215,14 +217,6 @@ def _device(given: Any) -> torch.device | None:
     return torch.device(given) if is_name else None
 
 
-def _forget() -> None:
-    """Have torch look again at the methods that tensors have, where it has noted that already."""
-    for module, name in _NOTED:
-        clear = getattr(getattr(sys.modules.get(module), name, None), "cache_clear", None)
-        if clear is not None:
-            clear()
-
-
 def _leave_child() -> None:
     """Take it off in a process that was forked meanwhile, such as a worker: nobody asks there.
 
@@ -245,14 +239,11 @@ class Moves:
 
     Attributes:
         device: The last that was copied to; ``None`` where nothing was copied.
-        bytes: Copied.
-        pinned_bytes: Those that came from page-locked memory.
         copy_s: Seconds on the device; those of the calling thread where there are no events.
         exposed_s: The part on the stream that the loop works on, which waits for it.
         blocked_s: Seconds in which a copy held the calling thread up; its waiting for work that was
             ordered before isn't the copy's.
         pending: Copies that the device has not been seen to end.
-        failed: Whether a copy could not be timed.
         busy: Whether a copy is being ordered: what its call does within itself is no copy more.
         streams: Where the loop's work went when the batch came, by device that it had reached.
     """
@@ -271,15 +262,10 @@ class Moves:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Copy:
-    """A copy on its way.
+    """A copy on its way to a device, of the batch of ``moves``.
 
-    Attributes:
-        moves: Of its batch.
-        device: Where to.
-        stream: That it is ordered on; ``None`` without events.
-        events: Before and after it; ``None`` where the program's clock has to do.
-        exposed: Whether the loop's own stream waits for it.
-        host_s: What the call took.
+    Without ``events`` before and after it, what the call took (``host_s``) has to do. It is
+    ``exposed`` where the loop's own stream waits for it.
     """
 
     moves: Moves
@@ -312,11 +298,8 @@ class Copy:
 class CopyRegistry:
     """What is known of this process's copies.
 
-    Attributes:
-        by_thread: The batch that each thread works on.
-        pending: Copies on their way.
-        spare: Pairs of events that can be used again.
-        reached: Devices that the program itself has been seen to reach; no other may dlprof wake.
+    ``by_thread`` is the batch that each thread works on, ``spare`` are pairs of events that can be
+    used again. No other device than those that the program was seen to reach may dlprof wake.
     """
 
     by_thread: dict[int, Moves] = dataclasses.field(default_factory=dict)
@@ -373,7 +356,9 @@ class Noticer:
             return
         try:
             self._ends_s = self._ends_s or time.perf_counter() + self._seconds
-            self._hold()
+            with CHANGING:  # once for all threads that share the loader
+                if self._patch is None and not self.over:
+                    self._patch = Patch.held(self._kind)
             thread = get_ident()
             moves = seen.by_thread.get(thread)
             if moves is None or moves.pending or moves.bytes:
@@ -407,12 +392,6 @@ class Noticer:
     def has_failed(self) -> bool:
         """Whether copies of some batch could not be timed."""
         return any(each.failed for each in self._done)
-
-    def _hold(self) -> None:
-        """Have the methods replaced, once for all threads that share the loader."""
-        with CHANGING:
-            if self._patch is None and not self.over:
-                self._patch = Patch.held(self._kind)
 
     def _close(self, thread: int) -> Moves | None:
         moves = self._open.pop(thread, None)

@@ -120,7 +120,15 @@ def memory_headroom(cgroups: Cgroups) -> int | None:
 
     Page cache that hasn't been used lately counts as free: the kernel drops it first.
     """
-    rooms = [room for level in cgroups.memory if (room := _headroom(level)) is not None]
+    rooms = []
+    for level in cgroups.memory:
+        limit = _memory_bytes(level)
+        name = "memory.usage_in_bytes" if level.version == 1 else "memory.current"
+        used = read_int(level.directory / name)
+        if limit is not None and used is not None:
+            counters = parse_counters(read_text(level.directory / "memory.stat") or "")
+            idle = counters.get("total_inactive_file", counters.get("inactive_file", 0))
+            rooms.append(max(0, limit - max(0, used - idle)))
     return min(rooms, default=None)
 
 
@@ -199,17 +207,6 @@ def _memory_bytes(level: Level) -> int | None:
         ]
     # cgroup v1 writes "no limit" as the largest multiple of the page size in 63 bits.
     return min((limit for limit in limits if limit and limit < (1 << 60)), default=None)
-
-
-def _headroom(level: Level) -> int | None:
-    limit = _memory_bytes(level)
-    name = "memory.usage_in_bytes" if level.version == 1 else "memory.current"
-    used = read_int(level.directory / name)
-    if limit is None or used is None:
-        return None
-    counters = parse_counters(read_text(level.directory / "memory.stat") or "")
-    idle_cache = counters.get("total_inactive_file", counters.get("inactive_file", 0))
-    return max(0, limit - max(0, used - idle_cache))
 
 
 def _levels(

@@ -139,7 +139,12 @@ class SpeedProbe:
         for cpu, seen in self._visits.items():
             clock = self._root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq"
             kinds.setdefault(read_text(clock), []).extend(seen)
-        slow = sum(map(_slow_visits, kinds.values()))
+        slow = 0
+        for seen in kinds.values():
+            # Visits that took 1.3 times as long as the quickest tenth: those of one state scatter
+            # by 7 to 10 %, states lie 1.8x apart.
+            quick = sorted(seen)[math.ceil(0.9 * len(seen)) - 1] if seen else 0.0
+            slow += sum(speed * 1.3 < quick for speed in seen)
         return CoreSpeeds(
             median=statistics.median(speeds),
             low=speeds[0],
@@ -170,15 +175,6 @@ class SpeedProbe:
         """Clock ticks that each core was busy since boot."""
         found = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
         return {cpu: float(each.busy) for cpu, each in found.items()}
-
-
-def _slow_visits(speeds: Sequence[float]) -> int:
-    """Visits that took 1.3 times as long as the quickest tenth.
-
-    Those of one state scatter by 7 to 10 %, states lie 1.8x apart.
-    """
-    quick = sorted(speeds)[math.ceil(0.9 * len(speeds)) - 1] if speeds else 0.0
-    return sum(speed * 1.3 < quick for speed in speeds)
 
 
 def _loop(steps: int) -> int:

@@ -5,6 +5,7 @@ Nothing here imports torch: versions come from the metadata of what is installed
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
@@ -81,7 +82,9 @@ def examine(facts: SystemFacts) -> tuple[Check, ...]:
 
 def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
     """The facts of this machine and this Python."""
-    shm = root / "dev/shm"
+    shm, temporary = root / "dev/shm", None
+    with contextlib.suppress(FileNotFoundError):
+        temporary = tempfile.gettempdir()
     return SystemFacts(
         machine=inspect_machine(root, gpus=gpus),
         system=sys.platform,
@@ -95,7 +98,7 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
             bool(re.fullmatch(r"kfd|nvidia\d+", name)) for name in list_names(root / "dev")
         ),
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
-        temporary=_temporary(),
+        temporary=temporary,
         clock=(read_text(root / _CLOCK) or "").strip() or None,
     )
 
@@ -108,13 +111,6 @@ def _others(path: str, own: Path) -> Iterator[str]:
         if found and homes.isdisjoint({Path(found).parent, Path(found).resolve().parent}):
             # Not Path.home(), which raises for a user whom the system doesn't know.
             yield found.replace(os.path.expanduser("~/"), "~/", 1)  # noqa: PTH111
-
-
-def _temporary() -> str | None:
-    try:
-        return tempfile.gettempdir()
-    except FileNotFoundError:
-        return None
 
 
 def _shared_memory(facts: SystemFacts) -> Iterator[Check]:

@@ -263,36 +263,25 @@ def mean_usage(samples: Sequence[Sequence[GpuUsage]]) -> tuple[GpuUsage, ...]:
 
 def _mean_of(usages: Sequence[GpuUsage]) -> GpuUsage:
     figures: dict[str, Any] = {}  # by field, each of the field's type
-    for name in _MEANS:
-        known = _known(usages, name)
-        figures[name] = sum(known) / len(known) if known else None
-    for name in _PEAKS:
-        figures[name] = max(_known(usages, name), default=None)
+    for name in (*_MEANS, *_PEAKS):
+        values = (getattr(usage, name) for usage in usages)
+        known = [value for value in values if value is not None]
+        mean = sum(known) / max(1, len(known))
+        figures[name] = None if not known else mean if name in _MEANS else max(known)
     held = (words for usage in usages for words in usage.throttle_reasons)
     reasons = {name: why for usage in usages for name, why in usage.unavailable.items()}
     missing = {name: why for name, why in reasons.items() if figures.get(name) is None}
+    heard = [
+        each.kernel_active_fraction is not None or each.memory_used_bytes is not None
+        for each in usages
+    ]
+    if any(heard) and not heard[-1]:
+        why = next(iter(usages[-1].unavailable.values()), "it reported nothing more")
+        missing["samples"] = f"{why}; the figures are of the {sum(heard)} samples before"
     return dataclasses.replace(
         usages[-1],
         throttle_reasons=tuple(dict.fromkeys(held)),
         samples=sum(usage.samples for usage in usages),
-        unavailable={**missing, **_silence(usages)},
+        unavailable=missing,
         **figures,
     )
-
-
-def _silence(usages: Sequence[GpuUsage]) -> dict[str, str]:
-    """Why the last sample of a card that had reported something reported nothing."""
-    heard = [usage for usage in usages if _reports(usage)]
-    if not heard or _reports(usages[-1]):
-        return {}
-    why = next(iter(usages[-1].unavailable.values()), "it reported nothing more")
-    return {"samples": f"{why}; the figures are of the {len(heard)} samples before"}
-
-
-def _reports(usage: GpuUsage) -> bool:
-    return usage.kernel_active_fraction is not None or usage.memory_used_bytes is not None
-
-
-def _known(usages: Sequence[GpuUsage], name: str) -> list[Any]:
-    values = (getattr(usage, name) for usage in usages)
-    return [value for value in values if value is not None]

@@ -54,9 +54,10 @@ def inspect_machine(
     limit_bytes = None if limit is None else int(limit.amount)
     with asked(gpus) as reader:
         cards, no_gpus = reader.list_gpus(root), dict(reader.unavailable)
-    release = _read_line(root / "proc/sys/kernel/osrelease")
+    lines = (read_text(root / "proc/sys/kernel" / name) for name in ("osrelease", "hostname"))
+    release, host = ((line or "").strip() for line in lines)
     machine = Machine(
-        hostname=_read_line(root / "proc/sys/kernel/hostname") or platform.node(),
+        hostname=host or platform.node(),
         platform=f"Linux {release}" if release else f"{platform.system()} {platform.release()}",
         cpu_model=model,
         logical_cpus=logical,
@@ -117,10 +118,6 @@ def open_files_limit(*, hard: bool = False) -> int | None:
         return None
     limit: int = resource.getrlimit(resource.RLIMIT_NOFILE)[hard]
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def _read_line(path: Path) -> str:
-    return (read_text(path) or "").strip()
 
 
 REASONS = {

@@ -88,16 +88,10 @@ class Neighbours:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessScan:
-    """Totals at one moment. ``None``: the system doesn't report it.
+    """Totals at one moment. ``None``, or empty: the system doesn't report it.
 
-    Attributes:
-        time_ns: When, on a clock that never steps.
-        cpus: Ticks of each CPU; empty where the system doesn't report them.
-        allowed: Those that this process may use.
-        processes: Owner and figures, by process id and start time.
-        pressures_us: Time held up, by resource.
-        runnable: Threads running or waiting for a core, the watcher left out.
-        load_1m: Load average.
+    Of processes the owner and figures, by process id and start time; the CPUs ``allowed`` to this
+    one; pressures by resource; threads ``runnable``, the watcher left out.
     """
 
     time_ns: int

@@ -48,14 +48,6 @@ class GpuReader(Gpus):
         return tuple(dataclasses.replace(card, cuda_index=order.get(card.uuid)) for card in found)
 
 
-def _numa_node(bus_id: str, root: Path) -> int | None:
-    """NUMA node of a PCI device; ``None`` where the machine has only one (the kernel says -1)."""
-    domain, _, rest = bus_id.lower().partition(":")
-    # NVML writes the domain with eight digits, the kernel with four.
-    node = read_int(root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node")
-    return None if node is None or node < 0 else node
-
-
 _SPLIT = "MIG is on: NVML reports no activity of a card that is split"
 
 # Bits of nvmlClocksEventReason in nvml.h; idle clocks and clocks that somebody set are not among
@@ -94,14 +86,18 @@ class GpuCard(Gpu):
     def describe(self, root: Path, reasons: dict[str, str]) -> GpuInfo:
         """What it is."""
         memory = self.ask(reasons, "memory_bytes", "nvmlDeviceGetMemoryInfo")
-        pci = self.ask(reasons, "numa_node", "nvmlDeviceGetPciInfo")
+        pci, node = self.ask(reasons, "numa_node", "nvmlDeviceGetPciInfo"), None
+        if pci is not None:
+            domain, _, rest = text_of(pci.busId).lower().partition(":")
+            # NVML writes the domain with eight digits, the kernel with four.
+            node = read_int(root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node")
         generation, width = "nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth"
         return GpuInfo(
             **self.known,
             memory_bytes=None if memory is None else int(memory.total),
             pcie_generation=self.ask(reasons, "pcie_generation", generation),
             pcie_width=self.ask(reasons, "pcie_width", width),
-            numa_node=None if pci is None else _numa_node(text_of(pci.busId), root),
+            numa_node=None if node == -1 else node,  # which the kernel says where there is one
         )
 
     def prime(self) -> None:
@@ -211,8 +207,7 @@ _METRICS = {
     20: ("pcie_tx_bytes_per_s", float(1 << 20)),
 }
 _FIELD = "sm_active_fraction"
-_GPM_ONLY = ("sm_active_fraction", "sm_occupancy_fraction")
-_GPM_FIELDS = tuple(name for name, _ in _METRICS.values())
+_GPM_ONLY = (_FIELD, "sm_occupancy_fraction")  # the link's figures come otherwise, too
 
 
 class GpmCounters:
@@ -241,7 +236,6 @@ class GpmCounters:
     def read(self, reasons: dict[str, str]) -> dict[str, float]:
         """The figures since the counters were last read, by field; reasons for those it lacks."""
         if self.unavailable is not None:
-            # The link's come otherwise too.
             reasons.update(dict.fromkeys(_GPM_ONLY, self.unavailable))
             return {}
         if not self._take(1, reasons):
@@ -279,7 +273,7 @@ class GpmCounters:
         """An answer that all figures come of; the reason under each where there is none."""
         answer = self._nvml.ask(reasons, _FIELD, function, *arguments)
         if answer is None:
-            reasons.update(dict.fromkeys(_GPM_FIELDS, reasons[_FIELD]))
+            reasons.update({name: reasons[_FIELD] for name, _ in _METRICS.values()})
         return answer
 
     def _between(self, reasons: dict[str, str]) -> dict[str, float]:
@@ -371,11 +365,10 @@ def read_link(
     driver, reasons = Nvml(nvml), dict[str, str]()
 
     def find() -> Any:
-        why = driver.open()
-        if why is None:
-            return driver.ask(reasons, "card", "nvmlDeviceGetHandleByUUID", uuid)
-        reasons["card"] = why
-        return None
+        if why := driver.open():
+            reasons["card"] = why
+            return None
+        return driver.ask(reasons, "card", "nvmlDeviceGetHandleByUUID", uuid)
 
     try:
         card = within(opening_s, find)
@@ -400,8 +393,7 @@ def _read(nvml: Driver, handle: Any) -> LinkState:
 
 
 def _without(reason: str) -> LinkState:
-    fields = (*_QUESTIONS, "theory_bytes_per_s")
-    return LinkState(unavailable=dict.fromkeys(fields, reason))
+    return LinkState(unavailable=dict.fromkeys((*_QUESTIONS, "theory_bytes_per_s"), reason))
 
 
 UNSURE = "CUDA may order unlike cards by speed: set CUDA_DEVICE_ORDER=PCI_BUS_ID to be sure"

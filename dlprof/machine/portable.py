@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 from dlprof.files import is_there
 from dlprof.machine.tree import ProcessTree, TreeUsage
 
+_T = TypeVar("_T")
+
+
+def _known(ask: Callable[[], _T]) -> _T | None:
+    """What psutil answers; ``None`` where it doesn't know, or lacks the function on this system."""
+    with contextlib.suppress(psutil.Error, AttributeError, OSError):
+        return ask()
+    return None
+
 
 def began_at(pid: int) -> float | None:
     """When a process began, in seconds since the epoch; ``None`` where that isn't known."""
-    try:
-        return psutil.Process(pid).create_time()
-    except (psutil.Error, OSError):
-        return None
+    return _known(lambda: psutil.Process(pid).create_time())
 
 
 class PortableTree:
@@ -76,21 +83,15 @@ def has_proc(root: Path = Path("/")) -> bool:
 
 def cpu_times() -> tuple[int, int] | None:
     """Idle nanoseconds since boot, summed over the CPUs, and their number."""
-    with contextlib.suppress(psutil.Error, OSError):
-        idle = [times.idle for times in psutil.cpu_times(percpu=True)]
-        return int(sum(idle) * 1e9), len(idle)
-    return None
+    idle = _known(lambda: [times.idle for times in psutil.cpu_times(percpu=True)])
+    return None if idle is None else (int(sum(idle) * 1e9), len(idle))
 
 
 def allowed_cpu_count() -> int | None:
     """CPUs in this process's affinity mask; ``None`` where there is no such thing (macOS)."""
-    with contextlib.suppress(psutil.Error, AttributeError, OSError):
-        return len(psutil.Process().cpu_affinity() or []) or None
-    return None
+    return _known(lambda: len(psutil.Process().cpu_affinity() or []) or None)
 
 
 def physical_core_count() -> int | None:
     """Physical cores; ``None`` where psutil doesn't know."""
-    with contextlib.suppress(psutil.Error, OSError):
-        return psutil.cpu_count(logical=False)
-    return None
+    return _known(lambda: psutil.cpu_count(logical=False))

@@ -40,14 +40,10 @@ class CpuTicks:
 class ProcessStat:
     """The fields of ``/proc/PID/stat`` that matter here.
 
-    Attributes:
-        parent: The parent's process id.
-        cpu_ticks: User and system time of all its threads, ended ones too.
-        reaped_ticks: The same of its ended children that it has waited for, and of theirs.
-        start_ticks: When it started; with the id, this names a process for good.
-        name: Of its main thread, 15 characters at most.
-        state: One letter: ``R`` runs or is runnable, ``D`` waits for a disk, ``Z`` has ended.
-        threads: Alive now.
+    ``cpu_ticks`` are user and system time of all threads, ended ones too, ``reaped_ticks`` those of
+    ended children that it has waited for, and of theirs. Id and ``start_ticks`` name a process for
+    good. ``name`` is its main thread's, 15 characters at most; ``state`` one letter: ``R`` runs or
+    is runnable, ``D`` waits for a disk, ``Z`` has ended.
     """
 
     parent: int
@@ -71,12 +67,8 @@ class SchedStat:
 class IoCounters:
     """The fields of ``/proc/PID/io`` that matter here; a reaped child's are in its parent's.
 
-    Attributes:
-        read_chars: Bytes asked for by ``read`` and its kin; pipes and sockets count too.
-        read_bytes: Bytes fetched from storage.
-        written_chars: Bytes given to ``write`` and its kin.
-        reads: Calls of ``read`` and its kin.
-        writes: Calls of ``write`` and its kin.
+    Bytes asked for by ``read``, fetched from storage, and given to ``write``, and the calls of
+    these two and their kin; pipes and sockets count too.
     """
 
     read_chars: int
@@ -122,8 +114,7 @@ def parse_cpuinfo(text: str) -> CpuInfo:
     logical = 0
     for block in text.split("\n\n"):
         fields = _fields(block)
-        for key, value in fields.items():
-            first.setdefault(key, value)
+        first = {**fields, **first}
         logical += "processor" in fields
         if "core id" in fields:
             cores.add((fields.get("physical id", "0"), fields["core id"]))
@@ -223,13 +214,11 @@ def parse_io(text: str) -> IoCounters | None:
     chars, fetched = parse_int(fields.get("rchar", "")), parse_int(fields.get("read_bytes", ""))
     if chars is None or fetched is None:
         return None
-    written, reads, writes = (parse_int(fields.get(name, "")) or 0 for name in _IO_CALLS)
+    names = ("wchar", "syscr", "syscw")
+    written, reads, writes = (parse_int(fields.get(name, "")) or 0 for name in names)
     return IoCounters(
         read_chars=chars, read_bytes=fetched, written_chars=written, reads=reads, writes=writes
     )
-
-
-_IO_CALLS = ("wchar", "syscr", "syscw")
 
 
 def parse_pss(text: str) -> int | None:
@@ -239,10 +228,8 @@ def parse_pss(text: str) -> int | None:
 
 def parse_statm(text: str) -> tuple[int, int] | None:
     """Resident pages, and those of them that are shared, from ``/proc/PID/statm``."""
-    values = _parse_ints(text.split()[:3])
-    if values is None or len(values) < 3:
-        return None
-    return values[1], values[2]
+    values = _parse_ints(text.split()[:3]) or []
+    return (values[1], values[2]) if len(values) == 3 else None
 
 
 def parse_pressure(text: str) -> int | None:

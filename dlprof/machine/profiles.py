@@ -90,10 +90,12 @@ class MachineProfile:
     def of(cls, machine: Machine, read_on: dt.date) -> MachineProfile:
         """What a machine offers to one job, its limits included, on the day that it was seen."""
         cores = max(1, int(machine.usable_cores))
+        sizes = machine.memory_size_bytes, machine.shm_bytes
+        memory, shm = (None if size is None else size / (1 << 30) for size in sizes)
         cards = Counter(
             GpuProfile(
                 model=card.name,
-                memory_gib=_to_gib(card.memory_bytes),
+                memory_gib=card.memory_bytes and card.memory_bytes / (1 << 30),
                 pcie_generation=card.pcie_generation,
                 pcie_width=card.pcie_width,
             )
@@ -106,8 +108,8 @@ class MachineProfile:
             logical_cpus=cores,
             physical_cores=machine.physical_cores and min(machine.physical_cores, cores),
             core_speed=machine.core_speed,
-            memory_gib=_to_gib(machine.memory_size_bytes),
-            shm_gib=_to_gib(machine.shm_bytes),
+            memory_gib=memory,
+            shm_gib=shm,
             numa_nodes=machine.numa_nodes,
             gpus=tuple(dataclasses.replace(card, count=count) for card, count in cards.items()),
             source="dlprof machine --save",
@@ -301,10 +303,6 @@ def _known(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _known(each) for name, each in value.items() if each not in (None, ())}
     return [_known(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _to_gib(size: int | None) -> float | None:
-    return None if size is None else size / (1 << 30)
 
 
 def _to_bytes(gib: float | None) -> int | None:

@@ -32,23 +32,19 @@ from dlprof.records import GpuUsage, Usage
 class Snapshot:
     """Totals at one moment; only differences between two of them mean something.
 
-    ``None`` is a figure that the system doesn't report; ``unavailable`` has the reason.
+    ``None`` is a figure that the system doesn't report; ``unavailable`` has the reason, by the
+    names of ``records.Usage``.
 
     Attributes:
-        time_ns: When, on a clock that never steps.
-        tree: What the trial's processes had used.
-        idle_ns: Idle time of the CPUs that the trial may use, summed, since the first snapshot.
-        allowed_cpus: How many CPUs that is.
+        idle_ns: Idle time of the CPUs that the trial may use, summed, since the first snapshot;
+            ``stolen_ns`` likewise is what a hypervisor gave to others.
         quota_cores: Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
         throttled_ns: Time for which quotas held CPUs back, summed over CPUs, by cgroup.
         pressures_us: Time in which some task of the machine waited, by resource.
-        pss_peak_bytes: Most memory seen so far in readings with ``memory=True``.
-        shm_peak_bytes: Most growth of /dev/shm seen so far in such readings.
+        pss_peak_bytes: Most memory seen so far in readings with ``memory=True``;
+            ``shm_peak_bytes`` the most growth of /dev/shm.
         observer_cpu_ns: CPU time of the process that takes the snapshots.
-        runnable: Threads of the whole machine that ran or waited for a core, summed over looks.
-        looks: How many of those there were.
-        stolen_ns: Time of these CPUs which a hypervisor gave to others, likewise.
-        unavailable: Reasons, by the names of ``records.Usage``.
+        runnable: Threads of the whole machine that ran or waited for a core, summed over ``looks``.
     """
 
     time_ns: int
@@ -253,7 +249,9 @@ def usage_between(
         observer_cpu_cores=_rate(first.observer_cpu_ns, last.observer_cpu_ns, window_ns),
         gpu=tuple(gpu),
     )
-    return usage, _reasons(usage, first, last)
+    known = {**_EMPTY, **first.unavailable, **last.unavailable}
+    missing = [name for name in _FIELDS if getattr(usage, name) is None]
+    return usage, {name: known.get(name, "the system stopped reporting it") for name in missing}
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Usage) if field.name != "gpu")
@@ -267,20 +265,13 @@ _EMPTY = {
 }
 
 
-def _reasons(usage: Usage, first: Snapshot, last: Snapshot) -> dict[str, str]:
-    known = {**_EMPTY, **first.unavailable, **last.unavailable}
-    missing = [name for name in _FIELDS if getattr(usage, name) is None]
-    return {name: known.get(name, "the system stopped reporting it") for name in missing}
-
-
 def _growth(first: int | None, last: int | None) -> int | None:
     """How much a total grew; totals of the system may be reset to below where they were."""
     return None if first is None or last is None else max(0, last - first)
 
 
 def _rate(first: int | None, last: int | None, window_ns: int) -> float | None:
-    growth = _growth(first, last)
-    return None if growth is None else growth / window_ns
+    return None if first is None or last is None else max(0, last - first) / window_ns
 
 
 NO_PSI = "this kernel has no pressure figures (/proc/pressure)"

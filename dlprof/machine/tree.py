@@ -30,13 +30,9 @@ from dlprof.machine.procfs import (
 class TreeUsage:
     """Totals of a process tree since its first process started. ``None``: not reported here.
 
-    Attributes:
-        processes: Alive now.
-        cpu_ns: CPU time, of everything that ever was in the tree.
-        run_ns: CPU time of the threads that were seen, the counterpart of ``wait_ns``.
-        wait_ns: Time that those threads were runnable but waited for a core.
-        read_chars: Bytes asked for by ``read``.
-        read_bytes: Bytes fetched from storage.
+    CPU time is of everything that ever was in the tree; ``run_ns`` of the threads that were seen,
+    and ``wait_ns`` the time that these were runnable but waited for a core. ``read_chars`` are
+    bytes asked for by ``read``, ``read_bytes`` those fetched from storage.
     """
 
     processes: int
@@ -49,17 +45,10 @@ class TreeUsage:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Member:
-    """A process as it was last seen.
+    """A process as it was last seen, with its living threads by name.
 
-    Attributes:
-        start_ticks: When it started.
-        cpu_ns: CPU time of all its threads.
-        reaped_ns: That of children that it has waited for.
-        threads: Of those alive, by name.
-        ended_run_ns: CPU time of threads that were seen and have ended.
-        ended_wait_ns: Run-queue delay of those.
-        io: What it has read and written.
-        children: Its own, as far as the kernel lists them.
+    ``reaped_ns`` is the CPU time of children that it has waited for, ``ended_*`` that and the
+    run-queue delay of threads that were seen and have ended.
     """
 
     start_ticks: int
@@ -116,13 +105,7 @@ def member_of(folder: str) -> Member | None:
 
 
 class ProcessTree:
-    """Reads one process tree of Linux's ``/proc``.
-
-    Args:
-        pid: The tree's first process.
-        beside: First processes of trees that count as part of it.
-        root: Where ``/proc`` is found.
-    """
+    """Reads the tree of a first process, and those beside it, from Linux's ``/proc``."""
 
     def __init__(self, pid: int, *, beside: Sequence[int] = (), root: Path = Path("/")) -> None:
         self._first = (*beside, pid)
@@ -130,11 +113,8 @@ class ProcessTree:
         self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         self._members: dict[int, Member] = {}
         self._lists_children = is_there(f"{self._proc}/{pid}/task/{pid}/children")
-        self._unsettled_ns = 0
-        self._gone_run_ns = 0
-        self._gone_wait_ns = 0
-        self._read_chars = 0
-        self._read_bytes = 0
+        self._unsettled_ns = self._gone_run_ns = self._gone_wait_ns = 0
+        self._read_chars = self._read_bytes = 0
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -150,14 +130,18 @@ class ProcessTree:
         self._members = members
         alive = members.values()
         known = any(member.threads for member in alive) or bool(self._gone_run_ns)
-        chars, fetched = self._sum_io()
+        # A reaped child's counters are in its parent's, so a plain sum loses none of them.
+        io = [member.io for member in alive if member.io is not None]
+        self._read_chars = max(self._read_chars, sum(each.read_chars for each in io))
+        self._read_bytes = max(self._read_bytes, sum(each.read_bytes for each in io))
+        has_io = bool(io) or self._read_chars > 0
         return TreeUsage(
             processes=len(members),
             cpu_ns=self._unsettled_ns + sum(m.cpu_ns + m.reaped_ns for m in alive),
             run_ns=self._gone_run_ns + sum(m.run_ns for m in alive) if known else None,
             wait_ns=self._gone_wait_ns + sum(m.wait_ns for m in alive) if known else None,
-            read_chars=chars,
-            read_bytes=fetched,
+            read_chars=self._read_chars if has_io else None,
+            read_bytes=self._read_bytes if has_io else None,
         )
 
     def pss_bytes(self) -> int | None:
@@ -228,15 +212,6 @@ class ProcessTree:
             if pid in before and self._members.get(pid) is member:
                 self._unsettled_ns -= member.reaped_ns - before[pid]
         self._unsettled_ns = max(0, self._unsettled_ns)
-
-    def _sum_io(self) -> tuple[int | None, int | None]:
-        """A reaped child's counters are in its parent's, so a plain sum loses none of them."""
-        known = [member.io for member in self._members.values() if member.io is not None]
-        if not known and not self._read_chars:
-            return None, None
-        self._read_chars = max(self._read_chars, sum(io.read_chars for io in known))
-        self._read_bytes = max(self._read_bytes, sum(io.read_bytes for io in known))
-        return self._read_chars, self._read_bytes
 
 
 def scan_processes(proc: str) -> Iterator[tuple[int, ProcessStat]]:

@@ -41,11 +41,8 @@ _WANTED = (
 class BuiltTarget:
     """A target, built once in this process; :func:`~dlprof.targets.loader.make_loader` uses it.
 
-    Attributes:
-        target: What the run file says of it.
-        parts: What loaders are rebuilt from; ``None`` where only ``factory`` can make one.
-        factory: The target's own callable; ``None`` where there is none that makes loaders.
-        own: The target's own loader, where it can only be taken as it is; ``None`` else.
+    Loaders are rebuilt from ``parts``, made by ``factory``, the target's own callable, or there is
+    only the target's ``own``, taken as it is.
     """
 
     target: Target

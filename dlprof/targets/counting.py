@@ -9,6 +9,7 @@ from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
 _MOST_CHANNELS = 4  # that two images of one sample have in common
+_TEXTS = (str, bytes, bytearray)
 
 
 Digest = tuple[int, int]
@@ -26,9 +27,7 @@ class _Values:
 class _Place:
     """Where in a batch its number of samples is read, the same in all batches of a loader.
 
-    Attributes:
-        path: Keys, indices and (for dataclasses) names of attributes that lead there.
-        read: Reads the number from what stands there.
+    Keys, indices and (for dataclasses) names of attributes lead to what ``read`` reads it from.
     """
 
     path: tuple[tuple[bool, Any], ...]
@@ -268,9 +267,8 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
 
 def count_bytes(batch: object) -> int:
     """Bytes of data in a batch: tensors and arrays by ``nbytes``, text and bytes by length."""
-    texts = (str, bytes, bytearray)
     leaves = _leaves(batch, 0, set())
-    return sum(len(each) if isinstance(each, texts) else int(each.nbytes) for each in leaves)
+    return sum(len(each) if isinstance(each, _TEXTS) else int(each.nbytes) for each in leaves)
 
 
 def count_tensors(batch: object) -> int:
@@ -325,7 +323,7 @@ def _bulk(content: object) -> object:
 
 def _leaves(batch: object, depth: int, seen: set[int]) -> Iterator[Any]:
     """Tensors, arrays, texts and bytes in a batch, also in objects of a class of its own."""
-    if isinstance(batch, str | bytes | bytearray) or _is_array(batch):
+    if isinstance(batch, _TEXTS) or _is_array(batch):
         yield batch
     elif depth <= _DEEPEST:
         parts = list(_parts(batch))
@@ -341,8 +339,7 @@ def _attributes(found: object) -> list[object]:
 
 
 def _arrays(batch: object) -> list[Any]:
-    texts = (str, bytes, bytearray)
-    return [each for each in _leaves(batch, 0, set()) if not isinstance(each, texts)]
+    return [each for each in _leaves(batch, 0, set()) if not isinstance(each, _TEXTS)]
 
 
 def _locate(batch: object, batch_size: int | None) -> _Place | None:
@@ -385,11 +382,8 @@ def _is_one_sample(batch: object) -> bool:
 
 def _is_image(array: Any) -> bool:
     """Whether a tensor looks like one image, its channels first."""
-    # Dimensions of an image: channels, height, width
-    if len(array.shape) != 3:
-        return False
-    channels, *sides = array.shape
-    return channels in {1, 3} and min(sides) > _MOST_CHANNELS
+    channels, *sides = array.shape or (0,)
+    return len(sides) == 2 and channels in {1, 3} and min(sides) > _MOST_CHANNELS
 
 
 def _of_image(array: Any) -> int | None:
@@ -460,16 +454,14 @@ def _lengths(batch: object, depth: int) -> Iterator[tuple[_Place, int]]:
         if size is not None:
             yield _Place((), _leading), size
         return
-    whole = len(batch) if isinstance(batch, list | tuple) else None
+    whole = [(_Place((), len), len(batch))] if isinstance(batch, list | tuple) else []
     # Where there are as many fields as samples, those come first.
     last = isinstance(batch, list | tuple) and _fields_of(batch, len(batch))
-    if whole is not None and not last:
-        yield _Place((), len), whole
+    yield from [] if last else whole
     for by_key, key, part in _keyed(batch):
         for place, size in _lengths(part, depth + 1):
             yield place.below(by_key, key), size
-    if whole is not None and last:
-        yield _Place((), len), whole
+    yield from whole if last else []
 
 
 def _parts(batch: object) -> Iterator[object]:
@@ -478,12 +470,9 @@ def _parts(batch: object) -> Iterator[object]:
 
 def _keyed(batch: object) -> Iterator[tuple[bool, Any, object]]:
     """The parts of a structure, each with its key or index, or the name of its attribute."""
-    if isinstance(batch, Mapping):
-        for key, part in batch.items():
-            yield True, key, part
-    elif isinstance(batch, list | tuple):
-        for index, part in enumerate(batch):
-            yield True, index, part
+    if isinstance(batch, Mapping | list | tuple):
+        parts = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+        yield from ((True, key, part) for key, part in parts)
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         for field in dataclasses.fields(batch):
             yield False, field.name, _attribute(batch, field.name)

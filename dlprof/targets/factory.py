@@ -32,15 +32,10 @@ NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlp
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Factory:
-    """A callable of the target with its ``--arg`` texts.
+    """A callable of the target with its ``--arg`` texts, and the name that messages use.
 
-    Attributes:
-        function: The callable.
-        name: How messages name it.
-        arguments: ``--arg`` pairs.
-        named: Swept settings that it names among its parameters and the user left open, with
-            their defaults; ``Parameter.empty`` where there is none.
-        open: Whether it takes ``**kwargs``.
+    ``named`` are swept settings that it names among its parameters and the user left open, with
+    their defaults (``Parameter.empty`` where there is none); it is ``open`` with ``**kwargs``.
     """
 
     function: Callable[..., Any]

@@ -21,7 +21,6 @@ class TargetSpec:
     """What a TARGET names.
 
     Attributes:
-        text: TARGET as the user wrote it.
         kind: Which of the three forms it has; ``object`` for a live one (Python API only).
         source: The built-in's name, the dotted module, the path of the file, or of the pickle that
             holds the live object.

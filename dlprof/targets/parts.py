@@ -55,11 +55,9 @@ OWN_LOADER_HINT = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderParts:
-    """Everything of a DataLoader that a sweep keeps.
+    """Everything of a DataLoader, or of a subclass of the user's, that a sweep keeps.
 
     Attributes:
-        loader_class: DataLoader or the user's subclass.
-        dataset: The user's dataset itself.
         batching: The legal one of three sets of arguments: ``batch_sampler``; ``batch_size``,
             ``drop_last`` and (for a map-style set) ``sampler``; or ``batch_size=None`` with
             ``sampler``.
@@ -69,7 +67,6 @@ class LoaderParts:
             ``None`` where the DataLoader itself is the loader.
         copied: The loader itself, where its class takes arguments that can't be read from it: it is
             copied, and the copy gets the settings; ``None`` where its class makes it again.
-        notes: What could not be kept, for the user.
     """
 
     loader_class: type[DataLoader[Any]]
@@ -246,7 +243,10 @@ def take_apart(loader: DataLoader[Any], outer: Any = None) -> LoaderParts:
         TargetError: The loader is of a class whose arguments can't be read from the loader.
     """
     extra = _extra_arguments(loader)
-    if extra is None and _keeps_iterator(loader):  # whose copy would load by the old settings
+    own, kind = kept_iterator(loader), iterator_class(dataloader)
+    iterators = (each for each in vars(loader).values() if isinstance(each, kind))
+    # A copy of one that keeps another would load by the old settings.
+    if extra is None and any(each is not own for each in iterators):
         raise TargetError(
             f"The loader's class {type(loader).__qualname__} can't be built again with other "
             "settings: it keeps an iterator of its own.",
@@ -305,11 +305,6 @@ def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
     return {name: getattr(loader, name) for name in added} if readable and kept else None
 
 
-def _keeps_iterator(loader: DataLoader[Any]) -> bool:
-    kept, kind = kept_iterator(loader), iterator_class(dataloader)
-    return any(isinstance(each, kind) and each is not kept for each in vars(loader).values())
-
-
 def _parameters(cls: type) -> frozenset[str] | None:
     """The names that a loader's class takes; ``None`` where it takes any."""
     signature = signature_of(cls)
@@ -361,13 +356,17 @@ def core_of(loader: Any) -> Any:
     return loader if found is None else found
 
 
-def with_inner(outer: Any, old: DataLoader[Any], new: DataLoader[Any]) -> Any:
+def with_inner(outer: Any, old: DataLoader[Any], new: DataLoader[Any], depth: int = 0) -> Any:
     """A copy of an iterable around another DataLoader; what it holds beside that is shared.
 
     Raises:
         Exception: Whatever the class's own way of copying raises.
     """
-    return _copied(outer, old, new, 0)
+    changed = copy.copy(outer)
+    attributes = vars(changed)  # past __setattr__, which a class may guard
+    for name, value in list(attributes.items()):
+        attributes[name] = _exchanged(value, old, new, depth + 1)
+    return changed
 
 
 def _is_prepared(found: object) -> bool:
@@ -394,14 +393,6 @@ def _in_value(value: Any, depth: int) -> Iterator[DataLoader[Any]]:
         yield from _held_by(value, depth)
 
 
-def _copied(holder: Any, old: DataLoader[Any], new: DataLoader[Any], depth: int) -> Any:
-    changed = copy.copy(holder)
-    attributes = vars(changed)  # past __setattr__, which a class may guard
-    for name, value in list(attributes.items()):
-        attributes[name] = _exchanged(value, old, new, depth + 1)
-    return changed
-
-
 def _exchanged(value: Any, old: DataLoader[Any], new: DataLoader[Any], depth: int) -> Any:
     """A value with one DataLoader in it replaced; the value itself where it doesn't hold that."""
     if value is old:
@@ -410,4 +401,4 @@ def _exchanged(value: Any, old: DataLoader[Any], new: DataLoader[Any], depth: in
         return value
     if type(value) in (list, tuple):
         return type(value)(_exchanged(each, old, new, depth + 1) for each in value)
-    return _copied(value, old, new, depth)
+    return with_inner(value, old, new, depth)

@@ -50,6 +50,7 @@ _OBJECTS = 20_000
 """Objects of an attribute that are counted, each with its size."""
 
 _PAGE = 4096
+_SUMS = ("pickled_bytes", "pickle_s", "unpickle_s", "object_bytes", "flat_bytes")
 
 _now_s = time.perf_counter
 
@@ -96,6 +97,9 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
         key=lambda each: (each.cost_s, each.pickled_bytes + each.object_bytes),
         reverse=True,
     )
+    sums: dict[str, Any] = {
+        name: math.fsum(getattr(each, name) for each in found) for name in _SUMS
+    }
     return DatasetWeight(
         attributes=tuple(
             each
@@ -105,11 +109,7 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
             or each.how == "at_least"
             or each.pickle_s >= _SLOW_STATE_S
         )[:10],
-        pickled_bytes=math.fsum(each.pickled_bytes for each in found),
-        pickle_s=math.fsum(each.pickle_s for each in found),
-        unpickle_s=math.fsum(each.unpickle_s for each in found),
-        object_bytes=math.fsum(each.object_bytes for each in found),
-        flat_bytes=math.fsum(each.flat_bytes for each in found),
+        **sums,
         how=max(
             (each.how for each in found),
             key=("exact", "sampled", "at_least").index,
@@ -271,16 +271,14 @@ class _Weigher:
         part = bytes(range(256)) * (1 << 16)
         began_s = _spent_s()
         text = ForkingPickler.dumps(part)
-        packed_s = _spent_s() - began_s
-        began_s = _spent_s()
+        packed_s = _spent_s()
         pickle.loads(text)  # noqa: S301 - of this line's own making
-        unpacked_s = _spent_s() - began_s
         times = weight.flat_bytes / len(part)
         return dataclasses.replace(
             weight,
             pickled_bytes=weight.flat_bytes,
-            pickle_s=times * packed_s,
-            unpickle_s=times * unpacked_s,
+            pickle_s=times * (packed_s - began_s),
+            unpickle_s=times * (_spent_s() - packed_s),
             how="sampled",
         )
 
@@ -422,11 +420,11 @@ def _type_of(value: Any) -> str:
         return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
     if _is(value, bytes | bytearray | str):
         return f"{name} of {len(value):,}"
-    _, some = _entries(value) or (0, iter(()))
-    for first in some:
-        entry = first[1] if _is(value, Mapping) else first
-        return f"{name} of {len(value):,} {type(entry).__qualname__}"
-    return name
+    count, some = _entries(value) or (0, iter(()))
+    if not count:
+        return name
+    entry = next(some)[1] if _is(value, Mapping) else next(some)
+    return f"{name} of {len(value):,} {type(entry).__qualname__}"
 
 
 def _entries(value: Any) -> tuple[int, Iterator[Any]] | None:
@@ -481,9 +479,7 @@ def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kin
     return None
 
 
-def _inside(
-    value: Any,
-) -> tuple[Sequence[tuple[str, Any]] | None, str]:
+def _inside(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
     """What an object's pickle holds, part by part, and why it can't be pickled, if that is known.
 
     Returns:

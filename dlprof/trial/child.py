@@ -32,7 +32,13 @@ from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.stacks import answer_with_stacks
-from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in, remember_names
+from dlprof.trial.temporary import (
+    Parting,
+    end_tracker,
+    keep_sockets_in,
+    mark_processes,
+    remember_names,
+)
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -155,6 +161,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
     Never raises for what the target does: that becomes a ``failed`` event.
     """
     keep_sockets_in(request.temporary)
+    mark_processes()
     answer_with_stacks()
     tie_forked()
     session = Session(channel)

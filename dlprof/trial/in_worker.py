@@ -12,6 +12,7 @@ from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.trial.processes import die_with_parent
 from dlprof.trial.stacks import answer_with_stacks
+from dlprof.trial.temporary import mark_processes
 
 
 def guard_worker() -> None:
@@ -24,6 +25,7 @@ def guard_worker() -> None:
     loads = multiprocessing.parent_process()
     if loads is not None and not loads.is_alive():
         os._exit(1)
+    mark_processes()
     answer_with_stacks()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import sys
@@ -82,8 +83,8 @@ def end_group(
 ) -> None:
     """End every process of a group: wait, then ask, then force.
 
-    SIGTERM comes before SIGKILL because multiprocessing's resource tracker, a member of the
-    group, removes named semaphores from /dev/shm when it is asked to end and can't when forced.
+    Only then are multiprocessing's trackers forced, which ask for no end: once the others of the
+    group are gone they remove from /dev/shm what these have left, and end by themselves.
 
     Args:
         group: Process group, of the caller's own making.
@@ -102,15 +103,13 @@ def end_group(
                 with contextlib.suppress(psutil.NoSuchProcess):
                     member.kill()
         return
-    for signal_number, patience_s in (
-        (None, linger_s),
-        (signal.SIGTERM, grace_s),
-        (signal.SIGKILL, grace_s),
+    for step, patience_s in (
+        (reap, linger_s),
+        (functools.partial(_signal_group, group, signal.SIGTERM), grace_s),
+        (functools.partial(_force_but_trackers, group), grace_s / 4),
+        (functools.partial(_signal_group, group, signal.SIGKILL), grace_s),
     ):
-        if signal_number is not None:
-            for number in (signal_number, signal.SIGCONT):  # one that is stopped hears of nothing
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, number)
+        step()
         deadline = clock() + patience_s
         reap()
         while group_exists(group):
@@ -120,3 +119,22 @@ def end_group(
             reap()
         else:
             return
+
+
+def _signal_group(group: int, number: int) -> None:
+    for each in (number, signal.SIGCONT):  # one that is stopped hears of nothing
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, each)
+
+
+def _force_but_trackers(group: int) -> None:
+    """End by force what isn't one of multiprocessing's trackers, nor of joblib's, in a group."""
+    import psutil  # noqa: PLC0415 - of the few groups that have to be forced
+
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(pid) != group:
+                continue
+            words = psutil.Process(pid).cmdline()
+            if not any("resource_tracker import main" in word for word in words):
+                os.kill(pid, signal.SIGKILL)

@@ -85,7 +85,7 @@ class SideProcess:
         paths = filter(None, (str(place.library), os.environ.get("PYTHONPATH", "")))
         env = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with contextlib.ExitStack() as ending:
-            ending.callback(shared.clear)
+            ending.callback(shared.clear, self._path.parent)
             log = ending.enter_context(open_log(self._path))
             self._process = process = ModuleProcess(
                 [place.python, "-P", "-m", "dlprof.trial.warm"],

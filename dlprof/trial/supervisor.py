@@ -265,7 +265,7 @@ class Supervisor:
                 names = ["output.log", *(f"output{rank}.log" for rank in range(1, here))]
                 logs = [TrialLog(files.enter_context(open_log(place / name))) for name in names]
             group = RankGroup.create(place, count, here) if count > 1 else None
-            watches = SharedMemoryWatch(), ManagerWatch()
+            shared, managers = SharedMemoryWatch(), ManagerWatch()
             try:
                 request = dataclasses.replace(request, temporary=str(place))
                 ranks: list[_Rank] = []
@@ -274,8 +274,8 @@ class Supervisor:
                     rank.printed = rank.log.text()
                 return ranks, lost
             finally:
-                for watch in watches:
-                    watch.clear()
+                shared.clear(place)
+                managers.clear()
                 shutil.rmtree(place, ignore_errors=True)
 
     def _launch(self, ranks: list[_Rank], logs: Sequence[TrialLog], request: TrialRequest) -> None:

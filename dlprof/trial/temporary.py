@@ -22,6 +22,8 @@ from multiprocessing import process, resource_tracker
 from pathlib import Path
 from typing import Any
 
+from dlprof.machine.files import list_names
+
 _SOCKET = "/listener-12345678"
 
 
@@ -132,43 +134,58 @@ def _finalizers() -> list[weakref.finalize[..., Any]]:
 
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is, by definition
-_OURS = ("torch_", "sem.mp-", "psm_")
 _MANAGER = "torch-shm-dir-*/manager.sock"
-_File = tuple[int, int]  # device and inode
 _OF_PROCESS = re.compile(r"torch_(\d+)_")
 
 
-class SharedMemoryWatch:
-    """Knows what /dev/shm held before a trial, and removes what the trial left there.
+def mark_processes() -> None:
+    """Leave the number of this process, and of each that it forks, where its sockets are kept.
 
-    A file goes only if it appeared during the trial, has a name that torch or multiprocessing
-    gives, belongs to this user, and no process has it mapped or open any more; nor does the process
-    live that its name says (a batch that is under way by ``file_system`` is open nowhere).
+    By these ``SharedMemoryWatch`` knows what a trial has made.
+    """
+
+    def mark() -> None:
+        config: dict[str, str] = process.current_process()._config  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+        if directory := config.get("tempdir"):
+            with contextlib.suppress(OSError):
+                Path(directory, f"process-{os.getpid()}").touch()
+
+    mark()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=mark)
+
+
+class SharedMemoryWatch:
+    """Knows what torch had in /dev/shm before a trial, and removes what the trial left there.
+
+    A file goes only if it appeared during the trial, and is named after a process of the trial's
+    that lives no more. What multiprocessing makes has no such name: its own tracker removes that,
+    which ``end_group`` lets do so.
 
     None goes in a container that has the host's /dev/shm and not its processes (``--ipc=host``):
-    those of other containers use it unseen.
+    their numbers may be those of other containers' processes.
     """
 
     def __init__(self, folder: Path = _SHARED_MEMORY, proc: Path = Path("/proc")) -> None:
         self._folder = folder
         self._proc = proc
-        self._before = set(self._names())
+        self._before = frozenset(self._files())
 
-    def left(self) -> set[str]:
-        """The names of what was left."""
-        if self._is_shared_unseen():
-            return set()
-        new = [name for name in self._names() if name not in self._before]
-        in_use, found = self._in_use() if new else set(), set()
-        for name in new:
-            named = _OF_PROCESS.match(name)
-            maker_lives = named is not None and (self._proc / named[1]).exists()
-            with contextlib.suppress(OSError):
-                status = (self._folder / name).stat()
-                held = maker_lives or (status.st_dev, status.st_ino) in in_use
-                if status.st_uid == os.getuid() and not held:
-                    found.add(name)
-        return found
+    def clear(self, marks: Path) -> list[str]:
+        """Remove what was left by the processes marked in a directory; returns the names."""
+        removed = []
+        new = set() if self._is_shared_unseen() else self._files() - self._before
+        for name, pid in new:
+            if (marks / f"process-{pid}").exists() and not (self._proc / pid).exists():
+                with contextlib.suppress(OSError):
+                    (self._folder / name).unlink()
+                    removed.append(name)
+        return removed
+
+    def _files(self) -> set[tuple[str, str]]:
+        """Names of torch's files, each with the number of the process that made it."""
+        names = list_names(self._folder)
+        return {(name, found[1]) for name in names if (found := _OF_PROCESS.match(name))}
 
     def _is_shared_unseen(self) -> bool:
         try:
@@ -177,42 +194,6 @@ class SharedMemoryWatch:
             return False
         # The namespaces that the host starts with (proc_ns.h)
         return str(ipc) == "ipc:[4026531839]" and str(pids) != "pid:[4026531836]"
-
-    def clear(self) -> list[str]:
-        """Remove what was left; returns its names."""
-        removed = []
-        for name in self.left():
-            with contextlib.suppress(OSError):
-                (self._folder / name).unlink()
-                removed.append(name)
-        return removed
-
-    def _names(self) -> Iterator[str]:
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self._folder):
-                if entry.name.startswith(_OURS):
-                    yield entry.name
-
-    def _in_use(self) -> set[_File]:
-        """Files that any process still has mapped or open.
-
-        By device and inode and not by name: glibc makes a semaphore under a temporary name, under
-        which the kernel goes on listing it.
-        """
-        files: set[_File] = set()
-        for each in self._proc.glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                for line in (each / "maps").read_text(errors="replace").splitlines():
-                    if f"{self._folder}/" in line:
-                        _, _, _, device, inode, _ = line.split(maxsplit=5)
-                        major, minor = (int(part, 16) for part in device.split(":"))
-                        files.add((os.makedev(major, minor), int(inode)))
-                for link in (each / "fd").iterdir():
-                    with contextlib.suppress(OSError):  # closed meanwhile; the others count
-                        if str(link.readlink()).startswith(f"{self._folder}/"):
-                            status = link.stat()
-                            files.add((status.st_dev, status.st_ino))
-        return files
 
 
 class ManagerWatch:

@@ -38,7 +38,7 @@ from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
 from dlprof.trial.processes import die_with_parent, tie_forked
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, serve
 from dlprof.trial.stacks import answer_with_stacks
-from dlprof.trial.temporary import keep_sockets_in
+from dlprof.trial.temporary import keep_sockets_in, mark_processes
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -326,6 +326,7 @@ class Server:
     def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
         began_s = _clock()
         keep_sockets_in(temporary)
+        mark_processes()
         sys.path[:] = relocated(sys.path, moved)
         wanted = from_json(BuildRequest, request)
         self._delay_s = wanted.delay_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import tempfile
 import time
@@ -12,7 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fault_bench import BENCH, MARK, FaultBench, living, shared_memory_left
+from fault_bench import BENCH, MARK, FaultBench, living
+from shared_memory import shared_memory, shared_memory_left
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,7 +39,7 @@ def clean() -> Iterator[None]:
     """Afterwards no process lives, and no file lies about, that didn't before."""
     before = living()
     folder = Path(tempfile.gettempdir())
-    files, shared = set(folder.iterdir()), set(os.listdir("/dev/shm"))  # noqa: PTH208, S108 - it is looked at
+    files, shared = set(folder.iterdir()), shared_memory()
     yield
     deadline = time.monotonic() + 5.0
     while living() - before and time.monotonic() < deadline:

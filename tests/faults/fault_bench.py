@@ -7,7 +7,6 @@ import dataclasses
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -42,7 +41,6 @@ MOST_BYTES = 700 << 20
 MARGIN_S = 60.0
 """What a fault may cost here beyond its own limit, on a machine of any speed: what would hang does
 so for an hour. That it is 3 s is measured by ``benchmarks/faults.py``."""
-_SHM = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is put there
 
 
 def config(
@@ -167,52 +165,6 @@ def _kept(process: psutil.Process) -> bool:
         ["-m", "dlprof.trial.fork_server"],
         ["-m", "dlprof.trial.observer"],
     )
-
-
-def shared_memory_left(before: set[str]) -> list[str]:
-    """What is new in /dev/shm and stays there, used by no process.
-
-    Other programs' files come and go meanwhile, so that what counts was there at every look.
-    """
-    deadline = time.monotonic() + 5.0
-    left: set[str] | None = None
-    while left is None or (left and time.monotonic() < deadline):
-        new = {name for name in os.listdir(_SHM) if name not in before}  # noqa: PTH208 - names
-        used = _in_use() if new else set()
-        unused = {name for name in new if not _maker_lives(name) and _file(name) not in used}
-        left = unused if left is None else left & unused
-        time.sleep(0.1)
-    return sorted(left)
-
-
-def _maker_lives(name: str) -> bool:
-    """Whether the process still runs that the name of one of torch's files tells of."""
-    parts = name.split("_")
-    return parts[0] == "torch" and len(parts) > 1 and Path(f"/proc/{parts[1]}").exists()
-
-
-def _file(name: str) -> int | None:
-    """The inode of a file in /dev/shm; ``None`` if it has gone."""
-    try:
-        return (_SHM / name).stat().st_ino
-    except OSError:
-        return None
-
-
-def _in_use() -> set[int | None]:
-    """Inodes: the kernel lists a semaphore under the name that it was made under, long gone."""
-    found: set[int | None] = {None}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            for line in (process / "maps").read_text(errors="replace").splitlines():
-                if f"{_SHM}/" in line:
-                    found.add(int(line.split(maxsplit=5)[4]))
-        with contextlib.suppress(OSError):
-            for link in (process / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    if str(link.readlink()).startswith(f"{_SHM}/"):
-                        found.add(link.stat().st_ino)
-    return found
 
 
 def as_json(trial: Trial) -> dict[str, object]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from shared_memory import shared_memory, shared_memory_left
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
@@ -21,7 +22,6 @@ from dlprof.trial.runner import TrialRunner
 from dlprof.trial.runtime import Inbox
 from dlprof.trial.state import TrialLimits
 from dlprof.trial.supervisor import ObserverProcess, Supervisor
-from dlprof.trial.temporary import SharedMemoryWatch
 
 TARGETS = Path(__file__).parent / "faulty_targets.py"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
@@ -37,10 +37,10 @@ def config(workers: int = 0, *, persistent: bool = False, start: str | None = No
 def place(tmp_path: Path) -> Iterator[Path]:
     """A directory for the bench; afterwards nothing of its own may be left."""
     before = set(psutil.Process().children(recursive=True))
-    shared_memory = SharedMemoryWatch()
+    shared = shared_memory()
     yield tmp_path
     assert not left_of(lambda: set(psutil.Process().children(recursive=True)) - before)
-    assert not left_of(shared_memory.left)
+    assert not shared_memory_left(shared)
 
 
 def left_of(look: Callable[[], set[Any]]) -> set[Any]:

@@ -102,37 +102,30 @@ class ImagesOptions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class VocOptions:
+class VocOptions(ImagesOptions):
     """``voc``: JPEG files with VOC XML annotations, ragged boxes, class-balanced sampling.
 
     Attributes:
         count: Annotated images.
-        length: Samples per epoch; files are read again until it is reached, so that an epoch is
-            as long as a real one without gigabytes on disk.
         size: Longer side in pixels that an image is scaled to.
     """
 
     count: int = _number(256, 1, 20_000)
-    length: int = _number(20_000, 1, 10_000_000)
     size: int = _number(416, 32, 2048)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ShardsOptions:
+class ShardsOptions(ImagesOptions):
     """``shards``: an iterable-style set over tar files of JPEGs, sharded by worker.
 
     Attributes:
         count: Images in all shards together.
-        shards: Tar files; workers beyond this number have nothing to do.
         length: Samples per epoch, to whole passes over the shards; they are read
             again until it is reached.
-        size: Height and width of the crop in pixels.
+        shards: Tar files; workers beyond this number have nothing to do.
     """
 
-    count: int = _number(384, 1, 20_000)
     shards: int = _number(16, 1, 1000)
-    length: int = _number(20_000, 1, 10_000_000)
-    size: int = _number(224, 8, 2048)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

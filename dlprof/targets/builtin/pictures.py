@@ -148,20 +148,18 @@ def make_voc(rng: random.Random, directory: Path, count: int, progress: Progress
 def annotation_xml(filename: str, size: tuple[int, int], objects: list[Object]) -> str:
     """One annotation as VOC2012 writes it; boxes count pixels from 1."""
     root = ET.Element("annotation")
-    ET.SubElement(root, "folder").text = "VOC"
-    ET.SubElement(root, "filename").text = filename
-    shape = ET.SubElement(root, "size")
-    for key, value in zip(("width", "height", "depth"), (*size, 3), strict=True):
-        ET.SubElement(shape, key).text = str(value)
-    ET.SubElement(root, "segmented").text = "0"
-    for label, box in objects:
+
+    def add(parent: ET.Element, **texts: object) -> None:
+        for key, text in texts.items():
+            ET.SubElement(parent, key).text = str(text)
+
+    add(root, folder="VOC", filename=filename)
+    add(ET.SubElement(root, "size"), width=size[0], height=size[1], depth=3)
+    add(root, segmented=0)
+    for label, (left, top, right, bottom) in objects:
         entry = ET.SubElement(root, "object")
-        ET.SubElement(entry, "name").text = label
-        for key, text in (("pose", "Unspecified"), ("truncated", "0"), ("difficult", "0")):
-            ET.SubElement(entry, key).text = text
-        bounds = ET.SubElement(entry, "bndbox")
-        for key, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True):
-            ET.SubElement(bounds, key).text = str(value)
+        add(entry, name=label, pose="Unspecified", truncated=0, difficult=0)
+        add(ET.SubElement(entry, "bndbox"), xmin=left, ymin=top, xmax=right, ymax=bottom)
     ET.indent(root, "\t")
     return ET.tostring(root, encoding="unicode") + "\n"
 

@@ -42,16 +42,11 @@ class Workload:
     """A workload, as far as one loader of one host shows it.
 
     Attributes:
-        folder: Of its training files.
-        ending: Of their names.
-        files: How many.
-        samples: In each of them.
+        folder: Of its training files, so many of the same ``ending`` with so many samples in each.
         record_bytes: Of a sample in its file.
         sample_bytes: Of a sample that reaches the step: DLIO drops what it has read, and gives the
             same tensor each time.
-        batch_size: Samples in a batch.
-        loader: Other arguments of its DataLoader.
-        shuffle: Whether the order of samples is random.
+        loader: Arguments of its DataLoader beside the batch size and ``shuffle``.
         step: Its computation, as ``--step-time`` takes it; empty for none.
         left_out: What of the file is not in it, or otherwise, one sentence each.
     """
@@ -194,10 +189,8 @@ def _workload(
         raise UsageError(
             f"format in {quoted(file)} is {quoted(ending)}, and no format", hint="Correct the file."
         )
-    sizes = [
-        name if name in dataset else name.replace("_bytes", "")
-        for name in ("record_length_bytes", "record_length_bytes_resize")
-    ]
+    names = ("record_length_bytes", "record_length_bytes_resize")
+    sizes = [name if name in dataset else name.replace("_bytes", "") for name in names]
     record = count(dataset, sizes[0], 64 * 1024)
     workers, ahead = count(reader, "read_threads", 1, 0), count(reader, "prefetch_size", 0, 0)
     loader: dict[str, Any] = {

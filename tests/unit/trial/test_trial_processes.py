@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import psutil
 import pytest
@@ -51,6 +52,34 @@ def test_a_group_is_asked_and_then_forced(code: str, status: int) -> None:
     while group_exists(process.pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not group_exists(process.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere shared memory has no folder")
+def test_what_a_forced_group_has_in_shared_memory_is_removed(tmp_path: Path) -> None:
+    """By multiprocessing's tracker, which outlives the others of the group."""
+    printed = tmp_path / "name"
+    making = (
+        "from multiprocessing.shared_memory import SharedMemory\n"
+        "import pathlib, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "held = SharedMemory(create=True, size=64)\n"
+        "pathlib.Path({path!r}).write_text(held.name)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with start(making.format(path=str(printed))) as process:
+        path = Path("/dev/shm", printed.read_text())  # noqa: S108 - where POSIX has it
+        assert path.is_file()
+        # It is given no time to end when it is asked, and all that the tracker needs.
+        ticks = itertools.chain([0.0] * 3, itertools.repeat(100.0, 5000), itertools.repeat(1e9))
+        end_group(
+            process.pid,
+            linger_s=0.0,
+            grace_s=4.0,
+            reap=process.poll,
+            clock=lambda: next(ticks) if path.exists() else 1e9,
+        )
+    assert not path.exists()
 
 
 @posix

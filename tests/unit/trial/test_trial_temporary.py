@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
+import subprocess
 import sys
 import tempfile
 import weakref
@@ -122,30 +122,32 @@ class Holder:
     """Something that can be referred to weakly."""
 
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where it is, by definition
-linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no /dev/shm")
+def test_what_the_trials_own_processes_left_is_removed(tmp_path: Path) -> None:
+    memory, marks = tmp_path / "shm", tmp_path / "trial"
+    for folder in (memory, marks, tmp_path / "proc" / "8"):
+        folder.mkdir(parents=True)
+    (memory / "torch_7_1_0").touch()
+    watch = SharedMemoryWatch(memory, proc=tmp_path / "proc")
+    for pid in (7, 8):
+        (marks / f"process-{pid}").touch()
+    others = {"psm_0a1b2c3d", "sem.mp-abcdefgh", "torch_9_1_0", "torch_77_1_0", "somebody-elses"}
+    kept = {"torch_7_1_0", "torch_8_1_0"}  # older than the trial; of one that lives
+    for name in {"torch_7_2_1", *others, *kept}:
+        (memory / name).touch()
 
-
-def test_what_nobody_holds_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "torch_1_old").touch()
-    watch = SharedMemoryWatch(tmp_path, proc=tmp_path / "no-processes")
-    (tmp_path / "torch_999999999_new").touch()
-    (tmp_path / "sem.mp-abcdefgh").touch()
-    (tmp_path / "somebody-elses").touch()
-
-    assert sorted(watch.clear()) == ["sem.mp-abcdefgh", "torch_999999999_new"]
-    assert {path.name for path in tmp_path.iterdir()} == {"torch_1_old", "somebody-elses"}
+    assert watch.clear(marks) == ["torch_7_2_1"]
+    assert {path.name for path in memory.iterdir()} == {*others, *kept}
 
 
 def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    assert SharedMemoryWatch(tmp_path / "nowhere").clear() == []
+    assert SharedMemoryWatch(tmp_path / "nowhere").clear(tmp_path) == []
 
 
 @pytest.mark.parametrize(("pids", "left"), [("pid:[4026531836]", 1), ("pid:[4026532765]", 0)])
 def test_in_a_container_with_the_hosts_shared_memory_nothing_is_left_to_remove(
     tmp_path: Path, pids: str, left: int
 ) -> None:
-    """Whether another container uses it can't be seen there."""
+    """Whose number it is there can't be seen."""
     spaces, memory = tmp_path / "proc/self/ns", tmp_path / "shm"
     for folder in (spaces, memory):
         folder.mkdir(parents=True)
@@ -153,26 +155,26 @@ def test_in_a_container_with_the_hosts_shared_memory_nothing_is_left_to_remove(
     (spaces / "pid").symlink_to(pids)
     watch = SharedMemoryWatch(memory, proc=tmp_path / "proc")
     (memory / "torch_71_1_0").write_bytes(b"x")
-    assert len(watch.clear()) == left
+    (tmp_path / "process-71").touch()
+    assert len(watch.clear(tmp_path)) == left
 
 
-@linux
-def test_an_open_file_is_let_be(tmp_path: Path) -> None:
-    watch = SharedMemoryWatch(tmp_path)  # what is in /dev/shm, a trial beside might clear
-    path = tmp_path / "torch_999999999_new"
-    with path.open("w"):
-        assert path.name not in watch.clear()
-    assert path.name in watch.clear()
-
-
-@linux
-def test_a_semaphore_of_a_living_program_is_let_be() -> None:
-    """The kernel lists it under a name that it had for a moment only."""
-    watch = SharedMemoryWatch()
-    lock = multiprocessing.get_context("spawn").Lock()
-    name = str(lock._semlock.name).removeprefix("/")  # type: ignore[attr-defined]
-    path = SHARED_MEMORY / f"sem.{name}"
-
-    assert path.exists()
-    assert path.name not in watch.clear()
-    assert path.exists()
+@pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+def test_a_trials_process_and_those_that_it_forks_leave_their_numbers(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from dlprof.trial.temporary import keep_sockets_in, mark_processes\n"
+        "keep_sockets_in(sys.argv[1])\n"
+        "mark_processes()\n"
+        "print(os.getpid(), flush=True)\n"
+        "for _ in range(2):\n"  # a fork of a fork, too
+        "    pid = os.fork()\n"
+        "    if pid:\n"
+        "        os.waitpid(pid, 0)\n"
+        "        os._exit(0)\n"
+        "    print(os.getpid(), flush=True)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert len(printed.split()) == 3
+    assert {path.name for path in tmp_path.iterdir()} == {f"process-{n}" for n in printed.split()}
