@@ -152,7 +152,7 @@ class Node:
         said = launched_as(environ)
         if max(world, *(said[name] or 1 for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))) < 2:
             return None
-        job = job_name(environ)
+        job = job_name(environ, os.getppid())
         name = "".join(each if each.isalnum() else "-" for each in job)[:60]
         user = os.getuid() if hasattr(os, "getuid") else 0
         return cls(Path(tempfile.gettempdir()) / f"dlprof-tune-{user}-{name}.json")
