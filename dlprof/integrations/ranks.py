@@ -33,6 +33,7 @@ from dlprof.records import (
     Fix,
     RankFigures,
     Run,
+    RunHeader,
     StepTimes,
     Usage,
     WatchedLoader,
@@ -76,25 +77,28 @@ class Rank:
 
 
 def read_others(
-    rank: Rank, path: Path, began_at: str, *, sleep: Callable[[float], None] = time.sleep
+    rank: Rank, path: Path, own: RunHeader, *, sleep: Callable[[float], None] = time.sleep
 ) -> dict[int, Run]:
     """What the other ranks of this machine have seen, each to its end.
 
     They end with this one, or a moment later; one that goes on for longer is left out. A file that
-    is older than this rank's ``path``, begun at ``began_at``, is of another job.
+    is older than this rank's ``path``, which begins with ``own``, is of another job. Where machines
+    share a folder and no launcher says how many ranks each has, a file may be another machine's.
     """
     first = rank.rank - rank.local_rank
     left = set(range(first, first + rank.local_size)) - {rank.rank}
     head, _, tail = path.name.rpartition(f".rank{rank.rank}")
     seen: dict[int, Run] = {}
-    job_began = datetime.fromisoformat(began_at) - _TOGETHER
+    job_began = datetime.fromisoformat(own.started_at) - _TOGETHER
     waits = 12  # of a quarter of a second
     while left:
         for other in sorted(left):
             with contextlib.suppress(DlprofError):  # it has none yet
                 run = read_run(path.with_name(f"{head}.rank{other}{tail}"))
                 of_this_job = datetime.fromisoformat(run.header.started_at) >= job_began
-                if of_this_job and run.script is not None and run.script.ending != "running":
+                if of_this_job and run.header.machine.hostname != own.machine.hostname:
+                    left.discard(other)
+                elif of_this_job and run.script is not None and run.script.ending != "running":
                     seen[other] = run
         left -= seen.keys()
         if not waits:

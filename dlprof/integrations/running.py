@@ -301,7 +301,7 @@ class _Watching:
             if rank.local_rank == 0 and run.path:
                 # A launcher may end it while it waits, as another rank failed.
                 self._write(*([run.diagnosis] if run.diagnosis else []), own.script)
-                runs |= read_others(rank, Path(run.path), self._header.started_at)
+                runs |= read_others(rank, Path(run.path), self._header)
             run = with_figures(own, *merged(runs))
             found = of_straggler(run.diagnosis, {**runs, rank.rank: run})
             # What data each of them gets, rank 0 says.
