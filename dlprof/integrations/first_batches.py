@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlprof.integrations.copies import ConsumerCopies
+from dlprof.integrations import copies
 from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 LEAST_BATCHES = 10
 """Followed batches that may show a cause."""
-_FOLLOW_S = 10.0
 
 
 def compared_workers(known: WatchedLoader, dataset: object) -> int:
@@ -111,10 +110,10 @@ class Follower:
         self._tracer: Tracer = Tracer(
             capacity=batches,
             stop_after_batches=batches,
-            stop_after_s=_FOLLOW_S,
+            stop_after_s=copies.FOLLOWED_S,
             least_batches=self._warm_up + LEAST_BATCHES,
         )
-        self.copies = ConsumerCopies(batches=batches, first=self._warm_up)
+        self.copies = copies.ConsumerCopies(batches=batches, first=self._warm_up)
         self._refused = ""
         self._glances, self._enough = Glances(), threading.Event()
         self._looking: threading.Thread | None = None
