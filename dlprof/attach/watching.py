@@ -78,7 +78,6 @@ class ProcessSeen:
         message_bytes: In all of them.
         feeding_cpu_s: CPU seconds of these threads, which pickle the messages.
         reads: Calls of ``read`` by its main thread.
-        read_bytes: That these gave, of files, pipes and sockets.
         grown_bytes: By which its private memory has grown steadily: twice what it has in the half
             of the window in which it has grown less.
     """
@@ -94,7 +93,6 @@ class ProcessSeen:
     message_bytes: int = 0
     feeding_cpu_s: float = 0.0
     reads: int = 0
-    read_bytes: int = 0
     grown_bytes: int = 0
 
     def share(self, *waits: Wait) -> float:
@@ -116,7 +114,6 @@ class Seen:
         other_workers: Of other loaders.
         started_workers: That came while it was watched.
         start_method: How workers start.
-        sockets: Whether tensors are handed over by descriptors, through sockets.
         ended: Whether the training ended.
         oom_kills: Processes that the kernel killed for memory.
         shm_used_fraction: Of /dev/shm, at most.
@@ -134,7 +131,6 @@ class Seen:
     other_workers: int = 0
     started_workers: int = 0
     start_method: str = "fork"
-    sockets: bool = False
     ended: bool = False
     oom_kills: int = 0
     shm_used_fraction: float | None = None
@@ -270,7 +266,6 @@ class Watcher:
             other_workers=others,
             started_workers=self._started,
             start_method=self._start_method(),
-            sockets=self._pipes.sockets,
             ended=self._ended,
             oom_kills=max(0, (oom_kills(self._cgroups, self._root) or 0) - self._kills),
             shm_used_fraction=self._shm_used,
@@ -436,7 +431,6 @@ class _Process:
             message_bytes=sum(chars for _, chars in fed),
             feeding_cpu_s=sum(ran(name)[0] for name in feeders),
             reads=did(leader, "reads"),
-            read_bytes=did(leader, "read_chars"),
             grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
         )
 
@@ -480,7 +474,6 @@ class _Pipes:
         self._open: dict[str, int] = {}
         self._data: dict[int, str] = {}
         self._known: frozenset[int] = frozenset()
-        self.sockets = False
 
     def open(self, workers: Sequence[int]) -> None:
         """Find the queues of some workers, where they are others than before."""
@@ -531,7 +524,6 @@ class _Pipes:
                 leads = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - /proc's links lead nowhere
                 if leads.startswith("pipe:"):
                     found[leads].append(int(name))
-                self.sockets = self.sockets or leads.startswith("socket:")
         return found
 
 

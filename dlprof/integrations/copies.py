@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dlprof.integrations.wait_statistics import IterationTimer
+from dlprof.integrations.wait_statistics import Take
 from dlprof.records import Copies, Explanation, WatchedLoader
 
 if TYPE_CHECKING:
@@ -41,12 +41,27 @@ class ConsumerCopies:
             if kind is not None:
                 self._noticer = Noticer(kind, batches=batches, seconds=FOLLOWED_S)
 
-    def noticed(self, reading: IterationTimer) -> IterationTimer | NoticedTimer:
-        """A reading whose consumers' copies are noticed as long as they are to be."""
+    def noticed(self, take: Take) -> Take:
+        """``IterationTimer.take``; what consumers copy in between is noticed while that is due."""
         noticer = self._noticer
         if noticer is None or noticer.over:
-            return reading
-        return NoticedTimer(reading, noticer)
+            return take
+
+        def noticing(advance: Callable[[Any], Any], iterator: Any) -> Any:
+            if noticer.over:
+                return take(advance, iterator)
+            noticer.asked()
+            try:
+                batch = take(advance, iterator)
+            except BaseException:
+                noticer.pause()
+                raise
+            noticer.came()
+            return batch
+
+        # It goes with its iterator, wherever the loop was left.
+        weakref.finalize(noticing, noticer.pause).atexit = False
+        return noticing
 
     def to_record(self) -> Copies | None:
         """What they cost; ``None`` where nothing was copied."""
@@ -100,28 +115,3 @@ class ConsumerCopies:
 
     def _timed(self) -> list[Moves]:
         return [] if self._noticer is None else self._noticer.moves(self._first)
-
-
-class NoticedTimer:
-    """A reading between whose batches copies are noticed."""
-
-    __slots__ = ("__weakref__", "_noticer", "_reading")
-
-    def __init__(self, reading: IterationTimer, noticer: Noticer) -> None:
-        self._reading, self._noticer = reading, noticer
-        # It goes with its iterator, wherever the loop was left.
-        weakref.finalize(self, noticer.pause).atexit = False
-
-    def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``IterationTimer.take``."""
-        noticer = self._noticer
-        if noticer.over:
-            return self._reading.take(advance, iterator)
-        noticer.asked()
-        try:
-            batch = self._reading.take(advance, iterator)
-        except BaseException:
-            noticer.pause()
-            raise
-        noticer.came()
-        return batch

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import random
 import threading
 import time
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.integrations import copies
+from dlprof.integrations.wait_statistics import Take
 from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
@@ -39,35 +41,25 @@ def compared_workers(known: WatchedLoader, dataset: object) -> int:
     return workers
 
 
-class LookingTimer:
-    """A reading of one epoch whose first batches are looked at.
+def looked_at(take: Take, samples: WorkerSamples) -> Take:
+    """``IterationTimer.take`` of one epoch, whose first batches ``samples`` compares."""
+    numbers = itertools.count()
 
-    Args:
-        reading: Takes the batches.
-        samples: Compares them; it outlives this.
-    """
-
-    __slots__ = ("_came", "_reading", "_samples")
-
-    def __init__(self, reading: Any, samples: WorkerSamples) -> None:
-        self._reading, self._samples, self._came = reading, samples, 0
-
-    def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``IterationTimer.take``."""
-        samples = self._samples
+    def looking(advance: Callable[[Any], Any], iterator: Any) -> Any:
         if samples.over:
-            return self._reading.take(advance, iterator)
+            return take(advance, iterator)
         try:
-            batch = self._reading.take(advance, iterator)
+            batch = take(advance, iterator)
         except StopIteration:
             samples.over = True
             raise
         try:
-            samples.look(self._came, batch)
+            samples.look(next(numbers), batch)
         except Exception:  # noqa: BLE001 - batches of the user's own class may refuse
             samples.over = True
-        self._came += 1
         return batch
+
+    return looking
 
 
 def promised_batches(loader: Any) -> int | None:

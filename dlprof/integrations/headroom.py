@@ -17,6 +17,7 @@ What a round leaves out, and why:
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import random
 import statistics
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, Final, Literal
 
-from dlprof.integrations.wait_statistics import Clock, IterationTimer
+from dlprof.integrations.wait_statistics import Clock, IterationTimer, Take
 from dlprof.internals import ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats import ratio_interval
@@ -76,20 +77,6 @@ class Headrooms:
         """An iterator is about to be made, by which a loop that was left is noticed."""
         if self.replaying is not None:
             self.replaying.break_off()
-
-
-class ReplayingTimer:
-    """A reading between whose batches some are given again; they count in no step of ``base``."""
-
-    __slots__ = ("_base", "_headroom", "_reading")
-
-    def __init__(self, reading: Any, base: IterationTimer, headroom: LoopHeadroom) -> None:
-        self._reading, self._base, self._headroom = reading, base, headroom
-        headroom.begin_epoch()
-
-    def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``IterationTimer.take``."""
-        return self._headroom.take(self._reading, self._base, advance, iterator)
 
 
 class LoopHeadroom:
@@ -152,27 +139,32 @@ class LoopHeadroom:
             overlaps=self._synchronize is not None,
         )
 
-    def begin_epoch(self) -> None:
-        """A new iteration begins: neither its queues nor its batches are those of the last one."""
+    def replaying(self, take: Take, base: IterationTimer) -> Take:
+        """``IterationTimer.take`` of a new iteration, between whose batches some are given again.
+
+        These count in no step of ``base``. Neither its queues nor its batches are those of the
+        last iteration.
+        """
         self._fresh = True
         self._copies.clear()
         self._settle()
+        return functools.partial(self._next, take, base)
 
-    def take(
-        self, reading: Any, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
+    def _next(
+        self, take: Take, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
     ) -> Any:
-        """The next batch: the loader's own, by ``reading``, or one given again."""
+        """The next batch: the loader's own, or one given again."""
         if self.over or self._busy:  # the next() of a base class runs inside of its own
             self._all.last = self
-            return reading.take(advance, iterator)
+            return take(advance, iterator)
         self._busy = True
         try:
-            return self._take(reading, base, advance, iterator)
+            return self._take(take, base, advance, iterator)
         finally:
             self._busy = False
 
     def _take(
-        self, reading: Any, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
+        self, take: Take, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
     ) -> Any:
         self._base = base
         with self._guarded():
@@ -201,7 +193,7 @@ class LoopHeadroom:
             return batch
 
         try:
-            batch = reading.take(timed, iterator)
+            batch = take(timed, iterator)
         except BaseException:
             self._settle()
             raise

@@ -14,7 +14,7 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -278,7 +278,7 @@ class _Watching:
         rank = self._plan.rank
         # Asking sets nothing.
         start_method = multiprocessing.get_start_method(allow_none=True)
-        with self._guarded("no cause could be found"):
+        with self._recorder.guarded("no cause could be found"):
             return diagnose_script(
                 loaders,
                 tuple(self._reported.values()),
@@ -295,7 +295,7 @@ class _Watching:
 
     def _together(self, run: Run, rank: Rank) -> Run:
         """The run of one of several ranks; of a machine's first, with what its others show."""
-        with self._guarded("the other ranks could not be looked at"):
+        with self._recorder.guarded("the other ranks could not be looked at"):
             own = with_figures(run, of_this_process(rank, self._header.machine.hostname))
             runs = {rank.rank: own}
             if rank.local_rank == 0 and run.path:
@@ -308,14 +308,6 @@ class _Watching:
             others = {} if rank.rank else {n: each.watched for n, each in runs.items() if n}
             return dataclasses.replace(run, diagnosis=with_ranks(found, run.watched, others))
         return run
-
-    @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        """The rest of the report is worth having."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - as above
-            self._recorder.faults.append(f"{what}: {type(error).__name__}: {error}")
 
     def _write(self, *records: object) -> None:
         if self._writer is None:

@@ -30,6 +30,8 @@ _MOST_STEPS = 1024
 more come, every second of those that there are is dropped."""
 
 Clock = Callable[[], int]
+Take = Callable[[Callable[[Any], Any], Any], Any]
+"""Gives ``advance(iterator)``, or raises what that does: ``IterationTimer.take``, or around it."""
 
 
 @dataclasses.dataclass(slots=True)
