@@ -375,14 +375,6 @@ class Watcher:
         return "fork"
 
 
-@dataclasses.dataclass(slots=True)
-class _Totals:
-    """What a process had used, and its threads had read and written, by name."""
-
-    used: Member = dataclasses.field(default_factory=lambda: Member(start_ticks=0))
-    io: dict[str, IoCounters] = dataclasses.field(default_factory=dict)
-
-
 class _Process:
     """One process: its main thread, and what it had used when it was first seen."""
 
@@ -390,7 +382,7 @@ class _Process:
         self.pid, self._folder = pid, f"{proc}/{pid}"
         self.thread = Thread(f"{self._folder}/task/{pid}", machine, gil)
         self._pages: list[int] = []
-        self._first = self._last = self._totals() or _Totals()
+        self._first = self._last = self._totals() or (Member(start_ticks=0), {})
 
     def look(self) -> Wait | None:
         """What its main thread does; ``None`` where the process has ended."""
@@ -405,17 +397,17 @@ class _Process:
     def seen(self) -> ProcessSeen:
         """All that it did since it was first seen."""
         self._last = self._totals() or self._last
-        first, last, leader = self._first, self._last, str(self.pid)
+        (first, first_io), (last, last_io), leader = self._first, self._last, str(self.pid)
 
         def ran(name: str) -> tuple[float, float]:
-            now, then = (each.used.threads.get(name, _UNSEEN) for each in (last, first))
+            now, then = (each.threads.get(name, _UNSEEN) for each in (last, first))
             return (now.run_ns - then.run_ns) / 1e9, (now.wait_ns - then.wait_ns) / 1e9
 
         def did(name: str, what: str) -> int:
-            return getattr(last.io.get(name), what, 0) - getattr(first.io.get(name), what, 0)
+            return getattr(last_io.get(name), what, 0) - getattr(first_io.get(name), what, 0)
 
         # A queue's feeder thread writes messages and reads nothing.
-        feeders = [n for n, io in last.io.items() if n != leader and io.writes and not io.reads]
+        feeders = [n for n, io in last_io.items() if n != leader and io.writes and not io.reads]
         fed = [(did(name, "writes"), did(name, "written_chars")) for name in feeders]
         run_s, queued_s = ran(leader)
         mask = parse_allowed_cpus(read_text(f"{self._folder}/status") or "")
@@ -424,8 +416,8 @@ class _Process:
             waits=dict(self.thread.waits),
             run_s=run_s,
             queued_s=queued_s,
-            others_cpu_s=max(0.0, (last.used.cpu_ns - first.used.cpu_ns) / 1e9 - run_s),
-            threads=max(1, len(last.used.threads)),
+            others_cpu_s=max(0.0, (last.cpu_ns - first.cpu_ns) / 1e9 - run_s),
+            threads=max(1, len(last.threads)),
             cpus=len(mask) if mask else None,
             messages=sum(_messages(writes, chars) for writes, chars in fed if writes > 0),
             message_bytes=sum(chars for _, chars in fed),
@@ -440,13 +432,14 @@ class _Process:
         if pages is not None:
             self._pages.append(pages[0] - pages[1])
 
-    def _totals(self) -> _Totals | None:
+    def _totals(self) -> tuple[Member, dict[str, IoCounters]] | None:
+        """What it has used, and its threads have read and written; ``None`` where it has ended."""
         used = member_of(self._folder)
         if used is None:
             return None
         tasks = f"{self._folder}/task"
         read = {n: parse_io(read_text(f"{tasks}/{n}/io") or "") for n in list_names(tasks)}
-        return _Totals(used, {name: io for name, io in read.items() if io is not None})
+        return used, {name: io for name, io in read.items() if io is not None}
 
 
 def _steady(sizes: Sequence[int]) -> int:

@@ -238,7 +238,7 @@ class LoopHeadroom:
             figures.add(self._live, [step for _, step in self._measured[LEAD:]])
             self._settle()
             if figures.replayed >= 400 or figures.count >= 40 or figures.sure:
-                self._finish()
+                self._refuse()
 
     def _note_settling(self, step_ns: int, iterator: Any, *, alone: bool) -> None:
         self._since += 1
@@ -405,13 +405,11 @@ class LoopHeadroom:
         if used is None or used():
             self._synchronize = torch.accelerator.synchronize
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str = "") -> None:
+        """Measure nothing more."""
         self._refused = self._refused or why
         if self._phase == "replaying":
             self.break_off()
-        self._finish()
-
-    def _finish(self) -> None:
         self.over = True
         self._copies.clear()
 
@@ -495,11 +493,8 @@ class Rounds:
     def summary(self, *, extra_steps: int, extra_s: float, overlaps: bool) -> Headroom:
         """The record.
 
-        Args:
-            extra_steps: All steps with batches given again.
-            extra_s: What they took.
-            overlaps: Whether steps go on where the host's clock doesn't see them: part of the
-                wait in ``next()`` then costs nothing, and no step is left out for its length.
+        ``overlaps``: steps go on where the host's clock doesn't see them. Part of the wait in
+        ``next()`` then costs nothing, and no step is left out for its length.
         """
         periods, waits, steps = self._means(usual_only=not overlaps)
         if overlaps:
@@ -534,11 +529,7 @@ class Rounds:
             own = [each for each in live if each[1] <= most_live]
             steps = [step for step in again if step <= most_again]
             if own and steps:
-                means = (
-                    statistics.fmean(map(sum, own)),
-                    statistics.fmean(wait for wait, _ in own),
-                    statistics.fmean(steps),
-                )
-                for each, mean in zip(found, means, strict=True):
-                    each.append(mean / NS)
+                periods, waits = [*map(sum, own)], [wait for wait, _ in own]
+                for each, values in zip(found, (periods, waits, steps), strict=True):
+                    each.append(statistics.fmean(values) / NS)
         return found

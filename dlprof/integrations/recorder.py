@@ -109,13 +109,9 @@ class _Made:
 class LoaderRecorder:
     """Watches all DataLoaders of this process, once it is attached.
 
-    Args:
-        clock: Nanoseconds, never going back.
-        folder: Files below it are named from there on.
-        due: Called in a consumer's thread when ``pace`` says so.
-        follow: Whether the first batches of each loader are followed through its workers.
-        headroom: Whether batches are given again to see what a perfect loader would bring.
-        ranked: Whether it is kept when batches came, for other ranks to be compared with.
+    Files below ``folder`` are named from there on. ``due`` is called in a consumer's thread when
+    ``pace`` says so. ``follow`` and ``headroom`` are as for ``ScriptRun``; where this is a process
+    of several (``ranked``), it is kept when batches came.
     """
 
     def __init__(

@@ -67,8 +67,7 @@ class ScriptRun:
     """What is to be run, and what becomes of what is seen.
 
     Attributes:
-        name: The script or module, as the user named it.
-        load: Makes it ready to run.
+        load: Makes the script or module ready to run.
         rank: Of this process; ``None`` where it is the only one.
         show: Called once, at the very end, with what was seen.
         follow: Whether the first batches of each loader are followed through its workers.
@@ -76,7 +75,6 @@ class ScriptRun:
         tune: Whether the loaders tune themselves.
     """
 
-    name: str
     load: Callable[[], Program]
     rank: Rank | None
     show: Callable[[Run], None]
@@ -365,17 +363,15 @@ def usage_from_now(
 
     What can't be read is no fault of the script's: the answer is ``None`` then.
     """
-    try:
+    first = None
+    with contextlib.suppress(Exception):  # a training must not end by being watched
         take = begin()
         first = take()
-    except Exception:  # noqa: BLE001 - a training must not end by being watched
-        return lambda: None
 
     def usage() -> Usage | None:
-        try:
-            return usage_between(first, take())[0]
-        except Exception:  # noqa: BLE001 - as above
-            return None
+        with contextlib.suppress(Exception):  # as above
+            return None if first is None else usage_between(first, take())[0]
+        return None
 
     return usage
 

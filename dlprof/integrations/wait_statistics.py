@@ -132,15 +132,10 @@ class StepLog:
 
 
 class WaitStatistics:
-    """What all iterations over one loader add up to.
+    """What all iterations over one loader add up to, in a run that began at ``began_ns``.
 
-    Args:
-        clock: Nanoseconds, never going back.
-        began_ns: The start of the run, by that clock.
-        inside: Who waits for which reading, by thread; shared by all statistics of a run.
-        pace: When to settle even though few entries are there.
-        settled: Called after each settling, in the consumer's thread.
-        log: Keeps when batches came, for other ranks to be compared with; ``None`` for no log.
+    ``inside`` has who waits for which reading, by thread, in all of the run. ``settled`` is called
+    after each settling, in the consumer's thread. ``log`` keeps when batches came.
     """
 
     def __init__(

@@ -31,11 +31,8 @@ class Recorder:
     The iterator's own attributes shadow its class's methods. They hold it by weak references only:
     torch ends the workers as soon as the last reference goes, and must go on doing so.
 
-    Args:
-        ring: Where finished rows go.
-        in_order: Whether batches are yielded in the order of their numbers.
-        seen: Called with what a worker knows of a batch, once it is there.
-        finished: Called with each row that is finished, last of all.
+    ``seen`` is called with what a worker knows of a batch, once it is there, and ``finished`` with
+    each row, once it is in the ``ring``. ``in_order`` says whether batches are yielded by number.
     """
 
     def __init__(
@@ -93,22 +90,15 @@ class Recorder:
         self._ready.clear()
         self._next = 0
 
-    def drawing(self) -> None:
-        """Main is about to draw indices."""
-        self._drawing = now_ns()
-
-    def drawn(self, index: object) -> None:
-        """It has drawn them; without workers it takes them up itself."""
-        if self.stamper is None:
-            return
+    def expect(self, drawing_ns: int = MISSING, dispatched_ns: int = MISSING) -> None:
+        """The batch that comes next is the only one on its way."""
         if self._epoch == MISSING:
             self._begin_epoch()
-        row = Row(epoch=self._epoch, batch=self._next, drawing=self._drawing)
-        self._rows = {self._next: row}
-        self._ready = [self._next]
+        number = self._next
+        row = Row(epoch=self._epoch, batch=number, drawing=drawing_ns, dispatched=dispatched_ns)
+        self._rows = {number: row}
+        self._ready = [number]
         self._next += 1
-        row.dispatched = now_ns()
-        self.stamper.picked(index)
 
     def dispatching(self, batch: int) -> None:
         """Indices are about to be sent; torch counts from 0 in each epoch."""
@@ -146,14 +136,6 @@ class Recorder:
                 row.received = min(max(row.received, done.wall), row.rebuilt)
         if row.made is None or not row.made.ended:
             self._ready.append(batch)
-
-    def pinned(self, batch: int) -> None:
-        """The pin thread has copied a batch."""
-        row, rebuilt = self._rows.get(batch), self._rebuilt
-        if row is None or rebuilt is None or self._rebuilt_batch != batch:
-            return
-        row.pinned = now_ns()
-        row.pin_cpu = cpu_ns() - rebuilt.cpu
 
     def asked(self) -> None:
         """The consumer asks for a batch."""
@@ -285,9 +267,11 @@ class Recorder:
 
     def _timed_index(self, method: Any, first: Callable[[], tuple[Any, ...]]) -> Any:
         def next_index() -> Any:
-            self.drawing()
+            self._drawing = now_ns()
             index = method(*first())
-            self.drawn(index)
+            if self.stamper is not None:  # without workers, main takes them up itself
+                self.expect(self._drawing, now_ns())
+                self.stamper.picked(index)
             return index
 
         return next_index
@@ -307,8 +291,11 @@ class Recorder:
 
     def _timed_put(self, method: Any, first: Callable[[], tuple[Any, ...]]) -> Any:
         def put(item: Any, *args: Any, **options: Any) -> None:
-            if type(item) is tuple and item and type(item[0]) is int:
-                self.pinned(item[0])
+            number, rebuilt = item[0] if type(item) is tuple and item else None, self._rebuilt
+            row = self._rows.get(number) if type(number) is int else None
+            if row is not None and rebuilt is not None and self._rebuilt_batch == number:
+                row.pinned = now_ns()
+                row.pin_cpu = cpu_ns() - rebuilt.cpu
             method(*first(), item, *args, **options)
 
         return put

@@ -30,22 +30,16 @@ _SPARE = 0.8  # of what is free: others need some
 
 
 class Budget:
-    """The limits of one loader.
+    """The limits of one loader, as the user says them or as the machine has them.
 
-    Args:
-        max_workers: As the user says; ``None`` for twice the cores, and 16 on a small machine.
-        max_ram_bytes: Workers and the batches in flight; ``None`` for what is free.
-        root: Where ``/proc`` and ``/dev`` are found.
+    Memory is that of workers and of the batches in flight.
 
     Attributes:
         node: Of the other ranks; ``None`` where there are none, or none is known yet.
     """
 
     def __init__(
-        self,
-        max_workers: int | None,
-        max_ram_bytes: int | None,
-        root: Path = Path("/"),
+        self, max_workers: int | None, max_ram_bytes: int | None, root: Path = Path("/")
     ) -> None:
         self.node: Node | None = None
         self._ram, self._root = max_ram_bytes, root
@@ -129,11 +123,7 @@ class Node:
     """What the ranks of one machine know of each other's loaders: a file, and no collective call.
 
     Each loader has its own. One of them tries something at a time, first the one that waits the
-    longest.
-
-    Args:
-        path: The file.
-        clock: Seconds, the same for all processes of a machine.
+    longest. ``clock`` gives seconds, the same for all processes of a machine.
     """
 
     def __init__(self, path: Path, clock: Any = time.time) -> None:

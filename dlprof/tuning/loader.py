@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import html
 import logging
 import math
@@ -35,7 +36,7 @@ from dlprof.tuning.seeding import (
     READY,
     SECONDS,
     ClockedInit,
-    main_fetcher,
+    SeededFetcher,
     rewinder,
     streams,
 )
@@ -51,11 +52,11 @@ OFF = "DLPROF_TUNE"
 
 def tune_loader(
     loader: _Loader,
-    *,
     max_workers: int | None,
     max_ram: int | str | None,
     reseed: str | None,
     state: Path | str | None,
+    *,
     enabled: bool,
 ) -> _Loader:
     """What ``dlprof.tune`` does."""
@@ -219,15 +220,11 @@ def _row(tried: TriedSetting) -> tuple[str, str, str, str, str]:
 class _Tuner:
     """The tuning of one loader over all of its epochs.
 
-    Args:
-        loader: A DataLoader.
-        budget: Its limits.
-        state: Where the answer is kept: a settings file, and a place in it; ``None`` for nowhere.
-        asked: Whether the user said how many workers there may be.
-        reseed: Whether each batch has random numbers of its own.
+    ``state`` is where the answer is kept, a settings file and a place in it; ``asked`` says whether
+    the user said how many workers there may be.
 
     Attributes:
-        reseeds: Whether each batch does have them.
+        reseeds: Whether each batch has random numbers of its own.
         tuning: For the user.
         whole_epochs: Whether epochs are so short that each is looked at as one.
         paused: Whether the last window had a pause, and doesn't count.
@@ -410,7 +407,7 @@ class _Tuner:
         # Where workers are spared, no batch may draw from the training's random numbers.
         own_workers = loader.num_workers
         alone = not setting.workers and own_workers > 0
-        wrap = main_fetcher if self.reseeds or alone else None
+        wrap = functools.partial(SeededFetcher, keep=True) if self.reseeds or alone else None
         with self._as_set(loader, setting):
             return internals.tapped_iterator(loader, tap, wrap, own_workers)
 

@@ -432,7 +432,7 @@ def test_a_first_rank_that_is_ended_as_it_waits_for_others_leaves_what_it_saw(
 
     monkeypatch.setattr(running, "read_others", ended)
     rank, header = Rank(rank=0, world_size=2, local_size=2), new_header("train.py")
-    plan = running.ScriptRun(name="", load=pytest.fail, rank=rank, show=lambda _: None)
+    plan = running.ScriptRun(load=pytest.fail, rank=rank, show=lambda _: None)
     watching = running._Watching(plan, header, lambda: 0)
     path = tmp_path / "a.rank0.dlprof.jsonl"
     watching._writer = RunWriter.create(path, header)
