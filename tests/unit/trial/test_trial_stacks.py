@@ -99,12 +99,12 @@ def test_the_users_own_handler_of_sigusr1_is_not_called(tmp_path: Path) -> None:
         process = _started(file, _REQUEUES)
         try:
             log = TrialLog(file)
-            found = collect([process.pid], log)
+            found, written = collect([process.pid], log), log.text()
         finally:
             process.kill()
             process.communicate()
 
-    assert "queue" not in log.text()
+    assert "queue" not in written
     assert [stack[0].function for stack in found[process.pid]] == ["<module>"]
 
 
