@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dlprof.files import lock, unlock
 from dlprof.machine.cgroups import cpu_quota, read_cgroups
 from dlprof.machine.files import list_names, read_text
@@ -251,10 +253,4 @@ def _lives(name: str) -> bool:
     pid, _, number = name.partition(".")
     if int(pid) == os.getpid():
         return any(each._number == number for each in _NODES)  # noqa: SLF001 - of this module
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    return psutil.pid_exists(int(pid))

@@ -247,7 +247,9 @@ class _Tuner:
         self._batch_bytes = self._batch_tensors = 0
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         changes_workers = self._may_change_workers(loader, asked=asked)
-        spares_workers = asked and changes_workers and self._may_load_alone(loader)
+        for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
+        spares_workers = asked and self._is_map and loader.num_workers > 0 and not for_workers
+        spares_workers = spares_workers and changes_workers
         start = self._start(mine, changes_workers=changes_workers, spares_workers=spares_workers)
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
@@ -296,11 +298,6 @@ class _Tuner:
             return not isinstance(loader.dataset, MapDataPipe)  # which torch shards by worker
         # One worker may be all that a dataset is made for; kept ones have their shares.
         return asked and loader.num_workers > 1 and not loader.persistent_workers
-
-    def _may_load_alone(self, loader: Any) -> bool:
-        """Whether the main process may load what workers do."""
-        for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
-        return self._is_map and loader.num_workers > 0 and not for_workers
 
     def methods(self) -> dict[str, Any]:
         """What a tuned loader's class has in place of its own."""
