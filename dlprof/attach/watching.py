@@ -43,56 +43,34 @@ SHARE = 0.004
 
 
 class Look(NamedTuple):
-    """What was seen at one moment.
+    """What was seen at one moment."""
 
-    Attributes:
-        main: What the main process's main thread did.
-        pin: What the pin thread did; ``None`` where there is none.
-        idle: Workers that waited for indices.
-        alive: Workers that there were.
-        finished_bytes: Unread in the queue of finished batches; ``None`` where that can't be seen.
-        sent_bytes: Unread in the workers' index queues.
-    """
-
-    main: Wait
-    pin: Wait | None
-    idle: int
-    alive: int
+    main: Wait  # what the main process's main thread did
+    pin: Wait | None  # what the pin thread did; ``None`` where there is none
+    idle: int  # workers that waited for indices
+    alive: int  # workers that there were
+    # Unread in the queue of finished batches; ``None`` where that can't be seen.
     finished_bytes: int | None = None
-    sent_bytes: int = 0
+    sent_bytes: int = 0  # unread in the workers' index queues
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSeen:
-    """What one process did while it was watched.
+    """What one process did while it was watched."""
 
-    Attributes:
-        pid: Which.
-        waits: How many looks found its main thread so.
-        run_s: CPU seconds of its main thread.
-        queued_s: Run-queue delay of that thread.
-        others_cpu_s: CPU seconds of its other threads.
-        threads: Alive at the end.
-        cpus: That it may run on.
-        messages: That its feeder threads have put into queues.
-        message_bytes: In all of them.
-        feeding_cpu_s: CPU seconds of these threads, which pickle the messages.
-        reads: Calls of ``read`` by its main thread.
-        grown_bytes: By which its private memory has grown steadily: twice what it has in the half
-            of the window in which it has grown less.
-    """
-
-    pid: int
-    waits: Mapping[Wait, int]
-    run_s: float = 0.0
-    queued_s: float = 0.0
-    others_cpu_s: float = 0.0
-    threads: int = 1
-    cpus: int | None = None
-    messages: int = 0
-    message_bytes: int = 0
-    feeding_cpu_s: float = 0.0
-    reads: int = 0
+    pid: int  # which
+    waits: Mapping[Wait, int]  # how many looks found its main thread so
+    run_s: float = 0.0  # CPU seconds of its main thread
+    queued_s: float = 0.0  # run-queue delay of that thread
+    others_cpu_s: float = 0.0  # CPU seconds of its other threads
+    threads: int = 1  # alive at the end
+    cpus: int | None = None  # that it may run on
+    messages: int = 0  # that its feeder threads have put into queues
+    message_bytes: int = 0  # in all of them
+    feeding_cpu_s: float = 0.0  # CPU seconds of these threads, which pickle the messages
+    reads: int = 0  # calls of ``read`` by its main thread
+    # By which its private memory has grown steadily: twice what it has in the half of the window in
+    # which it has grown less.
     grown_bytes: int = 0
 
     def share(self, *waits: Wait) -> float:
@@ -103,40 +81,23 @@ class ProcessSeen:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """All that was seen of a training.
+    """All that was seen of a training."""
 
-    Attributes:
-        training: Which, as it was at the last look.
-        window_s: How long it was watched.
-        looks: In their order, the last of many.
-        main: Its main process.
-        workers: Those of the loader that gave most batches, alive now.
-        other_workers: Of other loaders.
-        started_workers: That came while it was watched.
-        start_method: How workers start.
-        ended: Whether the training ended.
-        oom_kills: Processes that the kernel killed for memory.
-        shm_used_fraction: Of /dev/shm, at most.
-        shared_tensor_bytes: Mean size of the tensors in shared memory that it holds; ``None``
-            where none was seen.
-        own_cpu_s: CPU seconds that this process took while it watched.
-        unreadable: Whether the kernel keeps from us which calls threads wait in.
-    """
-
-    training: Training
-    window_s: float
-    looks: Sequence[Look]
-    main: ProcessSeen
-    workers: tuple[ProcessSeen, ...] = ()
-    other_workers: int = 0
-    started_workers: int = 0
-    start_method: str = "fork"
-    ended: bool = False
-    oom_kills: int = 0
-    shm_used_fraction: float | None = None
+    training: Training  # which, as it was at the last look
+    window_s: float  # how long it was watched
+    looks: Sequence[Look]  # in their order, the last of many
+    main: ProcessSeen  # its main process
+    workers: tuple[ProcessSeen, ...] = ()  # those of the loader that gave most batches, alive now
+    other_workers: int = 0  # of other loaders
+    started_workers: int = 0  # that came while it was watched
+    start_method: str = "fork"  # how workers start
+    ended: bool = False  # whether the training ended
+    oom_kills: int = 0  # processes that the kernel killed for memory
+    shm_used_fraction: float | None = None  # of /dev/shm, at most
+    # Mean size of the tensors in shared memory that it holds; ``None`` where none was seen.
     shared_tensor_bytes: float | None = None
-    own_cpu_s: float = 0.0
-    unreadable: bool = False
+    own_cpu_s: float = 0.0  # CPU seconds that this process took while it watched
+    unreadable: bool = False  # whether the kernel keeps from us which calls threads wait in
 
     @property
     def pins(self) -> bool:

@@ -47,19 +47,12 @@ _TOGETHER = timedelta(minutes=2)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process of several.
+    """One process of several."""
 
-    Attributes:
-        rank: From 0, over all machines.
-        world_size: Processes of the job.
-        local_size: Those of them on this machine, which share its cores.
-        local_rank: Among those, from 0.
-    """
-
-    rank: int
-    world_size: int
-    local_size: int = 1
-    local_rank: int = 0
+    rank: int  # from 0, over all machines
+    world_size: int  # processes of the job
+    local_size: int = 1  # those of them on this machine, which share its cores
+    local_rank: int = 0  # among those, from 0
 
     def file(self, path: Path) -> Path:
         """The run file of this process, where the user named one for the job.

@@ -48,28 +48,19 @@ _NOT_THE_USERS = (*LOADING_MODULES, "dlprof.")
 
 @dataclasses.dataclass(slots=True)
 class _Seen:
-    """One loader of the report.
+    """One loader of the report."""
 
-    Attributes:
-        statistics: What its clock saw.
-        known: What was known of it when it was first iterated.
-        dataset: Its dataset, while that lives; ``None`` where that isn't known, as of a list.
-        made: Loader objects that count as this one.
-        follower: Follows its first batches; ``None`` where that isn't done.
-        compared: Workers whose first batches are compared; 0 where that isn't done.
-        first: Compares those of the last epoch.
-        asks: Whether anything asked in which worker it runs; ``None`` where that isn't seen.
-        headroom: Measures what a perfect loader would bring; ``None`` where nobody asked.
-    """
-
-    statistics: WaitStatistics
-    known: WatchedLoader
+    statistics: WaitStatistics  # what its clock saw
+    known: WatchedLoader  # what was known of it when it was first iterated
+    # Its dataset, while that lives; ``None`` where that isn't known, as of a list.
     dataset: weakref.ref[Any] | None
-    made: int = 0
-    follower: Follower | None = None
-    compared: int = 0
-    first: WorkerSamples | None = None
+    made: int = 0  # loader objects that count as this one
+    follower: Follower | None = None  # follows its first batches; ``None`` where that isn't done
+    compared: int = 0  # workers whose first batches are compared; 0 where that isn't done
+    first: WorkerSamples | None = None  # compares those of the last epoch
+    # Whether anything asked in which worker it runs; ``None`` where that isn't seen.
     asks: Callable[[], bool] | None = None
+    # Measures what a perfect loader would bring; ``None`` where nobody asked.
     headroom: LoopHeadroom | None = None
 
     def is_over(self, dataset: object) -> bool:
@@ -89,21 +80,13 @@ class _Seen:
 
 @dataclasses.dataclass(slots=True)
 class _Made:
-    """A loader object of the script's.
+    """A loader object of the script's."""
 
-    Attributes:
-        loader: The object, while it lives.
-        place: The user's frames that made it.
-        call: Where its settings are set there.
-        seen: What it counts as, once it has been iterated.
-        last: Its last iteration.
-    """
-
-    loader: weakref.ref[Any]
-    place: Callers
-    call: LoaderCall
-    seen: _Seen | None = None
-    last: IterationTimer | None = None
+    loader: weakref.ref[Any]  # the object, while it lives
+    place: Callers  # the user's frames that made it
+    call: LoaderCall  # where its settings are set there
+    seen: _Seen | None = None  # what it counts as, once it has been iterated
+    last: IterationTimer | None = None  # its last iteration
 
 
 class LoaderRecorder:

@@ -64,23 +64,15 @@ _NO_TORCH = "The script did not import torch.utils.data in this process."
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:
-    """What is to be run, and what becomes of what is seen.
+    """What is to be run, and what becomes of what is seen."""
 
-    Attributes:
-        load: Makes the script or module ready to run.
-        rank: Of this process; ``None`` where it is the only one.
-        show: Called once, at the very end, with what was seen.
-        follow: Whether the first batches of each loader are followed through its workers.
-        headroom: Whether batches are given again to see what a perfect loader would bring.
-        tune: Whether the loaders tune themselves.
-    """
-
-    load: Callable[[], Program]
-    rank: Rank | None
-    show: Callable[[Run], None]
-    follow: bool = True
+    load: Callable[[], Program]  # makes the script or module ready to run
+    rank: Rank | None  # of this process; ``None`` where it is the only one
+    show: Callable[[Run], None]  # called once, at the very end, with what was seen
+    follow: bool = True  # whether the first batches of each loader are followed through its workers
+    # Whether batches are given again to see what a perfect loader would bring.
     headroom: bool = False
-    tune: bool = False
+    tune: bool = False  # whether the loaders tune themselves
 
 
 def new_header(name: str) -> RunHeader:

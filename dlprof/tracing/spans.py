@@ -14,17 +14,11 @@ from dlprof.tracing.trace import Row
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:
-    """One batch in one stage, in nanoseconds.
+    """One batch in one stage, in nanoseconds."""
 
-    Attributes:
-        wall_ns: From its beginning to its end.
-        cpu_ns: CPU of the thread that did it; ``None`` if it isn't known apart.
-        run_queue_ns: That thread's waiting for a core.
-    """
-
-    wall_ns: int
-    cpu_ns: int | None = None
-    run_queue_ns: int | None = None
+    wall_ns: int  # from its beginning to its end
+    cpu_ns: int | None = None  # CPU of the thread that did it; ``None`` if it isn't known apart
+    run_queue_ns: int | None = None  # that thread's waiting for a core
 
     @property
     def io_ns(self) -> int | None:

@@ -69,32 +69,26 @@ class Ask(NamedTuple):
     """What to have, and how long to look."""
 
     setting: Setting
-    skip: int
-    """Batches to let pass first."""
-    batches: int
-    """At least so many are counted,"""
-    seconds: float
-    """and at least for so long."""
+    skip: int  # batches to let pass first
+    batches: int  # at least so many are counted
+    seconds: float  # and at least for so long
 
 
 class Window(NamedTuple):
     """What was seen."""
 
-    setting: Setting
-    """In force all through it."""
+    setting: Setting  # in force all through it
     batches: int
     waited_s: float
     stepped_s: float
     skipped: int = 0
     skipped_s: float = 0.0
-    refused: str = ""
-    """Why the setting could not be had; the figures are 0 then."""
+    refused: str = ""  # why the setting could not be had; the figures are 0 then
+    # What ``next()`` takes of a batch that is ready: no other setting makes it shorter.
     receive_s: float = 0.0
-    """What ``next()`` takes of a batch that is ready: no other setting makes it shorter."""
-    fetch_s: float = 0.0
-    """What a worker takes to make a batch; 0 where that isn't known."""
+    fetch_s: float = 0.0  # what a worker takes to make a batch; 0 where that isn't known
+    # Batches that were ready and not yet asked for at its end, less those at its beginning.
     stocked: int = 0
-    """Batches that were ready and not yet asked for at its end, less those at its beginning."""
 
     @property
     def made(self) -> int:
