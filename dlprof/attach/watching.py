@@ -255,11 +255,13 @@ class Watcher:
             if pid in self._workers:
                 continue
             stat = parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
-            if stat is not None and stat.name == WORKER and stat.state not in ("Z", "X"):
+            if stat is None or stat.state in ("Z", "X"):
+                continue
+            if stat.name == WORKER:
                 self._workers[pid] = _Process(pid, self._proc, self._machine, self._gil)
                 self._started += not first
             else:
-                unnamed = unnamed or (stat is not None and stat.state not in ("Z", "X"))
+                unnamed = True
         # What has no name yet may get one: look again.
         self._listed = None if unnamed else listed
         self._pipes.open(list(self._workers))

@@ -101,8 +101,6 @@ class LoopHeadroom:
         self._settling_steps: deque[int] = deque(maxlen=_MOST_BLOCK)
         self._unrested = 0
         self._hindrance = ""
-        self._synchronize: Callable[[], None] | None = None
-        self._knows_device = False
         self._began_ns = self._extra_ns = 0
         self._extra_steps = 0
         self._fresh = True
@@ -290,7 +288,6 @@ class LoopHeadroom:
         self._edges: tuple[int, ...] = ()
 
     def _begin_live(self) -> None:
-        self._find_device()
         if self._synchronize is not None:
             self._synchronize()
         self._fresh = False
@@ -390,20 +387,14 @@ class LoopHeadroom:
         if self._block < 4:
             self._refuse(f"its batches of {format_bytes(size)} are too large to keep some")
 
-    def _find_device(self) -> None:
-        """Whether steps go on where no clock of the host's sees them."""
-        if self._knows_device:
-            return
-        self._knows_device = True
+    @functools.cached_property
+    def _synchronize(self) -> Callable[[], None] | None:
+        """Waits for a step, where steps go on where no clock of the host's sees them."""
         from dlprof.device.patching import compiled_for  # noqa: PLC0415 - it imports torch
 
-        kind = compiled_for()
-        if kind is None:
-            return
-        torch = sys.modules["torch"]
-        used = getattr(getattr(torch, kind, None), "is_initialized", None)
-        if used is None or used():
-            self._synchronize = torch.accelerator.synchronize
+        torch, kind = sys.modules["torch"], compiled_for()
+        used = getattr(getattr(torch, kind or "", None), "is_initialized", lambda: True)
+        return torch.accelerator.synchronize if kind is not None and used() else None
 
     def _refuse(self, why: str = "") -> None:
         """Measure nothing more."""

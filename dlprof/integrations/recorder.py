@@ -397,7 +397,9 @@ def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
     Only where a class defines a method itself; so the wrapped methods of a class and its base may
     run inside one another, and each wrapper has to know whether it is the outermost.
     """
-    for each in _with_subclasses(cls):
+    found = [cls]
+    for each in found:
+        found += [derived for derived in each.__subclasses__() if derived not in found]
         _wrap_own(each, wraps)
     inherited = cls.__dict__.get("__init_subclass__")
 
@@ -416,10 +418,3 @@ def _wrap_own(cls: type[Any], wraps: dict[str, Wrap]) -> None:
         method = cls.__dict__.get(name)
         if callable(method):
             setattr(cls, name, functools.wraps(method)(wrap(method)))
-
-
-def _with_subclasses(cls: type[Any]) -> list[type[Any]]:
-    found = [cls]
-    for each in cls.__subclasses__():
-        found += [derived for derived in _with_subclasses(each) if derived not in found]
-    return found

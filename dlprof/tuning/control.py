@@ -390,7 +390,7 @@ class Control:
             window = yield Ask(asked, 0, max(_FEWEST, self.kept.in_flight), _EDGE_WINDOW_S)
             if window.refused:
                 self._note(asked, why, kept=False, refused=window.refused)
-                stays.refuse(asked)
+                stays.seen[asked] = []
             else:
                 if stays.add(window):
                     trial = stays.now == asked != self.kept
@@ -445,7 +445,7 @@ class Control:
             if stays.promises(self.kept, candidate):
                 return candidate, why
         if self.resting and self.total_s - self._rested_from_s > self._again_s:
-            stays.forget()
+            stays.seen = {stays.now: stays.seen[stays.now]}
             self._again_s *= 2
         return self.kept, ""
 
@@ -604,10 +604,6 @@ class _Stays:
             self._earlier, self.seen = [], {self.now: recent}
         return fresh
 
-    def refuse(self, setting: Setting) -> None:
-        """Note that it isn't available."""
-        self.seen[setting] = []
-
     def are_enough(self, setting: Setting) -> bool:
         """Whether enough was seen of a setting to judge by."""
         return len(self.seen.get(setting, ())) >= _FEWEST
@@ -642,10 +638,6 @@ class _Stays:
             if gain > max(_EQUAL, 2 * error):
                 return each
         return None
-
-    def forget(self) -> None:
-        """Forget all but what is in force."""
-        self.seen = {self.now: self.seen[self.now]}
 
 
 def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool | None:

@@ -305,7 +305,8 @@ class _Tuner:
         make = internals.iterator_maker(own)
 
         def get_iterator(this: Any) -> Any:
-            return tuner.iterator() if tuner.owns(this) else make(this)  # type: ignore[misc] # it has one
+            # Another of its class, as frameworks make, is not tuned.
+            return tuner.iterator() if tuner._loader() is this else make(this)  # type: ignore[misc] # it has one
 
         def state_dict(this: Any, *given: Any, **options: Any) -> Any:
             tuner.turn_off("its state was saved", level=logging.INFO)
@@ -315,10 +316,6 @@ class _Tuner:
         if hasattr(own, "state_dict"):
             found["state_dict"] = state_dict
         return found
-
-    def owns(self, loader: object) -> bool:
-        """Whether it is this loader, and not another of its class, as frameworks make."""
-        return self._loader() is loader
 
     # Iterating.
 
