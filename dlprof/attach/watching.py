@@ -106,11 +106,7 @@ class Seen:
 
 
 class Watcher:
-    """Watches one training.
-
-    Attributes:
-        machine: What the training may use.
-    """
+    """Watches one training."""
 
     def __init__(
         self,
@@ -120,7 +116,7 @@ class Watcher:
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self.machine = inspect_machine(root, pid=training.pid)
+        self.machine = inspect_machine(root, pid=training.pid)  # what the training may use
         self._training, self._root, self._clock = training, root, clock
         self._cpu_clock = cpu_clock
         self._proc = f"{root}/proc".replace("//", "/")

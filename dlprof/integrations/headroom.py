@@ -55,10 +55,7 @@ _Phase = Literal["settling", "live", "replaying"]
 class Headrooms:
     """What the loops over all loaders of a script's share, as one is measured at a time.
 
-    Attributes:
-        inside: Who waits for which reading, by thread.
-        last: Whose batch was the last that was taken.
-        replaying: Which gives batches again now.
+    ``inside`` has who waits for which reading, by thread.
     """
 
     def __init__(
@@ -70,8 +67,8 @@ class Headrooms:
     ) -> None:
         self.clock, self.sleep = clock, sleep
         self.inside = {} if inside is None else inside
-        self.last: LoopHeadroom | None = None
-        self.replaying: LoopHeadroom | None = None
+        self.last: LoopHeadroom | None = None  # whose batch was the last that was taken
+        self.replaying: LoopHeadroom | None = None  # which gives batches again now
 
     def opening(self) -> None:
         """An iterator is about to be made, by which a loop that was left is noticed."""

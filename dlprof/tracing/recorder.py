@@ -52,7 +52,7 @@ class Recorder:
         self._ready: list[int] = []
         self._epoch = MISSING
         self._drawing = MISSING
-        self._asked_ns = self._asked_cpu = self._asked_process_cpu = MISSING
+        self._asked = (MISSING,) * 3
         self._asked_by = MISSING
         self._other_cpu = 0
         self._rebuilt: Reading | None = None
@@ -141,9 +141,7 @@ class Recorder:
         """The consumer asks for a batch."""
         self._other_cpu = 0
         self._asked_by = threading.get_ident()
-        self._asked_process_cpu = process_cpu_ns()
-        self._asked_cpu = cpu_ns()
-        self._asked_ns = now_ns()
+        self._asked = process_cpu_ns(), cpu_ns(), now_ns()
 
     def _take_next(self) -> Row | None:
         """The row of the batch that is yielded now.
@@ -169,9 +167,9 @@ class Recorder:
             if made is not None:
                 self._other_cpu += made.fetch_cpu + made.collate_cpu
                 self._seen(made)
-        row.asked, row.asked_cpu, row.yielded = self._asked_ns, self._asked_cpu, yielded_ns
-        row.asked_process_cpu = self._asked_process_cpu
-        row.next_cpu, row.other_cpu = spent_ns - self._asked_cpu, self._other_cpu
+        row.asked_process_cpu, row.asked_cpu, row.asked = self._asked
+        row.yielded, row.next_cpu = yielded_ns, spent_ns - row.asked_cpu
+        row.other_cpu = self._other_cpu
         row.process_cpu, row.thread_cpu = process_cpu_ns(), cpu_ns()
         row.left = now_ns()
         self._ring.add(row)

@@ -222,12 +222,6 @@ class _Tuner:
 
     ``state`` is where the answer is kept, a settings file and a place in it; ``asked`` says whether
     the user said how many workers there may be.
-
-    Attributes:
-        reseeds: Whether each batch has random numbers of its own.
-        tuning: For the user.
-        whole_epochs: Whether epochs are so short that each is looked at as one.
-        paused: Whether the last window had a pause, and doesn't count.
     """
 
     def __init__(
@@ -243,7 +237,7 @@ class _Tuner:
         self._loader: Callable[[], Any] = weakref.ref(loader)
         self._budget, self._state = budget, state
         self._is_map = not isinstance(loader.dataset, IterableDataset)
-        self.reseeds = reseed and self._is_map
+        self.reseeds = reseed and self._is_map  # each batch has random numbers of its own
         self._batch_bytes = self._batch_tensors = 0
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         changes_workers = self._may_change_workers(loader, asked=asked)
@@ -253,6 +247,7 @@ class _Tuner:
         start = self._start(mine, changes_workers=changes_workers, spares_workers=spares_workers)
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
+        # Epochs may be so short that each is looked at as one.
         self.whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
         # Batches that show whether the training's random numbers are drawn from between steps.
         self._draws = 3 if self._is_map else 0
@@ -274,7 +269,7 @@ class _Tuner:
         self._clock: Any = ()
         self._clocked = (0.0, 0.0)
         self._batch_counted_until_s = 0.0
-        self.paused = False
+        self.paused = False  # the last window had a pause, and doesn't count
 
     def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
