@@ -113,27 +113,17 @@ class Attached:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Shares:
-    """How main's time goes, as shares of the looks.
+    """How main's time goes, as shares of the looks."""
 
-    Attributes:
-        wait: It waits for the next batch.
-        handover: It takes tensors from workers, and waits for these.
-        inside: It computes inside ``next()``, while finished batches are there.
-        idle: Workers that wait for indices, share of all.
-        idle_meanwhile: The same while main waits.
-        held: Finished batches that main keeps back while it waits, mean.
-        depth: Batches in flight at most for each worker; ``None`` where that can't be seen.
-        finished: Finished batches that nobody has taken yet, mean; ``None`` likewise.
-    """
-
-    wait: float
-    handover: float
-    inside: float
-    idle: float
-    idle_meanwhile: float
-    held: float
+    wait: float  # it waits for the next batch
+    handover: float  # it takes tensors from workers, and waits for these
+    inside: float  # it computes inside ``next()``, while finished batches are there
+    idle: float  # workers that wait for indices, share of all
+    idle_meanwhile: float  # the same while main waits
+    held: float  # finished batches that main keeps back while it waits, mean
+    # Batches in flight at most for each worker; ``None`` where that can't be seen.
     depth: int | None
-    finished: float | None
+    finished: float | None  # finished batches that nobody has taken yet, mean; ``None`` likewise
 
 
 def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:

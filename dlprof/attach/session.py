@@ -21,16 +21,10 @@ def attach(
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Attached:
-    """Watch one training, and say why it waits.
+    """Watch one training for some ``seconds`` from its first worker on, and say why it waits.
 
-    A training that has no workers yet is waited for as long.
-
-    Args:
-        pid: Of its main process, of a worker, or of what launched it.
-        seconds: How long to watch, from the first worker on.
-        root: Where ``/proc`` is found.
-        clock: Nanoseconds, never going back.
-        sleep: ``time.sleep``, or what stands for it.
+    One that has no workers yet is waited for as long. ``pid`` is that of its main process, of a
+    worker, or of what launched it; ``clock`` counts nanoseconds.
 
     Raises:
         UsageError: It can't be looked at.
@@ -108,9 +102,8 @@ class Board:
     def watch(self, seconds: float) -> tuple[Attached, ...]:
         """Watch for a while, and say what is known so far; those that wait longest come first.
 
-        Args:
-            seconds: For how long; longer where there are so many trainings that to find and judge
-                them would cost more than a fraction of a percent of a core.
+        It takes longer where there are so many trainings that to find and judge them would cost
+        more than a fraction of a percent of a core.
         """
         cost_ns = time.process_time_ns()
         self._refresh()
@@ -134,7 +127,8 @@ class Board:
         cost_ns += time.process_time_ns() - judged_ns
         # Finding and judging them may take less.
         self._pause_ns = int(cost_ns / 0.0015)
-        return tuple(sorted(found, key=_waits, reverse=True))
+        found.sort(key=lambda each: each.wait_fraction.value if each.wait_fraction else -1.0)
+        return tuple(reversed(found))
 
     def close(self) -> None:
         """Let go of all files."""
@@ -157,8 +151,3 @@ class Board:
             key = training.pid, training.start_ticks  # of a worker that had no name yet, its main
             if key not in self._watched:
                 self._watched[key] = Watcher(training, root=self._root)
-
-
-def _waits(each: Attached) -> tuple[bool, float]:
-    share = each.wait_fraction
-    return share is not None, 0.0 if share is None else share.value

@@ -23,23 +23,14 @@ _LOADS_NOTHING = "Give the process that runs the training's loop; `dlprof top` l
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A process that loads data, or may yet.
+    """A process that loads data, or may yet."""
 
-    Attributes:
-        pid: Of its main process.
-        start_ticks: When that started.
-        parent: Whose children the workers are: itself, or a fork server of its own.
-        command: Its words.
-        workers: Alive now.
-        ended_workers: That have ended and that nobody has waited for yet.
-    """
-
-    pid: int
-    start_ticks: int
-    parent: int
-    command: tuple[str, ...] = ()
-    workers: tuple[int, ...] = ()
-    ended_workers: int = 0
+    pid: int  # of its main process
+    start_ticks: int  # when that started
+    parent: int  # whose children the workers are: itself, or a fork server of its own
+    command: tuple[str, ...] = ()  # its words
+    workers: tuple[int, ...] = ()  # alive now
+    ended_workers: int = 0  # that have ended and that nobody has waited for yet
 
     @property
     def script(self) -> str:

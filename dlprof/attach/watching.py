@@ -43,58 +43,34 @@ SHARE = 0.004
 
 
 class Look(NamedTuple):
-    """What was seen at one moment.
+    """What was seen at one moment."""
 
-    Attributes:
-        main: What the main process's main thread did.
-        pin: What the pin thread did; ``None`` where there is none.
-        idle: Workers that waited for indices.
-        alive: Workers that there were.
-        finished_bytes: Unread in the queue of finished batches; ``None`` where that can't be seen.
-        sent_bytes: Unread in the workers' index queues.
-    """
-
-    main: Wait
-    pin: Wait | None
-    idle: int
-    alive: int
+    main: Wait  # what the main process's main thread did
+    pin: Wait | None  # what the pin thread did; ``None`` where there is none
+    idle: int  # workers that waited for indices
+    alive: int  # workers that there were
+    # Unread in the queue of finished batches; ``None`` where that can't be seen.
     finished_bytes: int | None = None
-    sent_bytes: int = 0
+    sent_bytes: int = 0  # unread in the workers' index queues
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSeen:
-    """What one process did while it was watched.
+    """What one process did while it was watched."""
 
-    Attributes:
-        pid: Which.
-        waits: How many looks found its main thread so.
-        run_s: CPU seconds of its main thread.
-        queued_s: Run-queue delay of that thread.
-        others_cpu_s: CPU seconds of its other threads.
-        threads: Alive at the end.
-        cpus: That it may run on.
-        messages: That its feeder threads have put into queues.
-        message_bytes: In all of them.
-        feeding_cpu_s: CPU seconds of these threads, which pickle the messages.
-        reads: Calls of ``read`` by its main thread.
-        read_bytes: That these gave, of files, pipes and sockets.
-        grown_bytes: By which its private memory has grown steadily: twice what it has in the half
-            of the window in which it has grown less.
-    """
-
-    pid: int
-    waits: Mapping[Wait, int]
-    run_s: float = 0.0
-    queued_s: float = 0.0
-    others_cpu_s: float = 0.0
-    threads: int = 1
-    cpus: int | None = None
-    messages: int = 0
-    message_bytes: int = 0
-    feeding_cpu_s: float = 0.0
-    reads: int = 0
-    read_bytes: int = 0
+    pid: int  # which
+    waits: Mapping[Wait, int]  # how many looks found its main thread so
+    run_s: float = 0.0  # CPU seconds of its main thread
+    queued_s: float = 0.0  # run-queue delay of that thread
+    others_cpu_s: float = 0.0  # CPU seconds of its other threads
+    threads: int = 1  # alive at the end
+    cpus: int | None = None  # that it may run on
+    messages: int = 0  # that its feeder threads have put into queues
+    message_bytes: int = 0  # in all of them
+    feeding_cpu_s: float = 0.0  # CPU seconds of these threads, which pickle the messages
+    reads: int = 0  # calls of ``read`` by its main thread
+    # By which its private memory has grown steadily: twice what it has in the half of the window in
+    # which it has grown less.
     grown_bytes: int = 0
 
     def share(self, *waits: Wait) -> float:
@@ -105,42 +81,23 @@ class ProcessSeen:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """All that was seen of a training.
+    """All that was seen of a training."""
 
-    Attributes:
-        training: Which, as it was at the last look.
-        window_s: How long it was watched.
-        looks: In their order, the last of many.
-        main: Its main process.
-        workers: Those of the loader that gave most batches, alive now.
-        other_workers: Of other loaders.
-        started_workers: That came while it was watched.
-        start_method: How workers start.
-        sockets: Whether tensors are handed over by descriptors, through sockets.
-        ended: Whether the training ended.
-        oom_kills: Processes that the kernel killed for memory.
-        shm_used_fraction: Of /dev/shm, at most.
-        shared_tensor_bytes: Mean size of the tensors in shared memory that it holds; ``None``
-            where none was seen.
-        own_cpu_s: CPU seconds that this process took while it watched.
-        unreadable: Whether the kernel keeps from us which calls threads wait in.
-    """
-
-    training: Training
-    window_s: float
-    looks: Sequence[Look]
-    main: ProcessSeen
-    workers: tuple[ProcessSeen, ...] = ()
-    other_workers: int = 0
-    started_workers: int = 0
-    start_method: str = "fork"
-    sockets: bool = False
-    ended: bool = False
-    oom_kills: int = 0
-    shm_used_fraction: float | None = None
+    training: Training  # which, as it was at the last look
+    window_s: float  # how long it was watched
+    looks: Sequence[Look]  # in their order, the last of many
+    main: ProcessSeen  # its main process
+    workers: tuple[ProcessSeen, ...] = ()  # those of the loader that gave most batches, alive now
+    other_workers: int = 0  # of other loaders
+    started_workers: int = 0  # that came while it was watched
+    start_method: str = "fork"  # how workers start
+    ended: bool = False  # whether the training ended
+    oom_kills: int = 0  # processes that the kernel killed for memory
+    shm_used_fraction: float | None = None  # of /dev/shm, at most
+    # Mean size of the tensors in shared memory that it holds; ``None`` where none was seen.
     shared_tensor_bytes: float | None = None
-    own_cpu_s: float = 0.0
-    unreadable: bool = False
+    own_cpu_s: float = 0.0  # CPU seconds that this process took while it watched
+    unreadable: bool = False  # whether the kernel keeps from us which calls threads wait in
 
     @property
     def pins(self) -> bool:
@@ -149,11 +106,7 @@ class Seen:
 
 
 class Watcher:
-    """Watches one training.
-
-    Attributes:
-        machine: What the training may use.
-    """
+    """Watches one training."""
 
     def __init__(
         self,
@@ -163,7 +116,7 @@ class Watcher:
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self.machine = inspect_machine(root, pid=training.pid)
+        self.machine = inspect_machine(root, pid=training.pid)  # what the training may use
         self._training, self._root, self._clock = training, root, clock
         self._cpu_clock = cpu_clock
         self._proc = f"{root}/proc".replace("//", "/")
@@ -270,7 +223,6 @@ class Watcher:
             other_workers=others,
             started_workers=self._started,
             start_method=self._start_method(),
-            sockets=self._pipes.sockets,
             ended=self._ended,
             oom_kills=max(0, (oom_kills(self._cgroups, self._root) or 0) - self._kills),
             shm_used_fraction=self._shm_used,
@@ -299,11 +251,13 @@ class Watcher:
             if pid in self._workers:
                 continue
             stat = parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
-            if stat is not None and stat.name == WORKER and stat.state not in ("Z", "X"):
+            if stat is None or stat.state in ("Z", "X"):
+                continue
+            if stat.name == WORKER:
                 self._workers[pid] = _Process(pid, self._proc, self._machine, self._gil)
                 self._started += not first
             else:
-                unnamed = unnamed or (stat is not None and stat.state not in ("Z", "X"))
+                unnamed = True
         # What has no name yet may get one: look again.
         self._listed = None if unnamed else listed
         self._pipes.open(list(self._workers))
@@ -380,14 +334,6 @@ class Watcher:
         return "fork"
 
 
-@dataclasses.dataclass(slots=True)
-class _Totals:
-    """What a process had used, and its threads had read and written, by name."""
-
-    used: Member = dataclasses.field(default_factory=lambda: Member(start_ticks=0))
-    io: dict[str, IoCounters] = dataclasses.field(default_factory=dict)
-
-
 class _Process:
     """One process: its main thread, and what it had used when it was first seen."""
 
@@ -395,7 +341,7 @@ class _Process:
         self.pid, self._folder = pid, f"{proc}/{pid}"
         self.thread = Thread(f"{self._folder}/task/{pid}", machine, gil)
         self._pages: list[int] = []
-        self._first = self._last = self._totals() or _Totals()
+        self._first = self._last = self._totals() or (Member(start_ticks=0), {})
 
     def look(self) -> Wait | None:
         """What its main thread does; ``None`` where the process has ended."""
@@ -410,17 +356,17 @@ class _Process:
     def seen(self) -> ProcessSeen:
         """All that it did since it was first seen."""
         self._last = self._totals() or self._last
-        first, last, leader = self._first, self._last, str(self.pid)
+        (first, first_io), (last, last_io), leader = self._first, self._last, str(self.pid)
 
         def ran(name: str) -> tuple[float, float]:
-            now, then = (each.used.threads.get(name, _UNSEEN) for each in (last, first))
+            now, then = (each.threads.get(name, _UNSEEN) for each in (last, first))
             return (now.run_ns - then.run_ns) / 1e9, (now.wait_ns - then.wait_ns) / 1e9
 
         def did(name: str, what: str) -> int:
-            return getattr(last.io.get(name), what, 0) - getattr(first.io.get(name), what, 0)
+            return getattr(last_io.get(name), what, 0) - getattr(first_io.get(name), what, 0)
 
         # A queue's feeder thread writes messages and reads nothing.
-        feeders = [n for n, io in last.io.items() if n != leader and io.writes and not io.reads]
+        feeders = [n for n, io in last_io.items() if n != leader and io.writes and not io.reads]
         fed = [(did(name, "writes"), did(name, "written_chars")) for name in feeders]
         run_s, queued_s = ran(leader)
         mask = parse_allowed_cpus(read_text(f"{self._folder}/status") or "")
@@ -429,14 +375,13 @@ class _Process:
             waits=dict(self.thread.waits),
             run_s=run_s,
             queued_s=queued_s,
-            others_cpu_s=max(0.0, (last.used.cpu_ns - first.used.cpu_ns) / 1e9 - run_s),
-            threads=max(1, len(last.used.threads)),
+            others_cpu_s=max(0.0, (last.cpu_ns - first.cpu_ns) / 1e9 - run_s),
+            threads=max(1, len(last.threads)),
             cpus=len(mask) if mask else None,
             messages=sum(_messages(writes, chars) for writes, chars in fed if writes > 0),
             message_bytes=sum(chars for _, chars in fed),
             feeding_cpu_s=sum(ran(name)[0] for name in feeders),
             reads=did(leader, "reads"),
-            read_bytes=did(leader, "read_chars"),
             grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
         )
 
@@ -446,13 +391,14 @@ class _Process:
         if pages is not None:
             self._pages.append(pages[0] - pages[1])
 
-    def _totals(self) -> _Totals | None:
+    def _totals(self) -> tuple[Member, dict[str, IoCounters]] | None:
+        """What it has used, and its threads have read and written; ``None`` where it has ended."""
         used = member_of(self._folder)
         if used is None:
             return None
         tasks = f"{self._folder}/task"
         read = {n: parse_io(read_text(f"{tasks}/{n}/io") or "") for n in list_names(tasks)}
-        return _Totals(used, {name: io for name, io in read.items() if io is not None})
+        return used, {name: io for name, io in read.items() if io is not None}
 
 
 def _steady(sizes: Sequence[int]) -> int:
@@ -480,7 +426,6 @@ class _Pipes:
         self._open: dict[str, int] = {}
         self._data: dict[int, str] = {}
         self._known: frozenset[int] = frozenset()
-        self.sockets = False
 
     def open(self, workers: Sequence[int]) -> None:
         """Find the queues of some workers, where they are others than before."""
@@ -531,7 +476,6 @@ class _Pipes:
                 leads = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - /proc's links lead nowhere
                 if leads.startswith("pipe:"):
                     found[leads].append(int(name))
-                self.sockets = self.sockets or leads.startswith("socket:")
         return found
 
 

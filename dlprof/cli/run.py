@@ -131,7 +131,6 @@ def run(  # noqa: PLR0913 - one for each option
         check_output(path, force=force)
     set_path(folder)
     plan = ScriptRun(
-        name=name,
         load=(lambda: load_module(module, list(script)))
         if module is not None
         else (lambda: program),

@@ -94,7 +94,7 @@ class LaunchedRank:
                 f"WORLD_SIZE={world} without MASTER_ADDR and MASTER_PORT: the ranks can't meet",
                 hint=f"Start it by torchrun. {_ALONE}",
             )
-        job = f"{job_name(environ)}:{os.getuid()}"
+        job = f"{job_name(environ, os.getppid())}:{os.getuid()}"
         local_rank = rank if said["LOCAL_RANK"] is None else said["LOCAL_RANK"]
         if not (rank < world and local_rank < local_size <= world):
             raise UsageError(

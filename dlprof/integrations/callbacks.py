@@ -5,6 +5,7 @@ A framework is imported when its function is called, and not before.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import shlex
@@ -119,7 +120,8 @@ class _Lightning:
         self._undo: Callable[[], None] | None = None
 
     def __reduce__(self) -> Any:
-        return _again, (self._every, self._tune)
+        # Its class has no name to be found by.
+        return functools.partial(lightning, every=self._every, tune=self._tune), ()
 
     def setup(self, trainer: Any, _module: Any, stage: str) -> None:
         """Have each loader watched that the trainer is about to train with.
@@ -182,11 +184,6 @@ class _Lightning:
         values = self._waits.take()
         for logger in trainer.loggers if values else ():
             logger.log_metrics(values, step=trainer.global_step)
-
-
-def _again(every: int | None, tune: bool) -> Any:  # noqa: FBT001 - called by pickle
-    """What a pickled callback is made by: its class has no name to be found by."""
-    return lightning(every=every, tune=tune)
 
 
 class _Transformers:

@@ -10,18 +10,22 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dlprof.integrations.wait_statistics import IterationTimer
+from dlprof.integrations.wait_statistics import Take
 from dlprof.records import Copies, Explanation, WatchedLoader
 
 if TYPE_CHECKING:
     from dlprof.device.patching import Moves, Noticer
+
+FOLLOWED_S = 10.0
+"""Seconds from the first batch for which first batches are looked at: enough for some 400 looks at
+what workers wait for, by which a share is known to 5 points (95%)."""
 
 
 class ConsumerCopies:
     """Notices them, where torch is loaded and made for an accelerator.
 
     Args:
-        batches: Noticed at most, within 10 seconds from the first.
+        batches: Noticed at most, within ``FOLLOWED_S``.
         first: Of them that are left out, while queues fill and the device is set up.
     """
 
@@ -35,14 +39,29 @@ class ConsumerCopies:
 
             kind = compiled_for()
             if kind is not None:
-                self._noticer = Noticer(kind, batches=batches, seconds=10.0)
+                self._noticer = Noticer(kind, batches=batches, seconds=FOLLOWED_S)
 
-    def noticed(self, reading: IterationTimer) -> IterationTimer | NoticedTimer:
-        """A reading whose consumers' copies are noticed as long as they are to be."""
+    def noticed(self, take: Take) -> Take:
+        """``IterationTimer.take``; what consumers copy in between is noticed while that is due."""
         noticer = self._noticer
         if noticer is None or noticer.over:
-            return reading
-        return NoticedTimer(reading, noticer)
+            return take
+
+        def noticing(advance: Callable[[Any], Any], iterator: Any) -> Any:
+            if noticer.over:
+                return take(advance, iterator)
+            noticer.asked()
+            try:
+                batch = take(advance, iterator)
+            except BaseException:
+                noticer.pause()
+                raise
+            noticer.came()
+            return batch
+
+        # It goes with its iterator, wherever the loop was left.
+        weakref.finalize(noticing, noticer.pause).atexit = False
+        return noticing
 
     def to_record(self) -> Copies | None:
         """What they cost; ``None`` where nothing was copied."""
@@ -96,28 +115,3 @@ class ConsumerCopies:
 
     def _timed(self) -> list[Moves]:
         return [] if self._noticer is None else self._noticer.moves(self._first)
-
-
-class NoticedTimer:
-    """A reading between whose batches copies are noticed."""
-
-    __slots__ = ("__weakref__", "_noticer", "_reading")
-
-    def __init__(self, reading: IterationTimer, noticer: Noticer) -> None:
-        self._reading, self._noticer = reading, noticer
-        # It goes with its iterator, wherever the loop was left.
-        weakref.finalize(self, noticer.pause).atexit = False
-
-    def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``IterationTimer.take``."""
-        noticer = self._noticer
-        if noticer.over:
-            return self._reading.take(advance, iterator)
-        noticer.asked()
-        try:
-            batch = self._reading.take(advance, iterator)
-        except BaseException:
-            noticer.pause()
-            raise
-        noticer.came()
-        return batch

@@ -7,13 +7,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from dlprof.advise.findings import (
-    WRONG_DATA,
-    Evidence,
-    Script,
-    diagnose,
-    find,
-)
+from dlprof.advise.findings import WRONG_DATA, Evidence, Script, diagnose, find
 from dlprof.advise.findings.claims import fixed
 from dlprof.advise.thresholds import OTHERS
 from dlprof.integrations.first_batches import LEAST_BATCHES
@@ -55,16 +49,10 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
 
     Where that loader's batches show no cause, its note says why, and the next is looked at.
 
-    Args:
-        loaders: All that were seen.
-        explanations: Of those whose first batches were followed; ``trial_id`` is the loader's name.
-        machine: Where it ran.
-        target: The script.
-        wall_s: How long it ran.
-        refused: Why batches could not be followed, by the loader's name.
-        usage: What it and others used of the machine.
-        local_ranks: Processes of the job on this machine: each counts on its share of the cores.
-        start_method: How workers start where a loader doesn't say so.
+    ``explanations`` are of loaders whose first batches were followed, whose names they have as
+    ``trial_id``; ``refused`` has why others could not be, by name. ``target`` is the script, which
+    ran for ``wall_s``. Of ``local_ranks`` on this machine each counts on its share of the cores.
+    ``start_method`` is how workers start where a loader doesn't say so.
 
     Returns:
         ``None`` where no loader costs time to speak of; without findings and with notes where
@@ -190,18 +178,17 @@ def _missing(explanation: Explanation | None, refused: str) -> str:
         reasons = explanation.unavailable.values() if explanation is not None else ()
         return refused or next(iter(reasons), _UNTRACED)
     if explanation.batches < LEAST_BATCHES:
-        seen = explanation.batches
-        batches = f"{seen} batch" if seen == 1 else f"{seen} batches"
+        batches = counted(explanation.batches, "batch")
         return f"only {batches} could be traced, and {LEAST_BATCHES} are needed"
     return ""
 
 
 def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) -> Diagnosis:
     batches = sum(each.batches for each in evidence.explanations())
-    lines = [f"Diagnosis of {loader.name} from {batches} traced batches."]
+    lines = [*notes, f"Diagnosis of {loader.name} from {batches} traced batches."]
     if batches < 30:
         lines.append("So few batches show little of their spread.")
-    found = diagnose(evidence, [*notes, *lines])
+    found = diagnose(evidence, lines)
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
     remade = loader.made >= max(2, loader.epochs)
     if remade and any(each.code == "startup" for each in found.findings):

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlprof.integrations.copies import ConsumerCopies
+from dlprof.integrations import copies
+from dlprof.integrations.wait_statistics import Take
 from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 LEAST_BATCHES = 10
 """Followed batches that may show a cause."""
-_FOLLOW_S = 10.0
 
 
 def compared_workers(known: WatchedLoader, dataset: object) -> int:
@@ -40,35 +41,25 @@ def compared_workers(known: WatchedLoader, dataset: object) -> int:
     return workers
 
 
-class LookingTimer:
-    """A reading of one epoch whose first batches are looked at.
+def looked_at(take: Take, samples: WorkerSamples) -> Take:
+    """``IterationTimer.take`` of one epoch, whose first batches ``samples`` compares."""
+    numbers = itertools.count()
 
-    Args:
-        reading: Takes the batches.
-        samples: Compares them; it outlives this.
-    """
-
-    __slots__ = ("_came", "_reading", "_samples")
-
-    def __init__(self, reading: Any, samples: WorkerSamples) -> None:
-        self._reading, self._samples, self._came = reading, samples, 0
-
-    def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``IterationTimer.take``."""
-        samples = self._samples
+    def looking(advance: Callable[[Any], Any], iterator: Any) -> Any:
         if samples.over:
-            return self._reading.take(advance, iterator)
+            return take(advance, iterator)
         try:
-            batch = self._reading.take(advance, iterator)
+            batch = take(advance, iterator)
         except StopIteration:
             samples.over = True
             raise
         try:
-            samples.look(self._came, batch)
+            samples.look(next(numbers), batch)
         except Exception:  # noqa: BLE001 - batches of the user's own class may refuse
             samples.over = True
-        self._came += 1
         return batch
+
+    return looking
 
 
 def promised_batches(loader: Any) -> int | None:
@@ -111,10 +102,10 @@ class Follower:
         self._tracer: Tracer = Tracer(
             capacity=batches,
             stop_after_batches=batches,
-            stop_after_s=_FOLLOW_S,
+            stop_after_s=copies.FOLLOWED_S,
             least_batches=self._warm_up + LEAST_BATCHES,
         )
-        self.copies = ConsumerCopies(batches=batches, first=self._warm_up)
+        self.copies = copies.ConsumerCopies(batches=batches, first=self._warm_up)
         self._refused = ""
         self._glances, self._enough = Glances(), threading.Event()
         self._looking: threading.Thread | None = None

@@ -17,6 +17,7 @@ What a round leaves out, and why:
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import random
 import statistics
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, Final, Literal
 
-from dlprof.integrations.wait_statistics import Clock, IterationTimer
+from dlprof.integrations.wait_statistics import Clock, IterationTimer, Take
 from dlprof.internals import ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats import ratio_interval
@@ -54,10 +55,7 @@ _Phase = Literal["settling", "live", "replaying"]
 class Headrooms:
     """What the loops over all loaders of a script's share, as one is measured at a time.
 
-    Attributes:
-        inside: Who waits for which reading, by thread.
-        last: Whose batch was the last that was taken.
-        replaying: Which gives batches again now.
+    ``inside`` has who waits for which reading, by thread.
     """
 
     def __init__(
@@ -69,27 +67,13 @@ class Headrooms:
     ) -> None:
         self.clock, self.sleep = clock, sleep
         self.inside = {} if inside is None else inside
-        self.last: LoopHeadroom | None = None
-        self.replaying: LoopHeadroom | None = None
+        self.last: LoopHeadroom | None = None  # whose batch was the last that was taken
+        self.replaying: LoopHeadroom | None = None  # which gives batches again now
 
     def opening(self) -> None:
         """An iterator is about to be made, by which a loop that was left is noticed."""
         if self.replaying is not None:
             self.replaying.break_off()
-
-
-class ReplayingTimer:
-    """A reading between whose batches some are given again; they count in no step of ``base``."""
-
-    __slots__ = ("_base", "_headroom", "_reading")
-
-    def __init__(self, reading: Any, base: IterationTimer, headroom: LoopHeadroom) -> None:
-        self._reading, self._base, self._headroom = reading, base, headroom
-        headroom.begin_epoch()
-
-    def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """As ``IterationTimer.take``."""
-        return self._headroom.take(self._reading, self._base, advance, iterator)
 
 
 class LoopHeadroom:
@@ -114,8 +98,6 @@ class LoopHeadroom:
         self._settling_steps: deque[int] = deque(maxlen=_MOST_BLOCK)
         self._unrested = 0
         self._hindrance = ""
-        self._synchronize: Callable[[], None] | None = None
-        self._knows_device = False
         self._began_ns = self._extra_ns = 0
         self._extra_steps = 0
         self._fresh = True
@@ -152,27 +134,32 @@ class LoopHeadroom:
             overlaps=self._synchronize is not None,
         )
 
-    def begin_epoch(self) -> None:
-        """A new iteration begins: neither its queues nor its batches are those of the last one."""
+    def replaying(self, take: Take, base: IterationTimer) -> Take:
+        """``IterationTimer.take`` of a new iteration, between whose batches some are given again.
+
+        These count in no step of ``base``. Neither its queues nor its batches are those of the
+        last iteration.
+        """
         self._fresh = True
         self._copies.clear()
         self._settle()
+        return functools.partial(self._next, take, base)
 
-    def take(
-        self, reading: Any, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
+    def _next(
+        self, take: Take, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
     ) -> Any:
-        """The next batch: the loader's own, by ``reading``, or one given again."""
+        """The next batch: the loader's own, or one given again."""
         if self.over or self._busy:  # the next() of a base class runs inside of its own
             self._all.last = self
-            return reading.take(advance, iterator)
+            return take(advance, iterator)
         self._busy = True
         try:
-            return self._take(reading, base, advance, iterator)
+            return self._take(take, base, advance, iterator)
         finally:
             self._busy = False
 
     def _take(
-        self, reading: Any, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
+        self, take: Take, base: IterationTimer, advance: Callable[[Any], Any], iterator: Any
     ) -> Any:
         self._base = base
         with self._guarded():
@@ -201,7 +188,7 @@ class LoopHeadroom:
             return batch
 
         try:
-            batch = reading.take(timed, iterator)
+            batch = take(timed, iterator)
         except BaseException:
             self._settle()
             raise
@@ -246,7 +233,7 @@ class LoopHeadroom:
             figures.add(self._live, [step for _, step in self._measured[LEAD:]])
             self._settle()
             if figures.replayed >= 400 or figures.count >= 40 or figures.sure:
-                self._finish()
+                self._refuse()
 
     def _note_settling(self, step_ns: int, iterator: Any, *, alone: bool) -> None:
         self._since += 1
@@ -298,7 +285,6 @@ class LoopHeadroom:
         self._edges: tuple[int, ...] = ()
 
     def _begin_live(self) -> None:
-        self._find_device()
         if self._synchronize is not None:
             self._synchronize()
         self._fresh = False
@@ -398,28 +384,20 @@ class LoopHeadroom:
         if self._block < 4:
             self._refuse(f"its batches of {format_bytes(size)} are too large to keep some")
 
-    def _find_device(self) -> None:
-        """Whether steps go on where no clock of the host's sees them."""
-        if self._knows_device:
-            return
-        self._knows_device = True
+    @functools.cached_property
+    def _synchronize(self) -> Callable[[], None] | None:
+        """Waits for a step, where steps go on where no clock of the host's sees them."""
         from dlprof.device.patching import compiled_for  # noqa: PLC0415 - it imports torch
 
-        kind = compiled_for()
-        if kind is None:
-            return
-        torch = sys.modules["torch"]
-        used = getattr(getattr(torch, kind, None), "is_initialized", None)
-        if used is None or used():
-            self._synchronize = torch.accelerator.synchronize
+        torch, kind = sys.modules["torch"], compiled_for()
+        used = getattr(getattr(torch, kind or "", None), "is_initialized", lambda: True)
+        return torch.accelerator.synchronize if kind is not None and used() else None
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str = "") -> None:
+        """Measure nothing more."""
         self._refused = self._refused or why
         if self._phase == "replaying":
             self.break_off()
-        self._finish()
-
-    def _finish(self) -> None:
         self.over = True
         self._copies.clear()
 
@@ -503,11 +481,8 @@ class Rounds:
     def summary(self, *, extra_steps: int, extra_s: float, overlaps: bool) -> Headroom:
         """The record.
 
-        Args:
-            extra_steps: All steps with batches given again.
-            extra_s: What they took.
-            overlaps: Whether steps go on where the host's clock doesn't see them: part of the
-                wait in ``next()`` then costs nothing, and no step is left out for its length.
+        ``overlaps``: steps go on where the host's clock doesn't see them. Part of the wait in
+        ``next()`` then costs nothing, and no step is left out for its length.
         """
         periods, waits, steps = self._means(usual_only=not overlaps)
         if overlaps:
@@ -542,11 +517,7 @@ class Rounds:
             own = [each for each in live if each[1] <= most_live]
             steps = [step for step in again if step <= most_again]
             if own and steps:
-                means = (
-                    statistics.fmean(map(sum, own)),
-                    statistics.fmean(wait for wait, _ in own),
-                    statistics.fmean(steps),
-                )
-                for each, mean in zip(found, means, strict=True):
-                    each.append(mean / NS)
+                periods, waits = [*map(sum, own)], [wait for wait, _ in own]
+                for each, values in zip(found, (periods, waits, steps), strict=True):
+                    each.append(statistics.fmean(values) / NS)
         return found

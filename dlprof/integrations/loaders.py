@@ -10,7 +10,6 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -105,20 +104,15 @@ def callers_of(frame: FrameType | None) -> Callers:
     Where all are of installed packages, as with ``python -m package``, those outside of torch
     count.
     """
-    frames = [(each.f_code.co_filename, each.f_lineno) for each in _outwards(frame)]
-    own = [each for each in frames if not is_library(each[0])]
-    if not own:
-        own = [each for each in frames if not _is_torch(each[0])]
-    return tuple(own[:8])
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    frames = []
     for _ in range(200):
         if frame is None or frame.f_code.co_filename == _RUNNER:
-            return  # further out is what started the script
+            break  # further out is what started the script
         if not frame.f_code.co_filename.startswith((_OWN, "<frozen ")):
-            yield frame
+            frames.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
+    own = [each for each in frames if not is_library(each[0])]
+    return tuple((own or [each for each in frames if not _is_torch(each[0])])[:8])
 
 
 def is_library(path: str) -> bool:

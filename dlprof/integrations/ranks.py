@@ -33,6 +33,7 @@ from dlprof.records import (
     Fix,
     RankFigures,
     Run,
+    RunHeader,
     StepTimes,
     Usage,
     WatchedLoader,
@@ -46,19 +47,12 @@ _TOGETHER = timedelta(minutes=2)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process of several.
+    """One process of several."""
 
-    Attributes:
-        rank: From 0, over all machines.
-        world_size: Processes of the job.
-        local_size: Those of them on this machine, which share its cores.
-        local_rank: Among those, from 0.
-    """
-
-    rank: int
-    world_size: int
-    local_size: int = 1
-    local_rank: int = 0
+    rank: int  # from 0, over all machines
+    world_size: int  # processes of the job
+    local_size: int = 1  # those of them on this machine, which share its cores
+    local_rank: int = 0  # among those, from 0
 
     def file(self, path: Path) -> Path:
         """The run file of this process, where the user named one for the job.
@@ -66,35 +60,33 @@ class Rank:
         >>> Rank(rank=3, world_size=8).file(Path("a.dlprof.jsonl")).name
         'a.rank3.dlprof.jsonl'
         """
-        name = path.name
-        stem, suffix = (
-            (name.removesuffix(SUFFIX), SUFFIX)
-            if name.endswith(SUFFIX)
-            else (path.stem, path.suffix)
-        )
-        return path.with_name(f"{stem}.rank{self.rank}{suffix}")
+        suffix = SUFFIX if path.name.endswith(SUFFIX) else path.suffix
+        return path.with_name(f"{path.name.removesuffix(suffix)}.rank{self.rank}{suffix}")
 
 
 def read_others(
-    rank: Rank, path: Path, began_at: str, *, sleep: Callable[[float], None] = time.sleep
+    rank: Rank, path: Path, own: RunHeader, *, sleep: Callable[[float], None] = time.sleep
 ) -> dict[int, Run]:
     """What the other ranks of this machine have seen, each to its end.
 
     They end with this one, or a moment later; one that goes on for longer is left out. A file that
-    is older than this rank's ``path``, begun at ``began_at``, is of another job.
+    is older than this rank's ``path``, which begins with ``own``, is of another job. Where machines
+    share a folder and no launcher says how many ranks each has, a file may be another machine's.
     """
     first = rank.rank - rank.local_rank
     left = set(range(first, first + rank.local_size)) - {rank.rank}
     head, _, tail = path.name.rpartition(f".rank{rank.rank}")
     seen: dict[int, Run] = {}
-    job_began = datetime.fromisoformat(began_at) - _TOGETHER
+    job_began = datetime.fromisoformat(own.started_at) - _TOGETHER
     waits = 12  # of a quarter of a second
     while left:
         for other in sorted(left):
             with contextlib.suppress(DlprofError):  # it has none yet
                 run = read_run(path.with_name(f"{head}.rank{other}{tail}"))
                 of_this_job = datetime.fromisoformat(run.header.started_at) >= job_began
-                if of_this_job and run.script is not None and run.script.ending != "running":
+                if of_this_job and run.header.machine.hostname != own.machine.hostname:
+                    left.discard(other)
+                elif of_this_job and run.script is not None and run.script.ending != "running":
                     seen[other] = run
         left -= seen.keys()
         if not waits:
@@ -140,15 +132,18 @@ def merged(runs: Mapping[int, Run]) -> tuple[RankFigures, ...]:
     Of ranks whose runs are here, as the others' part in what cores others took is known of them
     alone.
     """
-    name = _costliest(runs)
+    waited_s: defaultdict[str, float] = defaultdict(float)  # in the main thread
+    for each in itertools.chain.from_iterable(run.watched for run in runs.values()):
+        waited_s[each.name] += each.waited_s - each.nested_s - each.background_s
+    name = max(waited_s, key=lambda name: waited_s[name], default="")
     found = [_figures(rank, run, name) for rank, run in sorted(runs.items())]
     cpus = [frozenset(each.cpus) for each in found]
-    for place, each in enumerate(found):
+    for place, figures in enumerate(found):
         beside = [(found[n].own_cpu_cores, cpus[n]) for n in range(len(found)) if n != place]
         # A rank by itself can't know which of the others are ranks.
-        seen = each.other_cpu_cores if beside else None
+        seen = figures.other_cpu_cores if beside else None
         other = cores_of_others(seen, cpus[place], beside)
-        found[place] = dataclasses.replace(each, other_cpu_cores=other)
+        found[place] = dataclasses.replace(figures, other_cpu_cores=other)
     times = [
         each.step_times
         for _, run in sorted(runs.items())
@@ -156,20 +151,11 @@ def merged(runs: Mapping[int, Run]) -> tuple[RankFigures, ...]:
         if each.name == name and each.step_times is not None
     ]
     steps = in_step(times) if len(times) == len(found) > 1 else None
-    if steps is not None:
-        found = [
-            dataclasses.replace(each, barrier_fraction=waits, held_up_fraction=held)
-            for each, (waits, held) in zip(found, steps, strict=True)
-        ]
+    for place, (waits, held) in enumerate(steps or ()):
+        found[place] = dataclasses.replace(
+            found[place], barrier_fraction=waits, held_up_fraction=held
+        )
     return tuple(found)
-
-
-def _costliest(runs: Mapping[int, Run]) -> str:
-    """The loader of all ranks whose waits, in the main thread, are the longest together."""
-    waited_s: defaultdict[str, float] = defaultdict(float)
-    for each in itertools.chain.from_iterable(run.watched for run in runs.values()):
-        waited_s[each.name] += each.waited_s - each.nested_s - each.background_s
-    return max(waited_s, key=lambda name: waited_s[name], default="")
 
 
 def _figures(rank: int, run: Run, name: str) -> RankFigures:
@@ -201,14 +187,10 @@ def _figures(rank: int, run: Run, name: str) -> RankFigures:
         startup_s=loader.startup_s,
         wait_fraction=loader.wait_fraction,
         ready_fraction=ready / len(pairs) if pairs else None,
-        fetch_cpu_s=_mean(costs.cpu_s),
-        fetch_run_queue_s=_mean(costs.run_queue_s),
-        fetch_io_s=_mean(costs.io_s),
+        fetch_cpu_s=statistics.fmean(costs.cpu_s) if costs.cpu_s else None,
+        fetch_run_queue_s=statistics.fmean(costs.run_queue_s) if costs.run_queue_s else None,
+        fetch_io_s=statistics.fmean(costs.io_s) if costs.io_s else None,
     )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
 
 
 def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis | None:
@@ -278,11 +260,9 @@ def _unfed(
     """Ranks that iterate a loader as others do, and get no data of it, or far less."""
     if loader.loads_for > 1:  # its batches reach other ranks in another way
         return
-    made = {0: loader}
-    made |= {
-        rank: each for rank, seen in others.items() for each in seen if each.name == loader.name
-    }
-    batches = {rank: each.batches / max(1, each.epochs) for rank, each in sorted(made.items())}
+    ranks = sorted({0: [loader], **others}.items())
+    made = {rank: each for rank, seen in ranks for each in seen if each.name == loader.name}
+    batches = {rank: each.batches / max(1, each.epochs) for rank, each in made.items()}
     most = max(batches.values())
     # A rank with at most half of the batches of the one that got most lacks data.
     poor = [rank for rank, count in batches.items() if count <= 0.5 * most]

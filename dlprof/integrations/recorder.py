@@ -17,17 +17,18 @@ from typing import Any, Final
 
 from dlprof.integrations.first_batches import (
     Follower,
-    LookingTimer,
     compared_workers,
+    looked_at,
     promised_batches,
 )
-from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer
+from dlprof.integrations.headroom import Headrooms, LoopHeadroom
 from dlprof.integrations.loaders import Callers, callers_of, describe, is_library, line_of
 from dlprof.integrations.wait_statistics import (
     Clock,
     IterationTimer,
     Pace,
     StepLog,
+    Take,
     WaitStatistics,
 )
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
@@ -40,35 +41,26 @@ DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
 _MOST_LOADERS = 64
 _OTHERS = "other loaders"
-_READING = "_dlprof_reading"
+_TAKE = "_dlprof_take"
 _NOT_THE_USERS = (*LOADING_MODULES, "dlprof.")
 """Modules that ask in which worker they run whatever the dataset does."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Seen:
-    """One loader of the report.
+    """One loader of the report."""
 
-    Attributes:
-        statistics: What its clock saw.
-        known: What was known of it when it was first iterated.
-        dataset: Its dataset, while that lives; ``None`` where that isn't known, as of a list.
-        made: Loader objects that count as this one.
-        follower: Follows its first batches; ``None`` where that isn't done.
-        compared: Workers whose first batches are compared; 0 where that isn't done.
-        first: Compares those of the last epoch.
-        asks: Whether anything asked in which worker it runs; ``None`` where that isn't seen.
-        headroom: Measures what a perfect loader would bring; ``None`` where nobody asked.
-    """
-
-    statistics: WaitStatistics
-    known: WatchedLoader
+    statistics: WaitStatistics  # what its clock saw
+    known: WatchedLoader  # what was known of it when it was first iterated
+    # Its dataset, while that lives; ``None`` where that isn't known, as of a list.
     dataset: weakref.ref[Any] | None
-    made: int = 0
-    follower: Follower | None = None
-    compared: int = 0
-    first: WorkerSamples | None = None
+    made: int = 0  # loader objects that count as this one
+    follower: Follower | None = None  # follows its first batches; ``None`` where that isn't done
+    compared: int = 0  # workers whose first batches are compared; 0 where that isn't done
+    first: WorkerSamples | None = None  # compares those of the last epoch
+    # Whether anything asked in which worker it runs; ``None`` where that isn't seen.
     asks: Callable[[], bool] | None = None
+    # Measures what a perfect loader would bring; ``None`` where nobody asked.
     headroom: LoopHeadroom | None = None
 
     def is_over(self, dataset: object) -> bool:
@@ -88,33 +80,21 @@ class _Seen:
 
 @dataclasses.dataclass(slots=True)
 class _Made:
-    """A loader object of the script's.
+    """A loader object of the script's."""
 
-    Attributes:
-        loader: The object, while it lives.
-        place: The user's frames that made it.
-        call: Where its settings are set there.
-        seen: What it counts as, once it has been iterated.
-        last: Its last iteration.
-    """
-
-    loader: weakref.ref[Any]
-    place: Callers
-    call: LoaderCall
-    seen: _Seen | None = None
-    last: IterationTimer | None = None
+    loader: weakref.ref[Any]  # the object, while it lives
+    place: Callers  # the user's frames that made it
+    call: LoaderCall  # where its settings are set there
+    seen: _Seen | None = None  # what it counts as, once it has been iterated
+    last: IterationTimer | None = None  # its last iteration
 
 
 class LoaderRecorder:
     """Watches all DataLoaders of this process, once it is attached.
 
-    Args:
-        clock: Nanoseconds, never going back.
-        folder: Files below it are named from there on.
-        due: Called in a consumer's thread when ``pace`` says so.
-        follow: Whether the first batches of each loader are followed through its workers.
-        headroom: Whether batches are given again to see what a perfect loader would bring.
-        ranked: Whether it is kept when batches came, for other ranks to be compared with.
+    Files below ``folder`` are named from there on. ``due`` is called in a consumer's thread when
+    ``pace`` says so. ``follow`` and ``headroom`` are as for ``ScriptRun``; where this is a process
+    of several (``ranked``), it is kept when batches came.
     """
 
     def __init__(
@@ -151,9 +131,9 @@ class LoaderRecorder:
         Its iterators may be derived from, and loaders may have iterators of their own, as long as
         those are derived from torch's: their methods are wrapped too.
         """
-        with self._guarded("torch's DataLoader could not be watched"):
+        with self.guarded("torch's DataLoader could not be watched"):
             iterator, loader = iterator_class(module), module.DataLoader
-            setattr(iterator, _READING, None)
+            setattr(iterator, _TAKE, None)
             wrap_methods(
                 iterator,
                 {
@@ -163,7 +143,7 @@ class LoaderRecorder:
                 },
             )
             wrap_methods(loader, {"__init__": self._around_loader})
-        with self._guarded("who asks for its worker could not be seen"):
+        with self.guarded("who asks for its worker could not be seen"):
             self._asks = _notice_asking(module)
         if self._follow and hasattr(os, "register_at_fork"):
             os.register_at_fork(before=self._rest)
@@ -196,7 +176,7 @@ class LoaderRecorder:
             samples_per_s=None if seen.duplicated else filled.samples_per_s,
             unavailable=reasons,
         )
-        with self._guarded(f"the copies of {seen.known.name} could not be recorded"):
+        with self.guarded(f"the copies of {seen.known.name} could not be recorded"):
             return record if seen.follower is None else seen.follower.copies.fill(record)
         return record
 
@@ -209,7 +189,7 @@ class LoaderRecorder:
         for name, follower in self._followers().items():
             if over and not follower.over:
                 continue
-            with self._guarded(f"the batches of {name} could not be traced"):
+            with self.guarded(f"the batches of {name} could not be traced"):
                 found = follower.summary()
                 if found is not None:
                     summaries[name] = found
@@ -229,7 +209,7 @@ class LoaderRecorder:
 
     def _around_loader(self, method: Method) -> Method:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is that method
-            with self._guarded("a loader's place could not be found"):
+            with self.guarded("a loader's place could not be found"):
                 known = self._made.get(id(loader))
                 if known is None or known.loader() is not loader:
                     self._remember(loader, sys._getframe(1))  # noqa: SLF001 - the only way to know the caller
@@ -242,9 +222,9 @@ class LoaderRecorder:
             loader = args[0] if args else kwargs.get("loader")
             plainly = functools.partial(method, iterator, *args, **kwargs)
             if new:  # the base class's, inside that of a derived one
-                is_inner = _READING in iterator.__dict__
+                is_inner = _TAKE in iterator.__dict__
             else:
-                is_inner = getattr(iterator, _READING) is None or loader is None
+                is_inner = getattr(iterator, _TAKE) is None or loader is None
             if is_inner:
                 plainly()
             else:
@@ -256,13 +236,13 @@ class LoaderRecorder:
         """Begin a reading of an iterator that is made or reset by ``make``."""
         seen = None
         if os.getpid() == self._process:  # and no worker, whose own loaders are its own affair
-            with self._guarded("a loader could not be distinguished from others"):
+            with self.guarded("a loader could not be distinguished from others"):
                 seen = self._seen_as(loader)
-        setattr(iterator, _READING, None)
+        setattr(iterator, _TAKE, None)
         if seen is None:
             make()
             return
-        with self._guarded("how many ranks a loader loads for could not be seen"):
+        with self.guarded("how many ranks a loader loads for could not be seen"):
             ranks = ranks_served(sys._getframe(2))  # noqa: SLF001 - the only way to know the caller
             if ranks != seen.known.loads_for:
                 seen.known = dataclasses.replace(seen.known, loads_for=ranks)
@@ -272,10 +252,10 @@ class LoaderRecorder:
         if new and follower is not None and not follower.over:
             make = functools.partial(follower.make, loader, iterator, make)
         reading, _ = seen.statistics.open(make)
-        noticed: Any = reading if follower is None else follower.copies.noticed(reading)
+        take: Take = reading.take if follower is None else follower.copies.noticed(reading.take)
         if seen.headroom is not None:
-            noticed = ReplayingTimer(noticed, reading, seen.headroom)
-        with self._guarded("how many batches a loader promises could not be seen"):
+            take = seen.headroom.replaying(take, reading)
+        with self.guarded("how many batches a loader promises could not be seen"):
             reading.promised = promised_batches(loader)
         made = self._made.get(id(loader))
         if made is not None:
@@ -284,8 +264,8 @@ class LoaderRecorder:
         if seen.compared and seen.duplicated is None:
             # Each epoch has its own until one of them shows something.
             seen.first = WorkerSamples(seen.compared, SampleCounter())
-            noticed = LookingTimer(noticed, seen.first)
-        setattr(iterator, _READING, noticed)
+            take = looked_at(take, seen.first)
+        setattr(iterator, _TAKE, take)
 
     def _remember(self, loader: Any, frame: FrameType) -> _Made:
         key = id(loader)
@@ -353,11 +333,11 @@ class LoaderRecorder:
 
     def _settled(self) -> None:
         if self._due is not None and self._clock() >= self.pace.due_ns:
-            with self._guarded("what was seen could not be kept"):
+            with self.guarded("what was seen could not be kept"):
                 self._due()
 
     @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
+    def guarded(self, what: str) -> Iterator[None]:
         """Keep a fault of dlprof's own from the script, and remember it for the report."""
         try:
             yield
@@ -394,8 +374,8 @@ def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
 
 def _around_next(method: Method) -> Method:
     def __next__(iterator: Any) -> Any:  # noqa: N807 - it is that method
-        reading: IterationTimer | None = getattr(iterator, _READING)
-        return method(iterator) if reading is None else reading.take(method, iterator)
+        take: Take | None = getattr(iterator, _TAKE)
+        return method(iterator) if take is None else take(method, iterator)
 
     return __next__
 
@@ -417,7 +397,9 @@ def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
     Only where a class defines a method itself; so the wrapped methods of a class and its base may
     run inside one another, and each wrapper has to know whether it is the outermost.
     """
-    for each in _with_subclasses(cls):
+    found = [cls]
+    for each in found:
+        found += [derived for derived in each.__subclasses__() if derived not in found]
         _wrap_own(each, wraps)
     inherited = cls.__dict__.get("__init_subclass__")
 
@@ -436,10 +418,3 @@ def _wrap_own(cls: type[Any], wraps: dict[str, Wrap]) -> None:
         method = cls.__dict__.get(name)
         if callable(method):
             setattr(cls, name, functools.wraps(method)(wrap(method)))
-
-
-def _with_subclasses(cls: type[Any]) -> list[type[Any]]:
-    found = [cls]
-    for each in cls.__subclasses__():
-        found += [derived for derived in _with_subclasses(each) if derived not in found]
-    return found

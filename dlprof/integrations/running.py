@@ -14,7 +14,7 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -64,25 +64,15 @@ _NO_TORCH = "The script did not import torch.utils.data in this process."
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:
-    """What is to be run, and what becomes of what is seen.
+    """What is to be run, and what becomes of what is seen."""
 
-    Attributes:
-        name: The script or module, as the user named it.
-        load: Makes it ready to run.
-        rank: Of this process; ``None`` where it is the only one.
-        show: Called once, at the very end, with what was seen.
-        follow: Whether the first batches of each loader are followed through its workers.
-        headroom: Whether batches are given again to see what a perfect loader would bring.
-        tune: Whether the loaders tune themselves.
-    """
-
-    name: str
-    load: Callable[[], Program]
-    rank: Rank | None
-    show: Callable[[Run], None]
-    follow: bool = True
+    load: Callable[[], Program]  # makes the script or module ready to run
+    rank: Rank | None  # of this process; ``None`` where it is the only one
+    show: Callable[[Run], None]  # called once, at the very end, with what was seen
+    follow: bool = True  # whether the first batches of each loader are followed through its workers
+    # Whether batches are given again to see what a perfect loader would bring.
     headroom: bool = False
-    tune: bool = False
+    tune: bool = False  # whether the loaders tune themselves
 
 
 def new_header(name: str) -> RunHeader:
@@ -278,7 +268,7 @@ class _Watching:
         rank = self._plan.rank
         # Asking sets nothing.
         start_method = multiprocessing.get_start_method(allow_none=True)
-        with self._guarded("no cause could be found"):
+        with self._recorder.guarded("no cause could be found"):
             return diagnose_script(
                 loaders,
                 tuple(self._reported.values()),
@@ -295,27 +285,19 @@ class _Watching:
 
     def _together(self, run: Run, rank: Rank) -> Run:
         """The run of one of several ranks; of a machine's first, with what its others show."""
-        with self._guarded("the other ranks could not be looked at"):
+        with self._recorder.guarded("the other ranks could not be looked at"):
             own = with_figures(run, of_this_process(rank, self._header.machine.hostname))
             runs = {rank.rank: own}
             if rank.local_rank == 0 and run.path:
                 # A launcher may end it while it waits, as another rank failed.
                 self._write(*([run.diagnosis] if run.diagnosis else []), own.script)
-                runs |= read_others(rank, Path(run.path), self._header.started_at)
+                runs |= read_others(rank, Path(run.path), self._header)
             run = with_figures(own, *merged(runs))
             found = of_straggler(run.diagnosis, {**runs, rank.rank: run})
             # What data each of them gets, rank 0 says.
             others = {} if rank.rank else {n: each.watched for n, each in runs.items() if n}
             return dataclasses.replace(run, diagnosis=with_ranks(found, run.watched, others))
         return run
-
-    @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        """The rest of the report is worth having."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - as above
-            self._recorder.faults.append(f"{what}: {type(error).__name__}: {error}")
 
     def _write(self, *records: object) -> None:
         if self._writer is None:
@@ -373,17 +355,15 @@ def usage_from_now(
 
     What can't be read is no fault of the script's: the answer is ``None`` then.
     """
-    try:
+    first = None
+    with contextlib.suppress(Exception):  # a training must not end by being watched
         take = begin()
         first = take()
-    except Exception:  # noqa: BLE001 - a training must not end by being watched
-        return lambda: None
 
     def usage() -> Usage | None:
-        try:
-            return usage_between(first, take())[0]
-        except Exception:  # noqa: BLE001 - as above
-            return None
+        with contextlib.suppress(Exception):  # as above
+            return None if first is None else usage_between(first, take())[0]
+        return None
 
     return usage
 

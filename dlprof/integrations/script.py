@@ -22,36 +22,22 @@ from dlprof.units import quoted
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A script that is ready to be run.
+    """A script that is ready to be run."""
 
-    Attributes:
-        argv: Its ``sys.argv``.
-        folder: What Python puts first on ``sys.path`` for it.
-        path: Its ``__file__``.
-        code: Compiled.
-        spec: Of a module; ``None`` for a script.
-        loader: Its ``__loader__``.
-    """
-
-    argv: tuple[str, ...]
-    folder: str
-    path: str
-    code: CodeType
-    spec: ModuleSpec | None
-    loader: Any
+    argv: tuple[str, ...]  # its ``sys.argv``
+    folder: str  # what Python puts first on ``sys.path`` for it
+    path: str  # its ``__file__``
+    code: CodeType  # compiled
+    spec: ModuleSpec | None  # of a module; ``None`` for a script
+    loader: Any  # its ``__loader__``
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a script ended.
+    """How a script ended."""
 
-    Attributes:
-        kind: For the record.
-        exit_code: What Python would end with; for an interrupted script, what a shell calls it.
-    """
-
-    kind: ScriptEnding
-    exit_code: int
+    kind: ScriptEnding  # for the record
+    exit_code: int  # what Python would end with; for an interrupted script, what a shell calls it
 
 
 def load_script(script: str, arguments: Sequence[str]) -> Program:

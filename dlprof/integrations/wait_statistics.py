@@ -30,6 +30,8 @@ _MOST_STEPS = 1024
 more come, every second of those that there are is dropped."""
 
 Clock = Callable[[], int]
+Take = Callable[[Callable[[Any], Any], Any], Any]
+"""Gives ``advance(iterator)``, or raises what that does: ``IterationTimer.take``, or around it."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -130,15 +132,10 @@ class StepLog:
 
 
 class WaitStatistics:
-    """What all iterations over one loader add up to.
+    """What all iterations over one loader add up to, in a run that began at ``began_ns``.
 
-    Args:
-        clock: Nanoseconds, never going back.
-        began_ns: The start of the run, by that clock.
-        inside: Who waits for which reading, by thread; shared by all statistics of a run.
-        pace: When to settle even though few entries are there.
-        settled: Called after each settling, in the consumer's thread.
-        log: Keeps when batches came, for other ranks to be compared with; ``None`` for no log.
+    ``inside`` has who waits for which reading, by thread, in all of the run. ``settled`` is called
+    after each settling, in the consumer's thread. ``log`` keeps when batches came.
     """
 
     def __init__(
@@ -364,23 +361,20 @@ class WaitStatistics:
                 first_s=(self._first_ns - self._began_ns) / NS if self._first_ns else None,
                 last_s=(self._last_ns - self._began_ns) / NS if self._last_ns else None,
             )
-        return dataclasses.replace(filled, unavailable={**known.unavailable, **_reasons(filled)})
-
-
-def _reasons(record: WatchedLoader) -> dict[str, str]:
-    """Why figures of a record are missing."""
-    reasons = {
-        "wait_fraction": "it was not iterated",
-        "batches_per_s": "it gave no batch",
-        "samples_per_s": "its batch size is not known" if record.batches else "it gave no batch",
-        "startup_s": "it gave no batch",
-        "turnover": "it was iterated once at most",
-        "wait": "it gave one batch an epoch at most",
-        "step": "no second batch was asked for",
-        "first_s": "it was not iterated",
-        "last_s": "it gave no batch",
-    }
-    return {name: why for name, why in reasons.items() if getattr(record, name) is None}
+        none = "it gave no batch"
+        reasons = {
+            "wait_fraction": "it was not iterated",
+            "batches_per_s": none,
+            "samples_per_s": "its batch size is not known" if filled.batches else none,
+            "startup_s": none,
+            "turnover": "it was iterated once at most",
+            "wait": "it gave one batch an epoch at most",
+            "step": "no second batch was asked for",
+            "first_s": "it was not iterated",
+            "last_s": none,
+        }
+        missing = {name: why for name, why in reasons.items() if getattr(filled, name) is None}
+        return dataclasses.replace(filled, unavailable={**known.unavailable, **missing})
 
 
 # Of the four 16-bit words of a double, the one with its exponent and the highest bits below it.

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from dlprof.errors import UsageError
-from dlprof.integrations.copies import ConsumerCopies, NoticedTimer
+from dlprof.integrations.copies import ConsumerCopies
 from dlprof.integrations.loaders import describe
-from dlprof.integrations.wait_statistics import Clock, Histogram, IterationTimer, WaitStatistics
+from dlprof.integrations.wait_statistics import Clock, Histogram, Take, WaitStatistics
 from dlprof.records import WatchedLoader
 from dlprof.targets.deriving import derive_in_place
 from dlprof.units import NS
@@ -115,7 +115,7 @@ class Watched(Generic[_Batch]):
     def _dlprof_open(self, make: Callable[[], Iterator[_Batch]]) -> Iterator[_Batch]:
         """The iterator that ``make`` returns, watched."""
         reading, iterator = self._dlprof_statistics.open(make)
-        return _WatchedIterator(self._dlprof_copies.noticed(reading), iterator)
+        return _WatchedIterator(self._dlprof_copies.noticed(reading.take), iterator)
 
     def __len__(self) -> int:
         return len(self._dlprof_loader)
@@ -154,14 +154,14 @@ class Watched(Generic[_Batch]):
 class _WatchedIterator(Iterator[_Batch]):
     """A loader's iterator that is being watched; no generator, so that threads can share it."""
 
-    __slots__ = ("_dlprof_iterator", "_dlprof_reading")
+    __slots__ = ("_dlprof_iterator", "_dlprof_take")
 
-    def __init__(self, reading: IterationTimer | NoticedTimer, iterator: Iterator[_Batch]) -> None:
-        self._dlprof_reading = reading
+    def __init__(self, take: Take, iterator: Iterator[_Batch]) -> None:
+        self._dlprof_take = take
         self._dlprof_iterator = iterator
 
     def __next__(self) -> _Batch:
-        batch: _Batch = self._dlprof_reading.take(next, self._dlprof_iterator)
+        batch: _Batch = self._dlprof_take(next, self._dlprof_iterator)
         return batch
 
     def __length_hint__(self) -> int:

@@ -26,10 +26,14 @@ def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
     return {name: _number(environ, (name, *others)) for name, others in _NAMES.items()}
 
 
-def job_name(environ: Mapping[str, str]) -> str:
-    """What all processes of a job have in common, and those of no other job on the machine."""
+def job_name(environ: Mapping[str, str], parent: int) -> str:
+    """What all processes of a job have in common, and those of no other job on the machine.
+
+    Those that no launcher started have the process that started them, as ``mp.spawn`` does.
+    """
     names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT")
-    return ":".join(environ.get(name, "") for name in (*names, "PMIX_NAMESPACE"))
+    said = [environ.get(name, "") for name in (*names, "PMIX_NAMESPACE")]
+    return ":".join(said) if any(said) else f"started by {parent}"
 
 
 def job_moment(

@@ -28,16 +28,11 @@ _pread, _new = os.pread, tuple.__new__
 
 
 class Reading(NamedTuple):
-    """One look at all three clocks, in nanoseconds.
+    """One look at all three clocks, in nanoseconds."""
 
-    Attributes:
-        wall: Of the clock that all processes share.
-        cpu: CPU time of this thread so far.
-        run_queue: How long this thread was runnable without a core, so far; ``MISSING`` if unknown.
-    """
-
-    wall: int
-    cpu: int
+    wall: int  # of the clock that all processes share
+    cpu: int  # CPU time of this thread so far
+    # How long this thread was runnable without a core, so far; ``MISSING`` if unknown.
     run_queue: int
 
 

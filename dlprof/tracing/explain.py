@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 import statistics
 from array import array
 from collections import defaultdict
@@ -102,10 +103,8 @@ def explain(
 def with_copies(explanation: Explanation, held_s: float, exposed_s: Sequence[float]) -> Explanation:
     """The explanation with copies to the device separated from the step that they stand before.
 
-    Args:
-        explanation: Whose step is all that the consumer did.
-        held_s: Mean seconds in which a copy held the consuming thread up.
-        exposed_s: Of some batches, seconds in which the step had to wait for the copy.
+    A copy held the consuming thread up for a mean of ``held_s``; of some batches the step had to
+    wait ``exposed_s`` for it.
     """
     if not exposed_s:
         return explanation
@@ -117,14 +116,12 @@ def with_copies(explanation: Explanation, held_s: float, exposed_s: Sequence[flo
         p95_s=quantile(ordered, 0.95),
         max_s=ordered[-1],
     )
-    stages: list[Stage] = []
-    for stage in explanation.stages:
+    stages = list(explanation.stages)
+    for place, stage in enumerate(explanation.stages):
         if stage.name == "step":
             figures = ("mean_s", "median_s", "p95_s", "max_s")
             rest = {name: max(0.0, getattr(stage, name) - held_s) for name in figures}
-            stages += [copied, dataclasses.replace(stage, **rest)]
-        else:
-            stages.append(stage)
+            stages[place : place + 1] = [copied, dataclasses.replace(stage, **rest)]
     return dataclasses.replace(explanation, stages=tuple(stages))
 
 
@@ -254,17 +251,12 @@ def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCos
         if row.made is None or len(row.made.chain) != 2 * len(names) or not names:
             continue
         fetch += row.made.fetched - row.made.picked
-        for place in range(len(names)):
-            calls[place] += row.made.chain[2 * place]
-            took[place] += row.made.chain[2 * place + 1]
+        calls = list(map(operator.add, calls, row.made.chain[::2]))
+        took = list(map(operator.add, took, row.made.chain[1::2]))
     return tuple(
-        TransformCost(
-            name=name,
-            mean_s=took[place] / calls[place] * 1e-9,
-            share=took[place] / fetch if fetch > 0 else 0.0,
-        )
-        for place, name in enumerate(names)
-        if calls[place]
+        TransformCost(name=name, mean_s=ns / count * 1e-9, share=ns / fetch if fetch > 0 else 0.0)
+        for name, count, ns in zip(names, calls, took, strict=True)
+        if count
     )
 
 

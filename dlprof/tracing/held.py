@@ -18,17 +18,11 @@ _SIMPLE = (str, bytes, int, float, complex, bool, type(None))
 
 
 class Kept(NamedTuple):
-    """One container.
+    """One container."""
 
-    Attributes:
-        name: The way to it from the dataset; of globals with the module's name before it.
-        entries: How many it has.
-        entry_bytes: Size of the last one, and of what that one holds itself.
-    """
-
-    name: str
-    entries: int
-    entry_bytes: int
+    name: str  # the way to it from the dataset; of globals with the module's name before it
+    entries: int  # how many it has
+    entry_bytes: int  # size of the last one, and of what that one holds itself
 
 
 def kept(dataset: object) -> tuple[Kept, ...]:

@@ -35,17 +35,12 @@ class Hook:
     """What all queues of one iterator and its workers' set-up share.
 
     It is pickled together with them, so that in a worker too all of them hold the same one.
-
-    Attributes:
-        listener: In main, while it listens; ``None`` in workers, and afterwards.
-        stamper: In a worker, while it stamps; ``None`` in main, and afterwards.
-        feeder: The clock of the worker's feeder thread, made by that thread.
     """
 
     def __init__(self, listener: Recorder | None) -> None:
-        self.listener = listener
-        self.stamper: Stamper | None = None
-        self.feeder: ThreadClock | None = None
+        self.listener = listener  # in main, while it listens
+        self.stamper: Stamper | None = None  # in a worker, while it stamps
+        self.feeder: ThreadClock | None = None  # of the worker's feeder thread, made by that
         self._create_fetcher: Any = None
 
     def __reduce__(self) -> Any:
@@ -77,25 +72,15 @@ class Hook:
             stamper.let_go()
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class StampedBatch:
-    """A batch on its way to main, between the stamps of its maker and of the feeder thread.
+    """A batch on its way to main, between the stamps of its maker and of the feeder thread."""
 
-    Attributes:
-        item: What torch put into the queue: a number and a batch.
-        made: The maker's stamps.
-        hook: Of the worker; ``None`` in main.
-        began: When the feeder thread began to pickle it; ``None`` before.
-        ended: When it had done so.
-    """
-
-    __slots__ = ("began", "ended", "hook", "item", "made")
-
-    def __init__(self, item: Any, made: Made, hook: Hook | None) -> None:
-        self.item = item
-        self.made = made
-        self.hook = hook
-        self.began: Reading | None = None
-        self.ended: Reading | None = None
+    item: Any  # what torch put into the queue: a number and a batch
+    made: Made  # the maker's stamps
+    hook: Hook | None  # of the worker; ``None`` in main
+    began: Reading | None = None  # when the feeder thread began to pickle it
+    ended: Reading | None = None  # when it had done so
 
     def __reduce__(self) -> Any:
         hook = self.hook
@@ -115,9 +100,7 @@ class StampedBatch:
 
 
 def _unpack(made: tuple[Any, ...], began: tuple[int, ...], item: Any) -> StampedBatch:
-    stamped = StampedBatch(item, _new(Made, made), None)
-    stamped.began = _new(Reading, began)
-    return stamped
+    return StampedBatch(item, _new(Made, made), None, _new(Reading, began))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

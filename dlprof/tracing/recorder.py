@@ -31,11 +31,8 @@ class Recorder:
     The iterator's own attributes shadow its class's methods. They hold it by weak references only:
     torch ends the workers as soon as the last reference goes, and must go on doing so.
 
-    Args:
-        ring: Where finished rows go.
-        in_order: Whether batches are yielded in the order of their numbers.
-        seen: Called with what a worker knows of a batch, once it is there.
-        finished: Called with each row that is finished, last of all.
+    ``seen`` is called with what a worker knows of a batch, once it is there, and ``finished`` with
+    each row, once it is in the ``ring``. ``in_order`` says whether batches are yielded by number.
     """
 
     def __init__(
@@ -55,7 +52,7 @@ class Recorder:
         self._ready: list[int] = []
         self._epoch = MISSING
         self._drawing = MISSING
-        self._asked_ns = self._asked_cpu = self._asked_process_cpu = MISSING
+        self._asked = (MISSING,) * 3
         self._asked_by = MISSING
         self._other_cpu = 0
         self._rebuilt: Reading | None = None
@@ -93,22 +90,15 @@ class Recorder:
         self._ready.clear()
         self._next = 0
 
-    def drawing(self) -> None:
-        """Main is about to draw indices."""
-        self._drawing = now_ns()
-
-    def drawn(self, index: object) -> None:
-        """It has drawn them; without workers it takes them up itself."""
-        if self.stamper is None:
-            return
+    def expect(self, drawing_ns: int = MISSING, dispatched_ns: int = MISSING) -> None:
+        """The batch that comes next is the only one on its way."""
         if self._epoch == MISSING:
             self._begin_epoch()
-        row = Row(epoch=self._epoch, batch=self._next, drawing=self._drawing)
-        self._rows = {self._next: row}
-        self._ready = [self._next]
+        number = self._next
+        row = Row(epoch=self._epoch, batch=number, drawing=drawing_ns, dispatched=dispatched_ns)
+        self._rows = {number: row}
+        self._ready = [number]
         self._next += 1
-        row.dispatched = now_ns()
-        self.stamper.picked(index)
 
     def dispatching(self, batch: int) -> None:
         """Indices are about to be sent; torch counts from 0 in each epoch."""
@@ -147,21 +137,11 @@ class Recorder:
         if row.made is None or not row.made.ended:
             self._ready.append(batch)
 
-    def pinned(self, batch: int) -> None:
-        """The pin thread has copied a batch."""
-        row, rebuilt = self._rows.get(batch), self._rebuilt
-        if row is None or rebuilt is None or self._rebuilt_batch != batch:
-            return
-        row.pinned = now_ns()
-        row.pin_cpu = cpu_ns() - rebuilt.cpu
-
     def asked(self) -> None:
         """The consumer asks for a batch."""
         self._other_cpu = 0
         self._asked_by = threading.get_ident()
-        self._asked_process_cpu = process_cpu_ns()
-        self._asked_cpu = cpu_ns()
-        self._asked_ns = now_ns()
+        self._asked = process_cpu_ns(), cpu_ns(), now_ns()
 
     def _take_next(self) -> Row | None:
         """The row of the batch that is yielded now.
@@ -187,9 +167,9 @@ class Recorder:
             if made is not None:
                 self._other_cpu += made.fetch_cpu + made.collate_cpu
                 self._seen(made)
-        row.asked, row.asked_cpu, row.yielded = self._asked_ns, self._asked_cpu, yielded_ns
-        row.asked_process_cpu = self._asked_process_cpu
-        row.next_cpu, row.other_cpu = spent_ns - self._asked_cpu, self._other_cpu
+        row.asked_process_cpu, row.asked_cpu, row.asked = self._asked
+        row.yielded, row.next_cpu = yielded_ns, spent_ns - row.asked_cpu
+        row.other_cpu = self._other_cpu
         row.process_cpu, row.thread_cpu = process_cpu_ns(), cpu_ns()
         row.left = now_ns()
         self._ring.add(row)
@@ -285,9 +265,11 @@ class Recorder:
 
     def _timed_index(self, method: Any, first: Callable[[], tuple[Any, ...]]) -> Any:
         def next_index() -> Any:
-            self.drawing()
+            self._drawing = now_ns()
             index = method(*first())
-            self.drawn(index)
+            if self.stamper is not None:  # without workers, main takes them up itself
+                self.expect(self._drawing, now_ns())
+                self.stamper.picked(index)
             return index
 
         return next_index
@@ -307,8 +289,11 @@ class Recorder:
 
     def _timed_put(self, method: Any, first: Callable[[], tuple[Any, ...]]) -> Any:
         def put(item: Any, *args: Any, **options: Any) -> None:
-            if type(item) is tuple and item and type(item[0]) is int:
-                self.pinned(item[0])
+            number, rebuilt = item[0] if type(item) is tuple and item else None, self._rebuilt
+            row = self._rows.get(number) if type(number) is int else None
+            if row is not None and rebuilt is not None and self._rebuilt_batch == number:
+                row.pinned = now_ns()
+                row.pin_cpu = cpu_ns() - rebuilt.cpu
             method(*first(), item, *args, **options)
 
         return put

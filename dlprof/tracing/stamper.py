@@ -37,9 +37,8 @@ _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this ru
 class Stamper:
     """Follows the one batch that this process works on.
 
-    Args:
-        worker: The worker's number; -1 in the main process.
-        dataset: Where chains of transforms are looked for.
+    ``worker`` is its number; -1 in the main process. Chains of transforms are looked for in the
+    ``dataset``.
     """
 
     def __init__(self, worker: int, dataset: object) -> None:

@@ -13,129 +13,73 @@ from dlprof.tracing.held import Kept
 
 
 class Facts(NamedTuple):
-    """What a worker looked up about itself, now and then and outside of its batches' stamps.
+    """What a worker looked up about itself, now and then and outside of its batches' stamps."""
 
-    Attributes:
-        private_bytes: Memory that it shares with nobody; ``MISSING`` if unknown.
-        threads: Threads that it has; ``MISSING`` if unknown.
-        affinity_cpus: CPUs that it may run on; ``MISSING`` if unknown.
-        kept: Containers of its dataset.
-    """
-
-    private_bytes: int
-    threads: int
-    affinity_cpus: int
-    kept: tuple[Kept, ...] = ()
+    private_bytes: int  # memory that it shares with nobody; ``MISSING`` if unknown
+    threads: int  # threads that it has; ``MISSING`` if unknown
+    affinity_cpus: int  # CPUs that it may run on; ``MISSING`` if unknown
+    kept: tuple[Kept, ...] = ()  # containers of its dataset
 
 
 class Made(NamedTuple):
-    """What the process that made a batch knows of it; travels to main with the batch.
+    """What the process that made a batch knows of it; travels to main with the batch."""
 
-    Attributes:
-        worker: The worker's number; -1 in the main process.
-        ordinal: Batches that this worker made before.
-        picked: Wall clock: the indices were taken up.
-        fetched: All samples are there; collating begins.
-        collated: The batch is there.
-        fetch_cpu: CPU of the thread, from ``picked`` to ``fetched``.
-        fetch_run_queue: Its waiting for a core in that time.
-        collate_cpu: As ``fetch_cpu``, from ``fetched`` to ``collated``.
-        collate_run_queue: As ``fetch_run_queue``.
-        others_cpu: CPU of the process's other threads since the batch before.
-        between_cpu: CPU of the thread between the batch before and ``picked``: handing that over,
-            taking up these indices.
-        process_cpu: CPU of the whole process so far.
-        samples: Samples timed one by one.
-        samples_ns: What they took together.
-        worst_ns: What the slowest took.
-        kept: Seconds of at most 64 of them, evenly picked, an ``array('d')`` as bytes.
-        slowest: The slowest and any far slower than the rest: index as text, nanoseconds.
-        chain: Per transform: calls and nanoseconds, one after the other; empty if none ran.
-        names: Names of the transforms, the first time; else empty.
-        facts: What was looked up since the batch before.
-        ended: Whether there is no batch: the worker's iterable dataset has ended.
-        failed: Whether there is no batch but an exception.
-    """
-
-    worker: int
-    ordinal: int
-    picked: int
-    fetched: int
-    collated: int
-    fetch_cpu: int
-    fetch_run_queue: int
-    collate_cpu: int
-    collate_run_queue: int
-    others_cpu: int
+    worker: int  # the worker's number; -1 in the main process
+    ordinal: int  # batches that this worker made before
+    picked: int  # wall clock: the indices were taken up
+    fetched: int  # all samples are there; collating begins
+    collated: int  # the batch is there
+    fetch_cpu: int  # CPU of the thread, from ``picked`` to ``fetched``
+    fetch_run_queue: int  # its waiting for a core in that time
+    collate_cpu: int  # as ``fetch_cpu``, from ``fetched`` to ``collated``
+    collate_run_queue: int  # as ``fetch_run_queue``
+    others_cpu: int  # CPU of the process's other threads since the batch before
+    # CPU of the thread between the batch before and ``picked``: handing that over, taking up these
+    # indices.
     between_cpu: int
-    process_cpu: int
-    samples: int = 0
-    samples_ns: int = 0
-    worst_ns: int = 0
-    kept: bytes = b""
+    process_cpu: int  # CPU of the whole process so far
+    samples: int = 0  # samples timed one by one
+    samples_ns: int = 0  # what they took together
+    worst_ns: int = 0  # what the slowest took
+    kept: bytes = b""  # seconds of at most 64 of them, evenly picked, an ``array('d')`` as bytes
+    # The slowest and any far slower than the rest: index as text, nanoseconds.
     slowest: tuple[tuple[str, int], ...] = ()
+    # Per transform: calls and nanoseconds, one after the other; empty if none ran.
     chain: tuple[int, ...] = ()
-    names: tuple[str, ...] = ()
-    facts: Facts | None = None
-    ended: bool = False
-    failed: bool = False
+    names: tuple[str, ...] = ()  # names of the transforms, the first time; else empty
+    facts: Facts | None = None  # what was looked up since the batch before
+    ended: bool = False  # whether there is no batch: the worker's iterable dataset has ended
+    failed: bool = False  # whether there is no batch but an exception
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Row:
-    """One batch's way; nanoseconds, ``MISSING`` where it has no such stage.
+    """One batch's way; nanoseconds, ``MISSING`` where it has no such stage."""
 
-    Attributes:
-        epoch: The epoch, from 0, in the order in which they began.
-        batch: Its number in the epoch.
-        made: What its maker knows; ``None`` if the batch came without stamps.
-        drawing: Main began to draw its indices.
-        dispatched: Main had sent them.
-        serialising: The worker's feeder thread began to pickle it.
-        serialised: It was pickled.
-        serialise_cpu: CPU of the feeder thread in between.
-        serialise_run_queue: Its waiting for a core in between.
-        received: Main, or its pin thread, began to take it.
-        rebuilt: It was there.
-        receive_cpu: CPU of the taking thread, from asking for it until it was there.
-        receive_run_queue: Its waiting for a core in that time.
-        pinned: It lay in page-locked memory.
-        pin_cpu: CPU of the pin thread for that.
-        asked: The consumer asked for it.
-        asked_cpu: CPU of the consumer's thread so far, at that time.
-        asked_process_cpu: CPU of the main process so far, at that time.
-        yielded: The consumer had it.
-        next_cpu: CPU of the consumer's thread in ``next()``.
-        other_cpu: The part of it in taking batches, fetching and collating.
-        left: The tracer was done with it; what it took for that belongs to no stage.
-        thread_cpu: CPU of the consumer's thread so far, at that time.
-        process_cpu: CPU of the main process so far.
-    """
-
-    epoch: int
-    batch: int
-    made: Made | None = None
-    drawing: int = MISSING
-    dispatched: int = MISSING
-    serialising: int = MISSING
-    serialised: int = MISSING
-    serialise_cpu: int = MISSING
-    serialise_run_queue: int = MISSING
-    received: int = MISSING
-    rebuilt: int = MISSING
-    receive_cpu: int = MISSING
-    receive_run_queue: int = MISSING
-    pinned: int = MISSING
-    pin_cpu: int = MISSING
-    asked: int = MISSING
-    asked_cpu: int = MISSING
-    asked_process_cpu: int = MISSING
-    yielded: int = MISSING
-    next_cpu: int = MISSING
-    other_cpu: int = 0
-    left: int = MISSING
-    thread_cpu: int = MISSING
-    process_cpu: int = MISSING
+    epoch: int  # the epoch, from 0, in the order in which they began
+    batch: int  # its number in the epoch
+    made: Made | None = None  # what its maker knows; ``None`` if the batch came without stamps
+    drawing: int = MISSING  # main began to draw its indices
+    dispatched: int = MISSING  # main had sent them
+    serialising: int = MISSING  # the worker's feeder thread began to pickle it
+    serialised: int = MISSING  # it was pickled
+    serialise_cpu: int = MISSING  # CPU of the feeder thread in between
+    serialise_run_queue: int = MISSING  # its waiting for a core in between
+    received: int = MISSING  # main, or its pin thread, began to take it
+    rebuilt: int = MISSING  # it was there
+    receive_cpu: int = MISSING  # CPU of the taking thread, from asking for it until it was there
+    receive_run_queue: int = MISSING  # its waiting for a core in that time
+    pinned: int = MISSING  # it lay in page-locked memory
+    pin_cpu: int = MISSING  # CPU of the pin thread for that
+    asked: int = MISSING  # the consumer asked for it
+    asked_cpu: int = MISSING  # CPU of the consumer's thread so far, at that time
+    asked_process_cpu: int = MISSING  # CPU of the main process so far, at that time
+    yielded: int = MISSING  # the consumer had it
+    next_cpu: int = MISSING  # CPU of the consumer's thread in ``next()``
+    other_cpu: int = 0  # the part of it in taking batches, fetching and collating
+    left: int = MISSING  # the tracer was done with it; what it took for that belongs to no stage
+    thread_cpu: int = MISSING  # CPU of the consumer's thread so far, at that time
+    process_cpu: int = MISSING  # CPU of the main process so far
 
 
 _NUMBERS = tuple(field.name for field in dataclasses.fields(Row) if field.name != "made")
@@ -187,22 +131,13 @@ class Ring:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What a tracer has seen of its loader.
+    """What a tracer has seen of its loader."""
 
-    Attributes:
-        rows: One per batch that was yielded, in the order of yields, the latest ones.
-        dropped: Rows that were let go to keep it bounded.
-        began_ns: When the tracer was made, by the clock of the rows.
-        began_at: The same as seconds since 1970.
-        names: Names of the transforms that were timed.
-        hooked: Whether the hooks could be put in.
-        unavailable: Why something is missing, by field or stage.
-    """
-
-    rows: tuple[Row, ...]
-    dropped: int
-    began_ns: int
-    began_at: float
-    names: tuple[str, ...] = ()
-    hooked: bool = True
+    rows: tuple[Row, ...]  # one per batch that was yielded, in the order of yields, the latest ones
+    dropped: int  # rows that were let go to keep it bounded
+    began_ns: int  # when the tracer was made, by the clock of the rows
+    began_at: float  # the same as seconds since 1970
+    names: tuple[str, ...] = ()  # names of the transforms that were timed
+    hooked: bool = True  # whether the hooks could be put in
+    # Why something is missing, by field or stage.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -12,7 +12,7 @@ from typing import Any, Self
 from torch.utils.data import DataLoader
 
 from dlprof.internals import iterator_maker, kept_iterator, set_iterator_maker, untraceable
-from dlprof.tracing.clocks import cpu_ns, now_ns, process_cpu_ns
+from dlprof.tracing.clocks import now_ns
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.trace import Made, Ring, Row, Trace
 
@@ -40,15 +40,10 @@ class Tracer:
     Between ``install`` and ``remove`` each iterator that the loader makes is followed, wherever
     ``iter(loader)`` is called. Iterate over the tracer itself instead to have at least the waits of
     a loader that can't be hooked. Where iterators are made by a script that is not to be touched,
-    put ``making`` around that.
+    put ``making`` around that, and give no ``loader``.
 
-    Args:
-        loader: A ``DataLoader`` of any class and mode; of anything else only waits are timed.
-            ``None`` where only ``making`` is used.
-        capacity: How many of the latest batches are kept; 16,384 are about 20 MB.
-        stop_after_batches: Stop by itself after so many; ``None`` goes on.
-        stop_after_s: Stop by itself so many seconds after the first batch; ``None`` goes on.
-        least_batches: Not before so many, however long they take.
+    The latest batches are kept; 16,384 are about 20 MB. It stops by itself after so many batches,
+    or so many seconds after the first, but not before ``least_batches``.
     """
 
     def __init__(
@@ -92,12 +87,8 @@ class Tracer:
         iterator: Iterator[Any] = iter(self._loader)
         if any(each.follows(iterator) for each in self._attached):
             return iterator
-        return WaitingIterator(
-            iterator,
-            self._ring,
-            hooked=lambda: self._hooked or self.stopped,
-            finished=self._finished,
-        )
+        recorder = Recorder(self._ring, in_order=True, finished=self._finished)
+        return WaitingIterator(iterator, recorder, hooked=lambda: self._hooked or self.stopped)
 
     def install(self) -> None:
         """Follow every iterator that the loader makes from now on."""
@@ -218,57 +209,25 @@ class Tracer:
 class WaitingIterator:
     """One epoch of a loader, the wait for each batch timed until somebody sees more than that.
 
-    Args:
-        iterator: Of the loader.
-        ring: Where rows go.
-        hooked: Whether the loader's own iterator has been hooked meanwhile: a class whose
-            ``__iter__`` is a generator makes it at the first ``next()``.
-        finished: Called after each row.
+    ``hooked`` says whether the loader's own iterator has been hooked by now: a class whose
+    ``__iter__`` is a generator makes it at the first ``next()``.
     """
 
     def __init__(
-        self,
-        iterator: Iterator[Any],
-        ring: Ring,
-        *,
-        hooked: Callable[[], bool],
-        finished: Callable[[Row], object],
+        self, iterator: Iterator[Any], recorder: Recorder, *, hooked: Callable[[], bool]
     ) -> None:
-        self._iterator = iterator
-        self._ring = ring
-        self._hooked = hooked
-        self._finished = finished
-        self._epoch: int | None = None
-        self._batch = 0
+        self._iterator, self._recorder, self._hooked = iterator, recorder, hooked
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        asked_ns, asked_cpu_ns = now_ns(), cpu_ns()
+        self._recorder.asked()
         batch = next(self._iterator)
         if not self._hooked():
-            self._add(asked_ns, asked_cpu_ns)
+            self._recorder.expect()
+            self._recorder.yielded()
         return batch
-
-    def _add(self, asked_ns: int, asked_cpu_ns: int) -> None:
-        yielded_ns, spent_ns = now_ns(), cpu_ns()
-        if self._epoch is None:
-            self._epoch = self._ring.next_epoch()
-        row = Row(
-            epoch=self._epoch,
-            batch=self._batch,
-            asked=asked_ns,
-            asked_cpu=asked_cpu_ns,
-            yielded=yielded_ns,
-            next_cpu=spent_ns - asked_cpu_ns,
-            left=yielded_ns,
-            thread_cpu=spent_ns,
-            process_cpu=process_cpu_ns(),
-        )
-        self._batch += 1
-        self._ring.add(row)
-        self._finished(row)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_iterator":

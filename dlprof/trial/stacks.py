@@ -19,8 +19,11 @@ from dlprof.internals import WORKER_LOOPS
 if TYPE_CHECKING:
     from dlprof.trial.runtime import TrialLog
 
-STACKS_SIGNAL: Any = getattr(signal, "SIGUSR1", None)
-"""Asks a process of a trial to write down the stacks of its threads; ``None`` on Windows."""
+_OWN: Any = getattr(signal, "SIGRTMAX", None)
+STACKS_SIGNAL: Any = getattr(signal, "SIGUSR1", None) if _OWN is None else _OWN - 3
+"""Asks a process of a trial to write down the stacks of its threads; ``None`` on Windows. A
+real-time signal where there are some: trainings have handlers for SIGUSR1, which batch systems send
+before they end a job, and to ask a trial of such a one would put the job into the queue again."""
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _LOADING = "/torch/utils/data/"

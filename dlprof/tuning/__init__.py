@@ -40,11 +40,4 @@ def tune(
     """
     from dlprof.tuning.loader import tune_loader  # noqa: PLC0415 - it needs torch
 
-    return tune_loader(
-        loader,
-        max_workers=max_workers,
-        max_ram=max_ram,
-        reseed=reseed,
-        state=state,
-        enabled=enabled,
-    )
+    return tune_loader(loader, max_workers, max_ram, reseed, state, enabled=enabled)

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dlprof.files import lock, unlock
 from dlprof.machine.cgroups import cpu_quota, read_cgroups
 from dlprof.machine.files import list_names, read_text
@@ -30,22 +32,16 @@ _SPARE = 0.8  # of what is free: others need some
 
 
 class Budget:
-    """The limits of one loader.
+    """The limits of one loader, as the user says them or as the machine has them.
 
-    Args:
-        max_workers: As the user says; ``None`` for twice the cores, and 16 on a small machine.
-        max_ram_bytes: Workers and the batches in flight; ``None`` for what is free.
-        root: Where ``/proc`` and ``/dev`` are found.
+    Memory is that of workers and of the batches in flight.
 
     Attributes:
         node: Of the other ranks; ``None`` where there are none, or none is known yet.
     """
 
     def __init__(
-        self,
-        max_workers: int | None,
-        max_ram_bytes: int | None,
-        root: Path = Path("/"),
+        self, max_workers: int | None, max_ram_bytes: int | None, root: Path = Path("/")
     ) -> None:
         self.node: Node | None = None
         self._ram, self._root = max_ram_bytes, root
@@ -129,11 +125,7 @@ class Node:
     """What the ranks of one machine know of each other's loaders: a file, and no collective call.
 
     Each loader has its own. One of them tries something at a time, first the one that waits the
-    longest.
-
-    Args:
-        path: The file.
-        clock: Seconds, the same for all processes of a machine.
+    longest. ``clock`` gives seconds, the same for all processes of a machine.
     """
 
     def __init__(self, path: Path, clock: Any = time.time) -> None:
@@ -152,7 +144,7 @@ class Node:
         said = launched_as(environ)
         if max(world, *(said[name] or 1 for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))) < 2:
             return None
-        job = job_name(environ)
+        job = job_name(environ, os.getppid())
         name = "".join(each if each.isalnum() else "-" for each in job)[:60]
         user = os.getuid() if hasattr(os, "getuid") else 0
         return cls(Path(tempfile.gettempdir()) / f"dlprof-tune-{user}-{name}.json")
@@ -261,10 +253,4 @@ def _lives(name: str) -> bool:
     pid, _, number = name.partition(".")
     if int(pid) == os.getpid():
         return any(each._number == number for each in _NODES)  # noqa: SLF001 - of this module
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    return psutil.pid_exists(int(pid))

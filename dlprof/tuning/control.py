@@ -69,32 +69,26 @@ class Ask(NamedTuple):
     """What to have, and how long to look."""
 
     setting: Setting
-    skip: int
-    """Batches to let pass first."""
-    batches: int
-    """At least so many are counted,"""
-    seconds: float
-    """and at least for so long."""
+    skip: int  # batches to let pass first
+    batches: int  # at least so many are counted
+    seconds: float  # and at least for so long
 
 
 class Window(NamedTuple):
     """What was seen."""
 
-    setting: Setting
-    """In force all through it."""
+    setting: Setting  # in force all through it
     batches: int
     waited_s: float
     stepped_s: float
     skipped: int = 0
     skipped_s: float = 0.0
-    refused: str = ""
-    """Why the setting could not be had; the figures are 0 then."""
+    refused: str = ""  # why the setting could not be had; the figures are 0 then
+    # What ``next()`` takes of a batch that is ready: no other setting makes it shorter.
     receive_s: float = 0.0
-    """What ``next()`` takes of a batch that is ready: no other setting makes it shorter."""
-    fetch_s: float = 0.0
-    """What a worker takes to make a batch; 0 where that isn't known."""
+    fetch_s: float = 0.0  # what a worker takes to make a batch; 0 where that isn't known
+    # Batches that were ready and not yet asked for at its end, less those at its beginning.
     stocked: int = 0
-    """Batches that were ready and not yet asked for at its end, less those at its beginning."""
 
     @property
     def made(self) -> int:
@@ -151,15 +145,11 @@ _Plan = Generator[Ask, Window, None]
 
 
 class Control:
-    """The tuning of one loader, from its first batch to its last.
+    """The tuning of one loader, from its first batch to its last, beginning with a ``setting``.
 
-    Args:
-        setting: What the loader has now.
-        most_workers: Never more.
-        live: Whether a setting takes effect within an epoch; else only with the next.
-        changes_workers: Whether another number of them may be tried.
-        spares_workers: Whether none at all may be tried.
-        cores: That the workers have.
+    ``live`` says whether a setting takes effect within an epoch, or only with the next;
+    ``changes_workers`` and ``spares_workers`` whether another number of them may be tried, and
+    none at all. The workers have so many ``cores``.
 
     Attributes:
         by_wait: Whether the wait alone is judged: beside other ranks, what a rank gains is spent in
@@ -232,14 +222,11 @@ class Control:
         why = "nothing larger may be tried" if share > WORTH else "nothing to gain"
         self.idle = f"{share:.0%} of the time waits for data, {why}"
 
-    def _may_lose(self) -> bool:
-        """Whether trials have cost so little lately that another may be begun."""
-        return self._lost_lately_s() <= _ALLOWED_S / 2
-
-    def _lost_lately_s(self) -> float:
+    def _may_lose(self, more_s: float = _ALLOWED_S / 2) -> bool:
+        """Whether trials have cost so little lately that they may cost so much more."""
         while self._losses and self._losses[0][0] < self.total_s - _MINUTE_S:
             self._losses.popleft()
-        return max(0.0, math.fsum(lost_s for _, lost_s in self._losses))
+        return max(0.0, math.fsum(lost_s for _, lost_s in self._losses)) + more_s <= _ALLOWED_S
 
     # Looking.
 
@@ -271,12 +258,9 @@ class Control:
         for _ in range(count):
             seen += yield from self._windows(setting, 1, skip=0 if seen else skip)
             turn = _whole(seen)
-            if against_s is not None and not self._is_affordable(turn.lost_s(against_s)):
+            if against_s is not None and not self._may_lose(turn.lost_s(against_s)):
                 break
         return turn
-
-    def _is_affordable(self, more_s: float) -> bool:
-        return self._lost_lately_s() + more_s <= _ALLOWED_S
 
     def _cost_s(self, window: Window, step_s: float) -> float:
         """Of a batch: its step, and the wait that is left if what was made is what is taken."""
@@ -321,7 +305,7 @@ class Control:
         fewer = max(0.0, 1 - candidate.workers / max(1, self.kept.workers))
         batches = self.kept.in_flight + 3 * candidate.workers
         risked_s = fewer * batches * seen.took_s / seen.batches
-        if not (self._may_lose() and self._is_affordable(risked_s)):
+        if not self._may_lose(max(_ALLOWED_S / 2, risked_s)):
             return False
         gains = self._of(candidate)
         known = mean_interval(gains).high if gains else None
@@ -381,7 +365,7 @@ class Control:
                 self._count_loss(tried, around_s)
                 gains.append(math.log(around_s / max(self._cost_s(tried, step_s), 1e-9)))
                 verdict = judged(gains, cheaper=cheaper)
-                if verdict is not None or not self._is_affordable(0.0):
+                if verdict is not None or not self._may_lose(0.0):
                     break
             else:
                 verdict = judged(gains, cheaper=cheaper, last=True)
@@ -389,7 +373,7 @@ class Control:
             self._note(candidate, why, kept=False, refused=str(error))
             return False
         kept = bool(verdict)
-        self._note(candidate, why, kept=kept, speedup=_as_ratio(gains))
+        self._note(candidate, why, kept=kept, speedup=mean_interval(gains).through(math.exp))
         return kept
 
     # Trying where a setting comes with the next epoch only.
@@ -406,7 +390,7 @@ class Control:
             window = yield Ask(asked, 0, max(_FEWEST, self.kept.in_flight), _EDGE_WINDOW_S)
             if window.refused:
                 self._note(asked, why, kept=False, refused=window.refused)
-                stays.refuse(asked)
+                stays.seen[asked] = []
             else:
                 if stays.add(window):
                     trial = stays.now == asked != self.kept
@@ -461,7 +445,7 @@ class Control:
             if stays.promises(self.kept, candidate):
                 return candidate, why
         if self.resting and self.total_s - self._rested_from_s > self._again_s:
-            stays.forget()
+            stays.seen = {stays.now: stays.seen[stays.now]}
             self._again_s *= 2
         return self.kept, ""
 
@@ -620,10 +604,6 @@ class _Stays:
             self._earlier, self.seen = [], {self.now: recent}
         return fresh
 
-    def refuse(self, setting: Setting) -> None:
-        """Note that it isn't available."""
-        self.seen[setting] = []
-
     def are_enough(self, setting: Setting) -> bool:
         """Whether enough was seen of a setting to judge by."""
         return len(self.seen.get(setting, ())) >= _FEWEST
@@ -658,10 +638,6 @@ class _Stays:
             if gain > max(_EQUAL, 2 * error):
                 return each
         return None
-
-    def forget(self) -> None:
-        """Forget all but what is in force."""
-        self.seen = {self.now: self.seen[self.now]}
 
 
 def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool | None:
@@ -708,12 +684,3 @@ def _whole(windows: Sequence[Window]) -> Window:
 def _speedup(gain: float, error: float) -> Estimate:
     low, value, high = (math.exp(gain + each * error) for each in (-2, 0, 2))
     return Estimate(value=value, low=low, high=high)
-
-
-def _as_ratio(gains: Sequence[float]) -> Estimate:
-    logs = mean_interval(gains)
-    return Estimate(
-        value=math.exp(logs.value),
-        low=None if logs.low is None else math.exp(logs.low),
-        high=None if logs.high is None else math.exp(logs.high),
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import html
 import logging
 import math
@@ -35,7 +36,7 @@ from dlprof.tuning.seeding import (
     READY,
     SECONDS,
     ClockedInit,
-    main_fetcher,
+    SeededFetcher,
     rewinder,
     streams,
 )
@@ -51,11 +52,11 @@ OFF = "DLPROF_TUNE"
 
 def tune_loader(
     loader: _Loader,
-    *,
     max_workers: int | None,
     max_ram: int | str | None,
     reseed: str | None,
     state: Path | str | None,
+    *,
     enabled: bool,
 ) -> _Loader:
     """What ``dlprof.tune`` does."""
@@ -219,18 +220,8 @@ def _row(tried: TriedSetting) -> tuple[str, str, str, str, str]:
 class _Tuner:
     """The tuning of one loader over all of its epochs.
 
-    Args:
-        loader: A DataLoader.
-        budget: Its limits.
-        state: Where the answer is kept: a settings file, and a place in it; ``None`` for nowhere.
-        asked: Whether the user said how many workers there may be.
-        reseed: Whether each batch has random numbers of its own.
-
-    Attributes:
-        reseeds: Whether each batch does have them.
-        tuning: For the user.
-        whole_epochs: Whether epochs are so short that each is looked at as one.
-        paused: Whether the last window had a pause, and doesn't count.
+    ``state`` is where the answer is kept, a settings file and a place in it; ``asked`` says whether
+    the user said how many workers there may be.
     """
 
     def __init__(
@@ -246,14 +237,17 @@ class _Tuner:
         self._loader: Callable[[], Any] = weakref.ref(loader)
         self._budget, self._state = budget, state
         self._is_map = not isinstance(loader.dataset, IterableDataset)
-        self.reseeds = reseed and self._is_map
+        self.reseeds = reseed and self._is_map  # each batch has random numbers of its own
         self._batch_bytes = self._batch_tensors = 0
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         changes_workers = self._may_change_workers(loader, asked=asked)
-        spares_workers = asked and changes_workers and self._may_load_alone(loader)
+        for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
+        spares_workers = asked and self._is_map and loader.num_workers > 0 and not for_workers
+        spares_workers = spares_workers and changes_workers
         start = self._start(mine, changes_workers=changes_workers, spares_workers=spares_workers)
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
+        # Epochs may be so short that each is looked at as one.
         self.whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
         # Batches that show whether the training's random numbers are drawn from between steps.
         self._draws = 3 if self._is_map else 0
@@ -275,7 +269,7 @@ class _Tuner:
         self._clock: Any = ()
         self._clocked = (0.0, 0.0)
         self._batch_counted_until_s = 0.0
-        self.paused = False
+        self.paused = False  # the last window had a pause, and doesn't count
 
     def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
@@ -300,18 +294,14 @@ class _Tuner:
         # One worker may be all that a dataset is made for; kept ones have their shares.
         return asked and loader.num_workers > 1 and not loader.persistent_workers
 
-    def _may_load_alone(self, loader: Any) -> bool:
-        """Whether the main process may load what workers do."""
-        for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
-        return self._is_map and loader.num_workers > 0 and not for_workers
-
     def methods(self) -> dict[str, Any]:
         """What a tuned loader's class has in place of its own."""
         tuner, own = self, self._kind
         make = internals.iterator_maker(own)
 
         def get_iterator(this: Any) -> Any:
-            return tuner.iterator() if tuner.owns(this) else make(this)  # type: ignore[misc] # it has one
+            # Another of its class, as frameworks make, is not tuned.
+            return tuner.iterator() if tuner._loader() is this else make(this)  # type: ignore[misc] # it has one
 
         def state_dict(this: Any, *given: Any, **options: Any) -> Any:
             tuner.turn_off("its state was saved", level=logging.INFO)
@@ -321,10 +311,6 @@ class _Tuner:
         if hasattr(own, "state_dict"):
             found["state_dict"] = state_dict
         return found
-
-    def owns(self, loader: object) -> bool:
-        """Whether it is this loader, and not another of its class, as frameworks make."""
-        return self._loader() is loader
 
     # Iterating.
 
@@ -410,7 +396,7 @@ class _Tuner:
         # Where workers are spared, no batch may draw from the training's random numbers.
         own_workers = loader.num_workers
         alone = not setting.workers and own_workers > 0
-        wrap = main_fetcher if self.reseeds or alone else None
+        wrap = functools.partial(SeededFetcher, keep=True) if self.reseeds or alone else None
         with self._as_set(loader, setting):
             return internals.tapped_iterator(loader, tap, wrap, own_workers)
 

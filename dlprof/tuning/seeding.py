@@ -21,13 +21,10 @@ SECONDS, BATCHES, READY = range(PLACES)
 
 
 class ClockedInit:
-    """A ``worker_init_fn`` that calls the user's, and has the worker clock each batch.
+    """A ``worker_init_fn`` that calls the user's, and has the worker clock, or seed, each batch.
 
-    Args:
-        init: The user's; ``None`` for none.
-        clock: Shared with the main process: the figures of each worker, one after another.
-        seeds: Whether each batch is seeded, too.
-        parent: The process that starts workers; 0 where a server does.
+    The ``clock`` is shared with the main process: the figures of each worker, one after another.
+    ``parent`` is the process that starts workers; 0 where a server does.
     """
 
     def __init__(
@@ -69,12 +66,13 @@ class SeededFetcher:
     def fetch(self, seeded: tuple[int, Any]) -> Any:
         """Fetch a batch by a random stream of its own."""
         seed, indices = seeded
-        back = rewinder() if self._dlprof_keep else _stay
+        back = rewinder() if self._dlprof_keep else None
         try:
             _seed_all(seed)
             return self._dlprof_fetcher.fetch(indices)
         finally:
-            back()
+            if back is not None:
+                back()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dlprof_fetcher, name)
@@ -96,11 +94,6 @@ class ClockedFetcher:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dlprof_fetcher, name)
-
-
-def main_fetcher(fetcher: Any) -> SeededFetcher:
-    """The fetcher of a loader without workers, by which the training's stream is left alone."""
-    return SeededFetcher(fetcher, keep=True)
 
 
 def streams() -> tuple[Any, ...]:
@@ -136,10 +129,6 @@ def rewinder(generator: torch.Generator | None = None) -> Callable[[], None]:
             generator.set_state(of_generator)
 
     return back
-
-
-def _stay() -> None:
-    """A worker's random numbers are its own."""
 
 
 def _numpy() -> Any:

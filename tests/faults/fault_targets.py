@@ -31,6 +31,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
+from dlprof.trial.stacks import STACKS_SIGNAL
+
 SIZE = 8  # samples of a batch
 LENGTH = 4096
 _LATER = 64  # the first index at which a fault happens
@@ -93,8 +95,8 @@ def _hang_deaf(_index: int) -> None:
     time.sleep(3600)
 
 
-def _hang_with_usr1(_index: int) -> None:
-    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+def _hang_mute(_index: int) -> None:
+    signal.signal(STACKS_SIGNAL, signal.SIG_DFL)
     time.sleep(3600)
 
 
@@ -234,7 +236,7 @@ FAULTS: dict[str, Callable[[int], object]] = {
     "sleep": lambda _index: time.sleep(3600),
     "spin": _spin,
     "hang_deaf": _hang_deaf,
-    "hang_with_usr1": _hang_with_usr1,
+    "hang_mute": _hang_mute,
     "stop": lambda _index: os.kill(os.getpid(), signal.SIGSTOP),
     "close_all": lambda _index: os.closerange(0, 256),
     "close_output": _close_output,

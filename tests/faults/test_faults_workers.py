@@ -62,7 +62,7 @@ CASES = [
     ("sleep_in_sampler", "deadlock", "server", "__iter__", STALL_S + 1.0),
     ("spin", "timeout", "--timeout", "_spin", STALL_S + 1.0),
     ("hang_deaf", "deadlock", "server", "_hang_deaf", STALL_S + 1.0),
-    ("hang_with_usr1", "deadlock", "server", "No batch", STALL_S + 1.0),
+    ("hang_mute", "deadlock", "server", "No batch", STALL_S + 1.0),
     ("stop", "deadlock", "stopped", "stopped", STALL_S + 1.0),
     ("close_all", EXIT, "ended its own process", "", _QUIET_S),
     ("parent", SIGNAL, "killed", "SIGKILL", 1.0),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from dlprof.integrations import first_batches
+from dlprof.integrations import copies, first_batches
 from dlprof.records import Config
 from dlprof.tracing.explain import explain, timeline
 from dlprof.tracing.tracer import Tracer
@@ -127,7 +127,7 @@ def test_slow_batches_are_followed_for_longer() -> None:
 def test_slow_batches_of_a_script_are_followed_until_they_may_show_a_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(first_batches, "_FOLLOW_S", 0.0)
+    monkeypatch.setattr(copies, "FOLLOWED_S", 0.0)
     loader = DataLoader(Numbers(), 2)
     follower = first_batches.Follower("train.py:3", Config(batch_size=2).canonical())
     iterator = loader._get_iterator()

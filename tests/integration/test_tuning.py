@@ -778,7 +778,7 @@ def test_ranks_that_are_forked_from_a_tuned_loader_share_nothing_of_it(
     assert not tuner.by_wait
     make: Any = internals.iterator_maker(type(changing))
     cells = [each.cell_contents for each in make.__closure__]
-    (of_loader,) = [each for each in cells if hasattr(each, "owns")]
+    (of_loader,) = [each for each in cells if hasattr(each, "renewed")]
     clock = of_loader._clock
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -254,11 +254,11 @@ def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> No
     copies = ConsumerCopies()
     statistics = WaitStatistics(clock=lambda: 1, began_ns=0)
     reading, iterator = statistics.open(lambda: iter([torch.zeros(2)] * 9))
-    noticed: Any = copies.noticed(reading)
+    take = copies.noticed(reading.take)
     for _ in range(4):
-        noticed.take(next, iterator).to("meta")
+        take(next, iterator).to("meta")
     assert "to" in vars(torch.Tensor)
-    del noticed
+    del take
     gc.collect()
     assert "to" not in vars(torch.Tensor)
     told = copies.to_record()
@@ -273,7 +273,8 @@ def test_without_an_accelerator_nothing_is_touched(monkeypatch: pytest.MonkeyPat
     assert compiled_for() is None
     copies = ConsumerCopies()
     reading = WaitStatistics(clock=lambda: 1, began_ns=0).open(lambda: None)[0]
-    assert copies.noticed(reading) is reading
+    take = reading.take
+    assert copies.noticed(take) is take
     assert copies.to_record() is None
 
 

@@ -14,7 +14,7 @@ import torch
 
 from dlprof.device.moving import copied
 from dlprof.integrations import headroom
-from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingTimer, Rounds
+from dlprof.integrations.headroom import Headrooms, LoopHeadroom, Rounds
 from dlprof.integrations.wait_statistics import WaitStatistics
 from dlprof.records import Config, WatchedLoader
 
@@ -125,10 +125,10 @@ class Training:
         self.world.epoch(count)
         self.loops.opening()
         reading, _ = self.statistics.open(lambda: None)
-        taken = ReplayingTimer(reading, reading, self.loop)
+        take = self.loop.replaying(reading.take, reading)
         while True:
             try:
-                batch = taken.take(self.world.advance, self.world)
+                batch = take(self.world.advance, self.world)
             except StopIteration:
                 return
             self.seen.append(float(batch["x"][0]))
@@ -272,10 +272,10 @@ def _left_in_a_replay(training: Training, passing: World | Passing) -> torch.Ten
     training.world.epoch(500)
     training.loops.opening()
     reading, _ = training.statistics.open(lambda: None)
-    taken = ReplayingTimer(reading, reading, training.loop)
+    take = training.loop.replaying(reading.take, reading)
     for _ in range(500):
         state = torch.get_rng_state()
-        taken.take(training.world.advance, passing)
+        take(training.world.advance, passing)
         if training.loops.replaying is not None:
             torch.rand(1)
             return state

@@ -40,6 +40,7 @@ from dlprof.records import (
     Fix,
     RankFigures,
     Run,
+    RunHeader,
     StepTimes,
     Usage,
     WatchedLoader,
@@ -356,15 +357,20 @@ def test_two_ranks_are_compared_by_what_each_does_alone() -> None:
 # The files of other ranks
 
 
-def write(path: Path, rank: int, *, ending: str = "returned", started_at: str = "") -> str:
+def write(
+    path: Path, rank: int, *, ending: str = "returned", started_at: str = "", host: str = ""
+) -> RunHeader:
     header = new_header("train.py")
     if started_at:
         header = dataclasses.replace(header, started_at=started_at)
+    if host:
+        machine = dataclasses.replace(header.machine, hostname=host)
+        header = dataclasses.replace(header, machine=machine)
     writer = RunWriter.create(Rank(rank=rank, world_size=3).file(path), header)
     writer.append(of(rank))
     writer.append(WatchedScript(wall_s=1.0, ending=ending, rank=rank, world_size=3))  # type: ignore[arg-type]
     writer.close()
-    return header.started_at
+    return header
 
 
 @pytest.fixture
@@ -375,7 +381,7 @@ def job(tmp_path: Path) -> tuple[Rank, Path, Path]:
 
 def test_others_are_read_once_they_have_ended(job: tuple[Rank, Path, Path]) -> None:
     rank, own, path = job
-    began_at = write(path, 1)
+    header = write(path, 1)
     slept = []
 
     def ends(pause_s: float) -> None:
@@ -383,7 +389,7 @@ def test_others_are_read_once_they_have_ended(job: tuple[Rank, Path, Path]) -> N
         if len(slept) == 3:
             write(path, 2)
 
-    found = read_others(rank, own, began_at, sleep=ends)
+    found = read_others(rank, own, header, sleep=ends)
     assert {other: seen.watched[0].batches for other, seen in found.items()} == {1: 1, 2: 2}
     assert len(slept) == 3
 
@@ -392,19 +398,29 @@ def test_the_first_of_a_machine_reads_its_own_where_others_have_more(tmp_path: P
     """Of five ranks, three are on the other machine."""
     path = tmp_path / "a.dlprof.jsonl"
     for other in (0, 4):
-        began_at = write(path, other)
+        header = write(path, other)
     rank = Rank(rank=3, world_size=5, local_size=2)
-    assert [*read_others(rank, rank.file(path), began_at, sleep=lambda _: None)] == [4]
+    assert [*read_others(rank, rank.file(path), header, sleep=lambda _: None)] == [4]
+
+
+def test_a_file_of_another_machine_is_left_out(job: tuple[Rank, Path, Path]) -> None:
+    """Of a shared folder, where no launcher says how many ranks each machine has."""
+    rank, own, path = job
+    write(path, 1, host="elsewhere")
+    header = write(path, 2)
+    slept: list[float] = []
+    assert [*read_others(rank, own, header, sleep=slept.append)] == [2]
+    assert not slept
 
 
 def test_a_rank_that_runs_on_or_is_of_an_earlier_job_is_left_out(
     job: tuple[Rank, Path, Path],
 ) -> None:
     rank, own, path = job
-    began_at = write(path, 1, ending="running")
+    header = write(path, 1, ending="running")
     write(path, 2, started_at="2020-01-01T00:00:00+00:00")
     slept: list[float] = []
-    assert read_others(rank, own, began_at, sleep=slept.append) == {}
+    assert read_others(rank, own, header, sleep=slept.append) == {}
     assert 2.0 < sum(slept) <= 4.0
 
 
@@ -416,7 +432,7 @@ def test_a_first_rank_that_is_ended_as_it_waits_for_others_leaves_what_it_saw(
 
     monkeypatch.setattr(running, "read_others", ended)
     rank, header = Rank(rank=0, world_size=2, local_size=2), new_header("train.py")
-    plan = running.ScriptRun(name="", load=pytest.fail, rank=rank, show=lambda _: None)
+    plan = running.ScriptRun(load=pytest.fail, rank=rank, show=lambda _: None)
     watching = running._Watching(plan, header, lambda: 0)
     path = tmp_path / "a.rank0.dlprof.jsonl"
     watching._writer = RunWriter.create(path, header)

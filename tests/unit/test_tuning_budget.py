@@ -185,6 +185,18 @@ def test_ranks_of_srun_and_mpirun_share_their_machine_too() -> None:
     assert len({str(node._path) for node in nodes if node is not None}) == 3
 
 
+def test_jobs_that_no_launcher_started_have_files_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of ``mp.spawn``: the process that started its ranks keeps one apart from another."""
+    paths = set()
+    for parent in (4711, 4712):
+        monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
+        nodes = [Node.of({}, world=2), Node.of({}, world=2)]
+        paths |= {str(node._path) for node in nodes if node is not None}
+    assert len(paths) == 2
+
+
 def refusal(limits: Budget, after: Setting, batch_bytes: int = MEBI) -> str:
     return limits.refusal(Setting(2, 2), after, pids=(), batch_bytes=batch_bytes)
 

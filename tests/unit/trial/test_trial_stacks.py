@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from dlprof.trial.runtime import TrialLog
-from dlprof.trial.stacks import collect
+from dlprof.trial.stacks import STACKS_SIGNAL, collect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 _STANDS = (
-    "import faulthandler, signal, time\n"
-    "faulthandler.register(signal.SIGUSR1)\n"
+    "import faulthandler, time\n"
+    f"faulthandler.register({STACKS_SIGNAL:d})\n"
     "print('ready', flush=True)\n"
     "time.sleep(60)\n"
 )
@@ -54,8 +54,9 @@ def test_all_that_answer_are_heard(tmp_path: Path) -> None:
 
 _PAUSES = (
     "import os, signal, time\n"
-    "signal.signal(signal.SIGUSR1, lambda *_: None)\n"
-    "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+    f"asks = {STACKS_SIGNAL:d}\n"
+    "signal.signal(asks, lambda *_: None)\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, [asks])\n"
     "print('ready', flush=True)\n"
     "while not signal.sigpending():\n"
     "    time.sleep(0.001)\n"
@@ -63,7 +64,7 @@ _PAUSES = (
     "    time.sleep(0.1)\n"
     "    stack = f'Thread 0x1 (most recent call first):\\n  File \"a.py\", line 1 in {name}\\n'\n"
     "    os.write(2, stack.encode())\n"
-    "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])\n"
+    "signal.pthread_sigmask(signal.SIG_UNBLOCK, [asks])\n"
     "time.sleep(60)\n"
 )
 """As one that is kept from its core in the midst of writing."""
@@ -79,6 +80,32 @@ def test_one_that_pauses_is_heard_to_its_end(tmp_path: Path) -> None:
             process.communicate()
 
     assert [stack[0].function for stack in found[process.pid]] == ["f", "g"]
+
+
+_REQUEUES = (
+    "import os, signal, time\n"
+    "signal.signal(signal.SIGUSR1, lambda *_: os.write(2, b'into the queue again'))\n"
+    "from dlprof.trial.stacks import answer_with_stacks\n"
+    "answer_with_stacks()\n"
+    "signal.signal(signal.SIGUSR1, lambda *_: os.write(2, b'into the queue again'))\n"
+    "print('ready', flush=True)\n"
+    "time.sleep(60)\n"
+)
+"""As trainings do under Slurm, before or after dlprof has its own handler."""
+
+
+def test_the_users_own_handler_of_sigusr1_is_not_called(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w+b") as file:
+        process = _started(file, _REQUEUES)
+        try:
+            log = TrialLog(file)
+            found, written = collect([process.pid], log), log.text()
+        finally:
+            process.kill()
+            process.communicate()
+
+    assert "queue" not in written
+    assert [stack[0].function for stack in found[process.pid]] == ["<module>"]
 
 
 def _started(log: object, code: str = _STANDS) -> subprocess.Popen[bytes]:
