@@ -83,6 +83,8 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
         workers = diagnosis.config.num_workers
         yield from answer(shown, _wait_of(run, shown[0]), workers=workers)
+    elif diagnosis is not None and diagnosis.trials and run.watched:
+        yield from answer(())  # looked for, and not found
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
     yield from training_facts(run)
