@@ -130,8 +130,9 @@ def steady_rate(cell: Cell) -> Steady:
     others = min(bound for name, bound in found.items() if name != "cores")
     ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
     # With work for twice the cores, some core is idle for less than 2 % of the time (four threads
-    # that compute and wait for as long, on one core); more threads leave less still.
-    if few.rate > 2 * found["cores"]:
+    # that compute and wait for as long, on one core); more threads leave less still. Beside others'
+    # threads they get less the fewer of them compute at once.
+    if few.rate > 2 * found["cores"] and not cell.conditions.neighbours:
         return Steady(batches_per_s=limit, held_by_order=ordered)
     for _ in range(2):
         before, slow = slow, _slowed(cell, slow, few)
