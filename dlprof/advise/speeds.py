@@ -39,6 +39,7 @@ from dlprof.stats import (
     Gap,
     ObservedRate,
     believe,
+    log_work,
     observe,
     room_beside,
     room_of,
@@ -141,24 +142,32 @@ class Speeds:
             return Gap(0.0, 0.0, math.inf)
         return self.belief.gap(key, other).minus(self.epochs[other].minus(self.epochs[key]))
 
-    def room(self, candidate: Candidate, situation: Situation, *, alike: bool) -> Gap | None:
+    def room(
+        self, candidate: Candidate, situation: Situation, alike: Collection[Candidate]
+    ) -> Gap | None:
         """By how much the log rate of any could be above that of one: by its step, and by cores.
 
-        ``alike`` is whether a sample costs much the same CPU time in all of them.
+        ``alike`` are those whose samples cost much the same CPU work; cores tell of such alone.
         """
         turnover, model = self.epochs[candidate.key].value, candidate.prediction
-        if candidate.measured:
-            seen = [
+
+        def seen(one: Candidate) -> list[tuple[Trial, ObservedRate, float | None]]:
+            pairs = ((each, self.rates[each.id]) for each in one.trials if each.id in self.rates)
+            return [
                 (each, observed, own.wait_fraction)
-                for each in candidate.trials
-                if (own := self.rates.get(each.id)) is not None
-                and (observed := observe(each, own.samples_per_s, wait=own.wait_fraction))
+                for each, own in pairs
+                if (observed := observe(each, own.samples_per_s, wait=own.wait_fraction))
             ]
-            return room_of(seen, turnover, alike=alike)
+
+        if candidate.measured:
+            works = ([log_work(each, of) for each, of, _ in seen(one)] for one in alike)
+            known = ([work for work in some if work is not None] for some in works)
+            least = min(map(statistics.fmean, filter(None, known)), default=None)
+            return room_of(seen(candidate), turnover, least_work=least)
         if model is None:
             return None
         rooms = [] if model.wait_fraction is None else [(room_beside(model.wait_fraction), 0.0)]
-        if model.cores and alike:
+        if model.cores and candidate in alike:
             each = situation.cores / situation.constraints.ranks
             rooms.append((math.log(max(1.0, each / model.cores)), COMPUTING_LOG_SD))
         rate = self.belief.log_rate(candidate.key)
