@@ -225,24 +225,25 @@ def measure_copies(
         # The fewest rounds whose median has an interval of 95 %.
         if len(passes) >= 6 and clock() - began_s > budget_s:
             break
-    times = tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells)
+    times = []
+    for cell in cells:
+        rounds = [found[cell] for found in passes]
+        time_s = median_interval([each.device_s for each in rounds])
+        times.append(
+            CopyTime(
+                bytes=cell.size,
+                memory=cell.memory,
+                mode=cell.mode,
+                time_s=time_s,
+                bytes_per_s=cell.size / time_s.value,
+                host_s=statistics.median(each.host_s for each in rounds),
+                copies=copies_per_round(cell.size),
+                rounds=len(rounds),
+            )
+        )
     fits = []
     for way in dict.fromkeys((cell.memory, cell.mode) for cell in cells):
         own = [cell for cell in cells if (cell.memory, cell.mode) == way]
         points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]
         fits.append(fit(*way, points))
-    return times, tuple(filter(None, fits)), {**buffers.unavailable, **missing}
-
-
-def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:
-    time_s = median_interval([each.device_s for each in rounds])
-    return CopyTime(
-        bytes=cell.size,
-        memory=cell.memory,
-        mode=cell.mode,
-        time_s=time_s,
-        bytes_per_s=cell.size / time_s.value,
-        host_s=statistics.median(each.host_s for each in rounds),
-        copies=copies_per_round(cell.size),
-        rounds=len(rounds),
-    )
+    return tuple(times), tuple(filter(None, fits)), {**buffers.unavailable, **missing}
