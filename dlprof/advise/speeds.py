@@ -496,8 +496,8 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         key, bound = config.key, before[config].bound
         group = learned.groups[key]  # of one rate, whether or not its workers persist
         if group not in moved:
-            off, error = learned.log_rates[key] - expected[key], max(learned.log_error(key), 1e-6)
-            off += level
+            rate = learned.log_rate(key)
+            off, error = rate.value - expected[key] + level, max(rate.error, 1e-6)
             offs = (off, off - error, off + error)
             found = _moved(calibration, config, situation, offs)
             if seen and crowded and bound == model.bound:

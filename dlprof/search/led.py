@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dlprof.model import Conditions, cells_of, predict_all, relative_error
+from dlprof.model import MODEL_ERROR, Conditions, cells_of, predict_all, relative_error
 from dlprof.records import (
     Calibration,
     Config,
@@ -18,11 +18,11 @@ from dlprof.records import (
     TrialCost,
 )
 from dlprof.search.grid import Proposal
-from dlprof.search.space import SHORTEST_TRIAL_S
+from dlprof.search.space import MIN_REPEATS, SHORTEST_TRIAL_S
 from dlprof.settings import SweepSettings, several_calibrations
-from dlprof.stats import NEAR
+from dlprof.stats import CALIBRATED, NEAR
 
-_WORKERS = (0, 1, 2)
+_WORKERS = (0, *sorted(CALIBRATED))
 _TRIAL_S = 0.8
 """Longer where the cost's spread asks for it."""
 
@@ -30,9 +30,6 @@ _TRIAL_S = 0.8
 _CAP_S = 6.0
 """Measured seconds after which calibrating ends, however much batches vary: what remains open then
 is shown by the intervals, and the race sees to it."""
-
-_PRECISION = 0.03
-"""Relative standard error of the mean batch cost that is enough: the model is as far off."""
 
 _FEW = 6
 """So many configurations are measured as quickly as they are calibrated and verified."""
@@ -114,10 +111,11 @@ def next_calibration(
     # Windows that held nothing count, too, so that this ends.
     spent_s = sum(max(trial.measured_s, _TRIAL_S / 2) for trial in explained)
     error = calibration.standard_error if calibration is not None else None
-    if error is None or error <= _PRECISION or spent_s >= _CAP_S or not working:
+    # A mean batch cost that is known as well as the model is known well enough.
+    if error is None or error <= MODEL_ERROR or spent_s >= _CAP_S or not working:
         return None
     known_s = sum(trial.measured_s for trial in explained if trial.config.num_workers) or spent_s
-    wanted_s = known_s * ((error / _PRECISION) ** 2 - 1)
+    wanted_s = known_s * ((error / MODEL_ERROR) ** 2 - 1)
     longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, 2.0)
     if longer_s < _TRIAL_S / 2:
         return None
@@ -207,9 +205,6 @@ def race(
     return tuple(sorted(found, key=lambda config: config.cost_key))
 
 
-_REPEATS = 2
-
-
 def levers(
     calibration: Calibration,
     pick: Config,
@@ -270,7 +265,7 @@ def next_lever(
 ) -> Proposal | None:
     """The trial to run next: a lever and the pick in turns, so that drift hits both."""
     done = [trial for trial in trials if trial.purpose == "lever"]
-    for repetition in range(_REPEATS):
+    for repetition in range(MIN_REPEATS):
         for config in tried:
             own = [each for each in done if each.config == config]
             if any(each.failure is not None for each in own) or len(own) > repetition:
@@ -282,6 +277,6 @@ def next_lever(
                 repetition=repetition,
                 trial_s=plan.trial_s,
                 expected_s=expected_s,
-                expected_rest_s=expected_s * 2 * len(tried) * (_REPEATS - repetition),
+                expected_rest_s=expected_s * 2 * len(tried) * (MIN_REPEATS - repetition),
             )
     return None

@@ -27,7 +27,7 @@ def t_quantile(p: float, df: float) -> float:
         The ``t`` with ``P(T <= t) = p``, to a relative 1e-9 or better.
 
     Raises:
-        ValueError: If ``p`` or ``df`` is out of range.
+        ValueError: One of them is out of range.
     """
     if not 0 < p < 1:
         raise ValueError(f"a probability lies between 0 and 1, not {p}")
