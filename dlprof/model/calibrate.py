@@ -234,12 +234,9 @@ def _error_of(series: Sequence[tuple[bool, list[float]]], *, fed: bool) -> float
 def _drift_of(some: Sequence[Explanation]) -> float | None:
     """How far apart trials lie whose batches should cost the same CPU time.
 
-    Those with workers are compared with each other, and those without; what their own luck explains
-    is taken off.
-
-    Returns:
-        Standard deviation of the logarithm of what a batch costs, waiting included, which is taken
-        to stay as it is; ``None`` of a single trial of each kind.
+    As the standard deviation of the logarithm of what a batch costs, waiting included, which is
+    taken to stay as it is. Those with workers are compared with each other, and those without, and
+    what their own luck explains is taken off; ``None`` of a single trial of each kind.
     """
     beyond, free = 0.0, 0
     for fed in (True, False):
@@ -386,10 +383,7 @@ def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
 
     The line through the proportional set sizes over ``num_workers``, after full queues of
     ``W * P + 1`` batches have been taken off, or as much of them as was seen in shared memory.
-
-    Returns:
-        ``None`` for what the trials don't tell: a worker's share needs two values of
-        ``num_workers``.
+    ``None`` for what trials don't tell: a worker's share needs two values of ``num_workers``.
     """
     points = []
     for trial in trials:

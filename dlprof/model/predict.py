@@ -186,16 +186,9 @@ def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None
     With ``r = 1 / rate`` and a step ``S`` it takes ``n * r + T - (r - S)`` where main is the limit,
     which takes batches in one by one. Where loading is, ``k`` batches are loaded at once, each of
     which takes ``L`` alone: ``ceil(n / k) * k * r + T - L``, as the last round leaves workers idle.
+    A turnover that nobody has timed is taken to last no longer than loading a batch.
 
-    Args:
-        cell: Whose rate it is.
-        rate: Steady batches per second.
-        bound: What limits it.
-        turnover_s: From an epoch's last batch to the first of the next; ``None``, where nobody has
-            timed one, is one that takes no longer than loading a batch.
-
-    Returns:
-        ``None`` where the length of an epoch is not known, or the rate has no limit.
+    ``None`` where the length of an epoch is not known, or the rate has no limit.
     """
     count, means = cell.conditions.epoch_batches, cell.work.means
     if count is None or not 0 < rate < math.inf:
@@ -240,22 +233,15 @@ def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
 
 
 def relative_error(calibration: Calibration) -> float:
-    """How far off two rates predicted from one calibration may be from each other.
-
-    Returns:
-        Standard deviation of the logarithm of their ratio.
-    """
+    """Standard deviation of the log ratio of two rates predicted from one calibration."""
     return math.hypot(RELATIVE_ERROR, *[DOUBT_ERROR] * len(calibration.doubts))
 
 
 def _moved(limit: float, cell: Cell, log: float, shares: Means) -> float:
     """How far the lowest bound moves where batches cost ``exp(log)`` times what was calibrated.
 
-    Not at all while the step is the limit before and after; where it is at one of the two, by as
-    much as loading is the limit.
-
-    Returns:
-        The absolute value of the logarithm of the ratio of the bounds.
+    As the absolute value of the logarithm of their ratio. Not at all while the step is the limit
+    before and after; where it is at one of the two, by as much as loading is the limit.
     """
     if math.isinf(limit):
         return 0.0

@@ -142,13 +142,8 @@ class GridSearch:
         """What the next block holds: the choice, and what may be better, by how much it may.
 
         Judged again for each block: one that was dropped comes back if later blocks speak for it.
-
-        Args:
-            earlier: Trials of the blocks before it.
-            block: Its number.
-            costs: What trials cost, by these and by traced ones.
-            padded: Whether first repeats hold what comes nearest where nothing may be better: drift
-                does not show in one alone.
+        If ``padded``, first repeats hold what comes nearest where nothing may be better: drift does
+        not show in one alone.
         """
         belief = self._judge(earlier)
         working = [] if belief is None else self._working(earlier, belief)

@@ -52,14 +52,10 @@ def calibration_configs(
 ) -> tuple[Config, ...]:
     """The configurations to calibrate by: none, one and two workers, everything else plain.
 
-    Where pinning is compared, the last of them is calibrated with it as well: what pinning costs
-    and what it spares the copies follows from nothing else.
-
-    Args:
-        cells: What is to be predicted; only of these, and with the fewest workers there are where
-            that is more than two.
-        iterable_present: The settings as they are of an iterable dataset, which alone decides how
-            many workers it feeds: with more of them than two, it is looked at as well.
+    Only of what is to be predicted (``cells``), with the fewest workers there are where that is
+    more than two. Where pinning is compared, the last of them is calibrated with it as well: what
+    pinning costs and what it spares the copies follows from nothing else. An iterable dataset alone
+    decides how many workers it feeds: its present settings are looked at, too, if those are more.
     """
     counts = {cell.num_workers for cell in cells}
     chosen = [count for count in _WORKERS if count in counts]
@@ -82,10 +78,7 @@ def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:
 
 
 def race_trial_s(plan: Plan, left_s: float) -> float:
-    """How long the windows that verify a prediction may be within what is left of a budget.
-
-    As long as they should be, where the planned repeats of all that is raced then find room.
-    """
+    """How long windows that verify a prediction may be, if a budget is to hold their repeats."""
     cost = plan.cost
     calibrating_s = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
     likely = [c for c in plan.cells if c.num_workers <= 2 * cost.usable_cores]
@@ -216,16 +209,15 @@ def levers(
 ) -> tuple[Config, ...]:
     """The pick with one setting more changed, where the calibration says that it may pay.
 
+    Those that the user named (``swept``) are compared anyway.
+
     Args:
         calibration: What batches cost.
         pick: What is chosen so far.
         conditions: Where it runs.
         explained: The trials of the calibration.
         unordered_pays: From this predicted factor ``in_order=False`` is worth trying.
-        swept: Settings that the user named, which are compared anyway.
-
-    Returns:
-        The one that may gain most first.
+        swept: Settings that are swept.
 
     Raises:
         ValueError: The calibration tells nothing of such batches.
