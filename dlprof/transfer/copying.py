@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -80,8 +80,7 @@ MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CopyCell:
+class CopyCell(NamedTuple):
     """What is measured in one go: a size, a memory, a mode."""
 
     size: int
@@ -89,8 +88,7 @@ class CopyCell:
     mode: CopyMode
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """One round of a cell, seconds per copy: on the device, and in the calling thread."""
 
     device_s: float
@@ -201,10 +199,8 @@ def measure_copies(
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]
     cells = [
-        CopyCell(size=size, memory=memory, mode=mode)
-        for size in kept
-        for memory in buffers.memories
-        for mode in modes
+        CopyCell(size, memory, mode)
+        for size, memory, mode in itertools.product(kept, buffers.memories, modes)
     ]
     passes: list[dict[CopyCell, Round]] = []
     began_s = clock()

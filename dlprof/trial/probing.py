@@ -391,30 +391,17 @@ def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerS
     too_much = weight.pickled_bytes > 256 << 20 or packing_s > 5.0
     if weight.how == "at_least" or any(each.failure for each in weight.attributes):
         raise ValueError("the dataset can't be pickled, or takes too long to")
-    if not too_much:
-        start = measure_start(loader, method)
-        return start and dataclasses.replace(start, sent_bytes=weight.pickled_bytes)
-    return _without_dataset(method, weight)
+    sent_bytes, more = weight.pickled_bytes, dict[str, float]()
+    if too_much:  # another dataset's, with what sending this one would add
+        from torch.utils.data import DataLoader  # noqa: PLC0415
 
-
-def _without_dataset(method: str, weight: DatasetWeight) -> WorkerStart | None:
-    """The start of a worker of another dataset, with what sending this one would add."""
-    from torch.utils.data import DataLoader  # noqa: PLC0415
-
-    from dlprof.trial.starting import measure_start  # noqa: PLC0415
-
-    start = measure_start(DataLoader(_NUMBERS, num_workers=1), method)
-    if start is None:
-        return None
-    # A pipe between two processes, each of which copies what goes through it.
-    piped_s = weight.pickled_bytes / 1e9
-    more = {"create": weight.pickle_s, "unpickle": weight.unpickle_s + piped_s}
-    phases = tuple(
-        dataclasses.replace(
-            each,
-            wall_s=each.wall_s + more.get(each.name, 0.0),
-            cpu_s=each.cpu_s + more.get(each.name, 0.0),
-        )
-        for each in start.phases
+        loader = DataLoader(_NUMBERS, num_workers=1)
+        # A pipe between two processes, each of which copies what goes through it.
+        more = {"create": weight.pickle_s, "unpickle": weight.unpickle_s + sent_bytes / 1e9}
+    start = measure_start(loader, method)
+    phases = (
+        dataclasses.replace(each, wall_s=each.wall_s + added_s, cpu_s=each.cpu_s + added_s)
+        for each in (start.phases if start is not None else ())
+        for added_s in [more.get(each.name, 0.0)]
     )
-    return WorkerStart(method=method, phases=phases, sent_bytes=weight.pickled_bytes)
+    return start and dataclasses.replace(start, phases=tuple(phases), sent_bytes=sent_bytes)
