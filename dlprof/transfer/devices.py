@@ -86,11 +86,6 @@ def look_at_link(
     state = read(lambda: flights.append(_send(runtime, buffers, copies)))
     in_time = any(not flight.is_over() for flight in flights)
     runtime.synchronize()
-    return _judged(state, best_bytes_per_s, in_time=in_time)
-
-
-def _judged(state: LinkState, best_bytes_per_s: float, *, in_time: bool) -> LinkState:
-    """What was read, held against what was measured."""
     reasons, theory = dict(state.unavailable), state.theory_bytes_per_s
     if theory is not None and not in_time:
         # What NVML then reported is of an idle link, or may be.
