@@ -150,20 +150,16 @@ class Speeds:
         ``alike`` are those whose samples cost much the same CPU work; cores tell of such alone.
         """
         turnover, model = self.epochs[candidate.key].value, candidate.prediction
-
-        def seen(one: Candidate) -> list[tuple[Trial, ObservedRate, float | None]]:
-            pairs = ((each, self.rates[each.id]) for each in one.trials if each.id in self.rates)
-            return [
-                (each, observed, own.wait_fraction)
-                for each, own in pairs
-                if (observed := observe(each, own.samples_per_s, wait=own.wait_fraction))
-            ]
-
         if candidate.measured:
-            works = ([log_work(each, of) for each, of, _ in seen(one)] for one in alike)
-            known = ([work for work in some if work is not None] for some in works)
-            least = min(map(statistics.fmean, filter(None, known)), default=None)
-            return room_of(seen(candidate), turnover, least_work=least)
+            seen = [
+                (each, observed, own.wait_fraction)
+                for each in candidate.trials
+                if (own := self.rates.get(each.id)) is not None
+                and (observed := observe(each, own.samples_per_s, wait=own.wait_fraction))
+            ]
+            works = [[w for t in one.trials if (w := log_work(t)) is not None] for one in alike]
+            least = min(map(statistics.fmean, filter(None, works)), default=None)
+            return room_of(seen, turnover, least_work=least)
         if model is None:
             return None
         rooms = [] if model.wait_fraction is None else [(room_beside(model.wait_fraction), 0.0)]

@@ -520,7 +520,7 @@ def room_of(
         full = own is not None and available is not None and own > 0.9 * available
         if wait is not None and not full:
             waiting.append((room_beside(wait), seen.log_sd))
-        work = log_work(trial, seen)
+        work = log_work(trial)
         if least_work is not None and work is not None and own and available and not trial.ranks:
             others = trial.usage.other_cpu_cores or 0.0  # which may leave it theirs
             room = math.log(max(1.0, (available + others) / own))
@@ -534,15 +534,16 @@ def room_of(
     return min(rooms, key=lambda room: room.most, default=None)
 
 
-def log_work(trial: Trial, seen: ObservedRate) -> float | None:
+def log_work(trial: Trial) -> float | None:
     """Logarithm of the CPU seconds a sample takes on cores of one speed; ``None`` where unknown.
 
     Fewer workers may take less, of which each has more of the caches.
     """
-    own = trial.usage.own_cpu_cores
-    if not own:
+    own, rate, speed = trial.usage.own_cpu_cores, trial.samples_per_s, trial.usage.core_speed
+    if own is None or own <= 0 or rate is None or rate.value <= 0:
         return None
-    return math.log(own) - seen.log_rate + SPEED_EXPONENT * (seen.log_speed or 0.0)
+    fast = math.log(speed) if speed is not None and speed > 0 else 0.0
+    return math.log(own / rate.value) + SPEED_EXPONENT * fast
 
 
 def room_beside(wait: float) -> float:

@@ -384,8 +384,8 @@ def with_room(own: float, wait: float | None, turnover: float = 0.0, **more: Any
     quiet = trial(config(2), 1000.0, usage=dataclasses.replace(usage, **more))
     known = observe(quiet, wait=wait)
     assert known is not None
-    least = log_work(quiet, known)
-    return room_of([(quiet, known, wait), (quiet, known, wait)], turnover, least_work=least)
+    seen_ = [(quiet, known, wait), (quiet, known, wait)]
+    return room_of(seen_, turnover, least_work=log_work(quiet))
 
 
 def test_what_the_step_never_waited_for_nothing_can_save() -> None:
@@ -417,16 +417,15 @@ def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:
 def test_cores_tell_nothing_where_a_sample_costs_less_with_fewer_workers() -> None:
     """Eight that share caches keep all cores busy; two, on cores as fast, do more in as much."""
 
-    def at(workers: int, rate: float, speed: float) -> tuple[Trial, ObservedRate, None]:
+    def at(workers: int, rate: float, speed: float) -> Trial:
         usage = Usage(own_cpu_cores=workers, available_cpu_cores=8.0, core_speed=speed)
-        made = trial(config(workers), rate, usage=usage)
-        known = observe(made)
-        assert known is not None
-        return made, known, None
+        return trial(config(workers), rate, usage=usage)
 
     def room(rate: float, speed: float) -> float:
-        made, known, _ = at(2, rate, speed)
-        found = room_of([at(8, 1000.0, 20.0)], least_work=log_work(made, known))
+        most = at(8, 1000.0, 20.0)
+        known = observe(most)
+        assert known is not None
+        found = room_of([(most, known, None)], least_work=log_work(at(2, rate, speed)))
         assert found is not None
         return found.value
 
