@@ -208,7 +208,7 @@ def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
     speeds, configs = choice.speeds, [*(each.config for each in choice.allowed), *more]
     ways = {(c.sharing_strategy, c.worker_threads) for c in configs if c.num_workers}
     alike = len({c.batch_size for c in configs}) == 1 and len(ways) <= 1
-    room = speeds.room(choice.pick, choice.situation, alike=alike)
+    room = speeds.room(choice.pick, choice.situation, choice.allowed if alike else ())
     over_all, over_measured = (
         speeds.belief.shortfall(pick, {key: speeds.gap(key, pick) for key in some}, room)
         for some in ([*measured, *predicted], measured)

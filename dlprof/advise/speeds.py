@@ -39,6 +39,7 @@ from dlprof.stats import (
     Gap,
     ObservedRate,
     believe,
+    log_work,
     observe,
     room_beside,
     room_of,
@@ -141,10 +142,12 @@ class Speeds:
             return Gap(0.0, 0.0, math.inf)
         return self.belief.gap(key, other).minus(self.epochs[other].minus(self.epochs[key]))
 
-    def room(self, candidate: Candidate, situation: Situation, *, alike: bool) -> Gap | None:
+    def room(
+        self, candidate: Candidate, situation: Situation, alike: Collection[Candidate]
+    ) -> Gap | None:
         """By how much the log rate of any could be above that of one: by its step, and by cores.
 
-        ``alike`` is whether a sample costs much the same CPU time in all of them.
+        ``alike`` are those whose samples cost much the same CPU work; cores tell of such alone.
         """
         turnover, model = self.epochs[candidate.key].value, candidate.prediction
         if candidate.measured:
@@ -154,11 +157,13 @@ class Speeds:
                 if (own := self.rates.get(each.id)) is not None
                 and (observed := observe(each, own.samples_per_s, wait=own.wait_fraction))
             ]
-            return room_of(seen, turnover, alike=alike)
+            works = [[w for t in one.trials if (w := log_work(t)) is not None] for one in alike]
+            least = min(map(statistics.fmean, filter(None, works)), default=None)
+            return room_of(seen, turnover, least_work=least)
         if model is None:
             return None
         rooms = [] if model.wait_fraction is None else [(room_beside(model.wait_fraction), 0.0)]
-        if model.cores and alike:
+        if model.cores and candidate in alike:
             each = situation.cores / situation.constraints.ranks
             rooms.append((math.log(max(1.0, each / model.cores)), COMPUTING_LOG_SD))
         rate = self.belief.log_rate(candidate.key)
@@ -487,8 +492,8 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         key, bound = config.key, before[config].bound
         group = learned.groups[key]  # of one rate, whether or not its workers persist
         if group not in moved:
-            off, error = learned.log_rates[key] - expected[key], max(learned.log_error(key), 1e-6)
-            off += level
+            rate = learned.log_rate(key)
+            off, error = rate.value - expected[key] + level, max(rate.error, 1e-6)
             offs = (off, off - error, off + error)
             found = _moved(calibration, config, situation, offs)
             if seen and crowded and bound == model.bound:

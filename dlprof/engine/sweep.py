@@ -241,7 +241,7 @@ class Sweep(Measuring):
                 self.so_far.trials, remaining_s=self.deadline.left_s - self._kept_s
             )
             if not isinstance(proposal, Proposal):
-                return proposal.reason
+                return proposal
             if not self._try(proposal):
                 return "budget"
         return "complete"

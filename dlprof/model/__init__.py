@@ -12,6 +12,7 @@ from dlprof.model.calibrate import cleaned, fit
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import (
     EXTRAPOLATED_ERROR,
+    MODEL_ERROR,
     cells_of,
     needs,
     predict_all,
@@ -23,6 +24,7 @@ from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, cell_o
 
 __all__ = [
     "EXTRAPOLATED_ERROR",
+    "MODEL_ERROR",
     "SPEED_ERROR",
     "Bound",
     "Cell",

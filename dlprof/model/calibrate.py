@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from dlprof.model.work import DEFAULT, fetch_s
-from dlprof.records import BatchCosts, Calibration, Explanation, Trial
+from dlprof.records import BatchCosts, Calibration, Explanation, Trial, Usage
 
 MIN_BATCHES = 10
 """Fewer batches than this say nothing of their spread."""
@@ -47,10 +47,7 @@ def fit(
     """
     traced = [each for each in explanations if each.hooked and each.costs.cpu_s]
     by_id = {trial.id: trial for trial in trials}
-    clean = [
-        dataclasses.replace(each, costs=unstolen(cleaned(each.costs), by_id.get(each.trial_id)))
-        for each in traced
-    ]
+    clean = [_cleaned(each, by_id.get(each.trial_id)) for each in traced]
     usable = [each for each in clean if each.costs.cpu_s]
     by_strategy: dict[str, list[Explanation]] = {}
     for each in usable:
@@ -62,8 +59,13 @@ def fit(
     busy_s = {name: longer_s for name, (longer_s, _) in split.items() if longer_s > 0}
     if usual in busy_s:
         busy_s[DEFAULT] = busy_s[usual]  # which goes with ``in_workers``
-    cv, run_queue = _varied(usable)
-    alone, fed = (_error_of(usable, fed=each) for each in (False, True))
+    series, cv, run_queue = _series(usable), None, None
+    if series:
+        cv = statistics.stdev(itertools.chain.from_iterable(costs for _, costs in series))
+        whole_s = math.fsum(math.fsum(fetch_s(each.costs)) for each in usable)
+        queued_s = math.fsum(math.fsum(each.costs.run_queue_s) for each in usable)
+        run_queue = queued_s / (queued_s + whole_s)
+    alone, fed = (_error_of(series, fed=each) for each in (False, True))
     error = alone if fed is None else fed
     mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
     rated = ((t.usage.read_bytes_per_s, t.batches_per_s) for t in mine)
@@ -90,7 +92,7 @@ def fit(
         cpu_cv=cv,
         standard_error=error,
         main_standard_error=alone,
-        drift=drift_of(usable),
+        drift=_drift_of(usable),
         run_queue_fraction=run_queue,
         available_cores=_mean(
             None if (had := t.usage.available_cpu_cores) is None else had * max(1, len(t.ranks))
@@ -215,27 +217,13 @@ def _series(some: Sequence[Explanation]) -> list[tuple[bool, list[float]]]:
     ]
 
 
-def _varied(some: Sequence[Explanation]) -> tuple[float | None, float | None]:
-    """How much the cost of fetching varies, and its run-queue share; ``None`` for too few."""
-    series = _series(some)
-    if not series:
-        return None, None
-    whole_s = math.fsum(itertools.chain.from_iterable(fetch_s(each.costs) for each in some))
-    queued = math.fsum(itertools.chain.from_iterable(each.costs.run_queue_s for each in some))
-    cv = statistics.stdev(itertools.chain.from_iterable(costs for _, costs in series))
-    return cv, queued / (queued + whole_s)
-
-
-def _error_of(some: Sequence[Explanation], *, fed: bool) -> float | None:
+def _error_of(series: Sequence[tuple[bool, list[float]]], *, fed: bool) -> float | None:
     """Relative standard error of what fetching costs on average, with workers or without.
 
-    By blocks of batches (``_block_means``). Where these are too few to show their spread, as all
-    blocks have it.
-
-    Returns:
-        ``None`` where no batch of that kind was measured, or too few of any.
+    By blocks of batches. Where these are too few to show their spread, as all blocks have it.
+    ``None`` where no batch of that kind was measured, or too few of any.
     """
-    blocks = [(kind, mean) for kind, costs in _series(some) for mean in _block_means(costs)]
+    blocks = [(kind, mean) for kind, costs in series for mean in _block_means(costs)]
     own = [mean for kind, mean in blocks if kind is fed]
     if not own:
         return None
@@ -243,34 +231,26 @@ def _error_of(some: Sequence[Explanation], *, fed: bool) -> float | None:
     return statistics.stdev(spread) / math.sqrt(len(own)) if len(spread) > 1 else 1.0
 
 
-def drift_of(some: Sequence[Explanation]) -> float | None:
+def _drift_of(some: Sequence[Explanation]) -> float | None:
     """How far apart trials lie whose batches should cost the same CPU time.
 
-    Those with workers are compared with each other, and those without; what their own luck explains
-    is taken off.
-
-    Returns:
-        Standard deviation of the logarithm of what a batch costs, waiting included, which is taken
-        to stay as it is; ``None`` of a single trial of each kind.
+    As the standard deviation of the logarithm of what a batch costs, waiting included, which is
+    taken to stay as it is. Those with workers are compared with each other, and those without, and
+    what their own luck explains is taken off; ``None`` of a single trial of each kind.
     """
-    fed = [each.costs.cpu_s for each in some if each.config.num_workers]
-    alone = [each.costs.cpu_s for each in some if not each.config.num_workers]
-    groups = [group for group in (fed, alone) if len(group) > 1]
-    if not groups:
+    beyond, free = 0.0, 0
+    for fed in (True, False):
+        group = [each.costs.cpu_s for each in some if (each.config.num_workers > 0) is fed]
+        free += max(0, len(group) - 1)
+        known = [costs for costs in group if statistics.fmean(costs) > 0]
+        if len(known) > 1:
+            spread = statistics.variance(math.log(statistics.fmean(costs)) for costs in known)
+            beyond += (len(known) - 1) * (spread - statistics.fmean(map(_luck, known)))
+    if not free:
         return None
-    beyond = math.fsum(map(_squares_beyond_luck, groups)) / sum(len(group) - 1 for group in groups)
     cpu = math.fsum(itertools.chain.from_iterable(each.costs.cpu_s for each in some))
     whole = cpu + math.fsum(itertools.chain.from_iterable(each.costs.io_s for each in some))
-    return (cpu / whole if whole > 0 else 0.0) * math.sqrt(max(0.0, beyond))
-
-
-def _squares_beyond_luck(group: Sequence[Sequence[float]]) -> float:
-    """Sum of the squares of how far trials lie from their middle, less what is expected by luck."""
-    known = [costs for costs in group if statistics.fmean(costs) > 0]
-    if len(known) < 2:
-        return 0.0
-    spread = statistics.variance(math.log(statistics.fmean(costs)) for costs in known)
-    return (len(known) - 1) * (spread - statistics.fmean(map(_luck, known)))
+    return (cpu / whole if whole > 0 else 0.0) * math.sqrt(max(0.0, beyond / free))
 
 
 def _luck(costs: Sequence[float]) -> float:
@@ -293,17 +273,17 @@ def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]
         Seconds that it takes longer while the worker computes, 0 where trials don't tell; and of
         each trial the costs with the waiting of batches whose worker rests.
     """
-    waited = [with_wakings(each) for each in some]
     shares: list[float | None] = []  # of time in which a worker computes; where it is known
-    for each, costs in zip(some, waited, strict=True):
+    for each in some:
+        costs = each.costs
         parts = (costs.cpu_s, costs.run_queue_s, costs.put_cpu_s, costs.between_cpu_s)
         computing_s = math.fsum(map(math.fsum, parts)) / max(1, len(costs.cpu_s)) * each.batches
         known = costs.cpu_s and costs.receive_io_s and each.window_s > 0
         share = computing_s / each.window_s / each.config.num_workers if known else None
         shares.append(None if share is None else min(1.0, share))
     points = [
-        (share, statistics.fmean(costs.receive_io_s))
-        for share, costs in zip(shares, waited, strict=True)
+        (share, statistics.fmean(each.costs.receive_io_s))
+        for share, each in zip(shares, some, strict=True)
         if share is not None
     ]
     points += [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
@@ -313,25 +293,35 @@ def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]
         slope, _ = statistics.linear_regression(*zip(*points, strict=True))
         busy_s = max(0.0, slope) if math.isfinite(slope) else 0.0
     return busy_s, [
-        costs if share is None or busy_s <= 0 else _more(costs, -busy_s * share)
-        for share, costs in zip(shares, waited, strict=True)
+        each.costs if share is None else _more(each.costs, -busy_s * share)
+        for share, each in zip(shares, some, strict=True)
     ]
 
 
-def with_wakings(each: Explanation) -> BatchCosts:
-    """Costs of a trial with what main waits for a core each time that a worker has woken it.
+def _cleaned(each: Explanation, trial: Trial | None) -> Explanation:
+    """A trial with costs that make sense, as they are where nobody else uses the machine."""
+    usage = Usage() if trial is None else trial.usage
+    costs = _unstolen(cleaned(each.costs), usage)
+    return dataclasses.replace(each, costs=_with_wakings(each, costs, usage))
+
+
+def _with_wakings(each: Explanation, costs: BatchCosts, usage: Usage) -> BatchCosts:
+    """Costs with what main waits for a core each time that a worker has woken it.
 
     The one that wakes goes on running for a while, often on the core that the woken one is put
     on: that much waiting for a core belongs to the handshake, however many cores are idle.
-    Computing shows how much waiting the crowd of that moment brings, which does not belong to it.
+    Computing shows how much waiting the crowd of that moment brings, which does not belong to it;
+    nor does what is in the way of others' threads, as large a share of it as of the busy cores.
     """
-    costs, rebuild = each.costs, each.stage("rebuild")
+    rebuild = each.stage("rebuild")
     if rebuild is None or not rebuild.run_queue_s or not costs.receive_io_s:
         return costs
     cpu = math.fsum(costs.cpu_s)
     crowd = math.fsum(costs.run_queue_s) / cpu if cpu > 0 else 0.0
     cpu_s = rebuild.cpu_s or 0.0
-    woken_s = rebuild.run_queue_s - crowd * cpu_s
+    own, others = usage.own_cpu_cores or 0.0, usage.other_cpu_cores or 0.0
+    ours = own / (own + others) if own > 0 else 1.0
+    woken_s = ours * (rebuild.run_queue_s - crowd * cpu_s)
     # It may have begun to wait before the batch was there, which no receiving is to blame for.
     room_s = rebuild.mean_s - cpu_s - statistics.fmean(costs.receive_io_s)
     return _more(costs, max(0.0, min(woken_s, room_s)))
@@ -362,19 +352,16 @@ def cleaned(costs: BatchCosts) -> BatchCosts:
     return BatchCosts(**dict(zip(present, map(tuple, rounded), strict=True)))
 
 
-def unstolen(costs: BatchCosts, trial: Trial | None) -> BatchCosts:
+def _unstolen(costs: BatchCosts, usage: Usage) -> BatchCosts:
     """Costs without what a hypervisor took from a trial's cores, which looks like waiting.
 
     To a thread, time in which its core runs other machines is neither CPU time nor time in the
     run queue. It hits each second of computing alike.
     """
-    if trial is None or not costs.io_s:
-        return costs
-    usage = trial.usage
     stolen, own, other = usage.stolen_cpu_cores, usage.own_cpu_cores, usage.other_cpu_cores
     # Others' cores hold the stolen ones, unless the kernel counts those as the threads' own CPU
     # time: then they look like no waiting.
-    if not stolen or not own or other is None or other < 0.9 * stolen:
+    if not costs.io_s or not stolen or not own or other is None or other < 0.9 * stolen:
         return costs
     lost = stolen / (own + max(0.0, other - stolen))  # for each second of computing, whoever did
     return dataclasses.replace(
@@ -396,10 +383,7 @@ def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
 
     The line through the proportional set sizes over ``num_workers``, after full queues of
     ``W * P + 1`` batches have been taken off, or as much of them as was seen in shared memory.
-
-    Returns:
-        ``None`` for what the trials don't tell: a worker's share needs two values of
-        ``num_workers``.
+    ``None`` for what trials don't tell: a worker's share needs two values of ``num_workers``.
     """
     points = []
     for trial in trials:

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dlprof.model.bounds import bounds, slowdown
-from dlprof.model.work import Cell, Rows, Work, means_of
+from dlprof.model.work import Cell, Work, means_of
 from dlprof.units import parse_step
 
 FAR_BELOW = 0.93
@@ -130,8 +130,9 @@ def steady_rate(cell: Cell) -> Steady:
     others = min(bound for name, bound in found.items() if name != "cores")
     ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
     # With work for twice the cores, some core is idle for less than 2 % of the time (four threads
-    # that compute and wait for as long, on one core); more threads leave less still.
-    if few.rate > 2 * found["cores"]:
+    # that compute and wait for as long, on one core); more threads leave less still. Beside others'
+    # threads they get less the fewer of them compute at once.
+    if few.rate > 2 * found["cores"] and not cell.conditions.neighbours:
         return Steady(batches_per_s=limit, held_by_order=ordered)
     for _ in range(2):
         before, slow = slow, _slowed(cell, slow, few)
@@ -193,7 +194,23 @@ def _recursion(cell: Cell, slow: _Slow, batches: int) -> _Ran:
     count = many - many % cell.workers  # whole rounds: batches come in bursts of W
     warm_up = cell.workers + min(cell.workers * cell.prefetch, count)
     run = _in_order if cell.in_order else _as_they_come
-    columns = _columns(cell, cell.work.rows[:batches], slow)
+    rows, where, main, shape = cell.work.rows[:batches], cell.conditions, slow.main, (1.0,)
+    load = [slow.workers * row[0] + row[1] for row in rows]
+    take, pin = [main * row[4] for row in rows], [0.0] * len(rows)
+    if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
+        pin = [main * (row[2] + row[5]) + row[3] for row in rows]
+    else:
+        take = [main * (row[2] + row[4]) + row[3] for row in rows]
+    if where.step_spread:
+        shape = getattr(parse_step(where.step_spread), "shape", shape)
+    mean_s = cell.step_s + main * (cell.whole_step_s - cell.step_s)
+    lengths = [mean_s + where.step_s * (of - 1.0) for of in shape]
+    step = list(itertools.islice(itertools.cycle(lengths), len(rows)))
+    # With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
+    rests = cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0
+    computing_s = slow.workers * cell.work.means.cpu
+    busy = 0.0 if rests else cell.work.busy_s * computing_s / (computing_s + cell.work.means.io)
+    columns = _Columns(load, pin, take, step, busy)
     begun, loaded, returned = run(columns, cell.workers, cell.prefetch, warm_up + count)
     span = returned[-1] - returned[warm_up - 1]
     return _Ran(count / span if span > 0 else math.inf, begun[warm_up:], loaded[warm_up:])
@@ -215,28 +232,6 @@ def _at_once(ran: _Ran) -> Mapping[int, float]:
         now = end
         count -= 1
     return {count: seconds for count, seconds in found.items() if seconds > 0}
-
-
-def _columns(cell: Cell, rows: Rows, slow: _Slow) -> _Columns:
-    main = slow.main
-    load = [slow.workers * row[0] + row[1] for row in rows]
-    if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
-        pin = [main * (row[2] + row[5]) + row[3] for row in rows]
-        take = [main * row[4] for row in rows]
-    else:
-        pin = [0.0] * len(rows)
-        take = [main * (row[2] + row[4]) + row[3] for row in rows]
-    where, shape = cell.conditions, (1.0,)
-    if where.step_spread:
-        shape = getattr(parse_step(where.step_spread), "shape", shape)
-    mean_s = cell.step_s + main * (cell.whole_step_s - cell.step_s)
-    lengths = [mean_s + where.step_s * (of - 1.0) for of in shape]
-    step = list(itertools.islice(itertools.cycle(lengths), len(rows)))
-    # With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
-    rests = cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0
-    computing_s = slow.workers * cell.work.means.cpu
-    busy = 0.0 if rests else cell.work.busy_s * computing_s / (computing_s + cell.work.means.io)
-    return _Columns(load, pin, take, step, busy)
 
 
 def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:

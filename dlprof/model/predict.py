@@ -137,55 +137,46 @@ class Needs(NamedTuple):
 
 
 def needs(calibration: Calibration, config: Config) -> Needs:
-    """Predict what one rank needs in a configuration."""
+    """Predict what one rank needs in a configuration.
+
+    Starting is that of the first worker, then of each further one. Workers that don't persist start
+    again between epochs, which takes at least as long as starting them; those that do have their
+    first batch to load, which is all that is known where no such end was timed.
+    """
     workers, tensors = config.num_workers, calibration.batch_tensors
-    if not workers or config.sharing_strategy == "file_system":
-        tensors = 0.0
-    queued: float | None = 0.0
-    if workers:
-        batch = calibration.batch_bytes
-        queued = None if batch is None else config.queued_batches * batch
-    pss, worker = calibration.main_bytes, calibration.worker_bytes
-    if workers and pss is not None:
+    pss, starts, turnovers = calibration.main_bytes, calibration.startup_s, calibration.turnover_s
+    if not workers:
+        return Needs(
+            pss_bytes=pss,
+            shm_bytes=0.0,
+            open_files=config.open_files(0.0),
+            startup_s=next(iter(starts.get("main", ())), None),
+            turnover_s=turnovers.get("main"),
+        )
+    batch, worker = calibration.batch_bytes, calibration.worker_bytes
+    queued = None if batch is None else config.queued_batches * batch
+    if pss is not None:
         pss = None if worker is None or queued is None else pss + workers * worker + queued
+    if config.sharing_strategy == "file_system":
+        tensors = 0.0
+    method = config.start_method or DEFAULT
+    costs, start_s = starts.get(method, ()), None
+    if costs and (workers == 1 or len(costs) > 1):  # else only the first one's start is known
+        start_s = costs[0] + sum(costs[1:2]) * (workers - 1)
+    if config.persistent_workers:
+        fed = calibration.in_workers
+        first_s = statistics.fmean(fetch_s(fed)) if fed is not None and fed.cpu_s else None
+        turnover_s = turnovers.get("persistent", first_s)
+    else:
+        ends = (turnovers.get(method), start_s)
+        turnover_s = max((each for each in ends if each is not None), default=None)
     return Needs(
         pss_bytes=pss,
         shm_bytes=queued,
         open_files=None if tensors is None else config.open_files(tensors),
-        startup_s=startup_s(calibration, config),
-        turnover_s=turnover_s(calibration, config),
+        startup_s=start_s,
+        turnover_s=turnover_s,
     )
-
-
-def startup_s(calibration: Calibration, config: Config) -> float | None:
-    """Seconds from ``iter`` to the first batch: the first worker's start, then each further one's.
-
-    ``None`` where the start method was not calibrated, or only with one worker while more are
-    asked for.
-    """
-    if not config.num_workers:
-        return next(iter(calibration.startup_s.get("main", ())), None)
-    costs = calibration.startup_s.get(config.start_method or DEFAULT, ())
-    if not costs or (config.num_workers > 1 and len(costs) < 2):
-        return None
-    return costs[0] + sum(costs[1:2]) * (config.num_workers - 1)
-
-
-def turnover_s(calibration: Calibration, config: Config) -> float | None:
-    """Seconds from an epoch's last batch to the first of the next.
-
-    Workers that don't persist start again: that takes at least as long as starting them. Those that
-    do have their first batch to load, which is all that is known where no such end was timed.
-    """
-    known = calibration.turnover_s
-    if not config.num_workers:
-        return known.get("main")
-    if config.persistent_workers:
-        costs = calibration.in_workers
-        first_s = statistics.fmean(fetch_s(costs)) if costs is not None and costs.cpu_s else None
-        return known.get("persistent", first_s)
-    found = (known.get(config.start_method or DEFAULT), startup_s(calibration, config))
-    return max((each for each in found if each is not None), default=None)
 
 
 def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None) -> float | None:
@@ -195,16 +186,9 @@ def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None
     With ``r = 1 / rate`` and a step ``S`` it takes ``n * r + T - (r - S)`` where main is the limit,
     which takes batches in one by one. Where loading is, ``k`` batches are loaded at once, each of
     which takes ``L`` alone: ``ceil(n / k) * k * r + T - L``, as the last round leaves workers idle.
+    A turnover that nobody has timed is taken to last no longer than loading a batch.
 
-    Args:
-        cell: Whose rate it is.
-        rate: Steady batches per second.
-        bound: What limits it.
-        turnover_s: From an epoch's last batch to the first of the next; ``None``, where nobody has
-            timed one, is one that takes no longer than loading a batch.
-
-    Returns:
-        ``None`` where the length of an epoch is not known, or the rate has no limit.
+    ``None`` where the length of an epoch is not known, or the rate has no limit.
     """
     count, means = cell.conditions.epoch_batches, cell.work.means
     if count is None or not 0 < rate < math.inf:
@@ -249,22 +233,15 @@ def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
 
 
 def relative_error(calibration: Calibration) -> float:
-    """How far off two rates predicted from one calibration may be from each other.
-
-    Returns:
-        Standard deviation of the logarithm of their ratio.
-    """
+    """Standard deviation of the log ratio of two rates predicted from one calibration."""
     return math.hypot(RELATIVE_ERROR, *[DOUBT_ERROR] * len(calibration.doubts))
 
 
 def _moved(limit: float, cell: Cell, log: float, shares: Means) -> float:
     """How far the lowest bound moves where batches cost ``exp(log)`` times what was calibrated.
 
-    Not at all while the step is the limit before and after; where it is at one of the two, by as
-    much as loading is the limit.
-
-    Returns:
-        The absolute value of the logarithm of the ratio of the bounds.
+    As the absolute value of the logarithm of their ratio. Not at all while the step is the limit
+    before and after; where it is at one of the two, by as much as loading is the limit.
     """
     if math.isinf(limit):
         return 0.0

@@ -8,8 +8,7 @@ pipe; where it is larger than that holds, main can't go on before the worker has
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dlprof.records import PIPE_BYTES, StartPhaseName, WorkerStart
@@ -31,58 +30,53 @@ class _Need(NamedTuple):
     word: str = ""
 
 
-@dataclasses.dataclass(slots=True)
-class _Running:
-    """What a process does, and what it needs now; ``None`` once it has ended."""
-
-    life: Iterator[_Need]
-    need: _Need | None = None
-
-    def goes_on(self, said: Collection[str]) -> bool:
-        """Go through what lasts no time; whether there was any."""
-        went = False
-        while (need := self.need) and need.seconds <= _NOTHING_S:
-            if need.word and need.word not in said:
-                break
-            self.need, went = next(self.life, None), True
-        return went
+_Life = Iterator[_Need]
 
 
 def first_batch_s(start: WorkerStart, workers: int, *, cores: float) -> float:
     """Seconds from ``iter(loader)`` to the first batch."""
     count, now_s, said = min(workers, _MOST), 0.0, set[str]()
-    running: list[_Running] = []
-    running.append(_Running(_main(start, count, said, running), _Need()))
+    needs: dict[_Life, _Need | None] = {}  # of each process; none once it has ended
+    main = _main(start, count, said, needs)
+    needs[main] = _Need()
     while True:
-        while sum([each.goes_on(said) for each in running]):
-            pass
-        timed = [(n, each) for each in running if (n := each.need) and n.seconds > _NOTHING_S]
-        if not running[0].need or not timed:
+        went = True
+        while went:  # through what lasts no time, by which others may go on
+            went = False
+            for life in [*needs]:
+                while (
+                    (need := needs[life]) is not None
+                    and need.seconds <= _NOTHING_S
+                    and (not need.word or need.word in said)
+                ):
+                    needs[life], went = next(life, None), True
+        timed = {life: n for life, n in needs.items() if n and n.seconds > _NOTHING_S}
+        if not needs[main] or not timed:
             return now_s * workers / count
-        busy = sum(need.computes for need, _ in timed)
+        busy = sum(need.computes for need in timed.values())
         pace = min(1.0, max(cores, 0.01) / busy) if busy else 1.0
-        step_s = min(need.seconds / (pace if need.computes else 1.0) for need, _ in timed)
+        step_s = min(need.seconds / (pace if need.computes else 1.0) for need in timed.values())
         now_s += step_s
-        for need, each in timed:
+        for life, need in timed.items():
             spent_s = step_s * (pace if need.computes else 1.0)
-            each.need = need._replace(seconds=need.seconds - spent_s)
+            needs[life] = need._replace(seconds=need.seconds - spent_s)
 
 
 def _main(
-    start: WorkerStart, count: int, said: set[str], running: list[_Running]
-) -> Iterator[_Need]:
+    start: WorkerStart, count: int, said: set[str], needs: dict[_Life, _Need | None]
+) -> _Life:
     """Start all, then ask all, then wait for the first."""
     yield from _lasting(start, "server")
     for number in range(count):
         yield from _lasting(start, "create")
-        running.append(_Running(_worker(start, number, said), _Need()))
+        needs[_worker(start, number, said)] = _Need()
         if start.sent_bytes > PIPE_BYTES:
             yield _Need(word=f"read {number}")
     said.add("asked")
     yield _Need(word="made 0")
 
 
-def _worker(start: WorkerStart, number: int, said: set[str]) -> Iterator[_Need]:
+def _worker(start: WorkerStart, number: int, said: set[str]) -> _Life:
     yield from _lasting(start, "process", "imports", "unpickle")
     said.add(f"read {number}")
     yield from _lasting(start, "init")
@@ -92,7 +86,7 @@ def _worker(start: WorkerStart, number: int, said: set[str]) -> Iterator[_Need]:
         said.add(f"made {number}")
 
 
-def _lasting(start: WorkerStart, *names: StartPhaseName) -> Iterator[_Need]:
+def _lasting(start: WorkerStart, *names: StartPhaseName) -> _Life:
     for phase in map(start.phase, names):
         yield _Need(phase.cpu_s, computes=True)
         yield _Need(phase.wall_s - phase.cpu_s)

@@ -27,6 +27,8 @@ _RIVALS = 2
 """Configurations that each later block has beside the choice."""
 
 StopReason = Literal["decided", "complete", "budget"]
+"""Why no further trial is run: ``decided``: more would not change the answer; ``complete``: all
+repeats are done or nothing works; ``budget``: there was no time for more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +48,6 @@ class Proposal:
     trial_s: float
     expected_s: float
     expected_rest_s: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """No further trial.
-
-    Attributes:
-        reason: ``decided``: more would not change the answer; ``complete``: all repeats are
-            done or nothing works; ``budget``: there was no time for more.
-    """
-
-    reason: StopReason
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +81,7 @@ class GridSearch:
 
     def propose(
         self, history: Sequence[Trial], *, remaining_s: float | None = None
-    ) -> Proposal | Stop:
+    ) -> Proposal | StopReason:
         """What to measure next.
 
         Args:
@@ -144,7 +134,7 @@ class GridSearch:
             return self._next(todo, sure, block, room)
         if any(map(room.fits, untried)):  # better one more seen once than time left over
             return self._next(untried, (), current, room)
-        return Stop(reason="budget" if untried else reason)
+        return "budget" if untried else reason
 
     def _members(
         self, earlier: Sequence[Trial], block: int, costs: SweepBudget, *, padded: bool = False
@@ -152,13 +142,8 @@ class GridSearch:
         """What the next block holds: the choice, and what may be better, by how much it may.
 
         Judged again for each block: one that was dropped comes back if later blocks speak for it.
-
-        Args:
-            earlier: Trials of the blocks before it.
-            block: Its number.
-            costs: What trials cost, by these and by traced ones.
-            padded: Whether first repeats hold what comes nearest where nothing may be better: drift
-                does not show in one alone.
+        If ``padded``, first repeats hold what comes nearest where nothing may be better: drift does
+        not show in one alone.
         """
         belief = self._judge(earlier)
         working = [] if belief is None else self._working(earlier, belief)

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dlprof.model import Conditions, cells_of, predict_all, relative_error
+from dlprof.model import MODEL_ERROR, Conditions, cells_of, predict_all, relative_error
 from dlprof.records import (
     Calibration,
     Config,
@@ -18,11 +18,11 @@ from dlprof.records import (
     TrialCost,
 )
 from dlprof.search.grid import Proposal
-from dlprof.search.space import SHORTEST_TRIAL_S
+from dlprof.search.space import MIN_REPEATS, SHORTEST_TRIAL_S
 from dlprof.settings import SweepSettings, several_calibrations
-from dlprof.stats import NEAR
+from dlprof.stats import CALIBRATED, NEAR
 
-_WORKERS = (0, 1, 2)
+_WORKERS = (0, *sorted(CALIBRATED))
 _TRIAL_S = 0.8
 """Longer where the cost's spread asks for it."""
 
@@ -30,9 +30,6 @@ _TRIAL_S = 0.8
 _CAP_S = 6.0
 """Measured seconds after which calibrating ends, however much batches vary: what remains open then
 is shown by the intervals, and the race sees to it."""
-
-_PRECISION = 0.03
-"""Relative standard error of the mean batch cost that is enough: the model is as far off."""
 
 _FEW = 6
 """So many configurations are measured as quickly as they are calibrated and verified."""
@@ -55,14 +52,10 @@ def calibration_configs(
 ) -> tuple[Config, ...]:
     """The configurations to calibrate by: none, one and two workers, everything else plain.
 
-    Where pinning is compared, the last of them is calibrated with it as well: what pinning costs
-    and what it spares the copies follows from nothing else.
-
-    Args:
-        cells: What is to be predicted; only of these, and with the fewest workers there are where
-            that is more than two.
-        iterable_present: The settings as they are of an iterable dataset, which alone decides how
-            many workers it feeds: with more of them than two, it is looked at as well.
+    Only of what is to be predicted (``cells``), with the fewest workers there are where that is
+    more than two. Where pinning is compared, the last of them is calibrated with it as well: what
+    pinning costs and what it spares the copies follows from nothing else. An iterable dataset alone
+    decides how many workers it feeds: its present settings are looked at, too, if those are more.
     """
     counts = {cell.num_workers for cell in cells}
     chosen = [count for count in _WORKERS if count in counts]
@@ -85,10 +78,7 @@ def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:
 
 
 def race_trial_s(plan: Plan, left_s: float) -> float:
-    """How long the windows that verify a prediction may be within what is left of a budget.
-
-    As long as they should be, where the planned repeats of all that is raced then find room.
-    """
+    """How long windows that verify a prediction may be, if a budget is to hold their repeats."""
     cost = plan.cost
     calibrating_s = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
     likely = [c for c in plan.cells if c.num_workers <= 2 * cost.usable_cores]
@@ -114,10 +104,11 @@ def next_calibration(
     # Windows that held nothing count, too, so that this ends.
     spent_s = sum(max(trial.measured_s, _TRIAL_S / 2) for trial in explained)
     error = calibration.standard_error if calibration is not None else None
-    if error is None or error <= _PRECISION or spent_s >= _CAP_S or not working:
+    # A mean batch cost that is known as well as the model is known well enough.
+    if error is None or error <= MODEL_ERROR or spent_s >= _CAP_S or not working:
         return None
     known_s = sum(trial.measured_s for trial in explained if trial.config.num_workers) or spent_s
-    wanted_s = known_s * ((error / _PRECISION) ** 2 - 1)
+    wanted_s = known_s * ((error / MODEL_ERROR) ** 2 - 1)
     longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, 2.0)
     if longer_s < _TRIAL_S / 2:
         return None
@@ -207,9 +198,6 @@ def race(
     return tuple(sorted(found, key=lambda config: config.cost_key))
 
 
-_REPEATS = 2
-
-
 def levers(
     calibration: Calibration,
     pick: Config,
@@ -221,16 +209,15 @@ def levers(
 ) -> tuple[Config, ...]:
     """The pick with one setting more changed, where the calibration says that it may pay.
 
+    Those that the user named (``swept``) are compared anyway.
+
     Args:
         calibration: What batches cost.
         pick: What is chosen so far.
         conditions: Where it runs.
         explained: The trials of the calibration.
         unordered_pays: From this predicted factor ``in_order=False`` is worth trying.
-        swept: Settings that the user named, which are compared anyway.
-
-    Returns:
-        The one that may gain most first.
+        swept: Settings that are swept.
 
     Raises:
         ValueError: The calibration tells nothing of such batches.
@@ -270,7 +257,7 @@ def next_lever(
 ) -> Proposal | None:
     """The trial to run next: a lever and the pick in turns, so that drift hits both."""
     done = [trial for trial in trials if trial.purpose == "lever"]
-    for repetition in range(_REPEATS):
+    for repetition in range(MIN_REPEATS):
         for config in tried:
             own = [each for each in done if each.config == config]
             if any(each.failure is not None for each in own) or len(own) > repetition:
@@ -282,6 +269,6 @@ def next_lever(
                 repetition=repetition,
                 trial_s=plan.trial_s,
                 expected_s=expected_s,
-                expected_rest_s=expected_s * 2 * len(tried) * (_REPEATS - repetition),
+                expected_rest_s=expected_s * 2 * len(tried) * (MIN_REPEATS - repetition),
             )
     return None

@@ -6,6 +6,7 @@ target has been probed, and is kept as a skipped trial (``dlprof/engine/prefligh
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import math
@@ -84,10 +85,11 @@ def plan_trials(
         takes = f"about {format_duration(spent_s + single_s)} with all before it"
         raise _too_little(settings, takes, needed_s)
     blocks = settings.repeats or 1
-    # Costs of the first one, two, and so on, with their repeats.
-    firsts_s = itertools.accumulate(cost.of(config, shortest_s) for config in ordered)
-    wholes_s = (_with_repeats_s(first_s, n, blocks) for n, first_s in enumerate(firsts_s, start=1))
-    held = sum(1 for _ in itertools.takewhile(lambda whole_s: whole_s <= budget_s, wholes_s))
+    held = bisect.bisect_right(
+        range(1, len(ordered) + 1),
+        budget_s,
+        key=lambda count: _total_s(ordered[:count], blocks, cost, shortest_s),
+    )
     chosen = ordered[: max(held, LEAST_CONFIGS)]
     # Blocks that the length of a trial is planned for.
     planned = settings.repeats or 3
@@ -142,12 +144,7 @@ def _too_little(settings: SweepSettings, takes: str, enough_s: float) -> UsageEr
 
 def _total_s(configs: Sequence[Config], repeats: int, cost: TrialCost, trial_s: float) -> float:
     """Expected cost of a whole sweep, most configurations ruled out after their first trial."""
-    first_s = math.fsum(cost.of(config, trial_s) for config in configs)
-    return _with_repeats_s(first_s, len(configs), repeats)
-
-
-def _with_repeats_s(first_s: float, count: int, repeats: int) -> float:
-    """Cost of a whole sweep of so many configurations whose first block takes ``first_s``."""
+    first_s, count = math.fsum(cost.of(config, trial_s) for config in configs), len(configs)
     return first_s * (1 + (repeats - 1) * expected_survivors(count) / count)
 
 

@@ -27,7 +27,7 @@ def t_quantile(p: float, df: float) -> float:
         The ``t`` with ``P(T <= t) = p``, to a relative 1e-9 or better.
 
     Raises:
-        ValueError: If ``p`` or ``df`` is out of range.
+        ValueError: One of them is out of range.
     """
     if not 0 < p < 1:
         raise ValueError(f"a probability lies between 0 and 1, not {p}")
@@ -40,24 +40,18 @@ def t_quantile(p: float, df: float) -> float:
         z = -statistics.NormalDist().inv_cdf(tail)
         return sign * (z + (z**3 + z) / (4 * df))
     low, high = 0.0, 1.0
-    while _upper_tail(high, df) > tail:
+    while t_tail(high, df) > tail:
         low, high = high, high * 2
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        if _upper_tail(middle, df) > tail:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if t_tail(middle, df) > tail else (low, middle)
     return sign * high if tail < 0.5 else 0.0
 
 
 def t_tail(t: float, df: float) -> float:
     """``P(T > t)`` of Student's t distribution; ``df`` may be infinite."""
-    return _upper_tail(t, df) if t >= 0 else 1 - _upper_tail(-t, df)
-
-
-def _upper_tail(t: float, df: float) -> float:
-    """``P(T > t)`` for ``t >= 0``."""
+    if t < 0:
+        return 1 - t_tail(-t, df)
     if math.isinf(df):
         return math.erfc(t / math.sqrt(2)) / 2
     square = t * t
@@ -103,14 +97,9 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """The mean of independent values with its interval by Student's t.
+    """The mean of independent values with its interval by Student's t, ``mean ± t * s / sqrt(n)``.
 
-    Args:
-        values: At least one finite number.
-
-    Returns:
-        ``mean ± t * s / sqrt(n)`` in the unit of the values; ``low`` and ``high`` are ``None``
-        for a single value, which says nothing of its own spread.
+    A single value says nothing of its own spread: then ``low`` and ``high`` are ``None``.
 
     Raises:
         ValueError: If there is no value, or one is not finite.
@@ -131,14 +120,8 @@ def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Estimate:
     """The ratio of two means of paired values with its interval.
 
     By the residuals ``over - ratio * under`` (the delta method) and Student's t: what moves both
-    values of a pair alike, as a machine that gets slower does, leaves the interval narrow.
-
-    Args:
-        over: One value of each pair.
-        under: The other, positive on average; as many.
-
-    Returns:
-        ``low`` and ``high`` are ``None`` for a single pair.
+    values of a pair alike, as a machine that gets slower does, leaves the interval narrow. A single
+    pair has none.
 
     Raises:
         ValueError: There is no pair, one is not whole, or the ratio isn't finite.
@@ -162,9 +145,6 @@ def median_interval(values: Sequence[float]) -> Estimate:
 
     The k-th value from either end, with the largest k for which the binomial distribution leaves at
     most 5 % outside. Six values are the fewest that allow 95 %; fewer have no interval.
-
-    Args:
-        values: At least one finite number.
 
     Raises:
         ValueError: There is no value, or one is not finite.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,22 +33,33 @@ def measure_batch(load: _Make, runtime: Runtime, target: str) -> BatchTransfer:
         what = type(batch).__name__
         raise UnavailableError(f"no tensor is found in the batch ({what}), so nothing is copied")
     ways: dict[CopyWay, Any] = {"pageable": batch}
-    unavailable: dict[str, str] = {}
-    try:
-        _check_it_can_be_pinned(batch)
-        ways["pinned_by_caller"] = pinned(batch, runtime)
-        ways["pinned_by_loader"] = _pinned_by_loader(load)
-    except UnavailableError as reason:
-        for way in ("pinned_by_caller", "pinned_by_loader"):
-            if way not in ways:
-                unavailable[way] = str(reason)
+    why = "the batch is on a device already, or a part of it"
+    if all(tensor.device.type == "cpu" for _, tensor in tensors):
+        try:
+            ways["pinned_by_caller"] = pinned(batch, runtime)
+            ways["pinned_by_loader"] = _pinned_by_loader(load)
+        except UnavailableError as reason:
+            why = str(reason)
+    wanted = ("pinned_by_caller", "pinned_by_loader")
+    unavailable = {way: why for way in wanted if way not in ways}
     if not runtime.asynchronous:
         unavailable["device"] = "without an accelerator this is a copy within the host's memory"
+    parts = {way: dict(tensors_of(each)) for way, each in ways.items()}
     return BatchTransfer(
         target=target,
         device=str(runtime.device),
         bytes=sum(tensor.nbytes for _, tensor in tensors),
-        tensors=tuple(_tensor(path, tensor, ways, runtime) for path, tensor in tensors[:16]),
+        tensors=tuple(
+            TensorTransfer(
+                path=path or "the batch",
+                shape=tuple(tensor.shape),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                bytes=tensor.nbytes,
+                contiguous=tensor.is_contiguous(),
+                ways=_times({w: own[path] for w, own in parts.items() if path in own}, runtime),
+            )
+            for path, tensor in tensors[:16]
+        ),
         tensors_count=len(tensors),
         together=_times(ways, runtime),
         unavailable=unavailable,
@@ -71,12 +82,6 @@ def _pin(part: Any, runtime: Runtime) -> Any:
     return own() if callable(own) else part
 
 
-def _check_it_can_be_pinned(batch: Any) -> None:
-    places = {tensor.device.type for _, tensor in tensors_of(batch)}
-    if places != {"cpu"}:
-        raise UnavailableError("the batch is on a device already, or a part of it")
-
-
 def _pinned_by_loader(load: _Make) -> Any:
     """The same batch from a loader that pins.
 
@@ -90,24 +95,6 @@ def _pinned_by_loader(load: _Make) -> Any:
     if not all(tensor.is_pinned() for _, tensor in tensors_of(batch)):
         raise UnavailableError("the loader's batch came without being pinned, or only in part")
     return batch
-
-
-def _tensor(
-    path: str, tensor: torch.Tensor, ways: dict[CopyWay, Any], runtime: Runtime
-) -> TensorTransfer:
-    alone: dict[CopyWay, Any] = {"pageable": tensor}
-    for way, batch in ways.items():
-        found = dict(tensors_of(batch)).get(path)
-        if found is not None:
-            alone[way] = found
-    return TensorTransfer(
-        path=path or "the batch",
-        shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        bytes=tensor.nbytes,
-        contiguous=tensor.is_contiguous(),
-        ways=_times(alone, runtime),
-    )
 
 
 def _times(ways: dict[CopyWay, Any], runtime: Runtime) -> tuple[WayTime, ...]:
@@ -124,18 +111,15 @@ def _times(ways: dict[CopyWay, Any], runtime: Runtime) -> tuple[WayTime, ...]:
         # One way of one thing is measured no longer than this.
         if time.perf_counter() - began_s > 2.0 and len(copies["pageable"]) > 1:
             break
+    pins, warm = pins[1:] or pins, {way: times[1:] or times for way, times in copies.items()}
     return tuple(
         WayTime(
             way=way,
-            copy_s=median_interval(_warm(times)),
-            pin_s=median_interval(_warm(pins)) if way == "pinned_by_caller" else None,
+            copy_s=median_interval(times),
+            pin_s=median_interval(pins) if way == "pinned_by_caller" else None,
         )
-        for way, times in copies.items()
+        for way, times in warm.items()
     )
-
-
-def _warm(times: Sequence[float]) -> Sequence[float]:
-    return times[1:] if len(times) > 1 else times
 
 
 def bring(batch: Any, runtime: Runtime) -> Any:

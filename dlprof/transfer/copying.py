@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -80,8 +80,7 @@ MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CopyCell:
+class CopyCell(NamedTuple):
     """What is measured in one go: a size, a memory, a mode."""
 
     size: int
@@ -89,8 +88,7 @@ class CopyCell:
     mode: CopyMode
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """One round of a cell, seconds per copy: on the device, and in the calling thread."""
 
     device_s: float
@@ -201,10 +199,8 @@ def measure_copies(
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]
     cells = [
-        CopyCell(size=size, memory=memory, mode=mode)
-        for size in kept
-        for memory in buffers.memories
-        for mode in modes
+        CopyCell(size, memory, mode)
+        for size, memory, mode in itertools.product(kept, buffers.memories, modes)
     ]
     passes: list[dict[CopyCell, Round]] = []
     began_s = clock()
@@ -225,24 +221,25 @@ def measure_copies(
         # The fewest rounds whose median has an interval of 95 %.
         if len(passes) >= 6 and clock() - began_s > budget_s:
             break
-    times = tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells)
+    times = []
+    for cell in cells:
+        rounds = [found[cell] for found in passes]
+        time_s = median_interval([each.device_s for each in rounds])
+        times.append(
+            CopyTime(
+                bytes=cell.size,
+                memory=cell.memory,
+                mode=cell.mode,
+                time_s=time_s,
+                bytes_per_s=cell.size / time_s.value,
+                host_s=statistics.median(each.host_s for each in rounds),
+                copies=copies_per_round(cell.size),
+                rounds=len(rounds),
+            )
+        )
     fits = []
     for way in dict.fromkeys((cell.memory, cell.mode) for cell in cells):
         own = [cell for cell in cells if (cell.memory, cell.mode) == way]
         points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]
         fits.append(fit(*way, points))
-    return times, tuple(filter(None, fits)), {**buffers.unavailable, **missing}
-
-
-def _time_of(cell: CopyCell, rounds: Sequence[Round]) -> CopyTime:
-    time_s = median_interval([each.device_s for each in rounds])
-    return CopyTime(
-        bytes=cell.size,
-        memory=cell.memory,
-        mode=cell.mode,
-        time_s=time_s,
-        bytes_per_s=cell.size / time_s.value,
-        host_s=statistics.median(each.host_s for each in rounds),
-        copies=copies_per_round(cell.size),
-        rounds=len(rounds),
-    )
+    return tuple(times), tuple(filter(None, fits)), {**buffers.unavailable, **missing}

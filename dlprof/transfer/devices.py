@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -87,11 +86,6 @@ def look_at_link(
     state = read(lambda: flights.append(_send(runtime, buffers, copies)))
     in_time = any(not flight.is_over() for flight in flights)
     runtime.synchronize()
-    return _judged(state, best_bytes_per_s, in_time=in_time)
-
-
-def _judged(state: LinkState, best_bytes_per_s: float, *, in_time: bool) -> LinkState:
-    """What was read, held against what was measured."""
     reasons, theory = dict(state.unavailable), state.theory_bytes_per_s
     if theory is not None and not in_time:
         # What NVML then reported is of an idle link, or may be.
@@ -178,8 +172,13 @@ def measure_device(
 ) -> DeviceTransfer:
     """Everything about one device that needs no target."""
     reasons: dict[str, str] = {}
-    with _one_thread() if not runtime.asynchronous else contextlib.nullcontext():
+    threads = torch.get_num_threads()
+    if not runtime.asynchronous:  # as ``memcpy`` does, and as drivers stage pageable memory
+        torch.set_num_threads(1)
+    try:
         cells, fits, size = _copies(runtime, request, budget_s, reasons)
+    finally:
+        torch.set_num_threads(threads)
     title, uuid = identity(runtime)
     found = DeviceTransfer(
         device=name, name=title, uuid=uuid, timed_by=runtime.timed_by, cells=cells, fits=fits
@@ -196,34 +195,16 @@ def measure_device(
         "link",
         reasons,
     )
-    numa = _numa(runtime, request, uuid, size, reasons)
-    return dataclasses.replace(found, link=link, numa=numa, unavailable=reasons)
-
-
-def _numa(
-    runtime: Runtime, request: TransferRequest, uuid: str, size: int, reasons: dict[str, str]
-) -> tuple[NumaRate, ...]:
-    """Copies from each node's memory, where there are several and the device's is known."""
-    node = request.near.get(uuid)
-    nodes = {int(key): cpus for key, cpus in request.nodes.items()}
+    # Copies from each node's memory, where there are several and the device's is known.
+    near, nodes = request.near.get(uuid), {int(key): cpus for key, cpus in request.nodes.items()}
+    numa = None
     if len(nodes) < 2:
         reasons["numa"] = "the machine has one NUMA node, or the kernel reports none"
-    elif node is None:
+    elif near is None:
         reasons["numa"] = "the NUMA node of the device's slot is not known"
     else:
-        return _tried(lambda: near_and_far(runtime, size, nodes, node), "numa", reasons) or ()
-    return ()
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Copy within the host's memory as ``memcpy`` does, and as drivers stage pageable memory."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+        numa = _tried(lambda: near_and_far(runtime, size, nodes, near), "numa", reasons)
+    return dataclasses.replace(found, link=link, numa=numa or (), unavailable=reasons)
 
 
 def _copies(
@@ -238,24 +219,20 @@ def _copies(
                 copier, buffers, budget_s=budget_s, seed=request.seed
             )
         except (RuntimeError, MemoryError) as error:
-            why, is_short = _first_line(error), _is_shortage(error)
-            if is_short:
+            # As CUDA, torch and the system say it; an "illegal memory access" is none.
+            words = ("out of memory", "allocate memory", "not enough memory")
+            short = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            short = short or any(each in str(error).lower() for each in words)
+            why = _first_line(error)
+            if short:
                 why = reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
-            if not is_short or size <= 1 << 22:
+            if not short or size <= 1 << 22:
                 reasons["copies"] = why
                 return (), (), size
             size //= 4
             continue
         reasons |= missing
         return cells, fits, size
-
-
-def _is_shortage(error: Exception) -> bool:
-    """Whether memory was short: on the device, on the host, or of what may be page-locked."""
-    # As CUDA, torch and the system say it; an "illegal memory access" is none.
-    words = ("out of memory", "allocate memory", "not enough memory")
-    short = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return short or any(each in str(error).lower() for each in words)
 
 
 def _first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlprof.errors import TargetError
 from dlprof.internals import iterator_maker, set_iterator_maker
@@ -69,7 +69,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     _refuse_a_loader(built, started)
     middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, first)
     ended_s, ended_cpu_s = _clock(), time.process_time()
-    sent = _sent(first, batch)
+    sent = try_batch(first, batch)
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
@@ -170,26 +170,12 @@ def _samples_per_batch(
     return float(samples), "" if built.target.batch_size is not None else text
 
 
-def _sent(first: object, second: object) -> SentBatch:
-    """What is sure of both batches: the smaller figures, or the fault of either."""
-    one, two = try_batch(first), try_batch(second)
-    if one.failure is not None or two.failure is not None:
-        return one if one.failure is not None else two
-    if one.shared_bytes is None or two.shared_bytes is None:
-        return SentBatch()
-    return SentBatch(
-        shared_bytes=min(one.shared_bytes, two.shared_bytes),
-        descriptors=min(one.descriptors or 0, two.descriptors or 0),
-    )
-
-
 _ITS_OWN = ("worker_exception", "not_picklable", "batch_not_picklable")
 """Kinds that lie in the object itself; others, such as a full /dev/shm, may not come again."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SentBatch:
-    """A batch as a worker would send it.
+class SentBatch(NamedTuple):
+    """A batch as a worker would send it, or the smaller figures of several.
 
     Attributes:
         shared_bytes: Of tensors that go through shared memory; ``None`` if it can't be sent.
@@ -203,17 +189,26 @@ class SentBatch:
     failure: Failure | None = None
 
 
-def try_batch(batch: object) -> SentBatch:
-    """Pickle a batch as a worker does, but for the tensors' data, which stay where they are."""
-    counter = _Counter()
-    try:
-        counter.dump(batch)
-    except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
-        message = f"A worker can't send a batch to the main process: {one_line(error)}"
-        return SentBatch(
-            failure=_failure(error, "batch_not_picklable", message, failures.SENDABLE_BATCH)
-        )
-    return SentBatch(shared_bytes=sum(counter.sizes.values()), descriptors=counter.descriptors)
+def try_batch(*batches: object) -> SentBatch:
+    """Pickle batches as a worker does, but for the tensors' data, which stay where they are."""
+    sent: list[_Counter] = []
+    for batch in batches:
+        counter = _Counter()
+        try:
+            counter.dump(batch)
+        except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
+            message = f"A worker can't send a batch to the main process: {one_line(error)}"
+            hint = failures.SENDABLE_BATCH
+            if (failure := _failure(error, "batch_not_picklable", message, hint)) is not None:
+                return SentBatch(failure=failure)
+        else:
+            sent.append(counter)
+    if len(sent) < len(batches):
+        return SentBatch()
+    return SentBatch(
+        shared_bytes=min(sum(each.sizes.values()) for each in sent),
+        descriptors=min(each.descriptors for each in sent),
+    )
 
 
 class _Counter(ForkingPickler):
@@ -391,30 +386,17 @@ def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerS
     too_much = weight.pickled_bytes > 256 << 20 or packing_s > 5.0
     if weight.how == "at_least" or any(each.failure for each in weight.attributes):
         raise ValueError("the dataset can't be pickled, or takes too long to")
-    if not too_much:
-        start = measure_start(loader, method)
-        return start and dataclasses.replace(start, sent_bytes=weight.pickled_bytes)
-    return _without_dataset(method, weight)
+    sent_bytes, more = weight.pickled_bytes, dict[str, float]()
+    if too_much:  # another dataset's, with what sending this one would add
+        from torch.utils.data import DataLoader  # noqa: PLC0415
 
-
-def _without_dataset(method: str, weight: DatasetWeight) -> WorkerStart | None:
-    """The start of a worker of another dataset, with what sending this one would add."""
-    from torch.utils.data import DataLoader  # noqa: PLC0415
-
-    from dlprof.trial.starting import measure_start  # noqa: PLC0415
-
-    start = measure_start(DataLoader(_NUMBERS, num_workers=1), method)
-    if start is None:
-        return None
-    # A pipe between two processes, each of which copies what goes through it.
-    piped_s = weight.pickled_bytes / 1e9
-    more = {"create": weight.pickle_s, "unpickle": weight.unpickle_s + piped_s}
-    phases = tuple(
-        dataclasses.replace(
-            each,
-            wall_s=each.wall_s + more.get(each.name, 0.0),
-            cpu_s=each.cpu_s + more.get(each.name, 0.0),
-        )
-        for each in start.phases
+        loader = DataLoader(_NUMBERS, num_workers=1)
+        # A pipe between two processes, each of which copies what goes through it.
+        more = {"create": weight.pickle_s, "unpickle": weight.unpickle_s + sent_bytes / 1e9}
+    start = measure_start(loader, method)
+    phases = (
+        dataclasses.replace(each, wall_s=each.wall_s + added_s, cpu_s=each.cpu_s + added_s)
+        for each in (start.phases if start is not None else ())
+        for added_s in [more.get(each.name, 0.0)]
     )
-    return WorkerStart(method=method, phases=phases, sent_bytes=weight.pickled_bytes)
+    return start and dataclasses.replace(start, phases=tuple(phases), sent_bytes=sent_bytes)

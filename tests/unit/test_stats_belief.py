@@ -14,7 +14,7 @@ from builders import config, failed, trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.records import Estimate, Usage
+from dlprof.records import Estimate, Trial, Usage
 from dlprof.stats import (
     NEAR,
     NEAR_LOG,
@@ -24,6 +24,7 @@ from dlprof.stats import (
     Gap,
     ObservedRate,
     believe,
+    log_work,
     near_best,
     observe,
     room_of,
@@ -383,7 +384,8 @@ def with_room(own: float, wait: float | None, turnover: float = 0.0, **more: Any
     quiet = trial(config(2), 1000.0, usage=dataclasses.replace(usage, **more))
     known = observe(quiet, wait=wait)
     assert known is not None
-    return room_of([(quiet, known, wait), (quiet, known, wait)], turnover, alike=True)
+    seen_ = [(quiet, known, wait), (quiet, known, wait)]
+    return room_of(seen_, turnover, least_work=log_work(quiet))
 
 
 def test_what_the_step_never_waited_for_nothing_can_save() -> None:
@@ -410,6 +412,26 @@ def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:
     deep = with_room(1.6, 0.6)  # of both, what leaves less
     assert deep is not None
     assert deep.value == room.value
+
+
+def test_cores_tell_nothing_where_a_sample_costs_less_with_fewer_workers() -> None:
+    """Eight that share caches keep all cores busy; two, on cores as fast, do more in as much."""
+
+    def at(workers: int, rate: float, speed: float) -> Trial:
+        usage = Usage(own_cpu_cores=workers, available_cpu_cores=8.0, core_speed=speed)
+        return trial(config(workers), rate, usage=usage)
+
+    def room(rate: float, speed: float) -> float:
+        most = at(8, 1000.0, 20.0)
+        known = observe(most)
+        assert known is not None
+        found = room_of([(most, known, None)], least_work=log_work(at(2, rate, speed)))
+        assert found is not None
+        return found.value
+
+    assert room(250.0, 20.0) == pytest.approx(0.0)  # each does as much
+    assert room(375.0, 20.0) == pytest.approx(math.log(1.5))
+    assert room(375.0, 32.0) == pytest.approx(math.log(1.5 / 1.6**0.85))  # by the cores' speed
 
 
 def test_a_step_without_an_idle_core_may_be_faster_with_fewer_workers() -> None:

@@ -257,3 +257,20 @@ def test_a_budget_that_ended_before_the_best_was_measured_leaves_it_to_the_model
     whole = calibrated(TINY, blocks({TWO: [31_000.0] * 2, NONE: [310_000.0] * 2}))
     answer = recommend(dataclasses.replace(whole, prediction=prediction))
     assert (answer.config, answer.basis) == (NONE, "measured")
+
+
+def test_cores_limit_by_what_a_sample_takes_where_workers_are_few() -> None:
+    """Eight workers keep all cores busy at twice what a sample costs two; four may do more."""
+
+    def busy(cores: float) -> Usage:
+        return Usage(own_cpu_cores=cores, available_cpu_cores=8.0, core_speed=20.0)
+
+    many = config(8)
+    prediction = predicted({TWO: 60.0, FOUR: 108.0, many: 108.0}, log_sd=0.4)
+    found = []
+    for rate in (25.5, 51.0):  # of two, a quarter and half of what eight give
+        trials = [*blocks({many: [101, 103]}, usage=busy(7.9))]
+        trials += blocks({TWO: [rate, rate]}, usage=busy(2.0))
+        found.append(recommend(led(trials, prediction)).certificate)
+    alike, fewer = (each.epsilon for each in found if each is not None)
+    assert alike < 0.25 < fewer

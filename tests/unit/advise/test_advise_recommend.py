@@ -394,6 +394,15 @@ def test_busy_cores_and_neighbours_are_told() -> None:
     assert "ores" not in claims(recommend(run(blocks({W4: [100, 101]}, usage=idle))))
 
 
+@pytest.mark.parametrize("busy", [30.0, 63.0])
+def test_others_on_cores_that_a_quota_forbids_are_not_counted(busy: float) -> None:
+    usage = Usage(own_cpu_cores=1.0, available_cpu_cores=2.0, other_cpu_cores=busy)
+    container = machine(2.0, affinity_cpus=64, logical_cpus=64)
+    found = claims(recommend(run(blocks({W0: [100], W4: [200]}, usage=usage), machine=container)))
+    assert ("Other processes kept 63.0 of 64 cores busy" in found) is (busy > 62)
+    assert ("Other processes" in found) is (busy > 62)
+
+
 def test_another_machine_has_limits_and_cores_of_its_own() -> None:
     usage = Usage(own_cpu_cores=4.0, pss_peak_bytes=2 << 30)
     trials = [*blocks({W0: [100, 100]}), *blocks({W4: [400, 400], W8: [700, 700]}, usage=usage)]

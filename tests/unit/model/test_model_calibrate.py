@@ -341,6 +341,12 @@ def test_waiting_for_a_core_when_woken_belongs_to_receiving(
     made = fit([dataclasses.replace(plain, stages=(waking,))], [])
     assert made.in_workers is not None
     assert made.in_workers.receive_io_s == pytest.approx((waits,) * 50)
+    # Beside others who keep as many cores busy, half of it is theirs.
+    usage = Usage(own_cpu_cores=1.0, other_cpu_cores=1.0)
+    crowd = builders.trial(plain.config, id=plain.trial_id, usage=usage)
+    made = fit([dataclasses.replace(plain, stages=(waking,))], [crowd])
+    assert made.in_workers is not None
+    assert made.in_workers.receive_io_s == pytest.approx(((waits + 1 * MS) / 2,) * 50)
 
 
 def test_sharing_strategies_are_kept_apart() -> None:

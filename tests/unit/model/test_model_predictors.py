@@ -228,6 +228,18 @@ def test_neighbours_slow_workers_as_the_bound_says(rate: Rate) -> None:
     assert found == pytest.approx(200, rel=0.03)
 
 
+@pytest.mark.parametrize("computing", [0.2, 0.3, 0.5])
+@pytest.mark.parametrize("cores", [1.0, 2.0])
+def test_workers_that_wait_get_less_beside_others_than_workers_that_compute(
+    cores: float, computing: float
+) -> None:
+    """Eight with work for many times the cores, of which but a few compute at once."""
+    calibration = constant(cpu=10 * MS * computing, io=10 * MS * (1 - computing))
+    where = {"cores": cores, "neighbours": 4 * cores}
+    found = predicted(calibration, fed(8), **where)
+    assert found == pytest.approx(simulated(calibration, fed(8), **where), rel=0.05)
+
+
 def test_short_epochs_pay_for_their_turnover() -> None:
     calibration = constant(io=10 * MS, turnover_s={"persistent": 0.1, "default": 1.0})
     stays = fed(2, persistent_workers=True)

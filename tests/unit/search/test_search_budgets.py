@@ -31,7 +31,7 @@ def test_a_sweep_of_slow_batches_keeps_to_its_budget(
         dearest_s = max(each.wall_s for each in done.trials)
         unmeasured = set(done.plan.configs) - {each.config for each in done.trials}
         if unmeasured:
-            assert done.stop.reason == "budget"
+            assert done.stop == "budget"
             assert budget_s - done.took_s < 1.3 * dearest_s, "no time left for another trial"
 
 
@@ -103,7 +103,7 @@ def test_time_that_would_be_left_over_goes_to_one_more_configuration() -> None:
     done = sweep(replace(WAITING, noise=0.0), 34.0)
     assert [each.num_workers for each in done.block(0)] == [0, 3]
     assert [each.num_workers for each in done.block(1)] == [3, 8]
-    assert done.stop.reason == "budget"
+    assert done.stop == "budget"
 
 
 def test_two_configurations_are_compared_before_any_is_repeated() -> None:

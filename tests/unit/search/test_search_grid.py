@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.records import Config, Trial, Usage
-from dlprof.search.grid import GridSearch, Proposal, Stop
+from dlprof.search.grid import GridSearch, Proposal, StopReason
 
 GRID = tuple(config(w) for w in (0, 1, 2, 4, 8, 16))
 COMPUTING = Usage()  # unknown, which counts as all that there is
@@ -47,11 +47,11 @@ def engine(rates: dict[int, float], noise: float = 0.0, usage: Usage = WAITING) 
 
 def carry_out(
     grid: GridSearch, measure: Engine, history: list[Trial] | None = None
-) -> tuple[list[Trial], Stop]:
+) -> tuple[list[Trial], StopReason]:
     trials = list(history or [])
     for _ in range(1000):
         step = grid.propose(trials)
-        if isinstance(step, Stop):
+        if isinstance(step, str):
             return trials, step
         trials.append(measure(step))
     raise AssertionError("the search does not end")
@@ -98,18 +98,18 @@ def test_what_is_ruled_out_is_not_measured_again_even_the_reference() -> None:
     trials, stop = carry_out(search(), engine(CLEAR))
     assert set(block(trials, 1)) == {config(4), config(8), config(16)}  # beside it, drift shows
     assert trials[-1].repetition == 1
-    assert stop.reason == "decided"
+    assert stop == "decided"
 
 
 def test_a_difference_that_one_block_can_not_prove_is_repeated() -> None:
     trials, stop = carry_out(search(), engine({**CLEAR, 8: 680.0}, usage=COMPUTING))
     assert set(block(trials, 1)) == {config(4), config(8)}
-    assert stop.reason == "decided"
+    assert stop == "decided"
 
 
 def test_ties_stop_before_all_repeats() -> None:
     trials, stop = carry_out(search((config(2), config(4))), engine(CLOSE))
-    assert stop.reason == "decided"
+    assert stop == "decided"
     assert 4 <= len(trials) < 16
 
 
@@ -123,7 +123,7 @@ def test_a_loader_that_keeps_the_step_fed_has_no_rivals(
         return dataclasses.replace(measure(proposal), wait_fraction=wait)
 
     trials, stop = carry_out(search(), waiting)
-    assert (stop.reason == "decided") is not goes_on
+    assert (stop == "decided") is not goes_on
     assert bool(block(trials, 3)) is goes_on
 
 
@@ -134,13 +134,13 @@ def test_undecided_configurations_are_measured_until_the_repeats_are_done() -> N
         return trial(proposal.config, rate, repetition=proposal.repetition)
 
     trials, stop = carry_out(search((config(2), config(4))), measure)
-    assert stop.reason == "complete"
+    assert stop == "complete"
     assert len(trials) == 16
 
 
 def test_a_lone_configuration_is_measured_the_least_number_of_times() -> None:
     trials, stop = carry_out(search((config(2),)), engine(CLEAR))
-    assert (len(trials), stop.reason) == (2, "decided")
+    assert (len(trials), stop) == (2, "decided")
 
 
 def test_failed_configurations_are_not_repeated() -> None:
@@ -155,7 +155,7 @@ def test_failed_configurations_are_not_repeated() -> None:
 
 def test_nothing_but_failures_is_complete_after_one_block() -> None:
     trials, stop = carry_out(search(), lambda p: failed(p.config, repetition=p.repetition))
-    assert (len(trials), stop.reason) == (len(GRID), "complete")
+    assert (len(trials), stop) == (len(GRID), "complete")
 
 
 def test_explicit_repeats_are_all_done() -> None:
@@ -164,12 +164,12 @@ def test_explicit_repeats_are_all_done() -> None:
         assert config(4) in block(trials, number)
         assert not {config(0), config(1), config(2), config(16)} & {*block(trials, number)}
     assert config(8) in block(trials, 1)
-    assert stop.reason == "complete"
+    assert stop == "complete"
 
 
 def test_one_repeat_is_one_block() -> None:
     trials, stop = carry_out(search(low=1, high=1), engine(CLOSE))
-    assert (len(trials), stop.reason) == (len(GRID), "complete")
+    assert (len(trials), stop) == (len(GRID), "complete")
 
 
 TWINS = tuple(config(w, persistent_workers=keep) for w in (2, 4) for keep in (False, True))
@@ -207,7 +207,7 @@ def test_trials_of_configurations_outside_the_plan_are_ignored() -> None:
 
 def test_the_budget_ends_it_before_a_trial_that_would_not_fit() -> None:
     grid = search()
-    assert grid.propose([], remaining_s=1.3) == Stop(reason="budget")
+    assert grid.propose([], remaining_s=1.3) == "budget"
     step = grid.propose([], remaining_s=1.5)
     assert isinstance(step, Proposal)
     assert step.expected_s == pytest.approx(1.4)
@@ -222,7 +222,7 @@ def test_costs_are_learned_from_what_trials_took() -> None:
     step = grid.propose([slow], remaining_s=20.0)
     assert isinstance(step, Proposal)
     assert step.expected_s == 9.0
-    assert grid.propose([slow], remaining_s=8.0) == Stop(reason="budget")
+    assert grid.propose([slow], remaining_s=8.0) == "budget"
 
 
 def test_dear_trials_leave_out_the_least_important_rather_than_the_repeats() -> None:
@@ -231,7 +231,7 @@ def test_dear_trials_leave_out_the_least_important_rather_than_the_repeats() -> 
     while isinstance(step := grid.propose(trials, remaining_s=left_s), Proposal):
         trials.append(dataclasses.replace(engine(CLOSE)(step), wall_s=3.0))
         left_s -= 3.0
-    assert step.reason == "budget"
+    assert step == "budget"
     assert len(trials) == 10
     assert len(block(trials, 0)) == len(GRID)
     assert len(block(trials, 1)) == 3
@@ -241,7 +241,7 @@ def test_dear_trials_leave_out_the_least_important_rather_than_the_repeats() -> 
         trials.append(dataclasses.replace(measured, wall_s=3.0))
         left_s -= 3.0
     assert len(block(trials, 0)) == len(block(trials, 1)) == 2
-    assert step.reason == "budget"
+    assert step == "budget"
 
 
 def test_what_the_budget_left_out_joins_a_later_block_when_there_is_more() -> None:

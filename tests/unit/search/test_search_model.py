@@ -17,7 +17,7 @@ from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import BatchCosts, Config, Plan, SweepPrediction, Trial, TrialCost, Usage
 from dlprof.records.codec import from_json, to_json
-from dlprof.search.grid import GridSearch, Proposal, Stop
+from dlprof.search.grid import GridSearch, Proposal, StopReason
 from dlprof.search.led import (
     calibration_configs,
     has_room,
@@ -238,7 +238,7 @@ def raced(
     race: tuple[Config, ...],
     rates: Mapping[Config, float | None],
     predicted: Mapping[Config, float],
-) -> tuple[list[list[Config]], Stop]:
+) -> tuple[list[list[Config]], StopReason]:
     """What the blocks of a race hold, and how it ends, of loaders that wait.
 
     Args:
@@ -269,7 +269,7 @@ NONE, ONE, TWO, THREE, FOUR, EIGHT, SIXTEEN = map(config, (0, 1, 2, 3, 4, 8, 16)
 def test_a_race_is_over_when_it_says_what_was_predicted() -> None:
     rates = {NONE: 100.0, ONE: 101.0, TWO: 199.0}
     blocks, end = raced((NONE, ONE, TWO), rates, {NONE: 100.0, ONE: 100.0, TWO: 200.0})
-    assert end == Stop(reason="decided")
+    assert end == "decided"
     assert len(blocks) == 2
 
 
@@ -277,7 +277,7 @@ def test_a_race_goes_on_until_what_was_predicted_equal_is_known_to_be() -> None:
     blocks, end = raced(
         (TWO, FOUR), dict.fromkeys((TWO, FOUR), 100.0), dict.fromkeys((TWO, FOUR), 105.0)
     )
-    assert end == Stop(reason="decided")
+    assert end == "decided"
     assert len(blocks) > 1
     assert all({*block} == {TWO, FOUR} for block in blocks)
 
@@ -289,7 +289,7 @@ def test_what_is_predicted_to_be_better_joins_the_race() -> None:
     assert set(blocks[0]) == {TWO, FOUR}
     assert THREE in blocks[1]
     assert EIGHT not in {each for block in blocks for each in block}
-    assert end == Stop(reason="decided")
+    assert end == "decided"
 
 
 def test_what_asks_for_as_much_as_one_that_failed_does_not_join() -> None:
@@ -307,7 +307,7 @@ def test_predictions_that_prove_wrong_are_measured_rather_than_believed() -> Non
     blocks, end = raced((TWO, FOUR), rates, predicted)
     assert {THREE, EIGHT} <= {each for block in blocks[1:] for each in block}
     assert blocks[-1].count(EIGHT) == 1
-    assert end == Stop(reason="decided")
+    assert end == "decided"
 
 
 def test_what_costs_more_of_the_budget_than_it_promises_is_left_alone() -> None:

@@ -10,7 +10,7 @@ from builders import header, target, trial
 from virtual_sweeps import Loader, Sweep, sweep
 
 from dlprof.records import Plan, Trial
-from dlprof.search.grid import GridSearch, Proposal, Stop
+from dlprof.search.grid import GridSearch, Proposal
 from dlprof.store import RunWriter, read_run
 
 BUDGET_S = 60.0
@@ -50,12 +50,12 @@ def test_a_resumed_sweep_takes_the_trial_that_would_have_come_next(
 def test_a_sweep_that_ran_out_of_time_goes_on_with_what_it_left_out(tmp_path: Path) -> None:
     slow = Loader(batch_s=1.6)
     short = sweep(slow, 60.0)
-    assert short.stop == Stop(reason="budget")
+    assert short.stop == "budget"
     plan, trials = reread(tmp_path / "short.dlprof.jsonl", short.plan, short.trials)
     missing = set(plan.configs) - {each.config for each in trials}
     assert missing
     history = [*trials]
     while isinstance(step := GridSearch(plan=plan).propose(history), Proposal):
         history.append(trial(step.config, 32 * slow.rate(step.config), repetition=step.repetition))
-    assert step == Stop(reason="decided")
+    assert step == "decided"
     assert missing <= {each.config for each in history}

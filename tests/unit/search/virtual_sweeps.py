@@ -11,7 +11,7 @@ from collections.abc import Callable
 from builders import machine, target, trial
 
 from dlprof.records import Config, Plan, Trial, TrialCost, Usage
-from dlprof.search.grid import GridSearch, Stop
+from dlprof.search.grid import GridSearch, StopReason
 from dlprof.search.space import DEFAULT_OVERHEAD_S, build_space, plan_trials
 from dlprof.settings import SweepSettings
 
@@ -72,7 +72,7 @@ class Sweep:
 
     plan: Plan
     trials: tuple[Trial, ...]
-    stop: Stop
+    stop: StopReason
     took_s: float
 
     def block(self, number: int) -> list[Config]:
@@ -112,7 +112,7 @@ def carry_out(
     took_s, trials = _SPENT_S, list[Trial]()
     while True:
         step = search.propose(trials, remaining_s=budget_s - took_s)
-        if isinstance(step, Stop):
+        if isinstance(step, str):
             return Sweep(plan=plan, trials=tuple(trials), stop=step, took_s=took_s)
         expected_s = plan.cost.of(step.config, step.trial_s)
         wall_s = expected_s * loader.dearness * rng.uniform(0.9, 1.1)
