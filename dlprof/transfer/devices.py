@@ -219,20 +219,24 @@ def _copies(
                 copier, buffers, budget_s=budget_s, seed=request.seed
             )
         except (RuntimeError, MemoryError) as error:
-            # As CUDA, torch and the system say it; an "illegal memory access" is none.
-            words = ("out of memory", "allocate memory", "not enough memory")
-            short = isinstance(error, torch.OutOfMemoryError | MemoryError)
-            short = short or any(each in str(error).lower() for each in words)
-            why = _first_line(error)
-            if short:
+            why, is_short = _first_line(error), _is_shortage(error)
+            if is_short:
                 why = reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
-            if not short or size <= 1 << 22:
+            if not is_short or size <= 1 << 22:
                 reasons["copies"] = why
                 return (), (), size
             size //= 4
             continue
         reasons |= missing
         return cells, fits, size
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Whether memory was short: on the device, on the host, or of what may be page-locked."""
+    # As CUDA, torch and the system say it; an "illegal memory access" is none.
+    words = ("out of memory", "allocate memory", "not enough memory")
+    short = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return short or any(each in str(error).lower() for each in words)
 
 
 def _first_line(error: Exception) -> str:
