@@ -89,8 +89,9 @@ def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> s
     if gain.is_wide and loss is not None and 1 - loss > gain.low:
         return f"{loss_text(loss)}{than} (95%); how much faster, if at all, is too noisy to say"
     if gain.low <= 1:
-        found = ": too noisy to say (" if gain.is_wide else f" ({ratio_text(gain.value)}, "
-        return f"no measurable gain{behind}{found}{interval})"
+        if gain.is_wide:  # it may be several times as fast: no word of no gain
+            return f"not known{behind}: too noisy to say ({interval})"
+        return f"no measurable gain{behind} ({ratio_text(gain.value)}, {interval})"
     return f"{ratio_text(gain.value)}{behind} ({interval})"
 
 

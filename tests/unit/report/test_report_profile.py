@@ -265,7 +265,7 @@ def test_nothing_waits_for_data_without_a_training_step() -> None:
         (0.7, 0.9, "20% slower than yours (0.80x, 95% CI 0.70-0.90)"),
         (0.2, 0.6, "at least 40% slower than yours (95%)"),
         (1.1, 4.0, "at least 1.10x over yours (95%)"),
-        (0.5, 4.0, "no measurable gain over yours: too noisy to say (95% CI 0.50-4.0)"),
+        (0.5, 4.0, "not known over yours: too noisy to say (95% CI 0.50-4.0)"),
     ],
 )
 def test_a_gain_that_may_be_none_or_is_too_noisy_is_not_promised(
@@ -288,7 +288,7 @@ def test_an_interval_that_says_nothing_is_not_shown() -> None:
     [
         (0.0, "not slower than yours (95%); how much faster, if at all, is too noisy to say"),
         (0.1, "at most 10% slower than yours (95%); how much faster, if at all, is too"),
-        (0.2, "no measurable gain over yours: too noisy to say (95% CI 0.85-6.1)"),
+        (0.2, "not known over yours: too noisy to say (95% CI 0.85-6.1)"),
     ],
 )
 def test_a_certificate_that_knows_more_of_a_loss_than_the_interval_is_said(

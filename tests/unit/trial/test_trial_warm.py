@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import multiprocessing
+import contextlib
 import os
 import sys
 import sysconfig
@@ -128,7 +129,8 @@ def own() -> Iterator[set[int]]:
     cores = os.sched_getaffinity(0)
     yield cores
     for thread in Path("/proc/self/task").iterdir():
-        os.sched_setaffinity(int(thread.name), cores)
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 @pytest.fixture
