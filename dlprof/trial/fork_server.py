@@ -115,17 +115,13 @@ class ForkServer:
     def _build(self, request: Message) -> None:
         from dlprof.trial import child  # noqa: PLC0415 - imports torch with the target
 
-        began_s = time.perf_counter()
-        try:
-            with _without_pool():
-                self._built = child.build(from_json(BuildRequest, request))
-        except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-            self._channel.send(child.build_failed(error))
-            return
-        self._users_handler = signal.getsignal(signal.SIGCHLD)
-        self._listen_for_children()
-        answer = child.describe_built(self._built, time.perf_counter() - began_s)
-        self._channel.send({**answer, "fork_hazard": fork_hazard()})
+        wanted = from_json(BuildRequest, request)
+        self._built, answer = child.answer_build(wanted, _without_pool())
+        if self._built is not None:
+            self._users_handler = signal.getsignal(signal.SIGCHLD)
+            self._listen_for_children()
+            answer["fork_hazard"] = fork_hazard()
+        self._channel.send(answer)
 
     def _preload(self, request: Message) -> None:
         self._later = from_json(BuildRequest, request)

@@ -128,49 +128,44 @@ def ended_early(came: int, wanted: int) -> WrongDataError:
     )
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Loop:
     """Drives a loader through epochs, writing down when each batch came.
 
-    Args:
+    Attributes:
         loader: What ``iter`` is called on, once an epoch.
         config: What it was built with.
-        consume: Called with each batch.
         clock: Monotonic seconds.
+        consume: Called with each batch.
         beat: Called now and then, with the time at which the last batch came.
         confirm: Called once, after the very first batch.
         inspect: Called with each batch that comes before the window, and its position in its epoch.
         count: Samples in a batch; called for each one until :meth:`count_no_more`. What its
             attribute ``earlier`` says from some batch on, if it has one, is in each before that.
+        batch: The last one.
+        wait_s: Seconds spent in ``next()``, since whoever asks has set it to 0.
+        logs: The epochs so far.
+        turnovers_s: From the last batch of an epoch to the first of the next, of each.
+        fed_workers: Workers that gave a batch; ``None`` where that was not seen.
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        config: Config,
-        *,
-        consume: Callable[[Any], object],
-        clock: Callable[[], float],
-        beat: Callable[[float], object],
-        confirm: Callable[[], object] = lambda: None,
-        inspect: Callable[[int, Any], object] = lambda _position, _batch: None,
-        count: Callable[[Any], int | None] | None = None,
-    ) -> None:
-        self._loader = loader
-        self._config = config
-        self._consume = consume
-        self._clock = clock
-        self._beat = beat
-        self._confirm = confirm
-        self._inspect = inspect
-        self._count = count
-        self._recounted = False
-        self._iterator: Iterator[Any] = iter(())
-        self.batch: Any = None
-        self.wait_s = 0.0
-        self.logs: list[Epoch] = []
-        self.turnovers_s: list[float] = []
-        self.fed_workers: int | None = None
-        self._from_each = 0
+    loader: Any
+    config: Config
+    _: dataclasses.KW_ONLY
+    clock: Callable[[], float]
+    consume: Callable[[Any], object] = lambda _batch: None
+    beat: Callable[[float], object] = lambda _now_s: None
+    confirm: Callable[[], object] = lambda: None
+    inspect: Callable[[int, Any], object] = lambda _position, _batch: None
+    count: Callable[[Any], int | None] | None = None
+    batch: Any = dataclasses.field(default=None, init=False)
+    wait_s: float = dataclasses.field(default=0.0, init=False)
+    logs: list[Epoch] = dataclasses.field(default_factory=list, init=False)
+    turnovers_s: list[float] = dataclasses.field(default_factory=list, init=False)
+    fed_workers: int | None = dataclasses.field(default=None, init=False)
+    _iterator: Iterator[Any] = dataclasses.field(default_factory=lambda: iter(()), init=False)
+    _recounted: bool = dataclasses.field(default=False, init=False)
+    _from_each: int = dataclasses.field(default=0, init=False)
 
     @property
     def now(self) -> Epoch:
@@ -185,7 +180,7 @@ class Loop:
     def promised(self) -> int | None:
         """The batches of an epoch, by the loader's own word."""
         try:
-            return len(self._loader)
+            return len(self.loader)
         except Exception:  # noqa: BLE001 - the user's __len__; few iterable datasets have one
             return None
 
@@ -195,33 +190,33 @@ class Loop:
         Raises:
             EmptyLoaderError: The epoch has no batch.
         """
-        log = Epoch(began_s=self._clock(), warm_up=warm_up_batches(self._config))
-        self._iterator, self._from_each = iter(self._loader), 0
+        log = Epoch(began_s=self.clock(), warm_up=warm_up_batches(self.config))
+        self._iterator, self._from_each = iter(self.loader), 0
         try:
             self.batch = next(self._iterator)
         except StopIteration:
             raise EmptyLoaderError(len(self.logs)) from None
-        log.yields_s.append(self._clock())
+        log.yields_s.append(self.clock())
         if self.logs:
             self.turnovers_s.append(log.yields_s[0] - self.now.asked_s)
             self.wait_s += self.turnovers_s[-1]
         else:
-            self._confirm()
+            self.confirm()
         self.logs.append(log)
         self._note(self.batch)
         self._look()
-        self._consume(self.batch)
-        self._beat(log.yields_s[0])
+        self.consume(self.batch)
+        self.beat(log.yields_s[0])
 
     def count_no_more(self) -> None:
         """Leave counting to what hands the samples out."""
-        self._count = None
+        self.count = None
 
     def _note(self, batch: Any) -> None:
         """Count the samples of a batch, where that is done by looking at it."""
-        if self._count is not None:
-            samples = self._count(batch)
-            if not self._recounted and (earlier := getattr(self._count, "earlier", None)):
+        if self.count is not None:
+            samples = self.count(batch)
+            if not self._recounted and (earlier := getattr(self.count, "earlier", None)):
                 self._recounted = True
                 for log in self.logs:
                     log.samples = array.array("q", [earlier] * len(log.samples))
@@ -234,10 +229,10 @@ class Loop:
         torch asks the workers in turns for the first batches, and goes past those that have none.
         """
         came = len(self.now.yields_s)
-        self._inspect(self._place(came), self.batch)
-        if self._passed <= self._config.num_workers:
+        self.inspect(self._place(came), self.batch)
+        if self._passed <= self.config.num_workers:
             self._from_each = came
-        if self._passed >= self._config.num_workers > 0:
+        if self._passed >= self.config.num_workers > 0:
             self.fed_workers = self._from_each
 
     def _look_at_end(self) -> None:
@@ -246,7 +241,7 @@ class Loop:
         Not of one whose batches were not all looked at, as in the window.
         """
         few = self._from_each == len(self.now.yields_s)
-        if few and self._passed >= self._config.num_workers > 0:
+        if few and self._passed >= self.config.num_workers > 0:
             self.fed_workers = self._from_each
 
     def _place(self, came: int) -> int:
@@ -258,12 +253,12 @@ class Loop:
         index = self._passed - 1
         if index < came:
             return came - 1
-        return index if index < self._config.batches_in_flight else sys.maxsize
+        return index if index < self.config.batches_in_flight else sys.maxsize
 
     @property
     def _passed(self) -> int:
         """Batches that torch has asked for and gone past in this epoch; -1 where it won't say."""
-        return passed_batches(self._iterator) if self._config.in_order else -1
+        return passed_batches(self._iterator) if self.config.in_order else -1
 
     def warm_up(self) -> bool:
         """Take, inspect and consume one batch; False if the epoch ended instead."""
@@ -277,9 +272,9 @@ class Loop:
 
         False if the epoch ended before that.
         """
-        log, clock, consume = self.logs[-1], self._clock, self._consume
+        log, clock, consume = self.logs[-1], self.clock, self.consume
         write, advance = log.yields_s.append, self._iterator.__next__
-        note = self._note if self._count is not None else None
+        note = self._note if self.count is not None else None
         wait_s = 0.0
         while True:
             asked_s = clock()
@@ -298,21 +293,21 @@ class Loop:
             if came_s >= until_s:
                 break
         self.wait_s += wait_s
-        self._beat(log.yields_s[-1])
+        self.beat(log.yields_s[-1])
         return not log.whole
 
     def drain(self) -> float:
         """Take the rest of the epoch as fast as it comes; returns the seconds of its end."""
         log = self.logs[-1]
-        log.asked_s = self._clock()
+        log.asked_s = self.clock()
         for batch in self._iterator:
             self.batch = batch
-            log.yields_s.append(self._clock())
-            self._beat(log.yields_s[-1])
+            log.yields_s.append(self.clock())
+            self.beat(log.yields_s[-1])
             self._note(batch)
             self._look()
-            log.asked_s = self._clock()
-        ended_s = self._clock()
+            log.asked_s = self.clock()
+        ended_s = self.clock()
         log.whole = True
         self._look_at_end()
         return ended_s - log.asked_s

@@ -23,7 +23,9 @@ import tempfile
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import psutil
 
 import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that patch time
 from dlprof.errors import TargetError, UsageError
@@ -130,9 +132,11 @@ class Warm:
         figures = block_figures(
             rows, samples=seen.samples, times_s=seen.times_s[: seen.undisturbed], transforms=names
         )
-        waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
-        if waited is not None and ran is not None and waited + ran > 0:
-            figures["run_queue_wait_fraction"] = waited / (waited + ran)
+        if None not in (before.wait_ns, before.run_ns, after.wait_ns, after.run_ns):
+            pairs = ((before.wait_ns, after.wait_ns), (before.run_ns, after.run_ns))
+            waited, ran = (max(0, (now or 0) - (then or 0)) for then, now in pairs)
+            if waited + ran > 0:
+                figures["run_queue_wait_fraction"] = waited / (waited + ran)
         figures |= {"pinned": bool(request.cores) and not unpinned, "unpinned": unpinned}
         return {**figures, "cores": cores_of(self._workers() or [os.getpid()]), **seen.memory}
 
@@ -217,14 +221,7 @@ class Warm:
         in_worker = guard_of(self._config, own)
         loader = make_loader(self._built, self._config, gate=gate, in_worker=in_worker)
         _seed_all(loader, request.seed)
-        loop = Loop(
-            loader,
-            self._config,
-            consume=lambda _batch: None,
-            clock=_clock,
-            beat=lambda _now_s: None,
-            confirm=gate.confirm,
-        )
+        loop = Loop(loader, self._config, clock=_clock, confirm=gate.confirm)
         gate.reopen(limit=max(1, self._config.num_workers))
         loop.begin_epoch()
         startup_s = loop.now.yields_s[0] - loop.now.began_s
@@ -282,16 +279,8 @@ def _shared_bytes() -> int | None:
     return None if now is None else now.used_bytes
 
 
-def _growth(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else max(0, after - before)
-
-
 class Server:
-    """Answers what the check orders, until it goes away.
-
-    Args:
-        channel: To the check.
-    """
+    """Answers what the check orders over a channel, until it goes away."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -310,21 +299,17 @@ class Server:
             self._warm.close()
 
     def _open(self, config: Message) -> Message:
-        if self._built is None:
-            raise AssertionError("a target is built before anything is asked of it")
-        self._warm = Warm(self._built, from_json(Config, config), self._delay_s)
+        self._warm = Warm(
+            cast("BuiltTarget", self._built), from_json(Config, config), self._delay_s
+        )
         return {"event": "opened"}
 
     def _block(self, request: Message) -> Message:
-        if self._warm is None:
-            raise AssertionError("a loader is made before blocks are asked for")
-        wanted = from_json(BlockRequest, request)
-        figures = self._warm.load if wanted.series == "load" else self._warm.start
-        block = figures(wanted)
-        return {"event": "block", "block": block, "runs_on": self._warm.runs_on}
+        warm, wanted = cast(Warm, self._warm), from_json(BlockRequest, request)
+        block = warm.load(wanted) if wanted.series == "load" else warm.start(wanted)
+        return {"event": "block", "block": block, "runs_on": warm.runs_on}
 
     def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
-        began_s = _clock()
         keep_sockets_in(temporary)
         sys.path[:] = relocated(sys.path, moved)
         wanted = from_json(BuildRequest, request)
@@ -335,15 +320,12 @@ class Server:
                 f"{sys.executable} has no torch", hint="Install it there, or name another Python."
             )
             return child.build_failed(error)
-        try:
-            self._built = child.build(wanted)
-        except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-            return child.build_failed(error)
-        from dlprof.targets.importing import place_of  # noqa: PLC0415 - torch comes with it
+        self._built, answer = child.answer_build(wanted)
+        if self._built is not None:
+            from dlprof.targets.importing import place_of  # noqa: PLC0415 - torch comes with it
 
-        described = child.describe_built(self._built, _clock() - began_s)
-        place = place_of(wanted.target)
-        return {**described, "place": place, "stray": _stray(moved)}
+            answer |= {"place": place_of(wanted.target), "stray": _stray(moved)}
+        return answer
 
 
 def relocated(paths: Sequence[str], moved: Sequence[Sequence[str]]) -> list[str]:
@@ -575,11 +557,8 @@ class Placement:
 def cores_of(pids: Sequence[int]) -> list[int]:
     """The core that each process's first thread was last on; empty where that isn't known."""
     try:
-        stats = [(_PROC / str(pid) / "stat").read_text() for pid in pids]
-        # The name before may hold anything, blanks and parentheses too; it is field 2.
-        # The core that a thread was last on is field 39 of the file (proc_pid_stat(5)).
-        return [int(stat.rpartition(")")[2].split()[39 - 3]) for stat in stats]
-    except (OSError, ValueError, IndexError):
+        return [psutil.Process(pid).cpu_num() for pid in pids]
+    except (AttributeError, psutil.Error):  # not on this system, or one has ended
         return []
 
 
