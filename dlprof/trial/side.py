@@ -15,7 +15,7 @@ from dlprof.records import Config, Failure
 from dlprof.records.codec import from_json
 from dlprof.records.gate import Block
 from dlprof.records.gate import Side as SideName
-from dlprof.trial.failures import died, last_lines
+from dlprof.trial.failures import as_error, as_failure, died, last_lines
 from dlprof.trial.launch import Built, built_of
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Message
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, TrialLog, open_log
@@ -34,14 +34,11 @@ class SidePlace:
         directory: Working directory; first on ``sys.path``.
         python: The interpreter.
         moved: Beginnings of ``sys.path`` entries that lie elsewhere for this side, and where.
-        library: A directory that holds ``dlprof`` and nothing else; the code that measures is
-            the same on both sides, whatever the working directory or the environment hold.
     """
 
     directory: Path
     python: str = sys.executable
     moved: tuple[tuple[str, str], ...] = ()
-    library: Path
 
 
 class SideProcess:
@@ -53,6 +50,8 @@ class SideProcess:
         name: Which side.
         request: How to build the target.
         place: Where its code lies.
+        library: A directory that holds ``dlprof`` and nothing else; the code that measures is
+            the same on both sides, whatever the working directory or the environment hold.
         logs: Directory for what its processes write; the caller removes it after ``close``.
         limit: The option that gives it more time for an answer.
     """
@@ -63,13 +62,14 @@ class SideProcess:
         request: BuildRequest,
         place: SidePlace,
         *,
+        library: Path,
         logs: Path,
         limit: str = "--timeout",
     ) -> None:
         self.name = name
         self._limit = limit
         self._request = request
-        self._place = place
+        self._place, self._library = place, library
         self._path = logs / f"{name}.log"
         self._process: ModuleProcess | None = None
         self._ending = contextlib.ExitStack()  # what is done when the process is ended
@@ -82,7 +82,7 @@ class SideProcess:
         """Start the process, and have it import torch and build the target meanwhile."""
         place, shared, self._began_s = self._place, SharedMemoryWatch(), time.monotonic()
         # The user's environment, dlprof's own code first, and one order of sets for both sides.
-        paths = filter(None, (str(place.library), os.environ.get("PYTHONPATH", "")))
+        paths = filter(None, (str(self._library), os.environ.get("PYTHONPATH", "")))
         env = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with contextlib.ExitStack() as ending:
             ending.callback(shared.clear)
@@ -137,8 +137,8 @@ class SideProcess:
         self._config = config
         answer = self._ask("open", patience_s, config=dataclasses.asdict(config))
         if isinstance(answer, Failure):
-            kind = TargetError if answer.kind == "target_error" else NothingMeasuredError
-            raise kind(answer.message, hint=answer.hint, traceback=answer.stderr_tail)
+            is_target = answer.kind == "target_error"
+            raise as_error(answer, TargetError if is_target else NothingMeasuredError)
 
     def order(self, request: BlockRequest) -> None:
         """Ask for a block; ``collect`` gives it."""
@@ -178,15 +178,8 @@ class SideProcess:
             self.open(self._config, self._build_s)
         except DlprofError as error:
             self.close()
-            return Failure(
-                kind="start_failed",
-                message=error.message,
-                hint=error.hint,
-                stderr_tail=error.traceback,
-            )
-        free = dataclasses.replace(
-            request, cores=()
-        )  # what it learns of its threads it learns again
+            return as_failure(error)
+        free = dataclasses.replace(request, cores=())  # it learns of its threads again
         answer = self._ask("block", self._build_s, request=dataclasses.asdict(free))
         if not isinstance(answer, Failure):
             return None
