@@ -295,7 +295,7 @@ class _Goods:
     def __init__(self, parts: Mapping[str, object]) -> None:
         self._parts = parts
 
-    def __reduce__(self) -> tuple[type[_Packed], tuple[dict[str, bytes]]]:
+    def __reduce__(self) -> tuple[type[dict[str, bytes]], tuple[dict[str, bytes]]]:
         """Pickle each by itself, because locks and queues let themselves be sent only now."""
         packed = {}
         for name, part in self._parts.items():
@@ -303,19 +303,12 @@ class _Goods:
                 packed[name] = bytes(ForkingPickler.dumps(part))
             except Exception as error:
                 raise _PackingError(name) from error
-        return _Packed, (packed,)
+        return dict, (packed,)
 
 
-class _Packed:
-    """The same in the new process."""
-
-    def __init__(self, parts: Mapping[str, bytes]) -> None:
-        self.parts = parts
-
-
-def _receive(goods: _Packed, answer: connection.Connection) -> None:
+def _receive(goods: Mapping[str, bytes], answer: connection.Connection) -> None:
     """In the new process: unpickle, and say what can't be; without a fault, say nothing."""
-    for name, packed in goods.parts.items():
+    for name, packed in goods.items():
         try:
             ForkingPickler.loads(packed)
         except Exception as error:  # noqa: BLE001 - whatever the user's __setstate__ raises
