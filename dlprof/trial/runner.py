@@ -275,7 +275,9 @@ class TrialRunner:
         began_s = self._clock()
         details: Message = {}
         asked = dataclasses.replace(request, ranks=ranks or self.ranks)
-        blank = Trial(id=trial_id, config=request.config, repetition=repetition, outcome="crashed")
+        blank = Trial(
+            id=trial_id, config=request.config, repetition=repetition, outcome="completed"
+        )
         self._nodes.order(
             "explain",
             asked.ranks,
@@ -287,10 +289,7 @@ class TrialRunner:
         )
         try:
             trial, details = self._persist(
-                lambda left_s: self._supervisor(limits, left_s).run(
-                    asked, trial_id=trial_id, repetition=repetition
-                ),
-                limits.wall_s,
+                lambda left_s: self._supervisor(limits, left_s).run(asked, blank), limits.wall_s
             )
         except DlprofError as error:
             failure = as_failure(error)
@@ -320,13 +319,14 @@ class TrialRunner:
             slow_s += 4.0 * config.num_workers
         return self._limits.stall_s + slow_s
 
-    def _supervisor(self, limits: TrialLimits, left_s: float | None = None) -> Supervisor:
+    def _supervisor(self, limits: TrialLimits, left_s: float = math.inf) -> Supervisor:
         return Supervisor(
             launchers=self._launchers,
             watcher=self._watcher,
             inbox=self._inbox,
             directory=self._directory,
-            limits=dataclasses.replace(limits, left_s=left_s),
+            limits=limits,
+            left_s=left_s,
             pulse=self._pulse,
             together=self._together,
         )

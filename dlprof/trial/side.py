@@ -41,12 +41,13 @@ class SidePlace:
     moved: tuple[tuple[str, str], ...] = ()
 
 
+@dataclasses.dataclass(eq=False)
 class SideProcess:
     """A process that holds one built target warm and loads blocks of it.
 
     A process that fails is stood up again for the next block.
 
-    Args:
+    Attributes:
         name: Which side.
         request: How to build the target.
         place: Where its code lies.
@@ -56,37 +57,33 @@ class SideProcess:
         limit: The option that gives it more time for an answer.
     """
 
-    def __init__(
-        self,
-        name: SideName,
-        request: BuildRequest,
-        place: SidePlace,
-        *,
-        library: Path,
-        logs: Path,
-        limit: str = "--timeout",
-    ) -> None:
-        self.name = name
-        self._limit = limit
-        self._request = request
-        self._place, self._library = place, library
-        self._path = logs / f"{name}.log"
-        self._process: ModuleProcess | None = None
-        self._ending = contextlib.ExitStack()  # what is done when the process is ended
-        self._config: Config | None = None
-        self._build_s = 20.0
-        self._began_s = 0.0
-        self._fault: Failure | None = None  # why the last block could not even be ordered
+    name: SideName
+    request: BuildRequest
+    place: SidePlace
+    _: dataclasses.KW_ONLY
+    library: Path
+    logs: Path
+    limit: str = "--timeout"
+    _process: ModuleProcess | None = dataclasses.field(default=None, init=False)
+    _ending: contextlib.ExitStack = dataclasses.field(
+        default_factory=contextlib.ExitStack, init=False
+    )
+    """What is done when the process is ended."""
+    _config: Config | None = dataclasses.field(default=None, init=False)
+    _build_s: float = dataclasses.field(default=20.0, init=False)
+    _began_s: float = dataclasses.field(default=0.0, init=False)
+    _fault: Failure | None = dataclasses.field(default=None, init=False)
+    """Why the last block could not even be ordered."""
 
     def begin(self) -> None:
         """Start the process, and have it import torch and build the target meanwhile."""
-        place, shared, self._began_s = self._place, SharedMemoryWatch(), time.monotonic()
+        place, shared, self._began_s = self.place, SharedMemoryWatch(), time.monotonic()
         # The user's environment, dlprof's own code first, and one order of sets for both sides.
-        paths = filter(None, (str(self._library), os.environ.get("PYTHONPATH", "")))
+        paths = filter(None, (str(self.library), os.environ.get("PYTHONPATH", "")))
         env = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with contextlib.ExitStack() as ending:
             ending.callback(shared.clear)
-            log = ending.enter_context(open_log(self._path))
+            log = ending.enter_context(open_log(self.logs / f"{self.name}.log"))
             self._process = process = ModuleProcess(
                 [place.python, "-P", "-m", "dlprof.trial.warm"],
                 what=f"the process of the {self.name}",
@@ -101,9 +98,9 @@ class SideProcess:
             self._ending = ending.pop_all()
         process.order(
             "build",
-            request=dataclasses.asdict(self._request),
+            request=dataclasses.asdict(self.request),
             moved=[list(pair) for pair in place.moved],
-            temporary=str(self._path.parent),
+            temporary=str(self.logs),
         )
 
     def build(self, patience_s: float) -> Built:
@@ -120,7 +117,7 @@ class SideProcess:
             self.begin()
         answer = self._answer(patience_s, time.monotonic() - self._began_s)
         if isinstance(answer, Failure):
-            raise _unbuilt(answer, self._place.python, self._limit)
+            raise _unbuilt(answer, self.place.python, self.limit)
         return built_of(answer)
 
     def open(self, config: Config, patience_s: float) -> None:
@@ -204,7 +201,7 @@ class SideProcess:
             return Failure(
                 kind="timeout",
                 message=f"It did not answer within {format_duration(patience_s)}.",
-                hint=f"Raise {self._limit} if batches are that slow or the machine is busy; "
+                hint=f"Raise {self.limit} if batches are that slow or the machine is busy; "
                 "otherwise the dataset hangs.",
                 stderr_tail=tail,
             )

@@ -53,7 +53,6 @@ class TrialLimits:
         usable_cores: Cores that it may use, to judge how disturbed it was.
         memory_bytes: Most memory of its own; ``None`` for no limit.
         reserve_bytes: Memory that it must leave to others.
-        left_s: What is left of ``wall_s`` where a first attempt has spent some; ``None`` for all.
     """
 
     wall_s: float
@@ -61,12 +60,6 @@ class TrialLimits:
     usable_cores: float
     memory_bytes: int | None = None
     reserve_bytes: int = 0
-    left_s: float | None = None
-
-    @property
-    def left(self) -> float:
-        """Seconds until its end from now on."""
-        return self.wall_s if self.left_s is None else self.left_s
 
 
 @dataclasses.dataclass(slots=True)

@@ -45,7 +45,7 @@ class World:
     builds: list[tuple[float, Exception | None]]
     runs: list[tuple[float, Exception | None]]
     patience_s: list[float] = dataclasses.field(default_factory=list)
-    left_s: list[float | None] = dataclasses.field(default_factory=list)
+    left_s: list[float] = dataclasses.field(default_factory=list)
     launchers: int = 0
 
     def spend(self, what: list[tuple[float, Exception | None]]) -> None:
@@ -89,21 +89,16 @@ class FakeSupervisor:
 
     world: World
 
-    def __init__(self, *, limits: TrialLimits, **_others: object) -> None:
-        self.limits = limits
+    def __init__(self, *, limits: TrialLimits, left_s: float, **_others: object) -> None:
+        self.limits, self.left_s = limits, left_s
 
-    def run(
-        self, request: TrialRequest, *, trial_id: str, repetition: int
-    ) -> tuple[Trial, Message]:
-        self.world.left_s.append(self.limits.left_s)
+    def run(self, request: TrialRequest, blank: Trial) -> tuple[Trial, Message]:
+        self.world.left_s.append(self.left_s)
         self.world.spend(self.world.runs)
-        trial = Trial(
-            id=trial_id, config=request.config, repetition=repetition, outcome="completed"
-        )
-        return trial, {}
+        return blank, {}
 
     def probe(self, request: TrialRequest) -> Message:
-        self.world.left_s.append(self.limits.left_s)
+        self.world.left_s.append(self.left_s)
         self.world.spend(self.world.runs)
         return {"failure": None, "batch_s": 0.1}
 
