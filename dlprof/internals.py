@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 LOADING_MODULES = ("torch.utils.data._utils", "torch.utils.data.dataloader")
 """Modules that ask in which worker they run whatever the dataset does."""
@@ -131,13 +131,8 @@ def worker_info_class() -> Any:
 
 
 def iterator_class(module: ModuleType) -> type[Any]:
-    """The class that all of torch's own iterators are derived from.
-
-    Args:
-        module: ``torch.utils.data.dataloader``, which may just be loading.
-    """
-    found: type[Any] = module._BaseDataLoaderIter
-    return found
+    """The base of torch's iterators in ``torch.utils.data.dataloader``, which may be loading."""
+    return cast(type[Any], module._BaseDataLoaderIter)
 
 
 def iterator_maker(kind: Any) -> Callable[[Any], Any] | None:

@@ -97,11 +97,7 @@ class WindowFigures:
 
 
 class EmptyLoaderError(Exception):
-    """The loader ended before its first batch, or before that of a later epoch.
-
-    Args:
-        epochs: That gave batches before.
-    """
+    """The loader ended before its first batch, or after so many epochs that gave some."""
 
     def __init__(self, epochs: int = 0) -> None:
         super().__init__(epochs)

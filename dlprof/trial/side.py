@@ -104,10 +104,9 @@ class SideProcess:
         )
 
     def build(self, patience_s: float) -> Built:
-        """Build the target in the process, which is started unless ``begin`` did.
+        """Build the target in the process, ``patience_s`` after that began at most.
 
-        Args:
-            patience_s: How long that may take since the process began.
+        It is begun unless it was before.
 
         Raises:
             DlprofError: It can't be built, or not in time.
@@ -121,11 +120,7 @@ class SideProcess:
         return built_of(answer)
 
     def open(self, config: Config, patience_s: float) -> None:
-        """Make the loader of its blocks.
-
-        Args:
-            config: The loader's settings.
-            patience_s: How long that may take.
+        """Make the loader of its blocks with some settings, within ``patience_s``.
 
         Raises:
             TargetError: The target doesn't allow it.
@@ -147,8 +142,7 @@ class SideProcess:
     def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
         """The block that was ordered, and what went wrong where it has no figures.
 
-        Args:
-            patience_s: How long loading it may take.
+        Loading it may take ``patience_s``.
         """
         if self._process is None:
             answer: Message | Failure = self._fault or died(1, "")
@@ -184,9 +178,7 @@ class SideProcess:
         return answer
 
     def _ask(self, order: str, patience_s: float, **details: Message) -> Message | Failure:
-        if self._process is None:
-            raise AssertionError("a side is built first")
-        self._process.order(order, **details)
+        cast(ModuleProcess, self._process).order(order, **details)
         return self._answer(patience_s)
 
     def _answer(self, patience_s: float, waited_s: float = 0.0) -> Message | Failure:

@@ -258,10 +258,9 @@ class Sides:
         self.batches = fitting
 
     def _try_starts(self, guesses: Mapping[Side, float]) -> None:
-        """Start each side once, unless that has taken so long before that there is no time for it.
+        """Start each side once, unless there is no time for that.
 
-        Args:
-            guesses: How much longer each side's first block took than a warm one.
+        By ``guesses``: how much longer each side's first block took than a warm one.
         """
         # Of the budget, starting both sides once may take so much.
         longest_s = self._settings.sweep.budget_s * 0.1
