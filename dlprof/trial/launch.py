@@ -66,21 +66,13 @@ def built_of(message: Message) -> Built:
     if message["event"] == "build_failed":
         raise error_of(message["error"])
     try:
-        target = from_json(Target, message["target"])
+        return from_json(Built, message)
     except MismatchError as error:
+        its = MismatchError(error.fault, error.path[1:])  # within the target
         raise TargetError(
-            f"The target can't be described: its {error}.",
+            f"The target can't be described: its {its}.",
             hint="Give the loader a setting that DataLoader takes.",
         ) from None
-    file, line = message.get("place") or ("", None)
-    return Built(
-        target=target,
-        versions=message["versions"],
-        fork_hazard=message.get("fork_hazard", ""),
-        file=file,
-        line=line,
-        stray=message.get("stray", ""),
-    )
 
 
 LAUNCHER = "launcher"

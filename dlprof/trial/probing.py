@@ -19,7 +19,7 @@ from dlprof.records import BY_COPY, Config, DatasetWeight, Failure, FailureKind,
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer, try_consumer
-from dlprof.trial.in_worker import guard_of
+from dlprof.trial.in_worker import guarded_loader
 from dlprof.trial.measure import EmptyLoaderError
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted
@@ -366,11 +366,9 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def _loader(built: BuiltTarget, config: Config) -> Any:
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415
     from dlprof.targets.parts import core_of  # noqa: PLC0415
 
-    guard = guard_of(config, built.target.own_config)
-    return core_of(make_loader(built, config, in_worker=guard))
+    return core_of(guarded_loader(built, config))
 
 
 def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerStart | None:

@@ -35,7 +35,7 @@ from dlprof.records.codec import from_json
 from dlprof.tracing.spans import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
-from dlprof.trial.in_worker import add_delay, guard_of
+from dlprof.trial.in_worker import add_delay, guarded_loader
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
 from dlprof.trial.processes import die_with_parent, tie_forked
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, serve
@@ -212,14 +212,13 @@ class Warm:
 
         None where it can't be made again and keeps its workers: it would not start.
         """
-        from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+        from dlprof.targets.loader import EpochGate  # noqa: PLC0415
 
         self._placement.release(self._workers())
         if self._built.own is not None and self._workers():
             return {}
-        gate, own = EpochGate(), self._built.target.own_config
-        in_worker = guard_of(self._config, own)
-        loader = make_loader(self._built, self._config, gate=gate, in_worker=in_worker)
+        gate = EpochGate()
+        loader = guarded_loader(self._built, self._config, gate)
         _seed_all(loader, request.seed)
         loop = Loop(loader, self._config, clock=_clock, confirm=gate.confirm)
         gate.reopen(limit=max(1, self._config.num_workers))
@@ -242,14 +241,11 @@ class Warm:
 
 def _lasting_loader(built: BuiltTarget, config: Config, gate: EpochGate) -> Any:
     """A loader whose workers outlive an epoch, or, where it takes no such setting, as it is set."""
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415
-
-    in_worker = guard_of(config, built.target.own_config)
     if config.num_workers:
         lasting = dataclasses.replace(config, persistent_workers=True)
         with contextlib.suppress(TargetError):
-            return make_loader(built, lasting, gate=gate, in_worker=in_worker)
-    return make_loader(built, config, gate=gate, in_worker=in_worker)
+            return guarded_loader(built, lasting, gate)
+    return guarded_loader(built, config, gate)
 
 
 def _seed_all(loader: Any, seed: int) -> None:
@@ -324,7 +320,8 @@ class Server:
         if self._built is not None:
             from dlprof.targets.importing import place_of  # noqa: PLC0415 - torch comes with it
 
-            answer |= {"place": place_of(wanted.target), "stray": _stray(moved)}
+            file, line = place_of(wanted.target) or ("", None)
+            answer |= {"file": file, "line": line, "stray": _stray(moved)}
         return answer
 
 
