@@ -22,10 +22,10 @@ from dlprof.records.codec import from_json
 from dlprof.trial import failures
 from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started, resource_limits
 from dlprof.trial.hangs import find_hang
-from dlprof.trial.launch import Handle, Launcher
+from dlprof.trial.launch import Launcher
 from dlprof.trial.nodes import RELAY_S, Ranks
 from dlprof.trial.processes import end_group
-from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.trial.state import (
@@ -124,7 +124,8 @@ class _Rank(TrialState):
 
     number: int
     launcher: Launcher
-    handle: Handle
+    channel: Channel
+    source: str
     log: TrialLog
     printed: str = ""
 
@@ -269,11 +270,12 @@ class Supervisor:
     def _launch(self, ranks: list[_Rank], logs: Sequence[TrialLog], request: TrialRequest) -> None:
         for number, launcher, log in zip(self._numbers, self.launchers, logs, strict=False):
             now_s = self.clock()
-            handle = launcher.launch(dataclasses.replace(request, rank=number), log.file)
+            channel, source = launcher.launch(dataclasses.replace(request, rank=number), log.file)
             rank = _Rank(
                 number=number,
                 launcher=launcher,
-                handle=handle,
+                channel=channel,
+                source=source,
                 log=log,
                 heard_s=now_s,
                 began_s=now_s,
@@ -343,7 +345,7 @@ class Supervisor:
                     rank.status = _FORCED
         self.watcher.order("unwatch")
         for rank in ranks:
-            rank.handle.channel.close_writing()
+            rank.channel.close_writing()
 
     def _exchange(self, lost: _Rank | None, group: RankGroup | None, request: TrialRequest) -> None:
         """Report to other nodes how it goes here, and hear how it goes there."""
@@ -401,7 +403,7 @@ class Supervisor:
 
     def _take(self, event: Received, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:
-            if event.source == rank.handle.source and event.message is not None:
+            if event.source == rank.source and event.message is not None:
                 rank.heard(self.clock())
                 self._take_from_child(event.message, rank, ranks)
             elif event.source == rank.launcher.source:
@@ -440,7 +442,7 @@ class Supervisor:
 
     def _dismiss(self, rank: _Rank) -> None:
         """Let a trial end that has said all: soon, or by force."""
-        rank.handle.channel.send({"go": True})
+        rank.channel.send({"go": True})
         rank.deadline_s = min(rank.deadline_s, self.clock() + _END_PATIENCE_S)
 
     def _take_from_launcher(self, message: Message | None, rank: _Rank) -> None:
@@ -486,7 +488,7 @@ class Supervisor:
         for rank in ranks:
             if rank.awaiting_usage_since is not None:
                 rank.awaiting_usage_since = None
-                rank.handle.channel.send({"go": True})
+                rank.channel.send({"go": True})
 
 
 def _all_filled_since(ranks: Sequence[_Rank]) -> float | None:

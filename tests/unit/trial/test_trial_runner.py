@@ -14,9 +14,9 @@ from dlprof.records import Config, Target, Trial
 from dlprof.targets.grammar import parse_target
 from dlprof.trial import runner as runner_module
 from dlprof.trial.failures import ResourceLimitError
-from dlprof.trial.launch import BuilderDiedError, Built, Handle, LocalRank
+from dlprof.trial.launch import BuilderDiedError, Built, LocalRank
 from dlprof.trial.nodes import Ranks
-from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
+from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.runtime import TrialLog, open_log
 from dlprof.trial.state import TrialLimits
@@ -74,7 +74,7 @@ class FakeLauncher:
     def preload(self, request: BuildRequest) -> None:
         raise AssertionError("these targets can be forked")
 
-    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
         raise AssertionError("the supervisor is a fake")
 
     def kill(self) -> None:
