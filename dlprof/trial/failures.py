@@ -242,10 +242,7 @@ def _shows(sign: Sign, error: BaseException, text: str) -> bool:
         return False
     if not sign.common:
         return True
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    if _from_worker(text):
-        files = _FILE.findall(text[: text.index(sign.text)])
-    paths = [file.replace("\\", "/") for file in files]
+    paths = _files(error, text, text[: text.index(sign.text)])
     # Below multiprocessing all of it counts, since what it pickles may be the user's code.
     return not paths or any(_SENDING in path for path in paths) or bool(_STARTING.search(paths[-1]))
 
@@ -254,10 +251,16 @@ def _not_alike(error: BaseException, text: str) -> bool:
     """Whether torch's own default_collate stumbled over samples of different keys or types."""
     if not isinstance(error, KeyError | TypeError | IndexError | AttributeError | ValueError):
         return False
+    files = _files(error, text, text)
+    return bool(files) and files[-1].endswith(_COLLATE)
+
+
+def _files(error: BaseException, text: str, of_worker: str) -> list[str]:
+    """The files that an exception came through: of a worker's, as its traceback names them."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if _from_worker(text):
-        files = _FILE.findall(text)
-    return bool(files) and files[-1].replace("\\", "/").endswith(_COLLATE)
+        files = _FILE.findall(of_worker)
+    return [file.replace("\\", "/") for file in files]
 
 
 def _passed_on(error: BaseException) -> tuple[str, str] | None:

@@ -47,39 +47,25 @@ _moments: dict[str, _Moment] = {}
 
 
 class _Mark:
-    """Notes when it is pickled, and what comes of it when it is unpickled."""
+    """Notes when it is pickled, and when it is unpickled: once some modules are imported there."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
-        _note(self.name)
-        return _note, (self.name,)
-
-
-def _note(name: str) -> None:
-    _moments[name] = _Moment.now()
-
-
-class _Imports:
-    """Modules that are imported where it is unpickled."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
+    def __init__(self, name: str, modules: tuple[str, ...] = ()) -> None:
+        self.name, self.modules = name, modules
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[str, ...]]:
-        return _import, self.names
+        _note(self.name)
+        return _note, (self.name, *self.modules)
 
 
-def _import(*names: str) -> None:
-    for name in names:
+def _note(name: str, *modules: str) -> None:
+    for module in modules:
         with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+            importlib.import_module(module)
+    _moments[name] = _Moment.now()
 
 
 def _work(
     _started: object,
-    _imports: object,
     _imported: object,
     target: Callable[..., object],
     arguments: tuple[Any, ...],
@@ -122,7 +108,7 @@ def marking_context(method: str, modules: tuple[str, ...], answer: Connection) -
     context = copy.copy(base)
 
     def process(*, target: Callable[..., object], args: tuple[Any, ...], **options: Any) -> Any:
-        marks = (_Mark("started"), _Imports(modules), _Mark("imported"))
+        marks = (_Mark("started"), _Mark("imported", modules))
         goods = (*marks, target, args, _Mark("unpickled"), answer)
         return base.Process(target=_work, args=goods, **options)
 

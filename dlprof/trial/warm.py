@@ -409,13 +409,20 @@ def block_figures(
     stages = {"fetch": fetch, "collate": collate} if hooked else {}
     stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
     if len(receive) == len(rows):
-        stages_s["receive"] = math.fsum(map(_received_s, receive))
+        # CPU time, where that is known: the wall time holds waiting for a worker that sends, and
+        # beside other processes that worker's own run-queue delay.
+        stages_s["receive"] = math.fsum(
+            _own_s(span) if span.cpu_ns is None else span.cpu_ns * 1e-9 for span in receive
+        )
     if hooked:
         stages_s |= _parts_s(rows, transforms)
+    wall_s, came = None, sum(samples[1 : len(times_s)])
+    if len(times_s) > 1 and came:  # of the whole block at the rate of its undisturbed part
+        wall_s = (times_s[-1] - times_s[0]) / came * sum(samples)
     return {
         "service_s": service,
         "samples": list(samples),
-        "wall_s": _wall_s(samples, times_s),
+        "wall_s": wall_s,
         "corrected": hooked and all(span.run_queue_ns is not None for span in (*fetch, *collate)),
         "stages_s": stages_s,
     }
@@ -424,15 +431,6 @@ def block_figures(
 def _own_s(span: Span) -> float:
     """What a stage took, less run-queue delay."""
     return max(0, span.wall_ns - (span.run_queue_ns or 0)) * 1e-9
-
-
-def _received_s(span: Span) -> float:
-    """What taking a batch cost the main process.
-
-    Its CPU time, where that is known: the wall time holds waiting for a worker that sends, and
-    beside other processes that worker's own run-queue delay.
-    """
-    return _own_s(span) if span.cpu_ns is None else span.cpu_ns * 1e-9
 
 
 def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
@@ -447,14 +445,6 @@ def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
             key = f"fetch: {name}"
             found[key] = found.get(key, 0.0) + took_ns * own
     return dict(itertools.islice(found.items(), 16))
-
-
-def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:
-    """What the whole block would have taken at the rate of its undisturbed part."""
-    came = sum(samples[1 : len(times_s)])
-    if len(times_s) < 2 or not came:
-        return None
-    return (times_s[-1] - times_s[0]) / came * sum(samples)
 
 
 _PROC = Path("/proc")
