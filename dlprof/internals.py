@@ -472,43 +472,39 @@ def started_workers(iterator: Any) -> int:
     return int(iterator._num_workers)
 
 
-def start_worker(iterator: Any, context: Any) -> None:
+def start_worker(it: Any, context: Any) -> None:
     """Start one more worker of a tapped iterator of a map-style dataset, as torch started others.
 
     The context is the loader's ``multiprocessing_context``, or ``torch.multiprocessing``.
     """
     with _undisturbed():
-        _start_worker(iterator, context)
-
-
-def _start_worker(it: Any, context: Any) -> None:
-    index_queue = context.Queue()
-    index_queue.cancel_join_thread()
-    number = len(it._workers)
-    given = {
-        **{name: getattr(it, f"_{name}", None) for name in _WORKER_ARGUMENTS},
-        "index_queue": index_queue,
-        "data_queue": it._worker_result_queue,
-        "done_event": it._workers_done_event,
-        "init_fn": it._worker_init_fn,
-        "worker_id": number,
-        "num_workers": number + 1,
-    }
-    worker = context.Process(target=_find(*_WORKER_LOOP), args=tuple(given.values()))
-    worker.daemon = True
-    worker.start()
-    it._index_queues.append(index_queue)
-    it._workers.append(worker)
-    it._workers_status.append(True)
-    if hasattr(it, "_workers_num_tasks"):  # torch 2.6 has none
-        it._workers_num_tasks.append(0)
-    it._num_workers += 1
-    # The C side takes one registration per iterator, by which it notices that a worker died.
-    if it._worker_pids_set:
-        _find(_SIGNALS, "_remove_worker_pids")(id(it))
-    it._worker_pids_set = False
-    _find(_SIGNALS, "_set_worker_pids")(id(it), tuple(each.pid for each in it._workers))
-    it._worker_pids_set = True
+        index_queue = context.Queue()
+        index_queue.cancel_join_thread()
+        number = len(it._workers)
+        given = {
+            **{name: getattr(it, f"_{name}", None) for name in _WORKER_ARGUMENTS},
+            "index_queue": index_queue,
+            "data_queue": it._worker_result_queue,
+            "done_event": it._workers_done_event,
+            "init_fn": it._worker_init_fn,
+            "worker_id": number,
+            "num_workers": number + 1,
+        }
+        worker = context.Process(target=_find(*_WORKER_LOOP), args=tuple(given.values()))
+        worker.daemon = True
+        worker.start()
+        it._index_queues.append(index_queue)
+        it._workers.append(worker)
+        it._workers_status.append(True)
+        if hasattr(it, "_workers_num_tasks"):  # torch 2.6 has none
+            it._workers_num_tasks.append(0)
+        it._num_workers += 1
+        # The C side takes one registration per iterator, by which it notices that a worker died.
+        if it._worker_pids_set:
+            _find(_SIGNALS, "_remove_worker_pids")(id(it))
+        it._worker_pids_set = False
+        _find(_SIGNALS, "_set_worker_pids")(id(it), tuple(each.pid for each in it._workers))
+        it._worker_pids_set = True
 
 
 @contextlib.contextmanager
