@@ -28,7 +28,7 @@ from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.explaining import Explainer, take_rested
 from dlprof.trial.in_worker import guarded_loader
-from dlprof.trial.measure import Loop, WindowPlan, measure
+from dlprof.trial.measure import Loop, Measurement
 from dlprof.trial.probing import probe, try_workers, weigh_dataset
 from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
@@ -238,17 +238,19 @@ def _measure(
         count=count,
     )
     session.loop = loop
-    plan = WindowPlan(
-        config=request.config,
+    measurement = Measurement(
+        loop=loop,
+        gate=gate,
         window_s=request.trial_s,
         turnover=request.turnover,
         inspected=seen.batches,
+        ranks=ranks,
     )
     window: Callable[[str, float], object]
     window = session.window if explainer is None else explainer.window
     if copies is not None:
         window = copies.window(window)
-    measured = measure(loop, plan, gate, clock=_clock, window=window, ranks=ranks)
+    measured = measurement.run(window)
     lengths: list[str] = []
     if not seen.resampled:
         lengths = check_length(loop, built.target, request.config)

@@ -38,34 +38,6 @@ windows at most are given to a loader that is still getting faster."""
 
 _ONE_BATCH = -math.inf
 
-_Waits = list[float]
-"""Shares of a window spent in ``next()``, and at the barrier where there are other ranks."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPlan:
-    """How long a trial looks.
-
-    Attributes:
-        config: What runs.
-        window_s: Length of the measured window in seconds; longer where a round of W batches
-            takes long, up to three times.
-        turnover: Whether to time an epoch's end if none comes by itself.
-        inspected: Batches of an epoch that are inspected: queues fill meanwhile, so that the
-            warm-up goes on for as many as they hold.
-    """
-
-    config: Config
-    window_s: float
-    turnover: bool = True
-    inspected: int = 0
-
-    @property
-    def warm_up(self) -> int:
-        """Batches of the warm-up."""
-        after = self.inspected + self.config.batches_in_flight if self.inspected else 0
-        return max(warm_up_batches(self.config), after)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFigures:
@@ -333,140 +305,6 @@ class Loop:
         shut_down(iterator)
 
 
-def _warm_up(loop: Loop, plan: WindowPlan, gate: EpochGate, clock: Callable[[], float]) -> str:
-    """Pass the warm-up; returns a warning if it had to be cut short."""
-    wanted = loop.now.warm_up = plan.warm_up
-    least = plan.config.num_workers + 1
-    deadline = clock() + _PATIENCE * plan.window_s
-    while len(loop.now.yields_s) <= wanted:
-        if clock() > deadline and len(loop.now.yields_s) > least:
-            loop.now.warm_up = len(loop.now.yields_s) - 1
-            return (
-                f"{CUT_SHORT_SIGN} at {loop.now.warm_up} of {wanted} batches, "
-                "because they are slow; a longer --trial-time measures better"
-            )
-        if not loop.warm_up():
-            _next_epoch(loop, gate)
-            break
-    return ""
-
-
-def _meet(loop: Loop, gate: EpochGate, ranks: RankGroup, *, again: bool = False) -> bool:
-    """Load on until all ranks are ready; returns whether one of them wants another window."""
-    ranks.arrive(again=again)
-    while (wanted := ranks.answer()) is None:
-        if not loop.run(_ONE_BATCH):
-            _next_epoch(loop, gate)
-    return wanted
-
-
-def _next_epoch(loop: Loop, gate: EpochGate) -> None:
-    """Go on after an epoch that ended by itself."""
-    _check_whole(loop, gate)
-    _take_sizes(loop, gate)
-    gate.reopen()
-    loop.begin_epoch()
-
-
-def _window_is_over(loop: Loop, plan: WindowPlan, began_s: float) -> bool:
-    """Whether the window is long enough, at the end of a round of W batches."""
-    log = loop.now
-    now = log.yields_s[-1]
-    if now - began_s < plan.window_s:
-        return False
-    if len(loop.logs) > 1:
-        steady = log.yields_s[log.warm_up :]
-        return bool(steady) and now - steady[0] > plan.window_s / 2
-    rounds, rest = divmod(len(log.yields_s) - 1 - log.warm_up, max(plan.config.num_workers, 1))
-    late = now - began_s >= _PATIENCE * plan.window_s
-    return rest == 0 and (rounds >= 3 or (late and rounds >= 1))
-
-
-def _window(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
-    """Run until the window is over, through as many epochs as that takes."""
-    began_s = loop.now.yields_s[-1]
-    ends_s = began_s + plan.window_s
-    while not _window_is_over(loop, plan, began_s):
-        # In stretches of a second, between which the supervisor hears that batches still come.
-        if loop.run(min(loop.now.yields_s[-1] + 1.0, ends_s)):
-            continue
-        if loop.now.yields_s[-1] - began_s >= plan.window_s and len(loop.logs) > 1:
-            return
-        _next_epoch(loop, gate)
-
-
-def _settle(
-    loop: Loop,
-    plan: WindowPlan,
-    gate: EpochGate,
-    ranks: RankGroup | None,
-    start: Callable[[], Callable[[], _Waits]],
-) -> _Waits:
-    """Measure windows until the loader is steady: one in which it still got faster was warm-up.
-
-    Where several ranks load, all of them measure another window if one of them has to, and those
-    that are done load on until the last one is. ``start`` marks the beginning of a window and
-    returns what marks its end. Returns what was waited for in the window that counts.
-    """
-    for left in range(round(_PATIENCE), -1, -1):
-        end = start()
-        _window(loop, plan, gate)
-        waits, log = end(), loop.now
-        again = left > 0 and len(loop.logs) == 1 and not log.whole
-        again = again and is_rising(steady_rounds(log, plan.config))
-        if ranks is not None:
-            _take_sizes(loop, gate)
-            seen = loop.seen()
-            again = _meet(loop, gate, ranks, again=again)
-            if not again:
-                loop.forget(seen)
-        if not again:
-            break
-        loop.begin_window()
-    return waits
-
-
-def _begin(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
-    """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.
-
-    Its end is the real one, by torch's own path, and with one batch per worker it comes soon
-    however slow the batches are.
-    """
-    limited = plan.turnover and gate.attached
-    if limited:
-        gate.reopen(limit=max(1, plan.config.num_workers))
-    loop.begin_epoch()
-    if gate.attached and gate.sizes is not None:
-        loop.count_no_more()
-    if limited and gate.attached:
-        ended_s = loop.drain()
-        _check_whole(loop, gate)
-        gate.reopen()
-        loop.begin_epoch()
-        # For 5 s torch waits for a worker that doesn't end, before it is killed: threads of the
-        # dataset's own still prefetch.
-        if ended_s >= 5.0 and not gate.exact:
-            loop.turnovers_s.clear()
-            gate.detach("its workers don't end where an epoch is ended early")
-
-
-def _take_sizes(loop: Loop, gate: EpochGate) -> None:
-    """The samples of this epoch's batches, where the indices say it."""
-    sizes = gate.sizes if gate.attached else None
-    if sizes is not None:
-        loop.now.samples = array.array("q", sizes[: len(loop.now.yields_s)])
-
-
-def _check_whole(loop: Loop, gate: EpochGate) -> None:
-    """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
-    came = len(loop.now.yields_s)
-    if not (gate.attached and gate.exact and came < gate.batches):
-        return
-    promised = loop.promised()  # a class of the user's own may ask for more than it hands on
-    if promised is None or came < promised:
-        raise ended_early(came, gate.batches)
-
-
 def fill_s(rate: float, config: Config) -> float:
     """Seconds to wait for the queues to fill once nothing is consumed any more."""
     if config.num_workers == 0 or rate <= 0:
@@ -474,95 +312,229 @@ def fill_s(rate: float, config: Config) -> float:
     return min(0.25, 1.2 * config.queued_batches / rate)
 
 
-def measure(
-    loop: Loop,
-    plan: WindowPlan,
-    gate: EpochGate,
-    *,
-    clock: Callable[[], float],
-    window: Callable[[str, float], object],
-    ranks: RankGroup | None = None,
-) -> WindowFigures:
-    """Measure one configuration.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How one configuration is measured.
 
-    Args:
+    Attributes:
         loop: The loader under the clock, not begun.
-        plan: What and how long.
         gate: Ends the first epoch soon, to time the turnover.
-        clock: Monotonic seconds, the same as the loop's.
-        window: Called with ``"start"`` and ``"end"`` at the window's ends; the second value is
-            how long to wait for the queues to fill before memory is read. It may block.
+        window_s: Length of the measured window in seconds; longer where a round of W batches
+            takes long, up to three times.
+        turnover: Whether to time an epoch's end if none comes by itself.
+        inspected: Batches of an epoch that are inspected: queues fill meanwhile, so that the
+            warm-up goes on for as many as they hold.
         ranks: Others that load at once: the window begins when all are past their warm-up.
-
-    Raises:
-        EmptyLoaderError: The loader gave nothing.
-        WrongDataError: An epoch ended early, or what was inspected is wrong.
     """
-    _begin(loop, plan, gate)
-    startup_s = loop.logs[0].yields_s[0] - loop.logs[0].began_s
-    del loop.logs[:-1]
-    warning = _warm_up(loop, plan, gate, clock)
 
-    if ranks is not None:
-        _meet(loop, gate, ranks)
-        loop.begin_window()
+    loop: Loop
+    gate: EpochGate
+    window_s: float
+    turnover: bool = True
+    inspected: int = 0
+    ranks: RankGroup | None = None
 
-    def start() -> Callable[[], _Waits]:
-        window("start", 0.0)
-        loop.wait_s, before_s = 0.0, 0.0 if ranks is None else ranks.waited_s
-        began_s = clock()
+    def run(self, window: Callable[[str, float], object]) -> WindowFigures:
+        """Measure it.
 
-        def end() -> _Waits:
-            lasted_s = clock() - began_s
-            waited = [loop.wait_s, *([] if ranks is None else [ranks.waited_s - before_s])]
-            return [min(1.0, each / lasted_s) if lasted_s > 0 else 1.0 for each in waited]
+        ``window`` is called with ``"start"`` and ``"end"`` at the window's ends; the second value
+        is how long to wait for the queues to fill before memory is read. It may block.
 
-        return end
-
-    wait_fraction, *at_barrier = _settle(loop, plan, gate, ranks, start)
-    if ranks is None:
-        _take_sizes(loop, gate)
-    rate = throughput(loop.logs, plan.config, enough_s=plan.window_s / 2)
-    window("end", fill_s(rate.batches_per_s.value if rate else 0.0, plan.config))
-    warnings = [warning] if warning else []
-    if rate is not None and rate.whole_epochs:
-        warnings.append(
-            f"an epoch has only {len(loop.logs[0].yields_s)} batches: the rate is over whole "
-            "epochs, restarts included"
+        Raises:
+            EmptyLoaderError: The loader gave nothing.
+            WrongDataError: An epoch ended early, or what was inspected is wrong.
+        """
+        loop, config = self.loop, self.loop.config
+        self._begin()
+        startup_s = loop.logs[0].yields_s[0] - loop.logs[0].began_s
+        del loop.logs[:-1]
+        warning = self._pass_warm_up()
+        if self.ranks is not None:
+            self._meet(self.ranks)
+            loop.begin_window()
+        wait_fraction, barrier_fraction = self._settle(window)
+        if self.ranks is None:
+            self._take_sizes()
+        rate = throughput(loop.logs, config, enough_s=self.window_s / 2)
+        window("end", fill_s(rate.batches_per_s.value if rate else 0.0, config))
+        warnings = [warning] if warning else []
+        if rate is not None and rate.whole_epochs:
+            warnings.append(
+                f"an epoch has only {len(loop.logs[0].yields_s)} batches: the rate is over whole "
+                "epochs, restarts included"
+            )
+        warned, transient_s = self._transient(rate)
+        if self.ranks is None:  # else the warm-up lasts as long as that of the slowest rank
+            warnings += warned
+        wholes = [count for log in loop.logs if (count := log.all_samples) is not None]
+        return WindowFigures(
+            startup_s=startup_s,
+            rate=rate,
+            epoch_samples=statistics.median_low(wholes) if wholes else None,
+            fed_workers=loop.fed_workers,
+            transient_s=transient_s,
+            wait_fraction=wait_fraction,
+            epoch_turnover_s=statistics.median_low(loop.turnovers_s) if loop.turnovers_s else None,
+            warnings=tuple(warnings),
+            barrier_fraction=barrier_fraction,
         )
-    warned, transient_s = _transient(loop, plan, rate)
-    if ranks is not None:
-        warned = ()  # the warm-up lasts as long as that of the slowest rank
-    wholes = [count for log in loop.logs if (count := log.all_samples) is not None]
-    return WindowFigures(
-        startup_s=startup_s,
-        rate=rate,
-        epoch_samples=statistics.median_low(wholes) if wholes else None,
-        fed_workers=loop.fed_workers,
-        transient_s=transient_s,
-        wait_fraction=wait_fraction,
-        epoch_turnover_s=statistics.median_low(loop.turnovers_s) if loop.turnovers_s else None,
-        warnings=(*warnings, *warned),
-        barrier_fraction=at_barrier[0] if at_barrier else None,
-    )
 
+    @property
+    def _warm_up(self) -> int:
+        """Batches of the warm-up."""
+        config = self.loop.config
+        after = self.inspected + config.batches_in_flight if self.inspected else 0
+        return max(warm_up_batches(config), after)
 
-def _transient(
-    loop: Loop, plan: WindowPlan, rate: Throughput | None
-) -> tuple[tuple[str, ...], float | None]:
-    """What the batches before the steady segment took beyond the steady rate: paid once."""
-    log = loop.logs[0]
-    if rate is None or rate.whole_epochs or not 0 < log.warm_up < len(log.yields_s):
-        return (), None
-    took_s = log.yields_s[log.warm_up] - log.yields_s[0]
-    transient_s = max(0.0, took_s - log.warm_up / rate.batches_per_s.value)
-    # Share of the time until a loader is steady that it must lose there to be worth a word.
-    if log.warm_up <= plan.warm_up or transient_s < 0.1 * took_s:
-        return (), transient_s
-    still = is_rising(steady_rounds(log, plan.config))
-    text = (
-        f"the loader got faster for {format_duration(took_s)} before its rate was steady, which "
-        f"cost {format_duration(transient_s)} once"
-    )
-    more = "; it was still getting faster: a longer --trial-time measures better" if still else ""
-    return (text + more,), transient_s
+    def _begin(self) -> None:
+        """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.
+
+        Its end is the real one, by torch's own path, and with one batch per worker it comes soon
+        however slow the batches are.
+        """
+        loop, gate = self.loop, self.gate
+        limited = self.turnover and gate.attached
+        if limited:
+            gate.reopen(limit=max(1, loop.config.num_workers))
+        loop.begin_epoch()
+        if gate.attached and gate.sizes is not None:
+            loop.count_no_more()
+        if limited and gate.attached:
+            ended_s = loop.drain()
+            self._check_whole()
+            gate.reopen()
+            loop.begin_epoch()
+            # For 5 s torch waits for a worker that doesn't end, before it is killed: threads of the
+            # dataset's own still prefetch.
+            if ended_s >= 5.0 and not gate.exact:
+                loop.turnovers_s.clear()
+                gate.detach("its workers don't end where an epoch is ended early")
+
+    def _pass_warm_up(self) -> str:
+        """Pass the warm-up; returns a warning if it had to be cut short."""
+        loop = self.loop
+        wanted = loop.now.warm_up = self._warm_up
+        least = loop.config.num_workers + 1
+        deadline = loop.clock() + _PATIENCE * self.window_s
+        while len(loop.now.yields_s) <= wanted:
+            if loop.clock() > deadline and len(loop.now.yields_s) > least:
+                loop.now.warm_up = len(loop.now.yields_s) - 1
+                return (
+                    f"{CUT_SHORT_SIGN} at {loop.now.warm_up} of {wanted} batches, "
+                    "because they are slow; a longer --trial-time measures better"
+                )
+            if not loop.warm_up():
+                self._next_epoch()
+                break
+        return ""
+
+    def _meet(self, ranks: RankGroup, *, again: bool = False) -> bool:
+        """Load on until all ranks are ready; returns whether one of them wants another window."""
+        ranks.arrive(again=again)
+        while (wanted := ranks.answer()) is None:
+            if not self.loop.run(_ONE_BATCH):
+                self._next_epoch()
+        return wanted
+
+    def _settle(self, window: Callable[[str, float], object]) -> tuple[float, float | None]:
+        """Measure windows until the loader is steady: one in which it still got faster was warm-up.
+
+        Where several ranks load, all of them measure another window if one of them has to, and
+        those that are done load on until the last one is.
+
+        Returns:
+            Shares of the window that counts: spent in ``next()``, and at the barrier, if any.
+        """
+        loop, ranks = self.loop, self.ranks
+        for left in range(round(_PATIENCE), -1, -1):
+            window("start", 0.0)
+            loop.wait_s, before_s = 0.0, 0.0 if ranks is None else ranks.waited_s
+            began_s = loop.clock()
+            self._window()
+            lasted_s = loop.clock() - began_s
+            waited_s = 0.0 if ranks is None else ranks.waited_s - before_s
+            waits = [
+                min(1.0, each_s / lasted_s) if lasted_s > 0 else 1.0
+                for each_s in (loop.wait_s, waited_s)
+            ]
+            again = left > 0 and len(loop.logs) == 1 and not loop.now.whole
+            again = again and is_rising(steady_rounds(loop.now, loop.config))
+            if ranks is not None:
+                self._take_sizes()
+                seen = loop.seen()
+                again = self._meet(ranks, again=again)
+                if not again:
+                    loop.forget(seen)
+            if not again:
+                break
+            loop.begin_window()
+        return waits[0], None if ranks is None else waits[1]
+
+    def _window(self) -> None:
+        """Run until the window is over, through as many epochs as that takes."""
+        loop = self.loop
+        began_s = loop.now.yields_s[-1]
+        ends_s = began_s + self.window_s
+        while not self._is_over(began_s):
+            # In stretches of a second, between which the supervisor hears that batches still come.
+            if loop.run(min(loop.now.yields_s[-1] + 1.0, ends_s)):
+                continue
+            if loop.now.yields_s[-1] - began_s >= self.window_s and len(loop.logs) > 1:
+                return
+            self._next_epoch()
+
+    def _is_over(self, began_s: float) -> bool:
+        """Whether the window is long enough, at the end of a round of W batches."""
+        log = self.loop.now
+        now = log.yields_s[-1]
+        if now - began_s < self.window_s:
+            return False
+        if len(self.loop.logs) > 1:
+            steady = log.yields_s[log.warm_up :]
+            return bool(steady) and now - steady[0] > self.window_s / 2
+        workers = max(self.loop.config.num_workers, 1)
+        rounds, rest = divmod(len(log.yields_s) - 1 - log.warm_up, workers)
+        late = now - began_s >= _PATIENCE * self.window_s
+        return rest == 0 and (rounds >= 3 or (late and rounds >= 1))
+
+    def _next_epoch(self) -> None:
+        """Go on after an epoch that ended by itself."""
+        self._check_whole()
+        self._take_sizes()
+        self.gate.reopen()
+        self.loop.begin_epoch()
+
+    def _take_sizes(self) -> None:
+        """The samples of this epoch's batches, where the indices say it."""
+        sizes, log = self.gate.sizes if self.gate.attached else None, self.loop.now
+        if sizes is not None:
+            log.samples = array.array("q", sizes[: len(log.yields_s)])
+
+    def _check_whole(self) -> None:
+        """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
+        gate, came = self.gate, len(self.loop.now.yields_s)
+        if not (gate.attached and gate.exact and came < gate.batches):
+            return
+        promised = (
+            self.loop.promised()
+        )  # a class of the user's own may ask for more than it hands on
+        if promised is None or came < promised:
+            raise ended_early(came, gate.batches)
+
+    def _transient(self, rate: Throughput | None) -> tuple[list[str], float | None]:
+        """What the batches before the steady segment took beyond the steady rate: paid once."""
+        log = self.loop.logs[0]
+        if rate is None or rate.whole_epochs or not 0 < log.warm_up < len(log.yields_s):
+            return [], None
+        took_s = log.yields_s[log.warm_up] - log.yields_s[0]
+        transient_s = max(0.0, took_s - log.warm_up / rate.batches_per_s.value)
+        # Share of the time until a loader is steady that it must lose there to be worth a word.
+        if log.warm_up <= self._warm_up or transient_s < 0.1 * took_s:
+            return [], transient_s
+        text = (
+            f"the loader got faster for {format_duration(took_s)} before its rate was steady, "
+            f"which cost {format_duration(transient_s)} once"
+        )
+        if is_rising(steady_rounds(log, self.loop.config)):
+            text += "; it was still getting faster: a longer --trial-time measures better"
+        return [text], transient_s
