@@ -280,9 +280,8 @@ def check(
         raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
     folder = Path.cwd() if directory is None else Path(directory)
     settings, origins, _, _ = _resolved(target, options, folder)
-    asked = for_check(
-        settings,
-        origins,
+    asked = dataclasses.replace(
+        for_check(settings, origins),
         against=against,
         fail_above=parse_option("fail_above", fail_above, "fail_above"),
         confidence=parse_option("confidence", confidence, "confidence"),

@@ -5,6 +5,8 @@ in a sentence, and loaders are measured by the clock around ``next()`` alone. to
 no name here: whoever asks has loaded it.
 """
 
+# ruff: noqa: SLF001 - names of torch's own are this module's subject
+
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 LOADING_MODULES = ("torch.utils.data._utils", "torch.utils.data.dataloader")
 """Modules that ask in which worker they run whatever the dataset does."""
@@ -129,13 +131,8 @@ def worker_info_class() -> Any:
 
 
 def iterator_class(module: ModuleType) -> type[Any]:
-    """The class that all of torch's own iterators are derived from.
-
-    Args:
-        module: ``torch.utils.data.dataloader``, which may just be loading.
-    """
-    found: type[Any] = module._BaseDataLoaderIter  # noqa: SLF001 - all iterators share no public name
-    return found
+    """The base of torch's iterators in ``torch.utils.data.dataloader``, which may be loading."""
+    return cast(type[Any], module._BaseDataLoaderIter)
 
 
 def iterator_maker(kind: Any) -> Callable[[Any], Any] | None:
@@ -198,8 +195,8 @@ def ordered_batches(iterator: Any) -> int | None:
 def sent_batches(iterator: Any) -> int | None:
     """Of those the ones that workers have sent; ``None`` where that isn't known, as on macOS."""
     try:
-        tasks = list(iterator._task_info.values())  # noqa: SLF001 - this module's subject
-        queues = (iterator._worker_result_queue, iterator._data_queue)  # noqa: SLF001 - the same
+        tasks = list(iterator._task_info.values())
+        queues = (iterator._worker_result_queue, iterator._data_queue)
         found = {id(each): each.qsize() for each in queues}  # without a pin thread they are one
     except (AttributeError, TypeError, NotImplementedError, OSError):
         return None
@@ -330,20 +327,20 @@ def _freeing(end: Callable[..., None]) -> Callable[..., None]:
 
 def _free_locks(it: Any) -> None:
     """Looks at locks and takes none: Ctrl-C could come before it is given back."""
-    for queue in it._index_queues:  # noqa: SLF001 - this module's subject
-        if _stays_locked(queue._notempty):  # noqa: SLF001 - by Ctrl-C, as nobody else has it so long
-            queue._notempty.release()  # noqa: SLF001
-    if _stays_locked(it._workers_done_event._cond):  # noqa: SLF001
-        it._workers_done_event = threading.Event()  # noqa: SLF001 - torch sets and reads it
+    for queue in it._index_queues:
+        if _stays_locked(queue._notempty):  # by Ctrl-C, as nobody else has it so long
+            queue._notempty.release()
+    if _stays_locked(it._workers_done_event._cond):
+        it._workers_done_event = threading.Event()  # torch sets and reads it
         # They wait for the other's, and can't be asked. Who is dead is reaped: no more news of it.
-        for worker in [each for each in it._workers if each.is_alive()]:  # noqa: SLF001
+        for worker in [each for each in it._workers if each.is_alive()]:
             worker.terminate()
 
 
 def _stays_locked(condition: Any) -> bool:
-    lock = condition._lock  # noqa: SLF001 - this module's subject
+    lock = condition._lock
     # Those of processes have no such method before Python 3.14.
-    is_locked = getattr(lock, "locked", None) or lock._semlock._is_zero  # noqa: SLF001
+    is_locked = getattr(lock, "locked", None) or lock._semlock._is_zero
     until_s = time.monotonic() + _HELD_S
     while is_locked() and time.monotonic() < until_s:
         time.sleep(0.01)
@@ -356,7 +353,7 @@ def _tuned_class(kind: Any) -> Any:
 
     Results are keyed by the batch's number, so which worker gets a batch can't change the order.
     """
-    advance, draw, reset = kind.__next__, kind._next_index, kind._reset  # noqa: SLF001 - this module's subject
+    advance, draw, reset = kind.__next__, kind._next_index, kind._reset
     put = getattr(kind, "_try_put_index", None)
 
     def __next__(self: Any) -> Any:  # noqa: N807 - it becomes that method
@@ -462,7 +459,7 @@ def steer(iterator: Any, workers: int, ahead: int) -> None:
     if workers != live.workers:  # workers of an iterable dataset keep their turn
         live.workers, live.cycle = workers, None
     live.in_flight = workers * ahead
-    iterator._prefetch_factor = ahead  # noqa: SLF001 - this module's subject
+    iterator._prefetch_factor = ahead
 
 
 def reports_death(error: Exception) -> bool:
@@ -472,46 +469,42 @@ def reports_death(error: Exception) -> bool:
 
 def started_workers(iterator: Any) -> int:
     """Workers of an iterator, those that are parked too."""
-    return int(iterator._num_workers)  # noqa: SLF001 - this module's subject
+    return int(iterator._num_workers)
 
 
-def start_worker(iterator: Any, context: Any) -> None:
+def start_worker(it: Any, context: Any) -> None:
     """Start one more worker of a tapped iterator of a map-style dataset, as torch started others.
 
     The context is the loader's ``multiprocessing_context``, or ``torch.multiprocessing``.
     """
     with _undisturbed():
-        _start_worker(iterator, context)
-
-
-def _start_worker(it: Any, context: Any) -> None:
-    index_queue = context.Queue()
-    index_queue.cancel_join_thread()
-    number = len(it._workers)  # noqa: SLF001 - this module's subject
-    given = {
-        **{name: getattr(it, f"_{name}", None) for name in _WORKER_ARGUMENTS},
-        "index_queue": index_queue,
-        "data_queue": it._worker_result_queue,  # noqa: SLF001
-        "done_event": it._workers_done_event,  # noqa: SLF001
-        "init_fn": it._worker_init_fn,  # noqa: SLF001
-        "worker_id": number,
-        "num_workers": number + 1,
-    }
-    worker = context.Process(target=_find(*_WORKER_LOOP), args=tuple(given.values()))
-    worker.daemon = True
-    worker.start()
-    it._index_queues.append(index_queue)  # noqa: SLF001
-    it._workers.append(worker)  # noqa: SLF001
-    it._workers_status.append(True)  # noqa: SLF001
-    if hasattr(it, "_workers_num_tasks"):  # torch 2.6 has none
-        it._workers_num_tasks.append(0)  # noqa: SLF001
-    it._num_workers += 1  # noqa: SLF001
-    # The C side takes one registration per iterator, by which it notices that a worker died.
-    if it._worker_pids_set:  # noqa: SLF001
-        _find(_SIGNALS, "_remove_worker_pids")(id(it))
-    it._worker_pids_set = False  # noqa: SLF001
-    _find(_SIGNALS, "_set_worker_pids")(id(it), tuple(each.pid for each in it._workers))  # noqa: SLF001
-    it._worker_pids_set = True  # noqa: SLF001
+        index_queue = context.Queue()
+        index_queue.cancel_join_thread()
+        number = len(it._workers)
+        given = {
+            **{name: getattr(it, f"_{name}", None) for name in _WORKER_ARGUMENTS},
+            "index_queue": index_queue,
+            "data_queue": it._worker_result_queue,
+            "done_event": it._workers_done_event,
+            "init_fn": it._worker_init_fn,
+            "worker_id": number,
+            "num_workers": number + 1,
+        }
+        worker = context.Process(target=_find(*_WORKER_LOOP), args=tuple(given.values()))
+        worker.daemon = True
+        worker.start()
+        it._index_queues.append(index_queue)
+        it._workers.append(worker)
+        it._workers_status.append(True)
+        if hasattr(it, "_workers_num_tasks"):  # torch 2.6 has none
+            it._workers_num_tasks.append(0)
+        it._num_workers += 1
+        # The C side takes one registration per iterator, by which it notices that a worker died.
+        if it._worker_pids_set:
+            _find(_SIGNALS, "_remove_worker_pids")(id(it))
+        it._worker_pids_set = False
+        _find(_SIGNALS, "_set_worker_pids")(id(it), tuple(each.pid for each in it._workers))
+        it._worker_pids_set = True
 
 
 @contextlib.contextmanager

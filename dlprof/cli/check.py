@@ -134,8 +134,8 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     from dlprof.engine.checking.settings import for_check
     from dlprof.settings.resolve import config_files
 
-    settings = for_check(
-        *options.resolve(swept, config),
+    settings = dataclasses.replace(
+        for_check(*options.resolve(swept, config)),
         against=against,
         against_python=against_python,
         override=rule.get("allow_regression", ""),

@@ -60,10 +60,13 @@ def _report(
         )
     blocks = [block for quad in measured.quads for block in quad.blocks if block.side == "change"]
     figures = figures_of(measured.plan, blocks)
+    path, source = Path(built.file).resolve(), ""
+    if built.file and path.is_relative_to(change.root):  # as annotations name it
+        source = path.relative_to(change.root).as_posix()
     kept = recordable(change, sides, settings, started_at=started_at, figures=figures)
     target = dataclasses.replace(
         checked_target(settings.sweep.target, measured.plan, measured.quads),
-        source_file=_relative(built.file, change.root),
+        source_file=source,
         source_line=built.line,
         recordable=kept if figures else None,
         measured_s=took_s,
@@ -78,9 +81,3 @@ def _report(
         unavailable=measured.unavailable,
         **sides.provenance(started_at),
     )
-
-
-def _relative(file: str, root: Path) -> str:
-    """A file's path in the repository, as annotations name it; empty where it lies elsewhere."""
-    path = Path(file).resolve()
-    return path.relative_to(root).as_posix() if file and path.is_relative_to(root) else ""

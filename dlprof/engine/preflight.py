@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from dlprof.records import BY_COPY, Config, Failure, Machine, Target
 from dlprof.settings import SweepSettings
 from dlprof.trial import failures
+from dlprof.trial.protocol import record_of
 from dlprof.units import counted, format_bytes
 
 FORKED_WORKER_BYTES = 11_000_000
@@ -71,7 +72,6 @@ class Preflight:
         probe: Mapping[str, Any],
     ) -> Preflight:
         """From limits that all ranks share, what is free, and what ``probing.probe`` saw."""
-        unsendable = probe["batch_failure"]
         own = target.own_config or Config()
         return cls(
             batch_size=target.batch_size,
@@ -87,7 +87,7 @@ class Preflight:
                 machine.shm_available_bytes, settings, "--max-shm", settings.max_shm_bytes
             ),
             open_files=machine.open_files_limit,
-            unsendable=None if unsendable is None else Failure(**unsendable),
+            unsendable=record_of(Failure, probe["batch_failure"]),
         )
 
     def starts_by_copy(self, config: Config) -> bool:

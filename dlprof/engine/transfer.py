@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -121,8 +122,7 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
     )
     deadline_s = time.monotonic() + options.timeout_s + options.budget_s
     cut = ""
-    done: Message = {}
-    heard: list[Message] = []
+    heard = collections.defaultdict[str, list[Message]](list)
     with work_directory() as directory, open_log(directory / "transfer.log") as file:
         process = ModuleProcess(
             [sys.executable, "-m", "dlprof.transfer.child"],
@@ -134,7 +134,7 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
         with contextlib.ExitStack() as ending:
             ending.callback(process.end)
             process.order("copy", request=dataclasses.asdict(request))
-            while not (cut or done):
+            while not (cut or heard["done"]):
                 answer = process.answer(deadline_s - time.monotonic())
                 if answer is None:
                     cut = f"it took longer than {options.timeout_s:g} s"
@@ -144,11 +144,9 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
                     listener.message(message["text"])
                 elif message["event"] == "failed":
                     raise error_of(message["error"])
-                elif message["event"] == "done":
-                    done = message
                 else:
-                    heard.append(message)
-        return _transfers(machine, options, heard, done, cut, last_lines(TrialLog(file).text()))
+                    heard[message["event"]].append(message)
+        return _transfers(machine, options, heard, cut, last_lines(TrialLog(file).text()))
 
 
 def largest_buffer(machine: Machine) -> int:
@@ -165,8 +163,7 @@ def largest_buffer(machine: Machine) -> int:
 def _transfers(
     machine: Machine,
     options: TransferSettings,
-    heard: Sequence[Message],
-    done: Message,
+    heard: Mapping[str, Sequence[Message]],
     cut: str,
     log: str,
 ) -> Transfers:
@@ -175,19 +172,17 @@ def _transfers(
     Raises:
         NothingMeasuredError: There is nothing.
     """
-    by_event: dict[str, list[Message]] = {}
-    for message in heard:
-        by_event.setdefault(message["event"], []).append(message)
-    devices = [from_json(DeviceTransfer, each["device"]) for each in by_event.get("device", ())]
+    done: Message = next(iter(heard["done"]), {})
+    devices = [from_json(DeviceTransfer, each["device"]) for each in heard["device"]]
     if not devices:
         raise NothingMeasuredError(
             f"No copy could be measured: {cut}.",
             hint="See the last lines that it wrote; dlprof machine shows the devices.",
             traceback=log,
         )
-    rates = [rate for each in by_event.get("together", ()) for rate in each["rates"]]
+    rates = [rate for each in heard["together"] for rate in each["rates"]]
     together = tuple(from_json(TogetherRate, rate) for rate in rates)
-    batches = [from_json(BatchTransfer, each["batch"]) for each in by_event.get("batch", ())]
+    batches = [from_json(BatchTransfer, each["batch"]) for each in heard["batch"]]
     accelerator = done.get("accelerator")
     missing = {}
     if cut:
@@ -198,7 +193,7 @@ def _transfers(
         missing["together"] = cut or "there are not two accelerators"
     if options.target is not None and not batches:
         missing["batch"] = cut
-    missing |= {each["what"]: each["reason"] for each in by_event.get("missing", ())}
+    missing |= {each["what"]: each["reason"] for each in heard["missing"]}
     return Transfers(
         machine=machine,
         torch_version=done.get("torch_version", ""),

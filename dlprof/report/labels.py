@@ -88,11 +88,11 @@ def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> s
         return f"at least {end_text(gain.low)}x{behind} (95%)"
     if gain.is_wide and loss is not None and 1 - loss > gain.low:
         return f"{loss_text(loss)}{than} (95%); how much faster, if at all, is too noisy to say"
-    if gain.low <= 1:
-        if gain.is_wide:  # it may be several times as fast: no word of no gain
-            return f"not known{behind}: too noisy to say ({interval})"
-        return f"no measurable gain{behind} ({ratio_text(gain.value)}, {interval})"
-    return f"{ratio_text(gain.value)}{behind} ({interval})"
+    if gain.is_wide:  # it may be several times as fast: no word of no gain
+        return f"not known{behind}: too noisy to say ({interval})"
+    none = gain.low <= 1
+    shown = f"{ratio_text(gain.value)}, {interval}" if none else interval
+    return f"{'no measurable gain' if none else ratio_text(gain.value)}{behind} ({shown})"
 
 
 def default_named(config: Config) -> str:

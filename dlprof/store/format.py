@@ -104,13 +104,6 @@ def run_file_name(target: str, now: datetime) -> str:
     if "=" not in attribute:
         words.append(attribute)
     stem = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words)).strip("-.")[:60]
-    return f"{stem or 'run'}-{now:%Y%m%d-%H%M%S}-{_base_36(now.microsecond)}{SUFFIX}"
-
-
-def _base_36(number: int) -> str:
-    """Four digits, enough for any number of microseconds."""
-    digits = ""
-    for _ in range(4):
-        number, digit = divmod(number, 36)
-        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
-    return digits
+    alphabet, number = "0123456789abcdefghijklmnopqrstuvwxyz", now.microsecond
+    digits = "".join(alphabet[number // 36**place % 36] for place in (3, 2, 1, 0))
+    return f"{stem or 'run'}-{now:%Y%m%d-%H%M%S}-{digits}{SUFFIX}"

@@ -25,18 +25,6 @@ _SEVERAL = {"trial": "trials", "explanation": "explanations", "timeline": "timel
 _Record = TypeVar("_Record")
 
 
-class _Line(NamedTuple):
-    """One complete record, as parsed."""
-
-    number: int
-    """From 1."""
-    end: int
-    """Offset in the file of the byte after it."""
-    ended: bool
-    """Whether a line end follows its last byte."""
-    data: dict[str, Any]
-
-
 class RunContent(NamedTuple):
     """A run, and where its file can be continued."""
 
@@ -64,7 +52,7 @@ def read_content(path: Path) -> RunContent:
     try:
         check_plain(path, path.stat().st_mode, hint=_GIVE_RUN_FILE)
         with path.open("rb") as file:
-            return _collect(path, _Lines(path, file))
+            return _collect(_Reader(path, file))
     except FileNotFoundError:
         raise FileError(f"There is no file {path}", hint=_GIVE_RUN_FILE) from None
     except OSError as error:
@@ -73,20 +61,26 @@ def read_content(path: Path) -> RunContent:
         ) from None
 
 
-class _Lines:
-    """The complete records of a file, and whether a torn one follows them."""
+class _Reader:
+    """The complete records of a file, and how far they reach.
+
+    Attributes:
+        number: The line of the last record, from 1; 0 before there is one. Blank lines may be
+            before it.
+        end: Offset in the file of the byte after it.
+        ended: Whether a line end follows its last byte.
+        torn: Whether a torn record follows the complete ones.
+    """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path = path
-        self._file = file
-        self._headed = False  # a record was read; blank lines may stand before it
-        self.torn = False
+        self.path, self._file = path, file
+        self.number = self.end = 0
+        self.ended = self.torn = False
 
-    def __iter__(self) -> Iterator[_Line]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         number, end = 0, 0
         while raw := self._file.readline(MAX_LINE_BYTES + 1):
             number, end = number + 1, end + len(raw)
-            ended = raw.endswith(b"\n")
             if len(raw) > MAX_LINE_BYTES:
                 raise self._damaged(number, f"it is longer than {MAX_LINE_BYTES} bytes")
             if not raw.strip():
@@ -94,56 +88,70 @@ class _Lines:
             try:
                 data = run_format.decode_line(raw)
             except ValueError:
-                if not ended and self._headed:
-                    self.torn = True
+                self.torn = bool(self.number) and not raw.endswith(b"\n")
+                if self.torn:
                     return
                 raise self._damaged(number, "it is not JSON") from None
             if not isinstance(data, dict) or not isinstance(data.get(run_format.KIND), str):
                 raise self._damaged(number, "it is not a record")
-            self._headed = True
-            yield _Line(number, end, ended, data)
+            self.number, self.end, self.ended = number, end, raw.endswith(b"\n")
+            yield data
 
     def _damaged(self, number: int, fault: str) -> FileError:
-        if self._headed:
-            return _damaged(self._path, number, fault)
-        return _no_run(self._path, f"line {number} is not a run header: {fault}")
+        if not self.number:
+            return self.no_run(f"line {number} is not a run header: {fault}")
+        return self.damaged(fault, line=number)
+
+    def damaged(
+        self, fault: str, *, line: int = 0, hint: str = "Delete that line to read the rest."
+    ) -> FileError:
+        """What is wrong with a line; the last record's without one."""
+        return FileError(
+            f"Line {line or self.number} of {self.path} is damaged: {fault}", hint=hint
+        )
+
+    def no_run(self, fault: str) -> FileError:
+        """Why this is no run file."""
+        return FileError(f"{self.path} is not a run file: {fault}", hint=_GIVE_RUN_FILE)
+
+    def record(self, data: dict[str, Any], record_type: type[_Record], version: int) -> _Record:
+        """The record that the last line holds, by a version of the schema."""
+        for older in range(version, records.SCHEMA_VERSION):
+            data = run_format.MIGRATIONS[older](data)
+        try:
+            return from_json(record_type, data)
+        except MismatchError as error:
+            if record_type is RunHeader:
+                raise self.no_run(f"in its header, {error}") from None
+            raise self.damaged(str(error)) from None
 
 
-def _no_run(path: Path, fault: str) -> FileError:
-    return FileError(f"{path} is not a run file: {fault}", hint=_GIVE_RUN_FILE)
-
-
-def _damaged(
-    path: Path, number: int, fault: str, hint: str = "Delete that line to read the rest."
-) -> FileError:
-    return FileError(f"Line {number} of {path} is damaged: {fault}", hint=hint)
-
-
-def _collect(path: Path, lines: _Lines) -> RunContent:
-    reading = iter(lines)
-    last = next(reading, None)
-    if last is None:
-        raise _no_run(path, "it is empty")
-    version = _version(path, last)
-    header = _record(path, last, RunHeader, version)
+def _collect(reader: _Reader) -> RunContent:
+    lines = iter(reader)
+    data = next(lines, None)
+    if data is None:
+        raise reader.no_run("it is empty")
+    version = data.get("schema_version")
+    if data[run_format.KIND] != "run" or not isinstance(version, int) or version < 1:
+        raise reader.no_run("line 1 is not a run header")
+    refuse_newer(reader.path, version, records.SCHEMA_VERSION)
+    header = reader.record(data, RunHeader, version)
     several: dict[str, list[Any]] = {kind: [] for kind in _SEVERAL}
     newest: dict[str, Any] = {}
     watched: dict[str, WatchedLoader] = {}
-    for last in reading:
-        kind = last.data[run_format.KIND]
+    for data in lines:
+        kind = data[run_format.KIND]
         if kind == "run":
             # Two files in one, whose trials must not count as one run's.
-            raise _damaged(
-                path,
-                last.number,
+            raise reader.damaged(
                 "it begins a second run",
-                hint=f"Two run files were joined; split it: head -n {last.number - 1} gives the "
-                f"first, tail -n +{last.number} the second.",
+                hint=f"Two run files were joined; split it: head -n {reader.number - 1} gives the "
+                f"first, tail -n +{reader.number} the second.",
             )
         record_type = run_format.RECORD_TYPES.get(kind)
         if record_type is None:  # an addition of a later version
             continue
-        record: Any = _record(path, last, record_type, version)
+        record: Any = reader.record(data, record_type, version)
         if isinstance(record, WatchedLoader):
             watched[record.name] = record  # written again whenever more was seen
         elif kind in several:
@@ -157,28 +165,5 @@ def _collect(path: Path, lines: _Lines) -> RunContent:
             newest.pop("recommendation", None)
     kept: dict[str, Any] = {_SEVERAL[kind]: tuple(found) for kind, found in several.items()}
     seen = tuple(watched.values())
-    run = dataclasses.replace(
-        Run(path=str(path), header=header, watched=seen, truncated=lines.torn), **kept, **newest
-    )
-    return RunContent(run, last.end, last.ended)
-
-
-def _version(path: Path, first: _Line) -> int:
-    """The schema version of the file, if it is one that can be read."""
-    version = first.data.get("schema_version")
-    if first.data[run_format.KIND] != "run" or not isinstance(version, int) or version < 1:
-        raise _no_run(path, "line 1 is not a run header")
-    refuse_newer(path, version, records.SCHEMA_VERSION)
-    return version
-
-
-def _record(path: Path, line: _Line, record_type: type[_Record], version: int) -> _Record:
-    data = line.data
-    for older in range(version, records.SCHEMA_VERSION):
-        data = run_format.MIGRATIONS[older](data)
-    try:
-        return from_json(record_type, data)
-    except MismatchError as error:
-        if line.number == 1:
-            raise _no_run(path, f"in its header, {error}") from None
-        raise _damaged(path, line.number, str(error)) from None
+    run = Run(path=str(reader.path), header=header, watched=seen, truncated=reader.torn)
+    return RunContent(dataclasses.replace(run, **kept, **newest), reader.end, reader.ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import importlib.metadata
@@ -12,11 +13,12 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records.codec import from_json
@@ -25,8 +27,8 @@ from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.explaining import Explainer, take_rested
-from dlprof.trial.in_worker import guard_of
-from dlprof.trial.measure import Loop, WindowPlan, measure
+from dlprof.trial.in_worker import guarded_loader
+from dlprof.trial.measure import Loop, Measurement
 from dlprof.trial.probing import probe, try_workers, weigh_dataset
 from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
@@ -53,7 +55,6 @@ _MEETING = timedelta(minutes=1)
 """For all ranks to come to a process group."""
 
 _clock = time.perf_counter
-_Work = TypeVar("_Work")
 
 
 def build(request: BuildRequest) -> BuiltTarget:
@@ -136,11 +137,6 @@ class Session:
             self._next_beat_s = now_s + 1.0
             self.channel.send({"event": "beat"})
 
-    def going_on(self, work: _Work) -> _Work:
-        """Some work that is to be done before batches come: the beat goes on meanwhile."""
-        self.beat(_clock())
-        return work
-
     def window(self, edge: str, fill_s: float) -> None:
         """Mark an edge of the window; at its end, hold still until memory has been read."""
         self.channel.send({"event": f"window_{edge}"})
@@ -185,10 +181,13 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
             evict_from_page_cache,
         )
 
+        def paths(dataset: object) -> Iterator[Path]:
+            for path in dataset_files(dataset):
+                session.beat(_clock())  # a million files take a while, in which nothing hangs
+                yield path
+
         if built.parts is not None:
-            # A million files take a while, in which nothing hangs.
-            paths = map(session.going_on, dataset_files(built.parts.dataset))
-            dropped = evict_from_page_cache(paths)
+            dropped = evict_from_page_cache(paths(built.parts.dataset))
     if request.probe:
         look = try_workers if request.config.num_workers else probe
         look = weigh_dataset if request.weigh else look
@@ -208,7 +207,7 @@ def _measure(
     request: TrialRequest, built: BuiltTarget, session: Session
 ) -> tuple[Loop, dict[str, Any]]:
     from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
-    from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+    from dlprof.targets.loader import EpochGate  # noqa: PLC0415
     from dlprof.targets.parts import core_of  # noqa: PLC0415
 
     copies: DeviceCopier | None = None
@@ -218,8 +217,7 @@ def _measure(
         copies = make_copier(request)
     consume = copies or make_consumer(request.step_s, request.step_callable, request.step_spread)
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
-    in_worker = guard_of(request.config, built.target.own_config)
-    loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
+    loader = guarded_loader(built, request.config, gate)
     seen = BatchChecks(built.target, request.config, count, core_of(loader))
     computes = request.step_callable is not None or copies is not None
     ranks: RankGroup | None = None
@@ -247,17 +245,19 @@ def _measure(
         count=count,
     )
     session.loop = loop
-    plan = WindowPlan(
-        config=request.config,
+    measurement = Measurement(
+        loop=loop,
+        gate=gate,
         window_s=request.trial_s,
         turnover=request.turnover,
         inspected=seen.batches,
+        ranks=ranks,
     )
     window: Callable[[str, float], object]
     window = session.window if explainer is None else explainer.window
     if copies is not None:
         window = copies.window(window)
-    measured = measure(loop, plan, gate, clock=_clock, window=window, ranks=ranks)
+    measured = measurement.run(window)
     lengths: list[str] = []
     if not seen.resampled:
         lengths = check_length(loop, built.target, request.config)
@@ -330,16 +330,12 @@ def main() -> None:
     order = channel.receive()
     if order is None:
         return
-    began_s, parting = _clock(), Parting()
-    try:
-        built = build(from_json(BuildRequest, order["request"]))
-    except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-        channel.send(build_failed(error))
-    else:
-        channel.send(describe_built(built, _clock() - began_s))
-        order = channel.receive()
-        if order is not None:
-            run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
+    parting = Parting()
+    built, answer = answer_build(from_json(BuildRequest, order["request"]))
+    channel.send(answer)
+    order = None if built is None else channel.receive()
+    if built is not None and order is not None:
+        run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
     end_tracker()
     parting.take()
     os._exit(0)
@@ -361,12 +357,21 @@ def build_failed(error: BaseException) -> Message:
     return {"event": "build_failed", "error": describe_error(as_target_error(error))}
 
 
-def describe_built(built: BuiltTarget, import_s: float) -> dict[str, Any]:
-    """The answer to an order to build that succeeded."""
-    target = dataclasses.replace(built.target, import_s=import_s)
+def answer_build(
+    request: BuildRequest, within: AbstractContextManager[None] | None = None
+) -> tuple[BuiltTarget | None, Message]:
+    """The target, or ``None`` where it can't be built, and the answer to the order to build it."""
+    began_s = _clock()
+    try:
+        with within or contextlib.nullcontext():
+            built = build(request)
+    except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
+        return None, build_failed(error)
+    target = dataclasses.replace(built.target, import_s=_clock() - began_s)
     python = ".".join(str(part) for part in sys.version_info[:3])
     versions = {"torch": importlib.metadata.version("torch"), "python": python}
-    return {"event": "built", "target": dataclasses.asdict(target), "versions": versions}
+    answer = {"event": "built", "target": dataclasses.asdict(target), "versions": versions}
+    return built, answer
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from dlprof.errors import TargetError
 from dlprof.targets.faults import one_line, user_traceback
@@ -14,10 +14,6 @@ from dlprof.targets.importing import import_object
 from dlprof.units import parse_step
 
 Consumer = Callable[[Any], object]
-
-
-def _nothing(_batch: object) -> None:
-    """Consume at no cost: the rate is then the loader's own."""
 
 
 def make_consumer(step_s: float, step_callable: str | None, step_spread: str = "") -> Consumer:
@@ -37,9 +33,15 @@ def make_consumer(step_s: float, step_callable: str | None, step_spread: str = "
         TargetError: ``step_callable`` can't be imported or called.
     """
     if step_callable is not None:
-        return _imported(step_callable)
+        found = import_object(parse_target(step_callable))
+        if not callable(found):
+            raise TargetError(
+                f"The step {step_callable!r} is not a function.",
+                hint="Give the step as module:function or path/to/file.py:function.",
+            )
+        return cast(Consumer, found)
     if step_s <= 0:
-        return _nothing
+        return lambda _batch: None  # at no cost: the rate is then the loader's own
     sleep, late_s = time.sleep, lateness_s(min(step_s, 1e-3))
     nap_s = max(1e-9, step_s - late_s)
     if not step_spread:
@@ -88,14 +90,3 @@ def try_consumer(consume: Consumer, batch: Any, step_callable: str | None) -> No
             hint="It is called with each batch, as the loader yields it.",
             traceback=user_traceback(error),
         ) from error
-
-
-def _imported(name: str) -> Consumer:
-    found = import_object(parse_target(name))
-    if not callable(found):
-        raise TargetError(
-            f"The step {name!r} is not a function.",
-            hint="Give the step as module:function or path/to/file.py:function.",
-        )
-    consumer: Consumer = found
-    return consumer

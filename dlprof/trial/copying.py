@@ -45,7 +45,7 @@ _EVERY = 4
 
 
 Window = Callable[[str, float], object]
-"""Called at the window's ends; see ``measure``."""
+"""Called at the window's ends; see ``Measurement.run``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

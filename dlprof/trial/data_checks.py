@@ -122,11 +122,9 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
     An iterable dataset that never does, nor its ``worker_init_fn``, can't share its samples out by
     itself. To ask for the seed alone says nothing of that.
 
-    Args:
-        loader: Before its workers are started.
-
     Returns:
-        Whether one did. Also true where it can't be known, with a torch without such a class.
+        Whether one did, of workers that are started from now on. Also true where it can't be known,
+        with a torch without such a class.
     """
     import torch.multiprocessing as mp  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ import signal
 import traceback
 from collections.abc import Iterator, Sequence
 
-from dlprof.errors import NothingMeasuredError, TargetError
+from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.internals import IN_WORKER
 from dlprof.records import ONCE, Failure, FailureKind, Outcome
 from dlprof.targets.faults import user_traceback
@@ -150,6 +150,18 @@ _STARTING = re.compile(r"/torch/|/(subprocess|threading)\.py$")
 _HANDING_OVER = ("multiprocessing/connection.py", "multiprocessing/reduction.py")
 
 
+def as_failure(error: DlprofError, kind: FailureKind = "start_failed") -> Failure:
+    """A trial's failure that an error of dlprof's own is."""
+    return Failure(kind=kind, message=error.message, hint=error.hint, stderr_tail=error.traceback)
+
+
+def as_error(
+    failure: Failure, kind: type[DlprofError] = NothingMeasuredError, message: str = ""
+) -> DlprofError:
+    """The error that a failure is where there is no trial to have it; with other words, if any."""
+    return kind(message or failure.message, hint=failure.hint, traceback=failure.stderr_tail)
+
+
 def chain(error: BaseException) -> Iterator[BaseException]:
     """The exception and what it was raised from, innermost last; loops are cut."""
     seen: set[int] = set()
@@ -230,10 +242,7 @@ def _shows(sign: Sign, error: BaseException, text: str) -> bool:
         return False
     if not sign.common:
         return True
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    if _from_worker(text):
-        files = _FILE.findall(text[: text.index(sign.text)])
-    paths = [file.replace("\\", "/") for file in files]
+    paths = _files(error, text, text[: text.index(sign.text)])
     # Below multiprocessing all of it counts, since what it pickles may be the user's code.
     return not paths or any(_SENDING in path for path in paths) or bool(_STARTING.search(paths[-1]))
 
@@ -242,10 +251,16 @@ def _not_alike(error: BaseException, text: str) -> bool:
     """Whether torch's own default_collate stumbled over samples of different keys or types."""
     if not isinstance(error, KeyError | TypeError | IndexError | AttributeError | ValueError):
         return False
+    files = _files(error, text, text)
+    return bool(files) and files[-1].endswith(_COLLATE)
+
+
+def _files(error: BaseException, text: str, of_worker: str) -> list[str]:
+    """The files that an exception came through: of a worker's, as its traceback names them."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if _from_worker(text):
-        files = _FILE.findall(text)
-    return bool(files) and files[-1].replace("\\", "/").endswith(_COLLATE)
+        files = _FILE.findall(of_worker)
+    return [file.replace("\\", "/") for file in files]
 
 
 def _passed_on(error: BaseException) -> tuple[str, str] | None:
@@ -274,9 +289,7 @@ def _summary(name: str, text: str) -> str:
 def _of_ours(error: BaseException) -> Failure | None:
     """The failure that an exception of dlprof's own stands for."""
     if isinstance(error, TargetError):
-        return Failure(
-            kind="target_error", message=error.message, hint=error.hint, stderr_tail=error.traceback
-        )
+        return as_failure(error, "target_error")
     if isinstance(error, EmptyLoaderError) and error.epochs:
         once = f"{ONCE[0].upper()}{ONCE[1:]}"
         return Failure(kind="empty", message="An epoch after the first gave no batch.", hint=once)
@@ -347,7 +360,7 @@ def not_started(number: int, reason: str) -> Failure:
     return Failure(
         kind="start_failed",
         message=f"The system does not start a process for the trial: {reason}.",
-        hint=remedy(number),
+        hint=_REMEDIES.get(number, MORE_PROCESSES),
     )
 
 
@@ -411,11 +424,6 @@ class ResourceLimitError(NothingMeasuredError):
     """The system has no room for what is to be started."""
 
 
-def remedy(number: int) -> str:
-    """What to do about what can't be started, by the ``errno`` of the attempt."""
-    return _REMEDIES.get(number, MORE_PROCESSES)
-
-
 @contextlib.contextmanager
 def resource_limits(what: str) -> Iterator[None]:
     """Say plainly that there is no room for what is started within, named for people.
@@ -430,7 +438,7 @@ def resource_limits(what: str) -> Iterator[None]:
             raise
         reason = error.strerror or str(error)
         raise ResourceLimitError(
-            f"The system does not start {what}: {reason}.", hint=remedy(error.errno)
+            f"The system does not start {what}: {reason}.", hint=_REMEDIES[error.errno]
         ) from error
     except RuntimeError as error:  # threading's own words
         if "can't start new thread" not in str(error):

@@ -115,17 +115,13 @@ class ForkServer:
     def _build(self, request: Message) -> None:
         from dlprof.trial import child  # noqa: PLC0415 - imports torch with the target
 
-        began_s = time.perf_counter()
-        try:
-            with _without_pool():
-                self._built = child.build(from_json(BuildRequest, request))
-        except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-            self._channel.send(child.build_failed(error))
-            return
-        self._users_handler = signal.getsignal(signal.SIGCHLD)
-        self._listen_for_children()
-        answer = child.describe_built(self._built, time.perf_counter() - began_s)
-        self._channel.send({**answer, "fork_hazard": fork_hazard()})
+        wanted = from_json(BuildRequest, request)
+        self._built, answer = child.answer_build(wanted, _without_pool())
+        if self._built is not None:
+            self._users_handler = signal.getsignal(signal.SIGCHLD)
+            self._listen_for_children()
+            answer["fork_hazard"] = fork_hazard()
+        self._channel.send(answer)
 
     def _preload(self, request: Message) -> None:
         self._later = from_json(BuildRequest, request)
@@ -145,15 +141,15 @@ class ForkServer:
                 pid = os.fork()
             except OSError as error:
                 refused = error.errno or errno.EAGAIN
-        if pid < 0:
-            message = {"event": "not_started", "errno": refused, "error": os.strerror(refused)}
-            self._channel.send(message)
-            _close(descriptors)
-            return
         if pid == 0:
             self._live(wanted, server_pid, descriptors, state)
-        _close(descriptors)
-        self._child = pid
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if pid > 0:
+            self._child = pid
+            return
+        message = {"event": "not_started", "errno": refused, "error": os.strerror(refused)}
+        self._channel.send(message)
 
     def _reap(self) -> None:
         """Collect every child that has ended, adopted ones too."""
@@ -252,11 +248,6 @@ class ForkServer:
         return child.build(self._later)
 
 
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
 def children() -> frozenset[int]:
     """This process's children."""
     me = os.getpid()
@@ -287,8 +278,13 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
         return f"building the target {shared}, which trials would share"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "building the target used CUDA"
-    if any(name.startswith(_DRIVERS) for name in _open_files(descriptors)):
-        return "building the target asked the GPU's driver, such as by torch.cuda.is_available()"
+    for name in list_names(descriptors):  # none where ``/proc`` is missing
+        with contextlib.suppress(OSError):  # the one that lists them is closed by now
+            if str((descriptors / name).readlink()).startswith(_DRIVERS):
+                return (
+                    "building the target asked the GPU's driver, such as by "
+                    "torch.cuda.is_available()"
+                )
     if len(list_names(_THREADS)) > 1 and not _computes_in_fork():
         return "building the target used torch's pool of threads, which doesn't survive a fork"
     return ""
@@ -352,13 +348,6 @@ def _shared() -> Iterator[str]:
     for each in gc.get_objects() if module is not None else ():
         if issubclass(type(each), module.SharedMemory) and each.buf is not None:
             yield f"made the shared memory {each.name!r}"
-
-
-def _open_files(descriptors: Path) -> Iterator[str]:
-    """The names of what this process has open; none where ``/proc`` is missing."""
-    for name in list_names(descriptors):
-        with contextlib.suppress(OSError):  # the one that lists them is closed by now
-            yield str((descriptors / name).readlink())
 
 
 def main() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.trial.processes import die_with_parent
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import mark_processes
+
+if TYPE_CHECKING:
+    from dlprof.targets.build import BuiltTarget
+    from dlprof.targets.loader import EpochGate
 
 
 def guard_worker() -> None:
@@ -29,14 +32,17 @@ def guard_worker() -> None:
     answer_with_stacks()
 
 
-def guard_of(config: Config, own: Config | None) -> Callable[[], None] | None:
-    """What workers need that don't inherit it from this process by a fork.
+def guarded_loader(built: BuiltTarget, config: Config, gate: EpochGate | None = None) -> Any:
+    """The target's loader for a configuration, with guards of its workers; see ``make_loader``.
 
-    Where the configuration names no start method, that of the target's own settings counts.
+    Those that are forked inherit them from this process.
     """
-    kept = None if own is None else own.start_method
+    from dlprof.targets.loader import make_loader  # noqa: PLC0415 - torch comes with it
+
+    kept = None if built.target.own_config is None else built.target.own_config.start_method
     method = config.start_method or kept or multiprocessing.get_start_method()
-    return None if method == "fork" else guard_worker
+    guard = None if method == "fork" else guard_worker
+    return make_loader(built, config, gate=gate, in_worker=guard)
 
 
 class DelayedCollate:

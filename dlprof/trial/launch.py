@@ -66,21 +66,13 @@ def built_of(message: Message) -> Built:
     if message["event"] == "build_failed":
         raise error_of(message["error"])
     try:
-        target = from_json(Target, message["target"])
+        return from_json(Built, message)
     except MismatchError as error:
+        its = MismatchError(error.fault, error.path[1:])  # within the target
         raise TargetError(
-            f"The target can't be described: its {error}.",
+            f"The target can't be described: its {its}.",
             hint="Give the loader a setting that DataLoader takes.",
         ) from None
-    file, line = message.get("place") or ("", None)
-    return Built(
-        target=target,
-        versions=message["versions"],
-        fork_hazard=message.get("fork_hazard", ""),
-        file=file,
-        line=line,
-        stray=message.get("stray", ""),
-    )
 
 
 LAUNCHER = "launcher"
@@ -101,14 +93,6 @@ class LocalRank:
 
 
 _QUIT_S = 5 * GRACE_S
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Handle:
-    """A trial that is running: how to talk to it, and whose its messages are in the inbox."""
-
-    channel: Channel
-    source: str
 
 
 class Launcher:
@@ -135,8 +119,11 @@ class Launcher:
         """
         raise NotImplementedError
 
-    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
         """Start a trial whose output goes to ``log``; ``not_started`` may follow, and why.
+
+        Returns:
+            How to talk to it, and whose its messages are in the inbox.
 
         Raises:
             ResourceLimitError: The system starts nothing more.
@@ -228,22 +215,22 @@ class ForkLauncher(Launcher):
         """Only import torch: each trial then builds the target for itself."""
         self._process.order("preload", request=dataclasses.asdict(request))
 
-    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
         """Fork a trial."""
         with resource_limits("a trial"):
             ours, theirs = socket.socketpair()
         with ours:
             channel = Channel.of_socket(ours)
         self._count += 1
-        handle = Handle(channel, f"{self.source}-trial-{self._count}")
+        source = f"{self.source}-trial-{self._count}"
         order = {"order": "trial", "request": dataclasses.asdict(request)}
         line, link = json.dumps(order).encode() + b"\n", cast(socket.socket, self._process.link)
         with theirs:
             # First, because without a listener there must be no trial.
-            self._inbox.listen(handle.source, channel.hear)
+            self._inbox.listen(source, channel.hear)
             with contextlib.suppress(OSError):  # the inbox reports a dead fork server
                 socket.send_fds(link, [line], [theirs.fileno(), log.fileno()])
-        return handle
+        return channel, source
 
     def kill(self) -> None:
         """Have the fork server end the running trial."""
@@ -293,7 +280,7 @@ class FreshLauncher(Launcher):
                 process.end(ended_by_itself_s)
         return built
 
-    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
         """Start an interpreter, build the target and run the trial."""
         self._count += 1
         process = self._start(self._inbox, f"trial-{self._count}", log)
@@ -301,7 +288,7 @@ class FreshLauncher(Launcher):
         with resource_limits("a thread that waits for a trial"):
             threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
         process.order("trial", request=dataclasses.asdict(request))
-        return Handle(process.channel, process.source)
+        return process.channel, process.source
 
     def kill(self) -> None:
         """End the running trial's process group."""

@@ -38,34 +38,6 @@ windows at most are given to a loader that is still getting faster."""
 
 _ONE_BATCH = -math.inf
 
-_Waits = list[float]
-"""Shares of a window spent in ``next()``, and at the barrier where there are other ranks."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPlan:
-    """How long a trial looks.
-
-    Attributes:
-        config: What runs.
-        window_s: Length of the measured window in seconds; longer where a round of W batches
-            takes long, up to three times.
-        turnover: Whether to time an epoch's end if none comes by itself.
-        inspected: Batches of an epoch that are inspected: queues fill meanwhile, so that the
-            warm-up goes on for as many as they hold.
-    """
-
-    config: Config
-    window_s: float
-    turnover: bool = True
-    inspected: int = 0
-
-    @property
-    def warm_up(self) -> int:
-        """Batches of the warm-up."""
-        after = self.inspected + self.config.batches_in_flight if self.inspected else 0
-        return max(warm_up_batches(self.config), after)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFigures:
@@ -97,11 +69,7 @@ class WindowFigures:
 
 
 class EmptyLoaderError(Exception):
-    """The loader ended before its first batch, or before that of a later epoch.
-
-    Args:
-        epochs: That gave batches before.
-    """
+    """The loader ended before its first batch, or after so many epochs that gave some."""
 
     def __init__(self, epochs: int = 0) -> None:
         super().__init__(epochs)
@@ -128,49 +96,44 @@ def ended_early(came: int, wanted: int) -> WrongDataError:
     )
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Loop:
     """Drives a loader through epochs, writing down when each batch came.
 
-    Args:
+    Attributes:
         loader: What ``iter`` is called on, once an epoch.
         config: What it was built with.
-        consume: Called with each batch.
         clock: Monotonic seconds.
+        consume: Called with each batch.
         beat: Called now and then, with the time at which the last batch came.
         confirm: Called once, after the very first batch.
         inspect: Called with each batch that comes before the window, and its position in its epoch.
         count: Samples in a batch; called for each one until :meth:`count_no_more`. What its
             attribute ``earlier`` says from some batch on, if it has one, is in each before that.
+        batch: The last one.
+        wait_s: Seconds spent in ``next()``, since whoever asks has set it to 0.
+        logs: The epochs so far.
+        turnovers_s: From the last batch of an epoch to the first of the next, of each.
+        fed_workers: Workers that gave a batch; ``None`` where that was not seen.
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        config: Config,
-        *,
-        consume: Callable[[Any], object],
-        clock: Callable[[], float],
-        beat: Callable[[float], object],
-        confirm: Callable[[], object] = lambda: None,
-        inspect: Callable[[int, Any], object] = lambda _position, _batch: None,
-        count: Callable[[Any], int | None] | None = None,
-    ) -> None:
-        self._loader = loader
-        self._config = config
-        self._consume = consume
-        self._clock = clock
-        self._beat = beat
-        self._confirm = confirm
-        self._inspect = inspect
-        self._count = count
-        self._recounted = False
-        self._iterator: Iterator[Any] = iter(())
-        self.batch: Any = None
-        self.wait_s = 0.0
-        self.logs: list[Epoch] = []
-        self.turnovers_s: list[float] = []
-        self.fed_workers: int | None = None
-        self._from_each = 0
+    loader: Any
+    config: Config
+    _: dataclasses.KW_ONLY
+    clock: Callable[[], float]
+    consume: Callable[[Any], object] = lambda _batch: None
+    beat: Callable[[float], object] = lambda _now_s: None
+    confirm: Callable[[], object] = lambda: None
+    inspect: Callable[[int, Any], object] = lambda _position, _batch: None
+    count: Callable[[Any], int | None] | None = None
+    batch: Any = dataclasses.field(default=None, init=False)
+    wait_s: float = dataclasses.field(default=0.0, init=False)
+    logs: list[Epoch] = dataclasses.field(default_factory=list, init=False)
+    turnovers_s: list[float] = dataclasses.field(default_factory=list, init=False)
+    fed_workers: int | None = dataclasses.field(default=None, init=False)
+    _iterator: Iterator[Any] = dataclasses.field(default_factory=lambda: iter(()), init=False)
+    _recounted: bool = dataclasses.field(default=False, init=False)
+    _from_each: int = dataclasses.field(default=0, init=False)
 
     @property
     def now(self) -> Epoch:
@@ -185,7 +148,7 @@ class Loop:
     def promised(self) -> int | None:
         """The batches of an epoch, by the loader's own word."""
         try:
-            return len(self._loader)
+            return len(self.loader)
         except Exception:  # noqa: BLE001 - the user's __len__; few iterable datasets have one
             return None
 
@@ -195,33 +158,33 @@ class Loop:
         Raises:
             EmptyLoaderError: The epoch has no batch.
         """
-        log = Epoch(began_s=self._clock(), warm_up=warm_up_batches(self._config))
-        self._iterator, self._from_each = iter(self._loader), 0
+        log = Epoch(began_s=self.clock(), warm_up=warm_up_batches(self.config))
+        self._iterator, self._from_each = iter(self.loader), 0
         try:
             self.batch = next(self._iterator)
         except StopIteration:
             raise EmptyLoaderError(len(self.logs)) from None
-        log.yields_s.append(self._clock())
+        log.yields_s.append(self.clock())
         if self.logs:
             self.turnovers_s.append(log.yields_s[0] - self.now.asked_s)
             self.wait_s += self.turnovers_s[-1]
         else:
-            self._confirm()
+            self.confirm()
         self.logs.append(log)
         self._note(self.batch)
         self._look()
-        self._consume(self.batch)
-        self._beat(log.yields_s[0])
+        self.consume(self.batch)
+        self.beat(log.yields_s[0])
 
     def count_no_more(self) -> None:
         """Leave counting to what hands the samples out."""
-        self._count = None
+        self.count = None
 
     def _note(self, batch: Any) -> None:
         """Count the samples of a batch, where that is done by looking at it."""
-        if self._count is not None:
-            samples = self._count(batch)
-            if not self._recounted and (earlier := getattr(self._count, "earlier", None)):
+        if self.count is not None:
+            samples = self.count(batch)
+            if not self._recounted and (earlier := getattr(self.count, "earlier", None)):
                 self._recounted = True
                 for log in self.logs:
                     log.samples = array.array("q", [earlier] * len(log.samples))
@@ -234,10 +197,10 @@ class Loop:
         torch asks the workers in turns for the first batches, and goes past those that have none.
         """
         came = len(self.now.yields_s)
-        self._inspect(self._place(came), self.batch)
-        if self._passed <= self._config.num_workers:
+        self.inspect(self._place(came), self.batch)
+        if self._passed <= self.config.num_workers:
             self._from_each = came
-        if self._passed >= self._config.num_workers > 0:
+        if self._passed >= self.config.num_workers > 0:
             self.fed_workers = self._from_each
 
     def _look_at_end(self) -> None:
@@ -246,7 +209,7 @@ class Loop:
         Not of one whose batches were not all looked at, as in the window.
         """
         few = self._from_each == len(self.now.yields_s)
-        if few and self._passed >= self._config.num_workers > 0:
+        if few and self._passed >= self.config.num_workers > 0:
             self.fed_workers = self._from_each
 
     def _place(self, came: int) -> int:
@@ -258,12 +221,12 @@ class Loop:
         index = self._passed - 1
         if index < came:
             return came - 1
-        return index if index < self._config.batches_in_flight else sys.maxsize
+        return index if index < self.config.batches_in_flight else sys.maxsize
 
     @property
     def _passed(self) -> int:
         """Batches that torch has asked for and gone past in this epoch; -1 where it won't say."""
-        return passed_batches(self._iterator) if self._config.in_order else -1
+        return passed_batches(self._iterator) if self.config.in_order else -1
 
     def warm_up(self) -> bool:
         """Take, inspect and consume one batch; False if the epoch ended instead."""
@@ -277,9 +240,9 @@ class Loop:
 
         False if the epoch ended before that.
         """
-        log, clock, consume = self.logs[-1], self._clock, self._consume
+        log, clock, consume = self.logs[-1], self.clock, self.consume
         write, advance = log.yields_s.append, self._iterator.__next__
-        note = self._note if self._count is not None else None
+        note = self._note if self.count is not None else None
         wait_s = 0.0
         while True:
             asked_s = clock()
@@ -298,21 +261,21 @@ class Loop:
             if came_s >= until_s:
                 break
         self.wait_s += wait_s
-        self._beat(log.yields_s[-1])
+        self.beat(log.yields_s[-1])
         return not log.whole
 
     def drain(self) -> float:
         """Take the rest of the epoch as fast as it comes; returns the seconds of its end."""
         log = self.logs[-1]
-        log.asked_s = self._clock()
+        log.asked_s = self.clock()
         for batch in self._iterator:
             self.batch = batch
-            log.yields_s.append(self._clock())
-            self._beat(log.yields_s[-1])
+            log.yields_s.append(self.clock())
+            self.beat(log.yields_s[-1])
             self._note(batch)
             self._look()
-            log.asked_s = self._clock()
-        ended_s = self._clock()
+            log.asked_s = self.clock()
+        ended_s = self.clock()
         log.whole = True
         self._look_at_end()
         return ended_s - log.asked_s
@@ -342,140 +305,6 @@ class Loop:
         shut_down(iterator)
 
 
-def _warm_up(loop: Loop, plan: WindowPlan, gate: EpochGate, clock: Callable[[], float]) -> str:
-    """Pass the warm-up; returns a warning if it had to be cut short."""
-    wanted = loop.now.warm_up = plan.warm_up
-    least = plan.config.num_workers + 1
-    deadline = clock() + _PATIENCE * plan.window_s
-    while len(loop.now.yields_s) <= wanted:
-        if clock() > deadline and len(loop.now.yields_s) > least:
-            loop.now.warm_up = len(loop.now.yields_s) - 1
-            return (
-                f"{CUT_SHORT_SIGN} at {loop.now.warm_up} of {wanted} batches, "
-                "because they are slow; a longer --trial-time measures better"
-            )
-        if not loop.warm_up():
-            _next_epoch(loop, gate)
-            break
-    return ""
-
-
-def _meet(loop: Loop, gate: EpochGate, ranks: RankGroup, *, again: bool = False) -> bool:
-    """Load on until all ranks are ready; returns whether one of them wants another window."""
-    ranks.arrive(again=again)
-    while (wanted := ranks.answer()) is None:
-        if not loop.run(_ONE_BATCH):
-            _next_epoch(loop, gate)
-    return wanted
-
-
-def _next_epoch(loop: Loop, gate: EpochGate) -> None:
-    """Go on after an epoch that ended by itself."""
-    _check_whole(loop, gate)
-    _take_sizes(loop, gate)
-    gate.reopen()
-    loop.begin_epoch()
-
-
-def _window_is_over(loop: Loop, plan: WindowPlan, began_s: float) -> bool:
-    """Whether the window is long enough, at the end of a round of W batches."""
-    log = loop.now
-    now = log.yields_s[-1]
-    if now - began_s < plan.window_s:
-        return False
-    if len(loop.logs) > 1:
-        steady = log.yields_s[log.warm_up :]
-        return bool(steady) and now - steady[0] > plan.window_s / 2
-    rounds, rest = divmod(len(log.yields_s) - 1 - log.warm_up, max(plan.config.num_workers, 1))
-    late = now - began_s >= _PATIENCE * plan.window_s
-    return rest == 0 and (rounds >= 3 or (late and rounds >= 1))
-
-
-def _window(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
-    """Run until the window is over, through as many epochs as that takes."""
-    began_s = loop.now.yields_s[-1]
-    ends_s = began_s + plan.window_s
-    while not _window_is_over(loop, plan, began_s):
-        # In stretches of a second, between which the supervisor hears that batches still come.
-        if loop.run(min(loop.now.yields_s[-1] + 1.0, ends_s)):
-            continue
-        if loop.now.yields_s[-1] - began_s >= plan.window_s and len(loop.logs) > 1:
-            return
-        _next_epoch(loop, gate)
-
-
-def _settle(
-    loop: Loop,
-    plan: WindowPlan,
-    gate: EpochGate,
-    ranks: RankGroup | None,
-    start: Callable[[], Callable[[], _Waits]],
-) -> _Waits:
-    """Measure windows until the loader is steady: one in which it still got faster was warm-up.
-
-    Where several ranks load, all of them measure another window if one of them has to, and those
-    that are done load on until the last one is. ``start`` marks the beginning of a window and
-    returns what marks its end. Returns what was waited for in the window that counts.
-    """
-    for left in range(round(_PATIENCE), -1, -1):
-        end = start()
-        _window(loop, plan, gate)
-        waits, log = end(), loop.now
-        again = left > 0 and len(loop.logs) == 1 and not log.whole
-        again = again and is_rising(steady_rounds(log, plan.config))
-        if ranks is not None:
-            _take_sizes(loop, gate)
-            seen = loop.seen()
-            again = _meet(loop, gate, ranks, again=again)
-            if not again:
-                loop.forget(seen)
-        if not again:
-            break
-        loop.begin_window()
-    return waits
-
-
-def _begin(loop: Loop, plan: WindowPlan, gate: EpochGate) -> None:
-    """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.
-
-    Its end is the real one, by torch's own path, and with one batch per worker it comes soon
-    however slow the batches are.
-    """
-    limited = plan.turnover and gate.attached
-    if limited:
-        gate.reopen(limit=max(1, plan.config.num_workers))
-    loop.begin_epoch()
-    if gate.attached and gate.sizes is not None:
-        loop.count_no_more()
-    if limited and gate.attached:
-        ended_s = loop.drain()
-        _check_whole(loop, gate)
-        gate.reopen()
-        loop.begin_epoch()
-        # For 5 s torch waits for a worker that doesn't end, before it is killed: threads of the
-        # dataset's own still prefetch.
-        if ended_s >= 5.0 and not gate.exact:
-            loop.turnovers_s.clear()
-            gate.detach("its workers don't end where an epoch is ended early")
-
-
-def _take_sizes(loop: Loop, gate: EpochGate) -> None:
-    """The samples of this epoch's batches, where the indices say it."""
-    sizes = gate.sizes if gate.attached else None
-    if sizes is not None:
-        loop.now.samples = array.array("q", sizes[: len(loop.now.yields_s)])
-
-
-def _check_whole(loop: Loop, gate: EpochGate) -> None:
-    """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
-    came = len(loop.now.yields_s)
-    if not (gate.attached and gate.exact and came < gate.batches):
-        return
-    promised = loop.promised()  # a class of the user's own may ask for more than it hands on
-    if promised is None or came < promised:
-        raise ended_early(came, gate.batches)
-
-
 def fill_s(rate: float, config: Config) -> float:
     """Seconds to wait for the queues to fill once nothing is consumed any more."""
     if config.num_workers == 0 or rate <= 0:
@@ -483,95 +312,229 @@ def fill_s(rate: float, config: Config) -> float:
     return min(0.25, 1.2 * config.queued_batches / rate)
 
 
-def measure(
-    loop: Loop,
-    plan: WindowPlan,
-    gate: EpochGate,
-    *,
-    clock: Callable[[], float],
-    window: Callable[[str, float], object],
-    ranks: RankGroup | None = None,
-) -> WindowFigures:
-    """Measure one configuration.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How one configuration is measured.
 
-    Args:
+    Attributes:
         loop: The loader under the clock, not begun.
-        plan: What and how long.
         gate: Ends the first epoch soon, to time the turnover.
-        clock: Monotonic seconds, the same as the loop's.
-        window: Called with ``"start"`` and ``"end"`` at the window's ends; the second value is
-            how long to wait for the queues to fill before memory is read. It may block.
+        window_s: Length of the measured window in seconds; longer where a round of W batches
+            takes long, up to three times.
+        turnover: Whether to time an epoch's end if none comes by itself.
+        inspected: Batches of an epoch that are inspected: queues fill meanwhile, so that the
+            warm-up goes on for as many as they hold.
         ranks: Others that load at once: the window begins when all are past their warm-up.
-
-    Raises:
-        EmptyLoaderError: The loader gave nothing.
-        WrongDataError: An epoch ended early, or what was inspected is wrong.
     """
-    _begin(loop, plan, gate)
-    startup_s = loop.logs[0].yields_s[0] - loop.logs[0].began_s
-    del loop.logs[:-1]
-    warning = _warm_up(loop, plan, gate, clock)
 
-    if ranks is not None:
-        _meet(loop, gate, ranks)
-        loop.begin_window()
+    loop: Loop
+    gate: EpochGate
+    window_s: float
+    turnover: bool = True
+    inspected: int = 0
+    ranks: RankGroup | None = None
 
-    def start() -> Callable[[], _Waits]:
-        window("start", 0.0)
-        loop.wait_s, before_s = 0.0, 0.0 if ranks is None else ranks.waited_s
-        began_s = clock()
+    def run(self, window: Callable[[str, float], object]) -> WindowFigures:
+        """Measure it.
 
-        def end() -> _Waits:
-            lasted_s = clock() - began_s
-            waited = [loop.wait_s, *([] if ranks is None else [ranks.waited_s - before_s])]
-            return [min(1.0, each / lasted_s) if lasted_s > 0 else 1.0 for each in waited]
+        ``window`` is called with ``"start"`` and ``"end"`` at the window's ends; the second value
+        is how long to wait for the queues to fill before memory is read. It may block.
 
-        return end
-
-    wait_fraction, *at_barrier = _settle(loop, plan, gate, ranks, start)
-    if ranks is None:
-        _take_sizes(loop, gate)
-    rate = throughput(loop.logs, plan.config, enough_s=plan.window_s / 2)
-    window("end", fill_s(rate.batches_per_s.value if rate else 0.0, plan.config))
-    warnings = [warning] if warning else []
-    if rate is not None and rate.whole_epochs:
-        warnings.append(
-            f"an epoch has only {len(loop.logs[0].yields_s)} batches: the rate is over whole "
-            "epochs, restarts included"
+        Raises:
+            EmptyLoaderError: The loader gave nothing.
+            WrongDataError: An epoch ended early, or what was inspected is wrong.
+        """
+        loop, config = self.loop, self.loop.config
+        self._begin()
+        startup_s = loop.logs[0].yields_s[0] - loop.logs[0].began_s
+        del loop.logs[:-1]
+        warning = self._pass_warm_up()
+        if self.ranks is not None:
+            self._meet(self.ranks)
+            loop.begin_window()
+        wait_fraction, barrier_fraction = self._settle(window)
+        if self.ranks is None:
+            self._take_sizes()
+        rate = throughput(loop.logs, config, enough_s=self.window_s / 2)
+        window("end", fill_s(rate.batches_per_s.value if rate else 0.0, config))
+        warnings = [warning] if warning else []
+        if rate is not None and rate.whole_epochs:
+            warnings.append(
+                f"an epoch has only {len(loop.logs[0].yields_s)} batches: the rate is over whole "
+                "epochs, restarts included"
+            )
+        warned, transient_s = self._transient(rate)
+        if self.ranks is None:  # else the warm-up lasts as long as that of the slowest rank
+            warnings += warned
+        wholes = [count for log in loop.logs if (count := log.all_samples) is not None]
+        return WindowFigures(
+            startup_s=startup_s,
+            rate=rate,
+            epoch_samples=statistics.median_low(wholes) if wholes else None,
+            fed_workers=loop.fed_workers,
+            transient_s=transient_s,
+            wait_fraction=wait_fraction,
+            epoch_turnover_s=statistics.median_low(loop.turnovers_s) if loop.turnovers_s else None,
+            warnings=tuple(warnings),
+            barrier_fraction=barrier_fraction,
         )
-    warned, transient_s = _transient(loop, plan, rate)
-    if ranks is not None:
-        warned = ()  # the warm-up lasts as long as that of the slowest rank
-    wholes = [count for log in loop.logs if (count := log.all_samples) is not None]
-    return WindowFigures(
-        startup_s=startup_s,
-        rate=rate,
-        epoch_samples=statistics.median_low(wholes) if wholes else None,
-        fed_workers=loop.fed_workers,
-        transient_s=transient_s,
-        wait_fraction=wait_fraction,
-        epoch_turnover_s=statistics.median_low(loop.turnovers_s) if loop.turnovers_s else None,
-        warnings=(*warnings, *warned),
-        barrier_fraction=at_barrier[0] if at_barrier else None,
-    )
 
+    @property
+    def _warm_up(self) -> int:
+        """Batches of the warm-up."""
+        config = self.loop.config
+        after = self.inspected + config.batches_in_flight if self.inspected else 0
+        return max(warm_up_batches(config), after)
 
-def _transient(
-    loop: Loop, plan: WindowPlan, rate: Throughput | None
-) -> tuple[tuple[str, ...], float | None]:
-    """What the batches before the steady segment took beyond the steady rate: paid once."""
-    log = loop.logs[0]
-    if rate is None or rate.whole_epochs or not 0 < log.warm_up < len(log.yields_s):
-        return (), None
-    took_s = log.yields_s[log.warm_up] - log.yields_s[0]
-    transient_s = max(0.0, took_s - log.warm_up / rate.batches_per_s.value)
-    # Share of the time until a loader is steady that it must lose there to be worth a word.
-    if log.warm_up <= plan.warm_up or transient_s < 0.1 * took_s:
-        return (), transient_s
-    still = is_rising(steady_rounds(log, plan.config))
-    text = (
-        f"the loader got faster for {format_duration(took_s)} before its rate was steady, which "
-        f"cost {format_duration(transient_s)} once"
-    )
-    more = "; it was still getting faster: a longer --trial-time measures better" if still else ""
-    return (text + more,), transient_s
+    def _begin(self) -> None:
+        """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.
+
+        Its end is the real one, by torch's own path, and with one batch per worker it comes soon
+        however slow the batches are.
+        """
+        loop, gate = self.loop, self.gate
+        limited = self.turnover and gate.attached
+        if limited:
+            gate.reopen(limit=max(1, loop.config.num_workers))
+        loop.begin_epoch()
+        if gate.attached and gate.sizes is not None:
+            loop.count_no_more()
+        if limited and gate.attached:
+            ended_s = loop.drain()
+            self._check_whole()
+            gate.reopen()
+            loop.begin_epoch()
+            # For 5 s torch waits for a worker that doesn't end, before it is killed: threads of the
+            # dataset's own still prefetch.
+            if ended_s >= 5.0 and not gate.exact:
+                loop.turnovers_s.clear()
+                gate.detach("its workers don't end where an epoch is ended early")
+
+    def _pass_warm_up(self) -> str:
+        """Pass the warm-up; returns a warning if it had to be cut short."""
+        loop = self.loop
+        wanted = loop.now.warm_up = self._warm_up
+        least = loop.config.num_workers + 1
+        deadline = loop.clock() + _PATIENCE * self.window_s
+        while len(loop.now.yields_s) <= wanted:
+            if loop.clock() > deadline and len(loop.now.yields_s) > least:
+                loop.now.warm_up = len(loop.now.yields_s) - 1
+                return (
+                    f"{CUT_SHORT_SIGN} at {loop.now.warm_up} of {wanted} batches, "
+                    "because they are slow; a longer --trial-time measures better"
+                )
+            if not loop.warm_up():
+                self._next_epoch()
+                break
+        return ""
+
+    def _meet(self, ranks: RankGroup, *, again: bool = False) -> bool:
+        """Load on until all ranks are ready; returns whether one of them wants another window."""
+        ranks.arrive(again=again)
+        while (wanted := ranks.answer()) is None:
+            if not self.loop.run(_ONE_BATCH):
+                self._next_epoch()
+        return wanted
+
+    def _settle(self, window: Callable[[str, float], object]) -> tuple[float, float | None]:
+        """Measure windows until the loader is steady: one in which it still got faster was warm-up.
+
+        Where several ranks load, all of them measure another window if one of them has to, and
+        those that are done load on until the last one is.
+
+        Returns:
+            Shares of the window that counts: spent in ``next()``, and at the barrier, if any.
+        """
+        loop, ranks = self.loop, self.ranks
+        for left in range(round(_PATIENCE), -1, -1):
+            window("start", 0.0)
+            loop.wait_s, before_s = 0.0, 0.0 if ranks is None else ranks.waited_s
+            began_s = loop.clock()
+            self._window()
+            lasted_s = loop.clock() - began_s
+            waited_s = 0.0 if ranks is None else ranks.waited_s - before_s
+            waits = [
+                min(1.0, each_s / lasted_s) if lasted_s > 0 else 1.0
+                for each_s in (loop.wait_s, waited_s)
+            ]
+            again = left > 0 and len(loop.logs) == 1 and not loop.now.whole
+            again = again and is_rising(steady_rounds(loop.now, loop.config))
+            if ranks is not None:
+                self._take_sizes()
+                seen = loop.seen()
+                again = self._meet(ranks, again=again)
+                if not again:
+                    loop.forget(seen)
+            if not again:
+                break
+            loop.begin_window()
+        return waits[0], None if ranks is None else waits[1]
+
+    def _window(self) -> None:
+        """Run until the window is over, through as many epochs as that takes."""
+        loop = self.loop
+        began_s = loop.now.yields_s[-1]
+        ends_s = began_s + self.window_s
+        while not self._is_over(began_s):
+            # In stretches of a second, between which the supervisor hears that batches still come.
+            if loop.run(min(loop.now.yields_s[-1] + 1.0, ends_s)):
+                continue
+            if loop.now.yields_s[-1] - began_s >= self.window_s and len(loop.logs) > 1:
+                return
+            self._next_epoch()
+
+    def _is_over(self, began_s: float) -> bool:
+        """Whether the window is long enough, at the end of a round of W batches."""
+        log = self.loop.now
+        now = log.yields_s[-1]
+        if now - began_s < self.window_s:
+            return False
+        if len(self.loop.logs) > 1:
+            steady = log.yields_s[log.warm_up :]
+            return bool(steady) and now - steady[0] > self.window_s / 2
+        workers = max(self.loop.config.num_workers, 1)
+        rounds, rest = divmod(len(log.yields_s) - 1 - log.warm_up, workers)
+        late = now - began_s >= _PATIENCE * self.window_s
+        return rest == 0 and (rounds >= 3 or (late and rounds >= 1))
+
+    def _next_epoch(self) -> None:
+        """Go on after an epoch that ended by itself."""
+        self._check_whole()
+        self._take_sizes()
+        self.gate.reopen()
+        self.loop.begin_epoch()
+
+    def _take_sizes(self) -> None:
+        """The samples of this epoch's batches, where the indices say it."""
+        sizes, log = self.gate.sizes if self.gate.attached else None, self.loop.now
+        if sizes is not None:
+            log.samples = array.array("q", sizes[: len(log.yields_s)])
+
+    def _check_whole(self) -> None:
+        """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
+        gate, came = self.gate, len(self.loop.now.yields_s)
+        if not (gate.attached and gate.exact and came < gate.batches):
+            return
+        promised = (
+            self.loop.promised()
+        )  # a class of the user's own may ask for more than it hands on
+        if promised is None or came < promised:
+            raise ended_early(came, gate.batches)
+
+    def _transient(self, rate: Throughput | None) -> tuple[list[str], float | None]:
+        """What the batches before the steady segment took beyond the steady rate: paid once."""
+        log = self.loop.logs[0]
+        if rate is None or rate.whole_epochs or not 0 < log.warm_up < len(log.yields_s):
+            return [], None
+        took_s = log.yields_s[log.warm_up] - log.yields_s[0]
+        transient_s = max(0.0, took_s - log.warm_up / rate.batches_per_s.value)
+        # Share of the time until a loader is steady that it must lose there to be worth a word.
+        if log.warm_up <= self._warm_up or transient_s < 0.1 * took_s:
+            return [], transient_s
+        text = (
+            f"the loader got faster for {format_duration(took_s)} before its rate was steady, "
+            f"which cost {format_duration(transient_s)} once"
+        )
+        if is_rising(steady_rounds(log, self.loop.config)):
+            text += "; it was still getting faster: a longer --trial-time measures better"
+        return [text], transient_s

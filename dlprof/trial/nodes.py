@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
+from dlprof.errors import DlprofError, UsageError
 from dlprof.records import Failure
 from dlprof.records.codec import MismatchError, from_json, to_json
+from dlprof.trial.failures import as_error
 from dlprof.trial.launch import LocalRank
 from dlprof.trial.protocol import Channel, Message, Orders, describe_error, error_of, obey
 from dlprof.trial.rank_group import RankGroup
@@ -187,8 +188,7 @@ class Nodes:
                 while True:
                     _raise(gone[0].mail.get_nowait(), gone[0])
             if time.monotonic() > ends_s:
-                failure = gone[0].failure()
-                raise NothingMeasuredError(failure.message, hint=failure.hint)
+                raise as_error(gone[0].failure())
             time.sleep(_BEAT_S)
         self._begin(self._number + 1, among)
         for link in among:
@@ -214,6 +214,20 @@ class Nodes:
         for link, answer in found:
             _raise(answer or {}, link)
         return found
+
+    def all_answer(self, patience_s: float) -> list[tuple[Link, Message]]:
+        """The same, where none may be lost.
+
+        Raises:
+            NothingMeasuredError: One was.
+            DlprofError: As ``answers`` does.
+        """
+        there = list[tuple[Link, Message]]()
+        for link, answer in self.answers(patience_s):
+            if answer is None:
+                raise as_error(link.failure())
+            there.append((link, answer))
+        return there
 
     def _answer(self, link: Link, ends_s: float) -> Message | None:
         while time.monotonic() < ends_s:
@@ -292,8 +306,7 @@ class Nodes:
             if leader.is_open or not leader.mail.empty():
                 return
             time.sleep(_BEAT_S)
-        failure = leader.failure()
-        raise NothingMeasuredError(failure.message, hint=failure.hint)
+        raise as_error(leader.failure())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

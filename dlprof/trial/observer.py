@@ -28,38 +28,38 @@ from dlprof.trial.runtime import Inbox
 from dlprof.units import format_bytes
 
 
+@dataclasses.dataclass
 class MemoryGuard:
     """Notices that a trial takes more memory than it may, before the kernel has to.
 
     It may take so much of its own, where that is limited, and has to leave so much to others.
     """
 
-    def __init__(self, sampler: Sampler, memory_bytes: int | None, reserve_bytes: int) -> None:
-        self._sampler = sampler
-        self._memory_bytes = memory_bytes
-        self._reserve_bytes = reserve_bytes
-        self._asked_at_bytes = 0.0
+    sampler: Sampler
+    memory_bytes: int | None
+    reserve_bytes: int
+    _asked_at_bytes: float = 0.0
 
     def exceeded(self) -> str:
         """Which limit is exceeded, one sentence; empty if none is."""
-        private, available = self._sampler.memory_now()
+        private, available = self.sampler.memory_now()
         # A trial that holds less than it would have to give back is not what fills the machine.
-        if available is not None and available < self._reserve_bytes < (private or 0):
+        if available is not None and available < self.reserve_bytes < (private or 0):
             return (
                 f"The trial was ended because it left only {format_bytes(available)} of memory; "
                 f"it held {format_bytes(private)}"
             )
-        if self._memory_bytes is None or private is None:
+        if self.memory_bytes is None or private is None:
             return ""
-        if private <= max(self._memory_bytes, 1.05 * self._asked_at_bytes):
+        if private <= max(self.memory_bytes, 1.05 * self._asked_at_bytes):
             return ""
         # Pages shared since a fork count in every process; what they take in truth costs more
         # to ask, so it is asked again only when there is clearly more.
         self._asked_at_bytes = private
-        held = self._sampler.take(memory=True).pss_peak_bytes
-        if held is None or held <= self._memory_bytes:
+        held = self.sampler.take(memory=True).pss_peak_bytes
+        if held is None or held <= self.memory_bytes:
             return ""
-        limit = format_bytes(self._memory_bytes)
+        limit = format_bytes(self.memory_bytes)
         return f"The trial held {format_bytes(held)} of memory, more than its limit of {limit}"
 
 

@@ -19,7 +19,7 @@ from dlprof.records import BY_COPY, Config, DatasetWeight, Failure, FailureKind,
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer, try_consumer
-from dlprof.trial.in_worker import guard_of
+from dlprof.trial.in_worker import guarded_loader
 from dlprof.trial.measure import EmptyLoaderError
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted
@@ -290,7 +290,7 @@ class _Goods:
     def __init__(self, parts: Mapping[str, object]) -> None:
         self._parts = parts
 
-    def __reduce__(self) -> tuple[type[_Packed], tuple[dict[str, bytes]]]:
+    def __reduce__(self) -> tuple[type[dict[str, bytes]], tuple[dict[str, bytes]]]:
         """Pickle each by itself, because locks and queues let themselves be sent only now."""
         packed = {}
         for name, part in self._parts.items():
@@ -298,19 +298,12 @@ class _Goods:
                 packed[name] = bytes(ForkingPickler.dumps(part))
             except Exception as error:
                 raise _PackingError(name) from error
-        return _Packed, (packed,)
+        return dict, (packed,)
 
 
-class _Packed:
-    """The same in the new process."""
-
-    def __init__(self, parts: Mapping[str, bytes]) -> None:
-        self.parts = parts
-
-
-def _receive(goods: _Packed, answer: connection.Connection) -> None:
+def _receive(goods: Mapping[str, bytes], answer: connection.Connection) -> None:
     """In the new process: unpickle, and say what can't be; without a fault, say nothing."""
-    for name, packed in goods.parts.items():
+    for name, packed in goods.items():
         try:
             ForkingPickler.loads(packed)
         except Exception as error:  # noqa: BLE001 - whatever the user's __setstate__ raises
@@ -368,11 +361,9 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def _loader(built: BuiltTarget, config: Config) -> Any:
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415
     from dlprof.targets.parts import core_of  # noqa: PLC0415
 
-    guard = guard_of(config, built.target.own_config)
-    return core_of(make_loader(built, config, in_worker=guard))
+    return core_of(guarded_loader(built, config))
 
 
 def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerStart | None:

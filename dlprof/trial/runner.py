@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
+from dlprof.errors import DlprofError, TargetError
 from dlprof.records import BY_COPY, Config, Failure, Target, Trial, Usage
 from dlprof.records.codec import from_json
+from dlprof.trial.failures import as_failure
 from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, FreshLauncher, Launcher
 from dlprof.trial.load import made_load
 from dlprof.trial.nodes import Link, Ranks
@@ -102,8 +103,7 @@ class TrialRunner:
         """
         self._nodes.order("build", self.ranks, request=dataclasses.asdict(self._request))
         target = self._build_here(limits)
-        for link, answer in self._nodes.answers(limits.wall_s):
-            theirs = _there(link, answer)
+        for link, theirs in self._nodes.all_answer(limits.wall_s):
             for name, version in self.versions.items():
                 if theirs["versions"][name] != version:
                     raise TargetError(
@@ -120,8 +120,7 @@ class TrialRunner:
         try:
             built = self._build(limits.wall_s)
         except BuilderDiedError:
-            self._clear()
-            self._launchers = self._made()
+            self._renew()
             built = self._build(limits.wall_s - (self._clock() - began_s))
         self.versions = built.versions
         self._build_s = built.target.import_s or 0.0
@@ -165,8 +164,7 @@ class TrialRunner:
         probe = self._persist(lambda _left_s: self._probe(request, until_s), self._limits.wall_s)
         self._batch_s = probe["batch_s"]
         self._start_method = self._start_method or probe["start_method"]
-        for link, answer in self._nodes.answers(self._limits.wall_s):
-            _there(link, answer)
+        self._nodes.all_answer(self._limits.wall_s)
         return probe
 
     def _probe(self, request: TrialRequest, until_s: float) -> Message:
@@ -228,8 +226,7 @@ class TrialRunner:
                 lambda left_s: self._supervisor(limits, left_s).probe(request), limit_s
             )
         finally:
-            for link, answer in self._nodes.answers(limit_s):
-                _there(link, answer)
+            self._nodes.all_answer(limit_s)
 
     @contextlib.contextmanager
     def load(
@@ -244,8 +241,8 @@ class TrialRunner:
         if asked:
             self._nodes.order("load", self.ranks, limit_s=limit_s)
         with made_load(asked, folder=folder, limit_s=limit_s, say=say):
-            for link, answer in self._nodes.answers(60.0) if asked else ():
-                _there(link, answer)
+            if asked:
+                self._nodes.all_answer(60.0)
             yield
 
     def run(
@@ -278,7 +275,9 @@ class TrialRunner:
         began_s = self._clock()
         details: Message = {}
         asked = dataclasses.replace(request, ranks=ranks or self.ranks)
-        blank = Trial(id=trial_id, config=request.config, repetition=repetition, outcome="crashed")
+        blank = Trial(
+            id=trial_id, config=request.config, repetition=repetition, outcome="completed"
+        )
         self._nodes.order(
             "explain",
             asked.ranks,
@@ -290,18 +289,10 @@ class TrialRunner:
         )
         try:
             trial, details = self._persist(
-                lambda left_s: self._supervisor(limits, left_s).run(
-                    asked, trial_id=trial_id, repetition=repetition
-                ),
-                limits.wall_s,
+                lambda left_s: self._supervisor(limits, left_s).run(asked, blank), limits.wall_s
             )
         except DlprofError as error:
-            failure = Failure(
-                kind="start_failed",
-                message=error.message,
-                hint=error.hint,
-                stderr_tail=error.traceback,
-            )
+            failure = as_failure(error)
             if self._nodes.links:
                 whose = of_rank(failure, self._numbers[0], self.ranks)
                 failure = self._nodes.lose(whose)
@@ -328,13 +319,14 @@ class TrialRunner:
             slow_s += 4.0 * config.num_workers
         return self._limits.stall_s + slow_s
 
-    def _supervisor(self, limits: TrialLimits, left_s: float | None = None) -> Supervisor:
+    def _supervisor(self, limits: TrialLimits, left_s: float = math.inf) -> Supervisor:
         return Supervisor(
             launchers=self._launchers,
             watcher=self._watcher,
             inbox=self._inbox,
             directory=self._directory,
-            limits=dataclasses.replace(limits, left_s=left_s),
+            limits=limits,
+            left_s=left_s,
             pulse=self._pulse,
             together=self._together,
         )
@@ -363,8 +355,7 @@ class TrialRunner:
         """Replace a fork server that has died by one that does the same."""
         if not self._fallen:
             return
-        self._clear()
-        self._launchers = self._made()
+        self._renew()
         if self.fork_safe:
             self._build(patience_s)
         else:
@@ -374,8 +365,7 @@ class TrialRunner:
     def _build_in_each_trial(self, reason: str) -> None:
         self.fork_safe = False
         self.notes = (*self.notes, _REBUILT.format(reason=reason))
-        self._clear()
-        self._launchers = self._made()
+        self._renew()
         self._preload()
 
     def _preload(self) -> None:
@@ -394,23 +384,12 @@ class TrialRunner:
         alone = ForkLauncher if sys.platform == "linux" else FreshLauncher
         return launchers or [alone(self._inbox, place)]
 
-    def _clear(self) -> None:
+    def _renew(self) -> None:
         """End what there is and begin again; the old inbox still hears how the old one ended."""
         self.close()
         self._inbox = Inbox()
         self._watcher = ObserverProcess(self._inbox)
-
-
-def _there(link: Link, answer: Message | None) -> Message:
-    """What a node has answered.
-
-    Raises:
-        NothingMeasuredError: It was lost.
-    """
-    if answer is None:
-        failure = link.failure()
-        raise NothingMeasuredError(failure.message, hint=failure.hint)
-    return answer
+        self._launchers = self._made()
 
 
 def _with(

@@ -15,7 +15,7 @@ from dlprof.records import Config, Failure
 from dlprof.records.codec import from_json
 from dlprof.records.gate import Block
 from dlprof.records.gate import Side as SideName
-from dlprof.trial.failures import died, last_lines
+from dlprof.trial.failures import as_error, as_failure, died, last_lines
 from dlprof.trial.launch import Built, built_of
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Message
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, TrialLog, open_log
@@ -34,59 +34,56 @@ class SidePlace:
         directory: Working directory; first on ``sys.path``.
         python: The interpreter.
         moved: Beginnings of ``sys.path`` entries that lie elsewhere for this side, and where.
-        library: A directory that holds ``dlprof`` and nothing else; the code that measures is
-            the same on both sides, whatever the working directory or the environment hold.
     """
 
     directory: Path
     python: str = sys.executable
     moved: tuple[tuple[str, str], ...] = ()
-    library: Path
 
 
+@dataclasses.dataclass(eq=False)
 class SideProcess:
     """A process that holds one built target warm and loads blocks of it.
 
     A process that fails is stood up again for the next block.
 
-    Args:
+    Attributes:
         name: Which side.
         request: How to build the target.
         place: Where its code lies.
+        library: A directory that holds ``dlprof`` and nothing else; the code that measures is
+            the same on both sides, whatever the working directory or the environment hold.
         logs: Directory for what its processes write; the caller removes it after ``close``.
         limit: The option that gives it more time for an answer.
     """
 
-    def __init__(
-        self,
-        name: SideName,
-        request: BuildRequest,
-        place: SidePlace,
-        *,
-        logs: Path,
-        limit: str = "--timeout",
-    ) -> None:
-        self.name = name
-        self._limit = limit
-        self._request = request
-        self._place = place
-        self._path = logs / f"{name}.log"
-        self._process: ModuleProcess | None = None
-        self._ending = contextlib.ExitStack()  # what is done when the process is ended
-        self._config: Config | None = None
-        self._build_s = 20.0
-        self._began_s = 0.0
-        self._fault: Failure | None = None  # why the last block could not even be ordered
+    name: SideName
+    request: BuildRequest
+    place: SidePlace
+    _: dataclasses.KW_ONLY
+    library: Path
+    logs: Path
+    limit: str = "--timeout"
+    _process: ModuleProcess | None = dataclasses.field(default=None, init=False)
+    _ending: contextlib.ExitStack = dataclasses.field(
+        default_factory=contextlib.ExitStack, init=False
+    )
+    """What is done when the process is ended."""
+    _config: Config | None = dataclasses.field(default=None, init=False)
+    _build_s: float = dataclasses.field(default=20.0, init=False)
+    _began_s: float = dataclasses.field(default=0.0, init=False)
+    _fault: Failure | None = dataclasses.field(default=None, init=False)
+    """Why the last block could not even be ordered."""
 
     def begin(self) -> None:
         """Start the process, and have it import torch and build the target meanwhile."""
-        place, shared, self._began_s = self._place, SharedMemoryWatch(), time.monotonic()
+        place, shared, self._began_s = self.place, SharedMemoryWatch(), time.monotonic()
         # The user's environment, dlprof's own code first, and one order of sets for both sides.
-        paths = filter(None, (str(place.library), os.environ.get("PYTHONPATH", "")))
+        paths = filter(None, (str(self.library), os.environ.get("PYTHONPATH", "")))
         env = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with contextlib.ExitStack() as ending:
-            ending.callback(shared.clear, self._path.parent)
-            log = ending.enter_context(open_log(self._path))
+            ending.callback(shared.clear, self.logs)
+            log = ending.enter_context(open_log(self.logs / f"{self.name}.log"))
             self._process = process = ModuleProcess(
                 [place.python, "-P", "-m", "dlprof.trial.warm"],
                 what=f"the process of the {self.name}",
@@ -101,16 +98,15 @@ class SideProcess:
             self._ending = ending.pop_all()
         process.order(
             "build",
-            request=dataclasses.asdict(self._request),
+            request=dataclasses.asdict(self.request),
             moved=[list(pair) for pair in place.moved],
-            temporary=str(self._path.parent),
+            temporary=str(self.logs),
         )
 
     def build(self, patience_s: float) -> Built:
-        """Build the target in the process, which is started unless ``begin`` did.
+        """Build the target in the process, ``patience_s`` after that began at most.
 
-        Args:
-            patience_s: How long that may take since the process began.
+        It is begun unless it was before.
 
         Raises:
             DlprofError: It can't be built, or not in time.
@@ -120,15 +116,11 @@ class SideProcess:
             self.begin()
         answer = self._answer(patience_s, time.monotonic() - self._began_s)
         if isinstance(answer, Failure):
-            raise _unbuilt(answer, self._place.python, self._limit)
+            raise _unbuilt(answer, self.place.python, self.limit)
         return built_of(answer)
 
     def open(self, config: Config, patience_s: float) -> None:
-        """Make the loader of its blocks.
-
-        Args:
-            config: The loader's settings.
-            patience_s: How long that may take.
+        """Make the loader of its blocks with some settings, within ``patience_s``.
 
         Raises:
             TargetError: The target doesn't allow it.
@@ -137,8 +129,8 @@ class SideProcess:
         self._config = config
         answer = self._ask("open", patience_s, config=dataclasses.asdict(config))
         if isinstance(answer, Failure):
-            kind = TargetError if answer.kind == "target_error" else NothingMeasuredError
-            raise kind(answer.message, hint=answer.hint, traceback=answer.stderr_tail)
+            is_target = answer.kind == "target_error"
+            raise as_error(answer, TargetError if is_target else NothingMeasuredError)
 
     def order(self, request: BlockRequest) -> None:
         """Ask for a block; ``collect`` gives it."""
@@ -150,8 +142,7 @@ class SideProcess:
     def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
         """The block that was ordered, and what went wrong where it has no figures.
 
-        Args:
-            patience_s: How long loading it may take.
+        Loading it may take ``patience_s``.
         """
         if self._process is None:
             answer: Message | Failure = self._fault or died(1, "")
@@ -178,15 +169,8 @@ class SideProcess:
             self.open(self._config, self._build_s)
         except DlprofError as error:
             self.close()
-            return Failure(
-                kind="start_failed",
-                message=error.message,
-                hint=error.hint,
-                stderr_tail=error.traceback,
-            )
-        free = dataclasses.replace(
-            request, cores=()
-        )  # what it learns of its threads it learns again
+            return as_failure(error)
+        free = dataclasses.replace(request, cores=())  # it learns of its threads again
         answer = self._ask("block", self._build_s, request=dataclasses.asdict(free))
         if not isinstance(answer, Failure):
             return None
@@ -194,9 +178,7 @@ class SideProcess:
         return answer
 
     def _ask(self, order: str, patience_s: float, **details: Message) -> Message | Failure:
-        if self._process is None:
-            raise AssertionError("a side is built first")
-        self._process.order(order, **details)
+        cast(ModuleProcess, self._process).order(order, **details)
         return self._answer(patience_s)
 
     def _answer(self, patience_s: float, waited_s: float = 0.0) -> Message | Failure:
@@ -211,7 +193,7 @@ class SideProcess:
             return Failure(
                 kind="timeout",
                 message=f"It did not answer within {format_duration(patience_s)}.",
-                hint=f"Raise {self._limit} if batches are that slow or the machine is busy; "
+                hint=f"Raise {self.limit} if batches are that slow or the machine is busy; "
                 "otherwise the dataset hangs.",
                 stderr_tail=tail,
             )

@@ -47,45 +47,29 @@ _moments: dict[str, _Moment] = {}
 
 
 class _Mark:
-    """Notes when it is pickled, and what comes of it when it is unpickled."""
+    """Notes when it is pickled, and when it is unpickled: once some modules are imported there."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, modules: tuple[str, ...] = ()) -> None:
+        self.name, self.modules = name, modules
 
-    def __reduce__(self) -> tuple[Callable[[str], _Mark], tuple[str]]:
-        _moments[self.name] = _Moment.now()
-        return _passed, (self.name,)
-
-
-def _passed(name: str) -> _Mark:
-    _moments[name] = _Moment.now()
-    return _Mark(name)
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str, ...]]:
+        _note(self.name)
+        return _note, (self.name, *self.modules)
 
 
-class _Imports:
-    """Modules that are imported where it is unpickled."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-
-    def __reduce__(self) -> tuple[Callable[..., _Imports], tuple[str, ...]]:
-        return _imported, self.names
-
-
-def _imported(*names: str) -> _Imports:
-    for name in names:
+def _note(name: str, *modules: str) -> None:
+    for module in modules:
         with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    return _Imports(names)
+            importlib.import_module(module)
+    _moments[name] = _Moment.now()
 
 
 def _work(
-    _started: _Mark,
-    _imports: _Imports,
-    _all_imported: _Mark,
+    _started: object,
+    _imported: object,
     target: Callable[..., object],
     arguments: tuple[Any, ...],
-    _unpickled: _Mark,
+    _unpickled: object,
     answer: Connection,
 ) -> None:
     """In the worker: what torch would run, with the first batch's stamps sent beside."""
@@ -96,13 +80,13 @@ def _work(
     def create(*given: Any) -> Any:
         fetcher = plain(*given)
         fetch = fetcher.fetch
-        _moments["ready"] = _Moment.now()
+        _note("ready")
 
         def first(index: Any) -> Any:
             fetcher.fetch = fetch
-            _moments["fetching"] = _Moment.now()
+            _note("fetching")
             batch = fetch(index)
-            _moments["fetched"] = _Moment.now()
+            _note("fetched")
             answer.send({name: tuple(each) for name, each in _moments.items()})
             answer.close()
             return batch
@@ -124,7 +108,7 @@ def marking_context(method: str, modules: tuple[str, ...], answer: Connection) -
     context = copy.copy(base)
 
     def process(*, target: Callable[..., object], args: tuple[Any, ...], **options: Any) -> Any:
-        marks = (_Mark("started"), _Imports(modules), _Mark("imported"))
+        marks = (_Mark("started"), _Mark("imported", modules))
         goods = (*marks, target, args, _Mark("unpickled"), answer)
         return base.Process(target=_work, args=goods, **options)
 
@@ -141,7 +125,7 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
     Raises:
         Exception: Whatever starting, pickling or loading raises.
     """
-    server_s = _serve(method)
+    server_s = _server_s(method)
     ours, theirs = multiprocessing.get_context(method).Pipe(duplex=False)
     # Those in which the classes are that a worker is sent.
     parts = (loader.dataset, getattr(loader, "collate_fn", None))
@@ -164,7 +148,8 @@ def measure_start(loader: Any, method: str) -> WorkerStart | None:
     except EOFError:
         return None
     finally:
-        _end(iterator)
+        with contextlib.suppress(Exception):
+            shut_down(iterator)
     started, packed = moments["started"], _moments.get("unpickled")  # when the last was pickled
     since = packed.at if packed is not None else started.at - started.cpu
     born = _Moment(min(since, started.at), 0.0, 0.0)
@@ -190,23 +175,14 @@ def _phase(name: Any, began: _Moment, ended: _Moment) -> StartPhase:
     return StartPhase(name=name, wall_s=max(wall_s, cpu_s), cpu_s=cpu_s)
 
 
-def _serve(method: str) -> float:
-    """Start the fork server, if there is to be one; seconds that this took."""
-    if method != "forkserver":
-        return 0.0
-    first_s, second_s = _idle(method), _idle(method)
-    return max(0.0, first_s - second_s)
-
-
-def _idle(method: str) -> float:
-    began_s = time.perf_counter()
-    context: Any = multiprocessing.get_context(method)
-    process = context.Process(target=time.sleep, args=(0,))
-    process.start()
-    process.join()
-    return time.perf_counter() - began_s
-
-
-def _end(iterator: Any) -> None:
-    with contextlib.suppress(Exception):
-        shut_down(iterator)
+def _server_s(method: str) -> float:
+    """Start the fork server, if there is to be one; seconds by which its first process is later."""
+    took_s = [0.0, 0.0]
+    for turn in range(2 if method == "forkserver" else 0):
+        began_s = time.perf_counter()
+        context: Any = multiprocessing.get_context(method)
+        process = context.Process(target=time.sleep, args=(0,))
+        process.start()
+        process.join()
+        took_s[turn] = time.perf_counter() - began_s
+    return max(0.0, took_s[0] - took_s[1])

@@ -12,7 +12,7 @@ from dlprof.records import Copies, Failure, RankFigures, Trial, Usage, UsageSamp
 from dlprof.records.codec import from_json
 from dlprof.trial import failures
 from dlprof.trial.estimate import Throughput
-from dlprof.trial.protocol import Message, TrialRequest, record_of
+from dlprof.trial.protocol import Message, TrialRequest, error_of, record_of
 from dlprof.units import format_duration
 
 
@@ -39,6 +39,7 @@ def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> 
 _STOPPED = (
     "dlprof itself was stopped for {time} during this trial: what the machine did then is not known"
 )
+_AS_MEASURED = (*("startup_s", "epoch_turnover_s", "epoch_samples", "fed_workers", "transient_s"),)
 _NO_OBSERVER = "the observer gave no answer"
 
 
@@ -52,7 +53,6 @@ class TrialLimits:
         usable_cores: Cores that it may use, to judge how disturbed it was.
         memory_bytes: Most memory of its own; ``None`` for no limit.
         reserve_bytes: Memory that it must leave to others.
-        left_s: What is left of ``wall_s`` where a first attempt has spent some; ``None`` for all.
     """
 
     wall_s: float
@@ -60,12 +60,6 @@ class TrialLimits:
     usable_cores: float
     memory_bytes: int | None = None
     reserve_bytes: int = 0
-    left_s: float | None = None
-
-    @property
-    def left(self) -> float:
-        """Seconds until its end from now on."""
-        return self.wall_s if self.left_s is None else self.left_s
 
 
 @dataclasses.dataclass(slots=True)
@@ -181,13 +175,7 @@ def failure_in(message: Message) -> Failure:
     """The failure that a child reports."""
     if message["event"] == "failed":
         return from_json(Failure, message["failure"])
-    error = message["error"]
-    return Failure(
-        kind="target_error",
-        message=error["message"],
-        hint=error["hint"],
-        stderr_tail=error["traceback"],
-    )
+    return failures.as_failure(error_of(message["error"]), "target_error")
 
 
 def failed(blank: Trial, failure: Failure) -> Trial:
@@ -221,18 +209,14 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         }
     return dataclasses.replace(
         blank,
-        startup_s=measured["startup_s"],
-        epoch_turnover_s=measured["epoch_turnover_s"],
         wait_fraction=measured["wait_fraction"] if _has_step(request) else None,
         usage=usage,
         noisy=bool(disturbed),
         warnings=(*result["warnings"], *measured["warnings"], *disturbed),
         unavailable=_unavailable(state, request, result),
         batch_bytes=size,
-        epoch_samples=measured["epoch_samples"],
-        fed_workers=measured["fed_workers"],
-        transient_s=measured["transient_s"],
         copies=record_of(Copies, result.get("copies")),
+        **{name: measured[name] for name in _AS_MEASURED},
         **figures,
     )
 

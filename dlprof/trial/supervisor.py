@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import shutil
 import sys
 import tempfile
@@ -21,10 +22,10 @@ from dlprof.records.codec import from_json
 from dlprof.trial import failures
 from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started, resource_limits
 from dlprof.trial.hangs import find_hang
-from dlprof.trial.launch import Handle, Launcher
+from dlprof.trial.launch import Launcher
 from dlprof.trial.nodes import RELAY_S, Ranks
 from dlprof.trial.processes import end_group
-from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.trial.state import (
@@ -123,49 +124,45 @@ class _Rank(TrialState):
 
     number: int
     launcher: Launcher
-    handle: Handle
+    channel: Channel
+    source: str
     log: TrialLog
     printed: str = ""
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Supervisor:
     """Runs trials, one at a time.
 
-    Args:
+    Attributes:
         launchers: Start them: one for each rank of this node, the first of them also alone.
         together: All that load at once, also on other nodes.
         watcher: Observes them.
         inbox: Where both put what they have to say.
         directory: For the trials' logs and temporary files; the caller removes it.
         limits: When a trial is ended.
+        left_s: What is left of that where a first attempt has spent some.
         pulse: Called with what the machine is doing, a few times a second.
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        launchers: Sequence[Launcher],
-        watcher: ObserverProcess,
-        inbox: Inbox,
-        directory: Path,
-        limits: TrialLimits,
-        pulse: Callable[[Usage], object] = lambda _usage: None,
-        clock: Callable[[], float] = time.monotonic,
-        together: Ranks | None = None,
-    ) -> None:
-        together = together or Ranks()
-        self._launchers = launchers
-        self._numbers = [rank.rank for rank in together.local] or range(len(launchers))
-        self._nodes = together.nodes
-        self._elsewhere: Failure | None = None  # of another node, for which the trial ends here too
-        self._watcher = watcher
-        self._inbox = inbox
-        self._directory = directory
-        self._limits = limits
-        self._left_s = limits.left
-        self._pulse = pulse
-        self._clock = clock
+    launchers: Sequence[Launcher]
+    watcher: ObserverProcess
+    inbox: Inbox
+    directory: Path
+    limits: TrialLimits
+    left_s: float = math.inf
+    pulse: Callable[[Usage], object] = lambda _usage: None
+    clock: Callable[[], float] = time.monotonic
+    together: Ranks = dataclasses.field(default_factory=Ranks)
+    _left_s: float = dataclasses.field(default=0.0, init=False)
+    _elsewhere: Failure | None = dataclasses.field(default=None, init=False)
+    """Of another node, for which the trial ends here too."""
+
+    @property
+    def _numbers(self) -> Sequence[int]:
+        """Of this node's ranks over all nodes."""
+        return [rank.rank for rank in self.together.local] or range(len(self.launchers))
 
     def probe(self, request: TrialRequest) -> Message:
         """Load two batches in a disposable process and describe them.
@@ -187,14 +184,12 @@ class Supervisor:
         probe: Message = result["probe"]
         return probe
 
-    def run(
-        self, request: TrialRequest, *, trial_id: str, repetition: int
-    ) -> tuple[Trial, Message]:
+    def run(self, request: TrialRequest, blank: Trial) -> tuple[Trial, Message]:
         """Measure one configuration once; whatever the target does, a trial comes back.
 
         Returns:
-            The trial, and what it sent as plain values: ``explanation`` and ``timeline`` of one
-            that was to explain and completed.
+            The blank trial filled in, and what it sent as plain values: ``explanation`` and
+            ``timeline`` of one that was to explain and completed.
 
         Raises:
             LauncherDiedError: The process that starts trials has died.
@@ -202,15 +197,9 @@ class Supervisor:
         """
         kills = oom_kills(read_cgroups())
         ranks, lost = self._undisturbed(request)
-        blank = Trial(
-            id=trial_id,
-            config=request.config,
-            repetition=repetition,
-            outcome="completed",
-            usage_over_time=tuple(ranks[0].samples),
-        )
+        blank = dataclasses.replace(blank, usage_over_time=tuple(ranks[0].samples))
         if lost is None:
-            each = [completed(blank, rank, request, self._limits) for rank in ranks]
+            each = [completed(blank, rank, request, self.limits) for rank in ranks]
             sent = [rank.result or {} for rank in ranks]
             if request.ranks > 1:
                 each = [
@@ -230,9 +219,9 @@ class Supervisor:
     def _failure_of(self, lost: _Rank, ranks: int) -> Failure:
         if self._elsewhere is not None:
             return self._elsewhere
-        failure = failure_of(lost, self._limits, lost.printed)
+        failure = failure_of(lost, self.limits, lost.printed)
         # The memory that the observer saw is that of all of them.
-        whole = ranks == 1 or (failure.kind == "out_of_memory" and not self._nodes.links)
+        whole = ranks == 1 or (failure.kind == "out_of_memory" and not self.together.nodes.links)
         return failure if whole else of_rank(failure, lost.number, ranks)
 
     def _undisturbed(self, request: TrialRequest) -> tuple[list[_Rank], _Rank | None]:
@@ -242,12 +231,12 @@ class Supervisor:
         machine did in its window was not asked for in time. It is run once with other nodes, or
         where too little of its time is left. Returns all its ranks, and the one that it failed for.
         """
-        self._left_s = self._limits.left
+        self._left_s = min(self.limits.wall_s, self.left_s)
         # At a trial in which this process was not stopped.
-        for _ in range(1 if self._nodes.links else 3):
-            began_s = self._clock()
+        for _ in range(1 if self.together.nodes.links else 3):
+            began_s = self.clock()
             ranks, lost = self._run(request)
-            spent_s = self._clock() - began_s - ranks[0].stopped_s
+            spent_s = self.clock() - began_s - ranks[0].stopped_s
             self._left_s -= spent_s
             if not ranks[0].stopped_s or self._left_s < spent_s:
                 break
@@ -261,7 +250,7 @@ class Supervisor:
             with resource_limits("a trial"):
                 # A short name: the paths of multiprocessing's sockets in it are limited to 107
                 # bytes.
-                place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
+                place = Path(tempfile.mkdtemp(prefix="", dir=self.directory))
                 names = ["output.log", *(f"output{rank}.log" for rank in range(1, here))]
                 logs = [TrialLog(files.enter_context(open_log(place / name))) for name in names]
             group = RankGroup.create(place, count, here) if count > 1 else None
@@ -279,13 +268,14 @@ class Supervisor:
                 shutil.rmtree(place, ignore_errors=True)
 
     def _launch(self, ranks: list[_Rank], logs: Sequence[TrialLog], request: TrialRequest) -> None:
-        for number, launcher, log in zip(self._numbers, self._launchers, logs, strict=False):
-            now_s = self._clock()
-            handle = launcher.launch(dataclasses.replace(request, rank=number), log.file)
+        for number, launcher, log in zip(self._numbers, self.launchers, logs, strict=False):
+            now_s = self.clock()
+            channel, source = launcher.launch(dataclasses.replace(request, rank=number), log.file)
             rank = _Rank(
                 number=number,
                 launcher=launcher,
-                handle=handle,
+                channel=channel,
+                source=source,
                 log=log,
                 heard_s=now_s,
                 began_s=now_s,
@@ -306,7 +296,7 @@ class Supervisor:
 
         Those of other nodes, too: what becomes of them is heard meanwhile.
         """
-        with_others = bool(self._nodes.links) and not request.probe
+        with_others = bool(self.together.nodes.links) and not request.probe
         lost: _Rank | None = None
         try:
             self._launch(ranks, logs, request)
@@ -346,32 +336,32 @@ class Supervisor:
             if rank.running() and not rank.killed:
                 self._end(rank)
         while running := [rank for rank in ranks if rank.running()]:
-            left_s = max(rank.deadline_s for rank in running) - self._clock()
-            event = self._inbox.get(left_s) if left_s > 0 else None
+            left_s = max(rank.deadline_s for rank in running) - self.clock()
+            event = self.inbox.get(left_s) if left_s > 0 else None
             for rank in running:
                 if left_s <= 0:
                     self._end(rank)
                 elif event is not None and event.source == rank.launcher.source:
                     rank.status = _FORCED
-        self._watcher.order("unwatch")
+        self.watcher.order("unwatch")
         for rank in ranks:
-            rank.handle.channel.close_writing()
+            rank.channel.close_writing()
 
     def _exchange(self, lost: _Rank | None, group: RankGroup | None, request: TrialRequest) -> None:
         """Report to other nodes how it goes here, and hear how it goes there."""
         if lost is None:
-            self._elsewhere = self._nodes.exchange(group)
+            self._elsewhere = self.together.nodes.exchange(group)
         else:
             lost.printed = lost.log.text()
-            self._nodes.lose(self._failure_of(lost, request.ranks))
+            self.together.nodes.lose(self._failure_of(lost, request.ranks))
 
     def _next_event(self, ranks: Sequence[_Rank], look_s: float) -> Received | None:
         """What is said next, if anything is until the next look."""
-        asked_at_s = self._clock()
+        asked_at_s = self.clock()
         deadline_s = min(rank.deadline_s for rank in ranks if rank.running())
         patience_s = max(0.0, min(deadline_s - asked_at_s, look_s))
-        event = self._inbox.get(patience_s)
-        late_s = self._clock() - asked_at_s - patience_s
+        event = self.inbox.get(patience_s)
+        late_s = self.clock() - asked_at_s - patience_s
         # A look that comes so late comes from a process that was stopped
         if late_s > 2.0:
             for rank in ranks:
@@ -380,27 +370,27 @@ class Supervisor:
 
     def _check(self, rank: _Rank, ranks: Sequence[_Rank], *, alone: bool) -> None:
         """Hold a rank against the limits of the trial; ``alone`` where it is the only one."""
-        now_s = self._clock()
+        now_s = self.clock()
         since = _all_filled_since(ranks)
         if since is not None and now_s - since > 3.0:
-            self._watcher.give_up()
+            self.watcher.give_up()
             self._go_on(ranks)
         # One that holds still for the observer may wait for other ranks to do so.
         holds = rank.awaiting_usage_since is not None and len(ranks) > 1
         if rank.running() and not rank.settled() and not holds:
             rank.failure = find_hang(
-                rank, rank.log, now_s, stall_s=self._limits.stall_s, alone=alone
+                rank, rank.log, now_s, stall_s=self.limits.stall_s, alone=alone
             )
             if rank.failure is not None:
                 rank.deadline_s = now_s
-        if rank.running() and self._clock() >= rank.deadline_s:
+        if rank.running() and self.clock() >= rank.deadline_s:
             self._end(rank)
 
     def _end(self, rank: _Rank) -> None:
         """Have a rank ended; the second time by one's own hand."""
         if not rank.killed:
             if not rank.settled():
-                rank.failure = timed_out(self._limits)
+                rank.failure = timed_out(self.limits)
             rank.launcher.kill()
         else:
             rank.launcher.give_up()
@@ -409,16 +399,16 @@ class Supervisor:
             rank.status = _FORCED
         rank.killed = True
         # A launcher asks, then forces, then looks for what is left: a second each
-        rank.deadline_s = self._clock() + 4.0
+        rank.deadline_s = self.clock() + 4.0
 
     def _take(self, event: Received, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:
-            if event.source == rank.handle.source and event.message is not None:
-                rank.heard(self._clock())
+            if event.source == rank.source and event.message is not None:
+                rank.heard(self.clock())
                 self._take_from_child(event.message, rank, ranks)
             elif event.source == rank.launcher.source:
                 self._take_from_launcher(event.message, rank)
-        if event.source == self._watcher.source:
+        if event.source == self.watcher.source:
             self._take_from_observer(event.message, ranks)
 
     def _take_from_child(self, message: Message, rank: _Rank, ranks: Sequence[_Rank]) -> None:
@@ -427,20 +417,20 @@ class Supervisor:
                 rank.pid = message["pid"]
                 pids = [each.pid for each in ranks if each.pid is not None]
                 if len(pids) == len(ranks):
-                    self._watcher.watch(
+                    self.watcher.watch(
                         *pids,
-                        memory_bytes=self._limits.memory_bytes,
-                        reserve_bytes=self._limits.reserve_bytes,
+                        memory_bytes=self.limits.memory_bytes,
+                        reserve_bytes=self.limits.reserve_bytes,
                     )
             # All ranks have the same window, to within a batch.
             case "window_start" if rank is ranks[0]:
-                self._watcher.order("start", traced=rank.pid if rank.traced else None)
+                self.watcher.order("start", traced=rank.pid if rank.traced else None)
             case "window_end" if rank is ranks[0]:
-                self._watcher.order("end")
+                self.watcher.order("end")
             case "filled":
-                rank.awaiting_usage_since = self._clock()
+                rank.awaiting_usage_since = self.clock()
                 if _all_filled_since(ranks) is not None:
-                    self._watcher.order("memory")
+                    self.watcher.order("memory")
             # A trial that is being ended may report its workers' end, or still of its result; what
             # it is ended for stands.
             case "result" if not rank.settled() and not _RESULTS.isdisjoint(message):
@@ -452,8 +442,8 @@ class Supervisor:
 
     def _dismiss(self, rank: _Rank) -> None:
         """Let a trial end that has said all: soon, or by force."""
-        rank.handle.channel.send({"go": True})
-        rank.deadline_s = min(rank.deadline_s, self._clock() + _END_PATIENCE_S)
+        rank.channel.send({"go": True})
+        rank.deadline_s = min(rank.deadline_s, self.clock() + _END_PATIENCE_S)
 
     def _take_from_launcher(self, message: Message | None, rank: _Rank) -> None:
         if message is None:
@@ -486,19 +476,19 @@ class Supervisor:
                 ranks[0].failure = Failure(
                     kind="out_of_memory", message=message["reason"], hint=failures.LESS_MEMORY
                 )
-                ranks[0].deadline_s = self._clock()
+                ranks[0].deadline_s = self.clock()
             case "pulse":
                 usage = from_json(Usage, message["usage"])
                 for rank in ranks:
-                    rank.used(usage, self._clock())
-                self._pulse(usage)
+                    rank.used(usage, self.clock())
+                self.pulse(usage)
 
     def _go_on(self, ranks: Sequence[_Rank]) -> None:
         """Let a trial go on that holds still until its memory has been read."""
         for rank in ranks:
             if rank.awaiting_usage_since is not None:
                 rank.awaiting_usage_since = None
-                rank.handle.channel.send({"go": True})
+                rank.channel.send({"go": True})
 
 
 def _all_filled_since(ranks: Sequence[_Rank]) -> float | None:

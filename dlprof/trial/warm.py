@@ -23,7 +23,9 @@ import tempfile
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import psutil
 
 import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that patch time
 from dlprof.errors import TargetError, UsageError
@@ -33,7 +35,7 @@ from dlprof.records.codec import from_json
 from dlprof.tracing.spans import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
-from dlprof.trial.in_worker import add_delay, guard_of
+from dlprof.trial.in_worker import add_delay, guarded_loader
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
 from dlprof.trial.processes import die_with_parent, tie_forked
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, serve
@@ -130,9 +132,11 @@ class Warm:
         figures = block_figures(
             rows, samples=seen.samples, times_s=seen.times_s[: seen.undisturbed], transforms=names
         )
-        waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
-        if waited is not None and ran is not None and waited + ran > 0:
-            figures["run_queue_wait_fraction"] = waited / (waited + ran)
+        if None not in (before.wait_ns, before.run_ns, after.wait_ns, after.run_ns):
+            pairs = ((before.wait_ns, after.wait_ns), (before.run_ns, after.run_ns))
+            waited, ran = (max(0, (now or 0) - (then or 0)) for then, now in pairs)
+            if waited + ran > 0:
+                figures["run_queue_wait_fraction"] = waited / (waited + ran)
         figures |= {"pinned": bool(request.cores) and not unpinned, "unpinned": unpinned}
         return {**figures, "cores": cores_of(self._workers() or [os.getpid()]), **seen.memory}
 
@@ -208,23 +212,15 @@ class Warm:
 
         None where it can't be made again and keeps its workers: it would not start.
         """
-        from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+        from dlprof.targets.loader import EpochGate  # noqa: PLC0415
 
         self._placement.release(self._workers())
         if self._built.own is not None and self._workers():
             return {}
-        gate, own = EpochGate(), self._built.target.own_config
-        in_worker = guard_of(self._config, own)
-        loader = make_loader(self._built, self._config, gate=gate, in_worker=in_worker)
+        gate = EpochGate()
+        loader = guarded_loader(self._built, self._config, gate)
         _seed_all(loader, request.seed)
-        loop = Loop(
-            loader,
-            self._config,
-            consume=lambda _batch: None,
-            clock=_clock,
-            beat=lambda _now_s: None,
-            confirm=gate.confirm,
-        )
+        loop = Loop(loader, self._config, clock=_clock, confirm=gate.confirm)
         gate.reopen(limit=max(1, self._config.num_workers))
         loop.begin_epoch()
         startup_s = loop.now.yields_s[0] - loop.now.began_s
@@ -245,14 +241,11 @@ class Warm:
 
 def _lasting_loader(built: BuiltTarget, config: Config, gate: EpochGate) -> Any:
     """A loader whose workers outlive an epoch, or, where it takes no such setting, as it is set."""
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415
-
-    in_worker = guard_of(config, built.target.own_config)
     if config.num_workers:
         lasting = dataclasses.replace(config, persistent_workers=True)
         with contextlib.suppress(TargetError):
-            return make_loader(built, lasting, gate=gate, in_worker=in_worker)
-    return make_loader(built, config, gate=gate, in_worker=in_worker)
+            return guarded_loader(built, lasting, gate)
+    return guarded_loader(built, config, gate)
 
 
 def _seed_all(loader: Any, seed: int) -> None:
@@ -282,16 +275,8 @@ def _shared_bytes() -> int | None:
     return None if now is None else now.used_bytes
 
 
-def _growth(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else max(0, after - before)
-
-
 class Server:
-    """Answers what the check orders, until it goes away.
-
-    Args:
-        channel: To the check.
-    """
+    """Answers what the check orders over a channel, until it goes away."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -310,21 +295,17 @@ class Server:
             self._warm.close()
 
     def _open(self, config: Message) -> Message:
-        if self._built is None:
-            raise AssertionError("a target is built before anything is asked of it")
-        self._warm = Warm(self._built, from_json(Config, config), self._delay_s)
+        self._warm = Warm(
+            cast("BuiltTarget", self._built), from_json(Config, config), self._delay_s
+        )
         return {"event": "opened"}
 
     def _block(self, request: Message) -> Message:
-        if self._warm is None:
-            raise AssertionError("a loader is made before blocks are asked for")
-        wanted = from_json(BlockRequest, request)
-        figures = self._warm.load if wanted.series == "load" else self._warm.start
-        block = figures(wanted)
-        return {"event": "block", "block": block, "runs_on": self._warm.runs_on}
+        warm, wanted = cast(Warm, self._warm), from_json(BlockRequest, request)
+        block = warm.load(wanted) if wanted.series == "load" else warm.start(wanted)
+        return {"event": "block", "block": block, "runs_on": warm.runs_on}
 
     def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
-        began_s = _clock()
         keep_sockets_in(temporary)
         mark_processes()
         sys.path[:] = relocated(sys.path, moved)
@@ -336,15 +317,13 @@ class Server:
                 f"{sys.executable} has no torch", hint="Install it there, or name another Python."
             )
             return child.build_failed(error)
-        try:
-            self._built = child.build(wanted)
-        except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
-            return child.build_failed(error)
-        from dlprof.targets.importing import place_of  # noqa: PLC0415 - torch comes with it
+        self._built, answer = child.answer_build(wanted)
+        if self._built is not None:
+            from dlprof.targets.importing import place_of  # noqa: PLC0415 - torch comes with it
 
-        described = child.describe_built(self._built, _clock() - began_s)
-        place = place_of(wanted.target)
-        return {**described, "place": place, "stray": _stray(moved)}
+            file, line = place_of(wanted.target) or ("", None)
+            answer |= {"file": file, "line": line, "stray": _stray(moved)}
+        return answer
 
 
 def relocated(paths: Sequence[str], moved: Sequence[Sequence[str]]) -> list[str]:
@@ -431,13 +410,20 @@ def block_figures(
     stages = {"fetch": fetch, "collate": collate} if hooked else {}
     stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
     if len(receive) == len(rows):
-        stages_s["receive"] = math.fsum(map(_received_s, receive))
+        # CPU time, where that is known: the wall time holds waiting for a worker that sends, and
+        # beside other processes that worker's own run-queue delay.
+        stages_s["receive"] = math.fsum(
+            _own_s(span) if span.cpu_ns is None else span.cpu_ns * 1e-9 for span in receive
+        )
     if hooked:
         stages_s |= _parts_s(rows, transforms)
+    wall_s, came = None, sum(samples[1 : len(times_s)])
+    if len(times_s) > 1 and came:  # of the whole block at the rate of its undisturbed part
+        wall_s = (times_s[-1] - times_s[0]) / came * sum(samples)
     return {
         "service_s": service,
         "samples": list(samples),
-        "wall_s": _wall_s(samples, times_s),
+        "wall_s": wall_s,
         "corrected": hooked and all(span.run_queue_ns is not None for span in (*fetch, *collate)),
         "stages_s": stages_s,
     }
@@ -446,15 +432,6 @@ def block_figures(
 def _own_s(span: Span) -> float:
     """What a stage took, less run-queue delay."""
     return max(0, span.wall_ns - (span.run_queue_ns or 0)) * 1e-9
-
-
-def _received_s(span: Span) -> float:
-    """What taking a batch cost the main process.
-
-    Its CPU time, where that is known: the wall time holds waiting for a worker that sends, and
-    beside other processes that worker's own run-queue delay.
-    """
-    return _own_s(span) if span.cpu_ns is None else span.cpu_ns * 1e-9
 
 
 def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
@@ -469,14 +446,6 @@ def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
             key = f"fetch: {name}"
             found[key] = found.get(key, 0.0) + took_ns * own
     return dict(itertools.islice(found.items(), 16))
-
-
-def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:
-    """What the whole block would have taken at the rate of its undisturbed part."""
-    came = sum(samples[1 : len(times_s)])
-    if len(times_s) < 2 or not came:
-        return None
-    return (times_s[-1] - times_s[0]) / came * sum(samples)
 
 
 _PROC = Path("/proc")
@@ -576,11 +545,8 @@ class Placement:
 def cores_of(pids: Sequence[int]) -> list[int]:
     """The core that each process's first thread was last on; empty where that isn't known."""
     try:
-        stats = [(_PROC / str(pid) / "stat").read_text() for pid in pids]
-        # The name before may hold anything, blanks and parentheses too; it is field 2.
-        # The core that a thread was last on is field 39 of the file (proc_pid_stat(5)).
-        return [int(stat.rpartition(")")[2].split()[39 - 3]) for stat in stats]
-    except (OSError, ValueError, IndexError):
+        return [psutil.Process(pid).cpu_num() for pid in pids]
+    except (AttributeError, psutil.Error):  # not on this system, or one has ended
         return []
 
 

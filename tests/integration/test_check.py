@@ -369,10 +369,11 @@ def test_a_side_that_dies_is_stood_up_again(tmp_path: Path) -> None:
     once = f"os.path.exists({str(died)!r}) or open({str(died)!r}, 'w').close() or os._exit(3)"
     (tmp_path / "data.py").write_text(data(before=once))
     library = Path(trial.__file__).parents[2]
-    place = SidePlace(directory=tmp_path, library=library)
-    side = SideProcess(
-        "change", BuildRequest(target=parse_target("data.py:make")), place, logs=tmp_path
+    place, request = (
+        SidePlace(directory=tmp_path),
+        BuildRequest(target=parse_target("data.py:make")),
     )
+    side = SideProcess("change", request, place, library=library, logs=tmp_path)
     with contextlib.closing(side):
         side.build(60.0)
         side.open(Config(), 60.0)
@@ -396,9 +397,9 @@ def test_data_of_less_than_a_batch_is_the_targets_fault_on_both_sides(repository
 
 def test_a_side_that_is_not_built_in_time_names_the_option_that_gives_more(tmp_path: Path) -> None:
     (tmp_path / "data.py").write_text(data(inside="time.sleep(3600)"))
-    place = SidePlace(directory=tmp_path, library=Path(trial.__file__).parents[2])
+    place, library = SidePlace(directory=tmp_path), Path(trial.__file__).parents[2]
     request = BuildRequest(target=parse_target("data.py:make"))
-    side = SideProcess("change", request, place, logs=tmp_path, limit="--budget")
+    side = SideProcess("change", request, place, library=library, logs=tmp_path, limit="--budget")
     with contextlib.closing(side), pytest.raises(TargetError, match="is not done") as caught:
         side.build(0.1)
     assert caught.value.hint.startswith("Raise --budget if importing")

@@ -105,12 +105,14 @@ def leaves():
 
 
 @contextlib.contextmanager
-def opened(folder: Path, name: str, **place: Any) -> Iterator[SideProcess]:
+def opened(
+    folder: Path, name: str, library: Path = Path(trial.__file__).parents[2], **place: Any
+) -> Iterator[SideProcess]:
     """A side with its loader made."""
     (folder / "targets.py").write_text(TARGETS)
-    place = {"library": Path(trial.__file__).parents[2], **place}
     request = BuildRequest(target=parse_target(f"targets.py:{name}"))
-    side = SideProcess("change", request, SidePlace(directory=folder, **place), logs=folder)
+    lies = SidePlace(directory=folder, **place)
+    side = SideProcess("change", request, lies, library=library, logs=folder)
     with contextlib.closing(side):
         built = side.build(60.0)
         side.open(built.target.own_config or Config(), 60.0)

@@ -309,7 +309,8 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
         launcher.build(BuildRequest(target=parse_target(f"{TARGETS}:plain")))
         built = launcher.built()
         request = TrialRequest(config=config(1), trial_s=0.1)
-        trial, _ = supervisor.run(request, trial_id="t0001", repetition=0)
+        blank = Trial(id="t0001", config=config(1), repetition=0, outcome="completed")
+        trial, _ = supervisor.run(request, blank)
     finally:
         launcher.close()
         watcher.close()

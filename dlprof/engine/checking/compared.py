@@ -30,32 +30,20 @@ NO_SUBMODULES = "without its submodules"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SidePlan:
-    """What one side of a check is.
+class SidePlan(SidePlace):
+    """What one side of a check is, and where it runs.
 
     Attributes:
         side: Which.
         request: How its target is built.
-        directory: Its working directory.
-        root: The directory that holds all of its code; the same or one above it.
-        python: Its interpreter.
-        moved: See ``SidePlace``.
+        root: The directory that holds all of its code: its own or one above it.
         compared: Its name for people.
     """
 
     side: Side
     request: BuildRequest
-    directory: Path
     root: Path
-    python: str = sys.executable
-    moved: tuple[tuple[str, str], ...] = ()
     compared: Compared
-
-    def place(self, library: Path) -> SidePlace:
-        """Where it runs, by a dlprof that lies in ``library``."""
-        return SidePlace(
-            directory=self.directory, python=self.python, moved=self.moved, library=library
-        )
 
 
 def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> SidePlan:

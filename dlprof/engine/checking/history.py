@@ -110,13 +110,14 @@ def check_baseline(
     target = checked_baseline(settings.sweep.target, entry, history, rule)
     runs = counted(len(comparable(history, entry.key)), "comparable run")
     base = Compared(name=str(path), note=runs if path.exists() else "there is no such file")
-    check = make_check(
+    return make_check(
         dataclasses.replace(target, measured_s=run.took_s),
         base=base,
         change=run.compared,
         override=settings.override,
+        warn_only=settings.warn_only,
+        **run.provenance,
     )
-    return dataclasses.replace(check, warn_only=settings.warn_only, **run.provenance)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

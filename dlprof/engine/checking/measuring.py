@@ -110,19 +110,15 @@ def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s:
     budget_s = settings.sweep.budget_s
     whole_s = budget_s - left_s + need_s
     enough = duration_option(1.5 * whole_s)
+    quota = sides.machine.quota_cores
+    throttled = "" if quota is None or quota >= 1 else f"; a CPU quota leaves {quota:.2g} cores"
     raise UsageError(
         f"The target is too slow for --budget {format_duration(budget_s)}: a block of "
         f"{sides.batches} batches takes {format_duration(sides.block_s)}{_unequal(sides)}, and a "
         f"verdict needs {format_duration(whole_s)} at the least, of which building and warming up "
-        f"took {format_duration(budget_s - left_s)}{_throttled(sides)}",
+        f"took {format_duration(budget_s - left_s)}{throttled}",
         hint=f"Give --budget {enough}, or smaller batches with --batch-size.",
     )
-
-
-def _throttled(sides: Sides) -> str:
-    """That a CPU quota is less than one core, where it is."""
-    quota = sides.machine.quota_cores
-    return "" if quota is None or quota >= 1 else f"; a CPU quota leaves {quota:.2g} cores"
 
 
 def _unequal(sides: Sides) -> str:

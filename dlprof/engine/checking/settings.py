@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from dlprof.engine.preparation import ProgressListener
 from dlprof.engine.profile import for_one
 from dlprof.gate import NextLook
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
@@ -61,17 +62,7 @@ class CheckSettings:
         return Path(spec.source) if spec.kind == "file" else None
 
 
-def for_check(
-    settings: SweepSettings,
-    origins: Mapping[str, str],
-    *,
-    against: str | None = None,
-    against_python: str | None = None,
-    fail_above: float = THRESHOLD,
-    confidence: float = CONFIDENCE,
-    pin: bool = True,
-    override: str = "",
-) -> CheckSettings:
+def for_check(settings: SweepSettings, origins: Mapping[str, str]) -> CheckSettings:
     """A check's settings from those of a sweep, which share files and variables.
 
     Raises:
@@ -82,15 +73,7 @@ def for_check(
     single_config(one, Target(spec="", kind="map", dataset=""), has_accelerator=False)
     if origins["budget"] != by_key()["budget"].flag:
         one = dataclasses.replace(one, budget_s=60.0)
-    return CheckSettings(
-        sweep=one,
-        against=against,
-        against_python=against_python,
-        fail_above=fail_above,
-        confidence=confidence,
-        pin=pin,
-        override=override,
-    )
+    return CheckSettings(sweep=one)
 
 
 def patience(settings: CheckSettings) -> tuple[float, str]:
@@ -101,14 +84,8 @@ def patience(settings: CheckSettings) -> tuple[float, str]:
     return (timeout_s, "--timeout") if timeout_s <= budget_s else (budget_s, "--budget")
 
 
-class CheckListener(Protocol):
+class CheckListener(ProgressListener, Protocol):
     """Hears what a check does, as it does it."""
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
-
-    def message(self, text: str) -> None:
-        """Something that the user should know."""
 
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float

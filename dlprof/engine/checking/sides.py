@@ -28,6 +28,7 @@ from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config
 from dlprof.targets.builtin import prepare
+from dlprof.trial.failures import as_error
 from dlprof.trial.launch import Built
 from dlprof.trial.protocol import BlockRequest
 from dlprof.trial.side import SideProcess
@@ -170,7 +171,7 @@ class Sides:
             pins = bool(self.machine.gpus)
             config = single_config(self._settings.sweep, built.target, has_accelerator=pins)
             self.configs[side] = config
-        self._on_all(self._open)
+        self._on_all(lambda side: self._processes[side].open(self.configs[side], self._patience_s))
         self.build_s = self._clock() - began_s
 
     def renew(self) -> None:
@@ -205,9 +206,6 @@ class Sides:
 
     def _build(self, side: Side) -> None:
         self.built[side] = self._processes[side].build(self._patience_s)
-
-    def _open(self, side: Side) -> None:
-        self._processes[side].open(self.configs[side], self._patience_s)
 
     def warm_up(self) -> None:
         """Fill caches, and find how many batches make a block.
@@ -260,10 +258,9 @@ class Sides:
         self.batches = fitting
 
     def _try_starts(self, guesses: Mapping[Side, float]) -> None:
-        """Start each side once, unless that has taken so long before that there is no time for it.
+        """Start each side once, unless there is no time for that.
 
-        Args:
-            guesses: How much longer each side's first block took than a warm one.
+        By ``guesses``: how much longer each side's first block took than a warm one.
         """
         # Of the budget, starting both sides once may take so much.
         longest_s = self._settings.sweep.budget_s * 0.1
@@ -328,14 +325,10 @@ class Sides:
                 what = f"failed {counted(len(failures), 'time')} while it was measured"
                 raise self._not_measured(side, f"{what}: {failures[-1].message}", failures[-1])
 
-    def _not_measured(self, side: Side, what: str, failure: Failure) -> NothingMeasuredError:
+    def _not_measured(self, side: Side, what: str, failure: Failure) -> DlprofError:
         """The error of a side that can't be measured."""
         kind = BaseNotMeasuredError if side == "base" else NothingMeasuredError
-        return kind(
-            f"{side_name(self._plans[side])} {what}",
-            hint=failure.hint,
-            traceback=failure.stderr_tail,
-        )
+        return as_error(failure, kind, f"{side_name(self._plans[side])} {what}")
 
     def _measured(self, side: Side, request: BlockRequest) -> Block:
         self._processes[side].order(request)
@@ -384,7 +377,8 @@ def open_sides(
             plan.side: SideProcess(
                 plan.side,
                 plan.request,
-                plan.place(library),
+                plan,
+                library=library,
                 logs=directory,
                 limit=patience(settings)[1],
             )

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import IO, Any
 
-from dlprof.trial.launch import LAUNCHER, Handle, Launcher
+from dlprof.trial.launch import LAUNCHER, Launcher
 from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.runtime import Inbox, Received
 from dlprof.trial.supervisor import ObserverProcess
@@ -109,13 +109,13 @@ class FakeLauncher(Launcher):
         self.launches = 0
         self.printed = b"what the user's code printed\n"
 
-    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
         self.launches += 1
         log.write(self.printed)
         log.flush()
         for event in self._script:
             self._inbox.put(event)
-        return Handle(Channel(io.BytesIO(), self.written), self._trial)
+        return Channel(io.BytesIO(), self.written), self._trial
 
     def kill(self) -> None:
         self.kills += 1

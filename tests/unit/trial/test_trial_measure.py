@@ -11,11 +11,10 @@ from dlprof.records import Config
 from dlprof.trial.measure import (
     EmptyLoaderError,
     Loop,
+    Measurement,
     WindowFigures,
-    WindowPlan,
     WrongDataError,
     fill_s,
-    measure,
 )
 
 
@@ -39,13 +38,9 @@ def run(
         beat=lambda _now: None,
         count=count,
     )
-    measured = measure(
-        loop,
-        WindowPlan(config=config, window_s=window_s, turnover=turnover),
-        gate or FakeGate(loader),
-        clock=clock,
-        window=lambda edge, _fill: edges.append(edge),
-    )
+    measured = Measurement(
+        loop=loop, gate=gate or FakeGate(loader), window_s=window_s, turnover=turnover
+    ).run(lambda edge, _fill: edges.append(edge))
     return measured, edges
 
 

@@ -14,9 +14,9 @@ from dlprof.records import Config, Target, Trial
 from dlprof.targets.grammar import parse_target
 from dlprof.trial import runner as runner_module
 from dlprof.trial.failures import ResourceLimitError
-from dlprof.trial.launch import BuilderDiedError, Built, Handle, LocalRank
+from dlprof.trial.launch import BuilderDiedError, Built, LocalRank
 from dlprof.trial.nodes import Ranks
-from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
+from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.runtime import TrialLog, open_log
 from dlprof.trial.state import TrialLimits
@@ -45,7 +45,7 @@ class World:
     builds: list[tuple[float, Exception | None]]
     runs: list[tuple[float, Exception | None]]
     patience_s: list[float] = dataclasses.field(default_factory=list)
-    left_s: list[float | None] = dataclasses.field(default_factory=list)
+    left_s: list[float] = dataclasses.field(default_factory=list)
     launchers: int = 0
 
     def spend(self, what: list[tuple[float, Exception | None]]) -> None:
@@ -74,7 +74,7 @@ class FakeLauncher:
     def preload(self, request: BuildRequest) -> None:
         raise AssertionError("these targets can be forked")
 
-    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
         raise AssertionError("the supervisor is a fake")
 
     def kill(self) -> None:
@@ -89,21 +89,16 @@ class FakeSupervisor:
 
     world: World
 
-    def __init__(self, *, limits: TrialLimits, **_others: object) -> None:
-        self.limits = limits
+    def __init__(self, *, limits: TrialLimits, left_s: float, **_others: object) -> None:
+        self.limits, self.left_s = limits, left_s
 
-    def run(
-        self, request: TrialRequest, *, trial_id: str, repetition: int
-    ) -> tuple[Trial, Message]:
-        self.world.left_s.append(self.limits.left_s)
+    def run(self, request: TrialRequest, blank: Trial) -> tuple[Trial, Message]:
+        self.world.left_s.append(self.left_s)
         self.world.spend(self.world.runs)
-        trial = Trial(
-            id=trial_id, config=request.config, repetition=repetition, outcome="completed"
-        )
-        return trial, {}
+        return blank, {}
 
     def probe(self, request: TrialRequest) -> Message:
-        self.world.left_s.append(self.limits.left_s)
+        self.world.left_s.append(self.left_s)
         self.world.spend(self.world.runs)
         return {"failure": None, "batch_s": 0.1}
 

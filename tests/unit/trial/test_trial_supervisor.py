@@ -70,7 +70,8 @@ class Supervised:
         )
 
     def run(self, request: TrialRequest = REQUEST) -> Trial:
-        return self.supervisor.run(request, trial_id="t0001", repetition=0)[0]
+        blank = Trial(id="t0001", config=request.config, repetition=0, outcome="completed")
+        return self.supervisor.run(request, blank)[0]
 
 
 def test_a_trial_that_goes_well(tmp_path: Path) -> None:

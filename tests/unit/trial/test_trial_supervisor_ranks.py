@@ -29,6 +29,7 @@ from dlprof.trial.supervisor import Supervisor
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks share pthread's barrier")
 
 REQUEST = TrialRequest(config=Config(), ranks=2)
+BLANK = Trial(id="t0001", config=Config(), repetition=0, outcome="completed")
 NUMBERS = ("0", "1")
 
 
@@ -73,7 +74,7 @@ def supervised(
         limits=TrialLimits(wall_s=30.0, stall_s=20.0, usable_cores=2.0),
         clock=inbox.clock,
     )
-    trial, _ = supervisor.run(REQUEST, trial_id="t0001", repetition=0)
+    trial, _ = supervisor.run(REQUEST, BLANK)
     assert list(place.iterdir()) == []
     return trial, launchers, watcher
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import multiprocessing
-import contextlib
 import os
 import sys
 import sysconfig
