@@ -304,7 +304,7 @@ def _evidence(
     starved = sum(explained.costs.run_queue_s) > 0.05 * sum(
         (*explained.costs.cpu_s, *explained.costs.io_s)
     )
-    others = (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores
+    others = usage.taken_cores(machine.usable_cores) > OTHERS * machine.usable_cores
     rate = seen.main.messages / seen.window_s
     plain = Trial(
         id=_ID,
@@ -624,6 +624,6 @@ def _certainty(
     blind = _BLIND.get(first.code, "")
     if seen.unreadable:
         blind = "system calls can't be read here (as root they can)"
-    if (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores:
+    if usage.taken_cores(machine.usable_cores) > OTHERS * machine.usable_cores:
         blind = "; ".join(filter(None, ["other processes used cores at the same time", blind]))
     return ("medium", f"{looks}; {blind}") if blind else ("high", looks)

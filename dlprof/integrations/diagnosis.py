@@ -218,7 +218,7 @@ def _evidence(
     config = explanation.config
     # Whether others took cores that making batches waited for.
     waited_s, made_s = sum(explanation.costs.run_queue_s), sum(explanation.costs.cpu_s)
-    crowded = (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores
+    crowded = usage.taken_cores(machine.usable_cores) > OTHERS * machine.usable_cores
     plain = dataclasses.replace(
         _plain_trial(loader, config),
         usage=usage,

@@ -166,6 +166,14 @@ class Usage:
     observer_cpu_cores: float | None = None
     gpu: tuple[GpuUsage, ...] = ()
 
+    def taken_cores(self, usable_cores: float) -> float:
+        """Cores that others kept busy, where it could not have had all that it may use; else 0.
+
+        On a large machine others use what a quota leaves to nobody here, and take nothing by it.
+        """
+        all_left = (self.available_cpu_cores or 0.0) >= usable_cores
+        return 0.0 if all_left else self.other_cpu_cores or 0.0
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class UsageSample:

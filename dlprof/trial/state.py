@@ -23,11 +23,12 @@ def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> 
     is how uncertain the rate is, as a share of it; ``None`` where it was too short to say.
     """
     found = []
-    other, waited = usage.other_cpu_cores, usage.run_queue_wait_fraction
+    other, waited = usage.taken_cores(usable_cores), usage.run_queue_wait_fraction
     felt = waited is None or waited > 0.05
     # dlprof's own supervisor and observer take a few hundredths of a core of it.
-    if other is not None and felt and other > 0.15 * usable_cores:
-        found.append(f"other processes kept {other:.1f} of the usable cores busy")
+    if felt and other > 0.15 * usable_cores:
+        kept = min(other, usable_cores)
+        found.append(f"other processes kept {kept:.1f} of the usable cores busy")
     throttled = usage.throttled_fraction
     if throttled is not None and throttled > 0.05:
         found.append(f"a CPU quota throttled the trial for {throttled:.0%} of the window")

@@ -73,7 +73,7 @@ def test_the_doubt_says_what_was_seen_of_the_disturbance() -> None:
     computes = Loader(fetch_cpu=0.019, rate=100.0)
     uneven = find(evidence(computes, noisy=True))[0]
     assert uneven.doubtful == "Batches came unevenly while this was measured."
-    crowded = dataclasses.replace(QUIET, other_cpu_cores=0.9)
+    crowded = dataclasses.replace(QUIET, other_cpu_cores=0.9, available_cpu_cores=1.1)
     flagged = find(evidence(computes, noisy=True, usage=crowded))[-1]
     assert "Other processes kept 0.9 of 2 cores busy" in flagged.doubtful
     seen = evidence(computes)

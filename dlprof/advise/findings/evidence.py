@@ -666,8 +666,8 @@ class Evidence:
 
     @property
     def others(self) -> float:
-        """Cores that others kept busy; 0 where that isn't known."""
-        return self.usage.other_cpu_cores or 0.0
+        """Cores that others kept busy of those it may use; 0 where that isn't known."""
+        return self.usage.taken_cores(self.cores)
 
     @property
     def beside(self) -> float:

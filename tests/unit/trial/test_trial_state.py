@@ -24,6 +24,14 @@ def test_neighbours_count_where_they_are_felt() -> None:
     assert len(disturbances(unknown, SPREAD, usable_cores=2.0)) == 1
 
 
+def test_others_take_nothing_by_cores_that_a_quota_leaves_to_nobody() -> None:
+    held = Usage(other_cpu_cores=30.0, available_cpu_cores=2.0, run_queue_wait_fraction=0.4)
+    taken = Usage(other_cpu_cores=62.5, available_cpu_cores=1.5, run_queue_wait_fraction=0.4)
+
+    assert disturbances(held, SPREAD, usable_cores=2.0) == ()
+    assert "kept 2.0 of the usable" in disturbances(taken, SPREAD, usable_cores=2.0)[0]
+
+
 def test_many_cores_bear_more() -> None:
     usage = Usage(other_cpu_cores=1.0, run_queue_wait_fraction=0.4)
 
