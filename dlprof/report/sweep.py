@@ -256,14 +256,14 @@ def _in_trials(advice: Recommendation) -> bool:
 
 def _wait(advice: Recommendation, wait: float) -> str:
     restarts, limits = advice.expected.turnover_fraction, advice.constraints
-    apart = wait_parts(wait, restarts)[1] > 0
-    fed = "fed in epochs" if apart else "fed"
+    # Where restarts are shown apart, so is the wait within epochs: its figure says it all.
+    fed = "" if wait_parts(wait, restarts)[1] else "fed"
     if wait > PERHAPS_FED_WAIT_FRACTION:
         used = any("available_cpu_cores" in reason.evidence for reason in advice.reasons)
         cause = "CPU cores are the bottleneck" if used else ""
-        fed = ", ".join(filter(None, ("" if apart else "not fully fed", cause)))
+        fed = ", ".join(filter(None, (fed and "not fully fed", cause)))
     elif wait > FED_WAIT_FRACTION:
-        fed = f"nearly {fed}"
+        fed = fed and "nearly fed"
     text = wait_text(
         wait,
         restarts,
