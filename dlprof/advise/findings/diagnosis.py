@@ -150,11 +150,7 @@ def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
 
 
 def _stalls(evidence: Evidence) -> Stalls | None:
-    """The consumer's stalls by the differential of DS-Analyzer (Mohan et al., VLDB 2021).
-
-    Returns:
-        ``None`` without a step: a consumer that takes no time only waits.
-    """
+    """``None`` without a step: a consumer that takes no time only waits."""
     explained = evidence.explained
     step = None if explained is None else explained.stage("step")
     resident_s = step.mean_s if step is not None else evidence.step_s or None
