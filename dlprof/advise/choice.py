@@ -73,13 +73,6 @@ class Choice:
         return tuple(each for each in cheaper if each.measured and self.far(each) < 1 - RISK)
 
     @property
-    def cheaper_may_be_as_fast(self) -> bool:
-        """Whether something cheaper that was measured may be as fast, by its 95 % interval."""
-        cheaper = self.allowed[: self.allowed.index(self.pick)]
-        ends = [self.speeds.ratio(c.key, self.pick.key).ends for c in cheaper if c.measured]
-        return any(low <= 1 <= high for low, high in ends)
-
-    @property
     def present(self) -> Candidate | None:
         """What the target's own DataLoader is set to now, if it keeps the limits."""
         return self.of(self.situation.present)
@@ -179,16 +172,10 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
 def certify(
     choice: Choice, run: Run, among: Collection[Config] | None = None
 ) -> Certificate | None:
-    """The certificate of a choice: how far from the best it may be, at most.
+    """How far from the best a choice may be, at most; ``among`` is what it was asked of.
 
-    Args:
-        choice: What was chosen.
-        run: From which.
-        among: What it was asked of; ``None`` for what a sweep predicted.
-
-    Returns:
-        ``None`` where it is for conditions that nobody measured: another machine, several ranks or
-        what only a model answers, and where there is nothing to compare it with.
+    ``None`` for conditions that nobody measured (another machine, several ranks, what only a model
+    answers), and where there is nothing to compare it with.
     """
     situation = choice.situation
     if situation.extrapolated or situation.other_ranks or situation.by_model:
@@ -227,10 +214,7 @@ def unmeasured(
 ) -> list[Config]:
     """What was only predicted and may be used: nothing like it failed, nor are workers too many.
 
-    Args:
-        situation: What it is wanted for.
-        run: That holds the predictions.
-        among: Of which; ``None`` for what a sweep predicted.
+    Of ``among``, or of what a sweep predicted.
     """
     if among is None:
         among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
@@ -262,9 +246,13 @@ def unmeasured(
 
 def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Confidence, str]:
     """The confidence and one sentence: the gravest doubt, else what is certain."""
-    doubt = next(_doubts(choice, run), None)
-    if doubt is not None:
-        return doubt[0], doubt[1] + _by_model(choice, certificate)
+    pick, speeds = choice.pick, choice.speeds
+    for level, doubt in _doubts(choice, run):
+        near = None if pick.measured else certificate or _nearness(choice, ())
+        by_model = "" if near is None else f"; by the model {near.text}"
+        if near is not None and near.epsilon > USELESS:
+            by_model = "; how near the best it is, the model can't say"
+        return level, doubt + by_model
     if certificate is None:
         return "low", "nothing else that may be chosen has a rate to compare with"
     if certificate.shown > MEDIUM:
@@ -274,18 +262,11 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
     # Near the best does not mean that it beats what costs less.
-    alike = "; a cheaper one may be as fast" if choice.cheaper_may_be_as_fast else ""
-    return "high" if certificate.epsilon <= HIGH else "medium", certificate.text + alike
-
-
-def _by_model(choice: Choice, certificate: Certificate | None) -> str:
-    """How near the best a choice is that was only predicted; empty for one that was measured."""
-    near = None if choice.pick.measured else certificate or _nearness(choice, ())
-    if near is None:
-        return ""
-    if near.epsilon > USELESS:
-        return "; how near the best it is, the model can't say"
-    return f"; by the model {near.text}"
+    cheaper = (each for each in choice.allowed[: choice.allowed.index(pick)] if each.measured)
+    ends = (speeds.ratio(each.key, pick.key).ends for each in cheaper)
+    alike = any(low <= 1 <= high for low, high in ends)
+    also = "; a cheaper one may be as fast" if alike else ""
+    return "high" if certificate.epsilon <= HIGH else "medium", certificate.text + also
 
 
 def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:

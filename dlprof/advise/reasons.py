@@ -192,13 +192,8 @@ def _counterpart(choice: Choice, setting: str) -> Candidate | None:
 def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:
     """A claim about two configurations, and the ratio of their rates.
 
-    One that is known to no better than a factor of two is not shown as a figure.
-
-    Args:
-        choice: What was chosen.
-        one: Whose rate is compared.
-        two: With which.
-        claim: In it, ``{be}`` is the verb, ``{fast}`` the ratio, and ``{ci}`` its interval.
+    One that is known to no better than a factor of two is not shown as a figure. In ``claim``,
+    ``{be}`` is the verb, ``{fast}`` the ratio, and ``{ci}`` its interval.
     """
     ratio, measured = choice.speeds.ratio(one.key, two.key), one.measured and two.measured
     trials, configs = sorted({*one.trial_ids, *two.trial_ids}), [one.key, two.key]

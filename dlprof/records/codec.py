@@ -241,23 +241,18 @@ def fault_of(record: Any) -> tuple[str, str] | None:
         return _faulty_setting(record)
     if isinstance(record, Calibration):  # figures that no batch has
         for field in dataclasses.fields(record):
-            if any(number < 0 for number in _numbers(getattr(record, field.name))):
+            if any(number < 0 for number in _numbers(to_json(getattr(record, field.name)))):
                 return field.name, "has a figure below 0"
     return None
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """All numbers in a field, however deep."""
+    """All numbers in a JSON value, however deep."""
     if isinstance(value, int | float):
         yield value
-        return
-    if isinstance(value, BatchCosts):
-        value = [getattr(value, column.name) for column in dataclasses.fields(value)]
-    elif isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from _numbers(each)
+    several = value.values() if isinstance(value, dict) else value
+    for each in several if isinstance(value, dict | list) else ():
+        yield from _numbers(each)
 
 
 def number_fault(number: float) -> str | None:
