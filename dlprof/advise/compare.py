@@ -162,7 +162,6 @@ class CauseKind(NamedTuple):
 
 
 def _seconds(text: str, name: str) -> Callable[[Figures, Figures], str]:
-    """A sentence with the seconds of both sides."""
     return lambda a, b: text.format(format_duration(a[name]), format_duration(b[name]))
 
 
@@ -391,7 +390,6 @@ def _part(code: PartCode, log_ratio: Estimate, a: Chosen, b: Chosen, *, by_form:
 
 
 def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
-    """The difference, and the part that makes most of it."""
     text = _difference(ratio, alike=alike)
     total = math.log(ratio.value)
     towards = [part for part in parts if part.log_ratio.value * total > 0]
@@ -413,7 +411,6 @@ def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
 
 
 def _difference(ratio: Estimate, *, alike: bool) -> str:
-    """How much slower or faster B is, in a sentence."""
     figures = f"{ratio.value:.2f}x, each measured once"
     if ratio.low is not None and ratio.high is not None:
         figures = f"{ratio.value:.2f}x, 95% CI {ratio.low:.2f}-{ratio.high:.2f}"
@@ -432,7 +429,6 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
 
 
 def _findings(parts: Sequence[Part], slow: SideInfo, fast: SideInfo) -> tuple[Finding, ...]:
-    """One finding for each part that slows the slower side, by what it costs."""
     sign = 1 if sum(part.log_ratio.value for part in parts) > 0 else -1
     found = []
     for part in parts:
@@ -824,7 +820,6 @@ def _alone(loader: WatchedLoader, waits: float) -> WatchedLoader:
 
 
 def _watched(run: Run, num_workers: int | None) -> dict[str, WatchedLoader]:
-    """The loaders of a script whose samples per second are known, by name."""
     if not run.watched:
         raise NothingMeasuredError(
             f"No DataLoader was iterated in the script of {run.path}",
@@ -848,7 +843,6 @@ def _watched(run: Run, num_workers: int | None) -> dict[str, WatchedLoader]:
 
 
 def _chosen_loop(run: Run, loader: WatchedLoader) -> Chosen:
-    """A loop as the one trial of its loader's settings."""
     config, rate = loader.config or Config(), Estimate(value=loader.samples_per_s or 0.0)
     batches = loader.batches_per_s
     trial = Trial(
@@ -930,7 +924,6 @@ def bounded(value: float) -> float:
 
 
 def _settings(run: Run, config: Config) -> Config:
-    """The settings with the target's batch size filled in."""
     own = run.header.target.batch_size
     return dataclasses.replace(config, batch_size=config.batch_size or own)
 

@@ -7,15 +7,13 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dlprof.advise.findings import Evidence, Experiment, Observation
+from dlprof.advise.findings import Evidence, Experiment
 from dlprof.advise.findings.claims import measured_gain
 from dlprof.advise.findings.diagnosis import remedies
 from dlprof.advise.findings.machine import may_grow
 from dlprof.advise.thresholds import ENOUGH_BATCHES
 from dlprof.records import BatchCosts, Config, TrialCost
 from dlprof.stats import NEAR
-
-__all__ = ["Allowance", "Experiment", "Observation", "propose"]
 
 _TRYING = "trying "
 

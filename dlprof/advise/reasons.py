@@ -178,13 +178,11 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
 
 
 def _differing(one: Config, two: Config) -> list[str]:
-    """The settings in which two configurations differ."""
     names = [field.name for field in dataclasses.fields(Config)]
     return [name for name in names if getattr(one, name) != getattr(two, name)]
 
 
 def _counterpart(choice: Choice, setting: str) -> Candidate | None:
-    """The candidate that differs from the pick in one switch only, where it is known."""
     mine = choice.pick.config
     return next((c for c in choice.allowed if _differing(c.config, mine) == [setting]), None)
 
@@ -221,7 +219,6 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
 
 
 def _feeding(choice: Choice) -> Iterator[Reason]:
-    """Whether the training step is kept fed."""
     pick, speeds = choice.pick, choice.speeds
     wait = speeds.wait_fraction(pick)
     if choice.fed is None or wait is None:
@@ -246,7 +243,6 @@ def _feeding(choice: Choice) -> Iterator[Reason]:
 
 
 def _bound(choice: Choice) -> Iterator[Reason]:
-    """What would limit it, where that is predicted."""
     found = choice.pick.prediction
     if not choice.pick.measured and found is not None:
         from dlprof.model import describe  # noqa: PLC0415 - where it predicts

@@ -348,7 +348,6 @@ def _positive(value: object) -> float | None:
 
 
 def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
-    """What was taken for granted."""
     known = run.calibration
     if asked.neighbours is None and there.extrapolated:
         yield "no other process is assumed to use the machine: set --assume-background if some do"

@@ -113,7 +113,6 @@ def first_batches(view: Evidence) -> Mapping[str, Mapping[str, float]]:
 
 
 def _method(view: Evidence) -> str:
-    """What workers start by."""
     own, weight = view.target.own_config, view.weight
     kept = own.start_method if own is not None else None
     return view.config.start_method or kept or (weight and weight.start_method) or "fork"
@@ -153,7 +152,6 @@ def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s
 
 
 def _remedy(first: AttributeWeight) -> tuple[str, str]:
-    """What to do about the heaviest attribute, and what to paste."""
     size: Any = max(first.pickled_bytes, first.object_bytes)
     # Where it takes far longer than its size explains, it computes when it is pickled.
     if first.failure or (first.pickle_s > 1.0 and size < (1 << 20)):
@@ -246,7 +244,6 @@ def starved_workers(view: Evidence) -> tuple[int, ...]:
 
 
 def _made(view: Evidence) -> list[int]:
-    """Batches that each worker made."""
     workers = () if view.explained is None else view.explained.workers
     made = {each.worker: each.batches for each in reversed(workers)}
     return [made.get(worker, 0) for worker in range(view.workers)]

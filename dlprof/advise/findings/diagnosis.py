@@ -253,7 +253,6 @@ def find(view: Evidence) -> tuple[Finding, ...]:
 
 
 def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
-    """The finding that a claim is, its trials among its evidence, and its place."""
     gain = claim.gain
     evidence = view.figures(claim.figures, claim.given) | {"trials": [*view.trial_ids]}
     if gain is not None:
@@ -409,7 +408,6 @@ def _sharing_unseen(view: Evidence, config: Config) -> str:
 
 
 def _doubted(finding: Finding, view: Evidence) -> Finding:
-    """The finding with what speaks against it."""
     if finding.code in _CERTAIN:
         return finding
     doubts = [finding.doubtful] if finding.doubtful else []

@@ -362,7 +362,6 @@ def costs_of(explained: Explanation) -> Costs:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean; 0 of nothing."""
     return statistics.fmean(values) if values else 0.0
 
 

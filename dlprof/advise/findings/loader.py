@@ -90,7 +90,6 @@ def _has_tail(rows: BatchCosts) -> bool:
 
 
 def _idles(view: Evidence) -> bool:
-    """Whether workers idle although the consumer waits for them."""
     return view.limit in ("workers", "waiting") and (view.busy or 0.0) < 0.92
 
 

@@ -673,7 +673,6 @@ def slowed(view: Evidence) -> Claim | None:
 
 
 def _fix(view: Evidence, threads: float, *, contended: bool, pins: bool) -> tuple[str, str]:
-    """In words, and what to paste."""
     workers = max(1, min(round(view.demand), int(view.cores) - 1))
     if contended and threads >= at.PARALLEL and view.cores >= 2:
         left = max(1, int(view.cores - workers))
