@@ -221,8 +221,8 @@ def unmeasured(
     if not situation.as_measured or not among:
         return []
     found, failed = Integrity.of(run), {t.config for t in run.trials if t.failure is not None}
-    asked = situation.constraints.max_workers
-    most = math.inf if asked is None else asked
+    limits = situation.constraints
+    most = math.inf if limits.max_workers is None else limits.max_workers
     if run.header.target.kind == "iterable":
         most = min(most, found.worked)  # how many its shards feed only a trial shows
     known = {t.config for t in run.completed if t.purpose == "measure"}
@@ -234,9 +234,9 @@ def unmeasured(
         and not found.is_useless(config)
         and not any(config.asks_as_much_as(each) for each in failed)
     ]
-    if not (situation.constraints.limits_memory and cells and is_calibrated(run)):
+    memory = limits.max_ram_bytes, limits.max_shm_bytes
+    if memory == (None, None) or not cells or not is_calibrated(run):
         return cells
-
     try:
         needy, _ = candidates_of(run, situation, cells)
     except UsageError:  # its batches cost nothing

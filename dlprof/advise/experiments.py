@@ -54,7 +54,6 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
             name="with a cold page cache",
             role="cold",
             config=evidence.config,
-            cold_cache=True,
             trial_s=allowance.trial_s,
         )
         return _affordable([cold], allowance, left_s)

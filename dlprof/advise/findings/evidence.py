@@ -53,7 +53,6 @@ class Experiment:
         role: What the trial is for.
         config: What to measure, canonical.
         explain: Whether the trial is instrumented; its rate is then compared with no other.
-        cold_cache: Whether the dataset's files are dropped from the page cache before it.
         trial_s: Length of the window.
         turnover: Whether the end of an epoch is timed as well.
         repetition: Number of the interleaved block; trials of equal repetition are compared.
@@ -63,7 +62,6 @@ class Experiment:
     role: Role
     config: Config
     explain: bool = False
-    cold_cache: bool = False
     trial_s: float = 1.0
     turnover: bool = False
     repetition: int = 0
@@ -529,7 +527,7 @@ class Evidence:
         return tuple(
             o.explanation
             for o in self.observations
-            if o.explanation is not None and not o.experiment.cold_cache
+            if o.explanation is not None and o.experiment.role != "cold"
         )
 
     @functools.cached_property
