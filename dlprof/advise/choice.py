@@ -73,13 +73,6 @@ class Choice:
         return tuple(each for each in cheaper if each.measured and self.far(each) < 1 - RISK)
 
     @property
-    def cheaper_may_be_as_fast(self) -> bool:
-        """Whether something cheaper that was measured may be as fast, by its 95 % interval."""
-        cheaper = self.allowed[: self.allowed.index(self.pick)]
-        ends = [self.speeds.ratio(c.key, self.pick.key).ends for c in cheaper if c.measured]
-        return any(low <= 1 <= high for low, high in ends)
-
-    @property
     def present(self) -> Candidate | None:
         """What the target's own DataLoader is set to now, if it keeps the limits."""
         return self.of(self.situation.present)
@@ -179,16 +172,10 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
 def certify(
     choice: Choice, run: Run, among: Collection[Config] | None = None
 ) -> Certificate | None:
-    """The certificate of a choice: how far from the best it may be, at most.
+    """How far from the best a choice may be, at most; ``among`` is what it was asked of.
 
-    Args:
-        choice: What was chosen.
-        run: From which.
-        among: What it was asked of; ``None`` for what a sweep predicted.
-
-    Returns:
-        ``None`` where it is for conditions that nobody measured: another machine, several ranks or
-        what only a model answers, and where there is nothing to compare it with.
+    ``None`` for conditions that nobody measured (another machine, several ranks, what only a model
+    answers), and where there is nothing to compare it with.
     """
     situation = choice.situation
     if situation.extrapolated or situation.other_ranks or situation.by_model:
@@ -227,18 +214,15 @@ def unmeasured(
 ) -> list[Config]:
     """What was only predicted and may be used: nothing like it failed, nor are workers too many.
 
-    Args:
-        situation: What it is wanted for.
-        run: That holds the predictions.
-        among: Of which; ``None`` for what a sweep predicted.
+    Of ``among``, or of what a sweep predicted.
     """
     if among is None:
         among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
     if not situation.as_measured or not among:
         return []
     found, failed = Integrity.of(run), {t.config for t in run.trials if t.failure is not None}
-    asked = situation.constraints.max_workers
-    most = math.inf if asked is None else asked
+    limits = situation.constraints
+    most = math.inf if limits.max_workers is None else limits.max_workers
     if run.header.target.kind == "iterable":
         most = min(most, found.worked)  # how many its shards feed only a trial shows
     known = {t.config for t in run.completed if t.purpose == "measure"}
@@ -250,9 +234,9 @@ def unmeasured(
         and not found.is_useless(config)
         and not any(config.asks_as_much_as(each) for each in failed)
     ]
-    if not (situation.constraints.limits_memory and cells and is_calibrated(run)):
+    memory = limits.max_ram_bytes, limits.max_shm_bytes
+    if memory == (None, None) or not cells or not is_calibrated(run):
         return cells
-
     try:
         needy, _ = candidates_of(run, situation, cells)
     except UsageError:  # its batches cost nothing
@@ -280,7 +264,11 @@ def judge(
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
     # Near the best does not mean that it beats what costs less.
-    alike = "; a cheaper one may be as fast" if choice.cheaper_may_be_as_fast else ""
+    cheaper = (
+        each for each in choice.allowed[: choice.allowed.index(choice.pick)] if each.measured
+    )
+    ends = (choice.speeds.ratio(each.key, choice.pick.key).ends for each in cheaper)
+    alike = "; a cheaper one may be as fast" if any(low <= 1 <= high for low, high in ends) else ""
     return "high" if certificate.epsilon <= HIGH else "medium", certificate.text_of(which) + alike
 
 

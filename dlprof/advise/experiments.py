@@ -7,15 +7,13 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dlprof.advise.findings import Evidence, Experiment, Observation
+from dlprof.advise.findings import Evidence, Experiment
 from dlprof.advise.findings.claims import measured_gain
 from dlprof.advise.findings.diagnosis import remedies
 from dlprof.advise.findings.machine import may_grow
 from dlprof.advise.thresholds import ENOUGH_BATCHES
 from dlprof.records import BatchCosts, Config, TrialCost
 from dlprof.stats import NEAR
-
-__all__ = ["Allowance", "Experiment", "Observation", "propose"]
 
 _TRYING = "trying "
 
@@ -56,7 +54,6 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
             name="with a cold page cache",
             role="cold",
             config=evidence.config,
-            cold_cache=True,
             trial_s=allowance.trial_s,
         )
         return _affordable([cold], allowance, left_s)

@@ -582,15 +582,16 @@ def feed(
         reason += f"; loading is at most {percent(lower)} slower than predicted (95%)"
     machine_wait = found.wait(workers, prefetch, situation.cores)
     can_be_fed, ranks = least <= 0.5, situation.constraints.ranks
-    read, size = calibration.read_bytes_per_batch, calibration.batch_bytes
     rate = ranks * prediction.batches_per_s.value
-    cores_each, pss, shm = prediction.cores, prediction.pss_bytes, prediction.shm_bytes
+    of_one = {
+        "busy_cores": (prediction.cores, ranks),
+        "pss_bytes": (prediction.pss_bytes, ranks),
+        "shm_bytes": (prediction.shm_bytes, ranks),
+        "storage_bytes_per_s": (calibration.read_bytes_per_batch, rate),
+        "batch_bytes_per_s": (calibration.batch_bytes, rate),
+    }
     whole: dict[str, Any] = {
-        "busy_cores": None if cores_each is None else ranks * cores_each,
-        "pss_bytes": None if pss is None else ranks * pss,
-        "shm_bytes": None if shm is None else ranks * shm,
-        "storage_bytes_per_s": None if read is None else rate * read,
-        "batch_bytes_per_s": None if size is None else rate * size,
+        name: None if each is None else times * each for name, (each, times) in of_one.items()
     }
     missing = {name: _MISSING_IN_FEED[name] for name, each in whole.items() if each is None}
     return Feed(
@@ -741,14 +742,7 @@ class _Search:
         return min(*fed, self.wait(0, 0, self._ample(0)))
 
     def fewest(self, allowed: float) -> tuple[int, int, int]:
-        """The fewest cores, then workers, then queued batches that keep a wait.
-
-        Args:
-            allowed: The wait; more than ``least_wait``.
-
-        Returns:
-            Workers, ``prefetch_factor`` and cores.
-        """
+        """The fewest workers, ``prefetch_factor`` and cores that keep a wait over the least."""
         most = self._most
 
         def enough_workers(depth: int) -> int:

@@ -180,13 +180,11 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
 
 
 def _differing(one: Config, two: Config) -> list[str]:
-    """The settings in which two configurations differ."""
     names = [field.name for field in dataclasses.fields(Config)]
     return [name for name in names if getattr(one, name) != getattr(two, name)]
 
 
 def _counterpart(choice: Choice, setting: str) -> Candidate | None:
-    """The candidate that differs from the pick in one switch only, where it is known."""
     mine = choice.pick.config
     return next((c for c in choice.allowed if _differing(c.config, mine) == [setting]), None)
 
@@ -194,13 +192,8 @@ def _counterpart(choice: Choice, setting: str) -> Candidate | None:
 def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:
     """A claim about two configurations, and the ratio of their rates.
 
-    One that is known to no better than a factor of two is not shown as a figure.
-
-    Args:
-        choice: What was chosen.
-        one: Whose rate is compared.
-        two: With which.
-        claim: In it, ``{be}`` is the verb, ``{fast}`` the ratio, and ``{ci}`` its interval.
+    One that is known to no better than a factor of two is not shown as a figure. In ``claim``,
+    ``{be}`` is the verb, ``{fast}`` the ratio, and ``{ci}`` its interval.
     """
     ratio, measured = choice.speeds.ratio(one.key, two.key), one.measured and two.measured
     trials, configs = sorted({*one.trial_ids, *two.trial_ids}), [one.key, two.key]
@@ -228,7 +221,6 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
 
 
 def _feeding(choice: Choice) -> Iterator[Reason]:
-    """Whether the training step is kept fed."""
     pick, speeds = choice.pick, choice.speeds
     wait = speeds.wait_fraction(pick)
     if choice.fed is None or wait is None:
@@ -253,7 +245,6 @@ def _feeding(choice: Choice) -> Iterator[Reason]:
 
 
 def _bound(choice: Choice) -> Iterator[Reason]:
-    """What would limit it, where that is predicted."""
     found = choice.pick.prediction
     if not choice.pick.measured and found is not None:
         from dlprof.model import describe  # noqa: PLC0415 - where it predicts

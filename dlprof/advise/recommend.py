@@ -209,7 +209,6 @@ def _among_all(
 def _reasons(
     run: Run, choice: Choice, limits: Sequence[Reason], cases: Sequence[PredictedCase]
 ) -> Iterator[Reason]:
-    """All that is to be said, the most telling first."""
     pick, measured = choice.pick, choice.pick.measured
     yield from conditions(choice) if measured else ()
     yield from explain(choice)
@@ -240,7 +239,6 @@ def expected_of(choice: Choice, candidate: Candidate) -> Expected:
 
 
 def _rates(run: Run, choice: Choice) -> tuple[ConfigRate, ...]:
-    """The one rate of each configuration, fastest first."""
     speeds, pick = choice.speeds, choice.pick.key
     as_measured = choice.situation.as_measured
     known = {trial.config: as_measured for trial in run.completed}

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import has_rate
@@ -114,7 +114,9 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
     ]
     count = max((len(trial.ranks) for trial in trials), default=0)  # on all nodes
     trials = [trial for trial in trials if len(trial.ranks) == count]
-    slowest = [_slowest(trial) for trial in trials]
+    rates = [[rank.batches_per_s for rank in trial.ranks] for trial in trials]
+    paces = [[0.0 if rate is None else rate.value for rate in each] for each in rates]
+    slowest = [each.index(min(each)) for each in paces]
     fit = _believed(
         (str(rank), trial, each.samples_per_s)
         for trial in trials
@@ -278,9 +280,7 @@ def in_step(times: Sequence[StepTimes]) -> list[tuple[float, float]] | None:
     Where a step synchronizes, no rank asks for its next batch before the last one has had this one.
     So a rank whose batch came earlier waits in its step for the last one's. What that one waited
     for its batch is the loader's part of it; the rest is the step's.
-
-    Returns:
-        Shares of the time, as in ``RankFigures``; ``None`` where the ranks don't go step by step.
+    Shares of the time, as in ``RankFigures``; ``None`` where the ranks don't go step by step.
     """
     stride = max(each.stride for each in times)
     kept = [
@@ -461,19 +461,12 @@ def scaling_law(run: Run) -> ScalingLaw | None:
     )
 
 
-class _Scaled(NamedTuple):
-    """Trials of the recommended configuration by numbers of ranks and of workers of each.
-
-    ``workers`` is how many each has where all ranks load.
-    """
-
-    trials: Mapping[tuple[int, int], Sequence[Trial]]
-    fit: Belief
-    workers: int
+_Groups = Mapping[tuple[int, int], Sequence[Trial]]
+"""Trials of the recommended configuration by numbers of ranks and of workers of each."""
 
 
-def _scaled(run: Run) -> _Scaled | None:
-    """What was measured of other numbers of ranks; ``None`` where nothing was."""
+def _scaled(run: Run) -> tuple[_Groups, Belief, int] | None:
+    """What was measured of other numbers of ranks, and the workers of each where all ranks load."""
     groups: dict[tuple[int, int], list[Trial]] = {}
     for trial in run.trials:
         if trial.purpose == "scaling" and _measured(trial):
@@ -482,7 +475,7 @@ def _scaled(run: Run) -> _Scaled | None:
     fit = _believed(
         (str(key), trial, trial.samples_per_s) for key, each in groups.items() for trial in each
     )
-    return None if fit is None else _Scaled(groups, fit, max(groups)[1])
+    return None if fit is None else (groups, fit, max(groups)[1])
 
 
 def _limit(run: Run, more: Sequence[Trial], fewer: Sequence[Trial]) -> str:
@@ -542,11 +535,6 @@ def _measured(trial: Trial) -> bool:
     """Whether it has a rate and its uncertainty: a window that the budget cuts short has none."""
     rate = trial.samples_per_s
     return has_rate(trial) and rate is not None and rate.low is not None
-
-
-def _slowest(trial: Trial) -> int:
-    rates = [each.batches_per_s for each in trial.ranks]
-    return min(range(len(rates)), key=lambda n: rate.value if (rate := rates[n]) else 0.0)
 
 
 def _believed(rates: Iterable[tuple[str, Trial, Estimate | None]]) -> Belief | None:

@@ -107,12 +107,8 @@ class Situation:
     ) -> Situation:
         """What a run makes of a question; what is not asked for is as it was in the run.
 
-        Args:
-            run: What was measured.
-            constraints: A step of 0 is none.
-            machine: Another machine.
-            ghz: The clock of its cores, where its profile says.
-            storage_bytes_per_s: What the storage gives to all ranks of all nodes together.
+        A step of 0 is none. ``ghz`` is the clock of the machine's cores, where its profile says,
+        and ``storage_bytes_per_s`` what the storage gives to all ranks of all nodes together.
 
         Raises:
             UsageError: Only a calibration could answer and there is none, or a shorter step is
@@ -352,7 +348,6 @@ def _positive(value: object) -> float | None:
 
 
 def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
-    """What was taken for granted."""
     known = run.calibration
     if asked.neighbours is None and there.extrapolated:
         yield "no other process is assumed to use the machine: set --assume-background if some do"
@@ -442,11 +437,9 @@ def usual_speed(run: Run) -> CoreSpeeds | None:
 
 
 def speed_error(trials: Iterable[Trial]) -> float | None:
-    """How far the speed of a loader's computing spreads by that of the cores.
+    """How far the speed of a loader's computing spreads by that of the cores, as its log's SD.
 
-    Returns:
-        Standard deviation of its logarithm between windows of trials with as many busy cores;
-        ``None`` where too few of them know the speed.
+    Between windows of trials with as many busy cores; ``None`` where too few know the speed.
     """
     groups = _log_speeds(trials).values()
     free = sum(len(logs) - 1 for logs in groups)

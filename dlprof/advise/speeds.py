@@ -338,11 +338,7 @@ def predictions(
 def candidates_of(
     run: Run, situation: Situation, configs: Collection[Config]
 ) -> tuple[list[Candidate], Speeds]:
-    """Configurations, cheapest first, with what they would give, and what that rests on.
-
-    Raises:
-        UsageError: As ``predictions``.
-    """
+    """Configurations, cheapest first, with what they would give, and what that rests on."""
     models = predictions(run, situation, configs)
     speeds = speeds_of(run, situation, models)
     seen = {each.config: each for each in gather(run)}
@@ -362,11 +358,7 @@ def candidates_of(
 
 
 def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
-    """A function that gives a configuration's rate over that of another, as all views of a run do.
-
-    Returns:
-        The function; it gives ``None`` where neither trials nor a calibration tell.
-    """
+    """Gives a configuration's rate over that of another, as all views of a run do, if known."""
     situation = Situation.of(run)
 
     def gain(config: Config) -> Estimate | None:
@@ -412,9 +404,7 @@ def expectation(
     """What was predicted for the conditions of the trials, of them and of what is asked for.
 
     What a sweep stored of its predictions stays as it is, so that all views have the same.
-
-    Returns:
-        ``None`` where the calibration says nothing of what was measured.
+    ``None`` where the calibration says nothing of what was measured.
     """
     from dlprof.model import relative_error  # noqa: PLC0415 - where it predicts
 

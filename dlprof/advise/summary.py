@@ -81,7 +81,12 @@ def summarize(run: Run, advice: Recommendation | None = None) -> tuple[ConfigSum
         related = {other.config: other.relation for other in advice.alternatives}
         known = {config: role for config, role in related.items() if role != "slower"}
         roles = known | roles | {advice.config: PICK}
-    predicted = _predicted(run)
+    predicted = {
+        cell.config: cell.samples_per_s
+        if cell.epoch_samples_per_s is None
+        else cell.samples_per_s.times(cell.epoch_samples_per_s / cell.samples_per_s.value)
+        for cell in (run.prediction.cells if run.prediction is not None else ())
+    }
     rows = (
         ConfigSummary(
             seen=each,
@@ -94,16 +99,6 @@ def summarize(run: Run, advice: Recommendation | None = None) -> tuple[ConfigSum
         for each in sorted(measured, key=lambda each: speeds.log_speed(each.key), reverse=True)
     )
     return (*rows, *failed)
-
-
-def _predicted(run: Run) -> dict[Config, Estimate]:
-    cells = run.prediction.cells if run.prediction is not None else ()
-    return {
-        cell.config: cell.samples_per_s
-        if cell.epoch_samples_per_s is None
-        else cell.samples_per_s.times(cell.epoch_samples_per_s / cell.samples_per_s.value)
-        for cell in cells
-    }
 
 
 def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:

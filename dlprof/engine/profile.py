@@ -213,7 +213,7 @@ class _Profile(Measuring):
         request = self.request(
             experiment.config,
             experiment.trial_s,
-            cold_cache=experiment.cold_cache or self.settings.cold_cache,
+            cold_cache=experiment.role == "cold" or self.settings.cold_cache,
             turnover=experiment.turnover,
             explain=experiment.explain,
         )
@@ -260,7 +260,7 @@ class _Profile(Measuring):
 
     def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:
         """Keep a trial, and what it sent."""
-        purpose: Purpose = "cold" if experiment.cold_cache else "measure"
+        purpose: Purpose = "cold" if experiment.role == "cold" else "measure"
         trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
         explanation = explanation_of(message, trial)
         timeline = None

@@ -151,11 +151,6 @@ class Constraints:
         """Whether other cores are asked for than those of the machine, as they were shared."""
         return any(asked is not None for asked in (self.cores, self.neighbours, self.speed))
 
-    @property
-    def limits_memory(self) -> bool:
-        """Whether there is a limit to memory besides the machine's own."""
-        return self.max_ram_bytes is not None or self.max_shm_bytes is not None
-
 
 @record(frozen=True, slots=True, kw_only=True)
 class PredictedCase:

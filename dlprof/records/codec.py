@@ -104,7 +104,7 @@ def _decoder(hint: Any) -> _Decoder:
         decode = _decoder(own)
         return lambda data: None if data is None else decode(data)
     if origin is Literal:
-        return _literal_decoder(arguments)
+        return _only(str, f"is none of {', '.join(arguments)}", among=arguments)
     if origin is tuple:
         item = _decoder(arguments[0])
         return _only(list, "is not a list", lambda data: tuple(item(each) for each in data))
@@ -149,15 +149,6 @@ def _record_decoder(record_type: type) -> _Decoder:
     return decode
 
 
-def _literal_decoder(choices: tuple[Any, ...]) -> _Decoder:
-    def decode(data: Any) -> Any:
-        if not isinstance(data, str) or data not in choices:
-            raise MismatchError(f"is none of {', '.join(choices)}")
-        return data
-
-    return decode
-
-
 def _decode_float(data: Any) -> float:
     if isinstance(data, bool) or not isinstance(data, int | float):
         raise MismatchError("is not a number")
@@ -181,9 +172,11 @@ def _decode_int(data: Any) -> int:
     return data
 
 
-def _only(kind: type, fault: str, read: _Decoder | None = None) -> _Decoder:
+def _only(
+    kind: type, fault: str, read: _Decoder | None = None, among: Sequence[Any] = ()
+) -> _Decoder:
     def decode(data: Any) -> Any:
-        if not isinstance(data, kind):
+        if not isinstance(data, kind) or (among and data not in among):
             raise MismatchError(fault)
         return data if read is None else read(data)
 
@@ -241,23 +234,18 @@ def fault_of(record: Any) -> tuple[str, str] | None:
         return _faulty_setting(record)
     if isinstance(record, Calibration):  # figures that no batch has
         for field in dataclasses.fields(record):
-            if any(number < 0 for number in _numbers(getattr(record, field.name))):
+            if any(number < 0 for number in _numbers(to_json(getattr(record, field.name)))):
                 return field.name, "has a figure below 0"
     return None
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """All numbers in a field, however deep."""
+    """All numbers in a JSON value, however deep."""
     if isinstance(value, int | float):
         yield value
-        return
-    if isinstance(value, BatchCosts):
-        value = [getattr(value, column.name) for column in dataclasses.fields(value)]
-    elif isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from _numbers(each)
+    several = value.values() if isinstance(value, dict) else value
+    for each in several if isinstance(value, dict | list) else ():
+        yield from _numbers(each)
 
 
 def number_fault(number: float) -> str | None:

@@ -146,21 +146,18 @@ class Config:
     @property
     def key(self) -> str:
         """A short text that identifies a configuration, stable between runs and versions."""
-        parts = [f"w{self.num_workers}"]
-        if self.prefetch_factor is not None:
-            parts.append(f"p{self.prefetch_factor}")
-        if self.pin_memory:
-            parts.append("pin")
-        if self.persistent_workers:
-            parts.append("persistent")
-        if self.batch_size is not None:
-            parts.append(f"b{self.batch_size}")
-        if not self.in_order:
-            parts.append("unordered")
-        parts += [part for part in (self.start_method, self.sharing_strategy) if part]
-        if self.worker_threads is not None:
-            parts.append(f"t{self.worker_threads}")
-        return "-".join(parts)
+        parts = (
+            f"w{self.num_workers}",
+            "" if self.prefetch_factor is None else f"p{self.prefetch_factor}",
+            "pin" if self.pin_memory else "",
+            "persistent" if self.persistent_workers else "",
+            "" if self.batch_size is None else f"b{self.batch_size}",
+            "" if self.in_order else "unordered",
+            self.start_method or "",
+            self.sharing_strategy or "",
+            "" if self.worker_threads is None else f"t{self.worker_threads}",
+        )
+        return "-".join(filter(None, parts))
 
     @property
     def cost_key(self) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dlprof.records.calibration import SweepPrediction
 from dlprof.records.config import Config
-from dlprof.records.findings import Diagnosis, Finding
+from dlprof.records.findings import Finding
 from dlprof.records.record import record
 from dlprof.records.run import Run
 from dlprof.records.stages import Explanation
@@ -251,6 +251,10 @@ def checked(run: Run) -> Run:
         one_batch = any(ONE_BATCH_SIGN in trial.warnings for trial in trials)
         if found.fault(advice.config) is not None or (wrong and not knew) or one_batch:
             advice = None
+    diagnosis = run.diagnosis
+    if diagnosis is not None:
+        kept = tuple(each for each in diagnosis.findings if found.allows(each, diagnosis.config))
+        diagnosis = dataclasses.replace(diagnosis, findings=kept)
     return dataclasses.replace(
         run,
         trials=trials,
@@ -258,7 +262,7 @@ def checked(run: Run) -> Run:
         calibration=calibration,
         prediction=None if lost else _possible(run.prediction, found),
         recommendation=advice,
-        diagnosis=_held(run.diagnosis, found),
+        diagnosis=diagnosis,
     )
 
 
@@ -304,13 +308,6 @@ def _possible(prediction: SweepPrediction | None, found: Integrity) -> SweepPred
     cells = tuple(cell for cell in prediction.cells if not found.is_useless(cell.config))
     race = tuple(config for config in prediction.race if not found.is_useless(config))
     return dataclasses.replace(prediction, cells=cells, race=race) if cells else None
-
-
-def _held(diagnosis: Diagnosis | None, found: Integrity) -> Diagnosis | None:
-    if diagnosis is None:
-        return None
-    kept = tuple(each for each in diagnosis.findings if found.allows(each, diagnosis.config))
-    return dataclasses.replace(diagnosis, findings=kept)
 
 
 def _fault(trial: Trial) -> Failure | None:

@@ -9,8 +9,7 @@ from compare_runs import Costs, made_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlprof.advise.compare import Comparison, compare
-from dlprof.advise.compare.comparison import shares
+from dlprof.advise.compare import Comparison, compare, shares
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import Run, Trial, Usage
 from dlprof.stats import t_quantile

@@ -10,8 +10,8 @@ from finding_cases import Loader, explanation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.advise.experiments import Allowance, Experiment, Observation, left_out, propose
-from dlprof.advise.findings import Evidence, find
+from dlprof.advise.experiments import Allowance, left_out, propose
+from dlprof.advise.findings import Evidence, Experiment, Observation, find
 from dlprof.records import Config, Trial, TrialCost
 
 PRESENT = config(4)

@@ -75,7 +75,15 @@ def test_a_suspicion_is_enough_for_a_longer_trial() -> None:
 class _Tails(ModelAtStep):
     """A model that knows what order costs."""
 
-    def __call__(self, chosen: Config, *, cores: float, beside: float = 0.0) -> Prediction | None:
+    def __call__(
+        self,
+        chosen: Config,
+        *,
+        cores: float,
+        beside: float = 0.0,
+        costs: object = None,
+        traced: object = None,
+    ) -> Prediction | None:
         return Prediction(batches_per_s=around(60.0 if chosen.in_order else 90.0))
 
 

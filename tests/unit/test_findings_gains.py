@@ -49,7 +49,15 @@ MORE = config(8)
 class _Model(ModelAtStep):
     """A model that gives 50 batches per second for each worker, and knows of no more than 8."""
 
-    def __call__(self, chosen: Config, *, cores: float, beside: float = 0.0) -> Prediction | None:
+    def __call__(
+        self,
+        chosen: Config,
+        *,
+        cores: float,
+        beside: float = 0.0,
+        costs: object = None,
+        traced: object = None,
+    ) -> Prediction | None:
         if chosen.num_workers > 8:
             return None
         return Prediction(batches_per_s=around(50.0 * chosen.num_workers * min(1.0, cores)))
@@ -82,7 +90,13 @@ def predicted_gain(chosen: Config, *, before: float, after: float) -> Estimate:
 
     class Off(ModelAtStep):
         def __call__(
-            self, asked: Config, *, cores: float, beside: float = 0.0
+            self,
+            asked: Config,
+            *,
+            cores: float,
+            beside: float = 0.0,
+            costs: object = None,
+            traced: object = None,
         ) -> Prediction | None:
             half = before if asked == WAITING.config else after
             rate = Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))

@@ -83,26 +83,20 @@ def gain_of(view: Evidence, config: Config | None) -> Gain | None:
     """
     if config is None:
         return None
-    tried = measured_gain(view, config)
-    if tried is not None:
-        return _as_printed(view, config, tried)
-    gain = _as_printed(view, config, predicted_gain(view, config))
-    script, costs = view.script, view.costs
-    if gain is None or script is None or costs is None or costs.period_s <= 0:
+    gain, script, costs = measured_gain(view, config), view.script, view.costs
+    tried, gain = gain is not None, gain or predicted_gain(view, config)
+    if gain is None:
+        return None
+    # The figure that all views of the run have for it.
+    printed = view.gain(config) if view.gain is not None and gain.value > 0 else None
+    gain = gain if printed is None else dataclasses.replace(gain, estimate=printed)
+    if tried or script is None or costs is None or costs.period_s <= 0:
         return gain
     step_s = costs.step_s * (1.0 if script.step_cores is None else script.step_cores)
     now = (costs.cpu_s + step_s) / costs.period_s / view.cores
     more = max(min(1.0, now * gain.value), at.HALF_OF_CORES) - max(min(1.0, now), at.HALF_OF_CORES)
     slower = gain.estimate.times(1 / (1 + at.SLOWER * max(0.0, more)))
     return dataclasses.replace(gain, estimate=dataclasses.replace(slower, high=gain.estimate.high))
-
-
-def _as_printed(view: Evidence, config: Config, gain: Gain | None) -> Gain | None:
-    """A gain with the figure that all views of the run have for it."""
-    printed = None if view.gain is None else view.gain(config)
-    if gain is None or printed is None or gain.value <= 0:
-        return gain
-    return dataclasses.replace(gain, estimate=printed)
 
 
 def measured_gain(view: Evidence, config: Config) -> Gain | None:
@@ -167,13 +161,10 @@ def predicted_gain(
     now = now or view.available
     cores = cores or now
     there, here = (view.cores, view.cores) if beside else (cores, now)
-    if predict is not None and costs is None:
-        after = predict(config, cores=there, beside=beside)
-        before = predict(view.config, cores=here, beside=beside)
-    elif predict is not None and costs and view.costs and view.explained:
-        ask = functools.partial(predict.at_costs, beside=beside, traced=view.explained)
+    if predict is not None and (costs is None or (view.costs and view.explained)):
+        ask = functools.partial(predict, beside=beside, traced=view.explained)
         after = ask(config, cores=there, costs=costs)
-        before = ask(view.config, cores=here, costs=view.costs)
+        before = ask(view.config, cores=here, costs=costs and view.costs)
     if predict is None or after is None or before is None or before.batches_per_s.value <= 0:
         costs = costs or costs_for(view, config)
         if costs is None or view.costs is None:
@@ -190,7 +181,7 @@ def predicted_gain(
     half = max(least, min(most, math.hypot(one, two)), abs(one - two))
     # What costs nothing has no limit.
     fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
-    return _gain("model", fast / slow, half)
+    return bound(fast / slow, half, "model")
 
 
 def costs_for(view: Evidence, config: Config) -> Costs | None:
@@ -204,15 +195,14 @@ def costs_for(view: Evidence, config: Config) -> Costs | None:
     return view.costs_at(2) or view.costs_at(1)
 
 
-def bound(ratio: float) -> Gain:
-    """A gain by bounds alone."""
-    return _gain("bound", ratio, 2 * at.BOUND_LOG_SD)
-
-
-def _gain(source: Literal["model", "bound"], value: float, half: float) -> Gain:
-    """A gain, and half the width of its logarithm's interval."""
-    low, high = value * math.exp(-half), value * math.exp(half)
-    return Gain(estimate=Estimate(value=value, low=low, high=high), source=source)
+def bound(
+    ratio: float,
+    half: float = 2 * at.BOUND_LOG_SD,
+    source: Literal["model", "bound"] = "bound",
+) -> Gain:
+    """A gain by bounds alone, or by the model; ``half`` is half of its logarithm's interval."""
+    low, high = ratio * math.exp(-half), ratio * math.exp(half)
+    return Gain(estimate=Estimate(value=ratio, low=low, high=high), source=source)
 
 
 class Place(enum.IntEnum):
@@ -359,10 +349,8 @@ def script_gain(view: Evidence, config: Config, *, loop: bool = False) -> Estima
     """Time of the whole script now over that with another configuration.
 
     With ``loop`` only epochs over the loader count, the starts of their workers among them.
-
-    Returns:
-        ``None`` where no script was watched, or where the change can't be computed: the step
-        competes with the workers for cores, or waits don't add up.
+    ``None`` where no script was watched, or where the change can't be computed: the step competes
+    with the workers for cores, or waits don't add up.
     """
     script, now = view.script, view.config
     if script is None or not script.adds_up or competes(view, config):

@@ -51,7 +51,8 @@ def heavy(view: Evidence) -> Claim | None:
     fills = room is not None and copied >= 0.05 * room
     if sent_s < (_SENT_S if now else 2.0) and not (fills and not now):
         return None
-    share = _share(view) if now else 0.0
+    turn_s, share = loader.turn(view)  # of which sending the dataset is a part
+    share = share * min(1.0, sent_s / turn_s) if now and turn_s > 0 else 0.0
     leads = leads_start(view)
     return Claim(
         f"The dataset is heavy: {first.name}",
@@ -112,7 +113,6 @@ def first_batches(view: Evidence) -> Mapping[str, Mapping[str, float]]:
 
 
 def _method(view: Evidence) -> str:
-    """What workers start by."""
     own, weight = view.target.own_config, view.weight
     kept = own.start_method if own is not None else None
     return view.config.start_method or kept or (weight and weight.start_method) or "fork"
@@ -120,14 +120,6 @@ def _method(view: Evidence) -> str:
 
 def _sent_s(weight: DatasetWeight) -> float:
     return weight.pickle_s + weight.unpickle_s
-
-
-def _share(view: Evidence) -> float:
-    """Share of the time that sending the dataset takes."""
-    weight, (turn_s, share) = view.weight, loader.turn(view)
-    if weight is None or turn_s <= 0:
-        return 0.0
-    return share * min(1.0, _sent_s(weight) * view.workers / turn_s)
 
 
 def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:
@@ -160,7 +152,6 @@ def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s
 
 
 def _remedy(first: AttributeWeight) -> tuple[str, str]:
-    """What to do about the heaviest attribute, and what to paste."""
     size: Any = max(first.pickled_bytes, first.object_bytes)
     # Where it takes far longer than its size explains, it computes when it is pickled.
     if first.failure or (first.pickle_s > 1.0 and size < (1 << 20)):
@@ -209,6 +200,11 @@ def unfed(view: Evidence) -> Claim | None:
     more = "Cut the data into more shards, a multiple of ranks times workers"
     if not few:
         more = "Split by worker so that each gets a share: shards w, w + n, w + 2n, …"
+    code = ""
+    if pays and view.target.dataset.startswith("datasets."):
+        code = _HUGGING_FACE.format(shards=workers)
+    elif pays and not few:
+        code = _STRIDED
     brings = f" (predicted {whole.value:.2f}x)" if whole is not None and pays else ""
     return Claim(
         f"{len(starved)} of {workers} workers get {'no' if none else 'almost no'} data",
@@ -223,7 +219,7 @@ def unfed(view: Evidence) -> Claim | None:
             "more_shards_gain": None if whole is None else whole.value,
         },
         f"{more}{brings}. Or set num_workers={fed}, which does as well as {workers} now.",
-        code=_split(view, shards) if pays else "",
+        code=code,
         config=None if pays else fewer,
         gain=whole if pays else gain,
     )
@@ -248,7 +244,6 @@ def starved_workers(view: Evidence) -> tuple[int, ...]:
 
 
 def _made(view: Evidence) -> list[int]:
-    """Batches that each worker made."""
     workers = () if view.explained is None else view.explained.workers
     made = {each.worker: each.batches for each in reversed(workers)}
     return [made.get(worker, 0) for worker in range(view.workers)]
@@ -261,9 +256,3 @@ def _named(workers: Sequence[int]) -> str:
     if more:
         return f"Workers {', '.join(names)} and {len(more)} more"
     return f"Workers {', '.join(names[:-1])} and {names[-1]}"
-
-
-def _split(view: Evidence, shards: int | None) -> str:
-    if view.target.dataset.startswith("datasets."):
-        return _HUGGING_FACE.format(shards=view.workers)
-    return _STRIDED if shards is None or shards >= view.workers else ""

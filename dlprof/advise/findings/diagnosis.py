@@ -150,11 +150,7 @@ def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
 
 
 def _stalls(evidence: Evidence) -> Stalls | None:
-    """The consumer's stalls by the differential of DS-Analyzer (Mohan et al., VLDB 2021).
-
-    Returns:
-        ``None`` without a step: a consumer that takes no time only waits.
-    """
+    """``None`` without a step: a consumer that takes no time only waits."""
     explained = evidence.explained
     step = None if explained is None else explained.stage("step")
     resident_s = step.mean_s if step is not None else evidence.step_s or None
@@ -257,7 +253,6 @@ def find(view: Evidence) -> tuple[Finding, ...]:
 
 
 def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
-    """The finding that a claim is, its trials among its evidence, and its place."""
     gain = claim.gain
     evidence = view.figures(claim.figures, claim.given) | {"trials": [*view.trial_ids]}
     if gain is not None:
@@ -413,7 +408,6 @@ def _sharing_unseen(view: Evidence, config: Config) -> str:
 
 
 def _doubted(finding: Finding, view: Evidence) -> Finding:
-    """The finding with what speaks against it."""
     if finding.code in _CERTAIN:
         return finding
     doubts = [finding.doubtful] if finding.doubtful else []

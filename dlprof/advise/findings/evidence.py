@@ -53,7 +53,6 @@ class Experiment:
         role: What the trial is for.
         config: What to measure, canonical.
         explain: Whether the trial is instrumented; its rate is then compared with no other.
-        cold_cache: Whether the dataset's files are dropped from the page cache before it.
         trial_s: Length of the window.
         turnover: Whether the end of an epoch is timed as well.
         repetition: Number of the interleaved block; trials of equal repetition are compared.
@@ -63,7 +62,6 @@ class Experiment:
     role: Role
     config: Config
     explain: bool = False
-    cold_cache: bool = False
     trial_s: float = 1.0
     turnover: bool = False
     repetition: int = 0
@@ -123,52 +121,47 @@ class ModelAtStep:
         )
         return cls(calibration=calibration, conditions=conditions)
 
-    def __call__(self, config: Config, *, cores: float, beside: float = 0.0) -> Prediction | None:
-        """The rate of a configuration where so many cores are available.
+    def __call__(
+        self,
+        config: Config,
+        *,
+        cores: float,
+        beside: float = 0.0,
+        costs: Costs | None = None,
+        traced: Explanation | None = None,
+    ) -> Prediction | None:
+        """The rate of a configuration; ``None`` where the calibration says nothing of it.
 
         Args:
             config: Of which.
-            cores: Those, and what others take of them.
+            cores: Those that are available, and what others take of them.
             beside: Threads of others that want one all the time.
-
-        Returns:
-            ``None`` where the calibration says nothing of it.
+            costs: What batches cost; ``None`` for what was calibrated.
+            traced: The trial whose batches they differ like.
         """
-        key = (config, cores, beside)
+        key = (config, cores, beside, costs, traced and traced.trial_id)
         if key not in self.asked:
-            self.asked[key] = self._predicted(self.calibration, config, cores, beside)
-        return self.asked[key]
-
-    def at_costs(
-        self, config: Config, *, cores: float, beside: float, costs: Costs, traced: Explanation
-    ) -> Prediction | None:
-        """The same where batches cost so much, and differ as those of a traced trial do."""
-        key = (config, cores, beside, costs, traced.trial_id)
-        if key not in self.asked:
-            own = costs.shaped(cleaned(traced.costs))
-            changed = dataclasses.replace(
-                self.calibration,
-                batch_size=config.batch_size,
-                in_main=own,
-                in_workers=own,
-                receive={},
-                receive_busy_s={},
-                copy_s=costs.copy_s,
-                pinned_copy_s=None,
+            calibration = self.calibration
+            if costs is not None and traced is not None:
+                own = costs.shaped(cleaned(traced.costs))
+                calibration = dataclasses.replace(
+                    calibration,
+                    batch_size=config.batch_size,
+                    in_main=own,
+                    in_workers=own,
+                    receive={},
+                    receive_busy_s={},
+                    copy_s=costs.copy_s,
+                    pinned_copy_s=None,
+                )
+            conditions = dataclasses.replace(
+                self.conditions, cores=max(cores, _LEAST_CORES), neighbours=beside
             )
-            self.asked[key] = self._predicted(changed, config, cores, beside)
+            try:
+                self.asked[key] = predict_all(calibration, (config,), conditions)[0]
+            except ValueError:
+                self.asked[key] = None
         return self.asked[key]
-
-    def _predicted(
-        self, calibration: Calibration, config: Config, cores: float, beside: float
-    ) -> Prediction | None:
-        conditions = dataclasses.replace(
-            self.conditions, cores=max(cores, _LEAST_CORES), neighbours=beside
-        )
-        try:
-            return predict_all(calibration, (config,), conditions)[0]
-        except ValueError:
-            return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,7 +360,6 @@ def costs_of(explained: Explanation) -> Costs:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean; 0 of nothing."""
     return statistics.fmean(values) if values else 0.0
 
 
@@ -401,9 +393,6 @@ _USAGE = (
     *("read_bytes_per_s", "cache_hit_fraction", "pss_peak_bytes"),
 )
 _FIGURES: Final = {
-    "num_workers": "workers",
-    "prefetch_factor": "config.prefetch_factor",
-    "start_method": "config.start_method",
     "batches_per_epoch": "epoch_batches",
     "batches_per_s": "rate",
     "wait_fraction": "wait",
@@ -415,11 +404,6 @@ _FIGURES: Final = {
     "wanted_cores": "demand",
     "idle_workers": "idle_workers",
     "batch_bytes": "batch_bytes",
-    "batch_tensors": "target.batch_tensors",
-    "quota_cores": "machine.quota_cores",
-    "affinity_cpus": "machine.affinity_cpus",
-    "read_limit_bytes_per_s": "machine.read_limit_bytes_per_s",
-    "shm_available_bytes": "machine.shm_available_bytes",
     "making_s": "costs.making.wall_s",
     "waiting_s": "costs.making.io_s",
     "fetch_s": "costs.fetch.own_s",
@@ -432,7 +416,7 @@ _FIGURES: Final = {
     "dispatch_s": "costs.dispatch.own_s",
     "pin_s": "costs.pin_s",
 }
-"""Where a figure of a finding's evidence comes from; any other is of the trials' use."""
+"""Where a figure of a finding's evidence comes from that bears another name there."""
 
 Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
 """``workers``: making batches (in main, without workers); ``waiting``: nobody is busy enough, so
@@ -543,7 +527,7 @@ class Evidence:
         return tuple(
             o.explanation
             for o in self.observations
-            if o.explanation is not None and not o.experiment.cold_cache
+            if o.explanation is not None and o.experiment.role != "cold"
         )
 
     @functools.cached_property
@@ -833,8 +817,12 @@ class Evidence:
     def figures(self, names: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Figures as evidence of a finding, in the order of their names, the rest behind."""
         found: dict[str, Any] = {**dict.fromkeys(names.split()), **given}
+        owners = (self.config, self.machine, self.target, self.usage)
         for name in found.keys() - given.keys():
-            found[name] = operator.attrgetter(_FIGURES.get(name, f"usage.{name}"))(self)
+            if name in _FIGURES:
+                found[name] = operator.attrgetter(_FIGURES[name])(self)
+            else:
+                found[name] = getattr(next(each for each in owners if hasattr(each, name)), name)
         return found
 
     def stage(self, name: StageName) -> Stage | None:

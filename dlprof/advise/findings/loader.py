@@ -90,7 +90,6 @@ def _has_tail(rows: BatchCosts) -> bool:
 
 
 def _idles(view: Evidence) -> bool:
-    """Whether workers idle although the consumer waits for them."""
     return view.limit in ("workers", "waiting") and (view.busy or 0.0) < 0.92
 
 
@@ -538,10 +537,8 @@ def fetched_in_threads(view: Evidence, costs: Costs) -> dict[int, Gain]:
     Threads take turns on the interpreter, so that CPU time stays as it is, and only what is blocked
     passes side by side: a batch takes ``max(cpu, (cpu + blocked) / threads)``. Code that computes
     without the interpreter's lock does better than that.
-
-    Returns:
-        Empty where samples can't be fetched at once: those of an iterable, or where the dataset is
-        asked for whole batches already.
+    Empty where samples can't be fetched at once: those of an iterable, or where the dataset is
+    asked for whole batches already.
     """
     samples = None if view.explained is None else view.explained.samples
     if view.target.kind == "iterable" or samples is None or view.explained is None:
@@ -724,7 +721,7 @@ def receive(view: Evidence) -> Claim | None:
     tensors = view.target.batch_tensors
     what = f" of {tensors} tensors" if tensors else ""
     waits = ""
-    if _waits(costs):
+    if costs.receive.io_s > costs.receive.cpu_s:
         waits = (
             " Most of that is blocked time: the worker, busy with its next batch, sends the "
             "descriptors of the tensors late."
@@ -758,11 +755,6 @@ def _is_receiving(view: Evidence, costs: Costs) -> bool:
     return view.limit == "main" or is_expensive_to_receive(view)
 
 
-def _waits(costs: Costs) -> bool:
-    """Whether main waits for the worker rather than works."""
-    return costs.receive.io_s > costs.receive.cpu_s
-
-
 def _best_remedy(view: Evidence, costs: Costs) -> tuple[Config | None, Gain | None]:
     """The configuration that brings most, or the bound of lighter batches."""
     tried = ((each, gain_of(view, each)) for each in _receive_remedies(view))
@@ -793,7 +785,9 @@ def _receive_remedies(view: Evidence) -> list[Config]:
         return []
     alone, by_name = view.having(num_workers=0), view.having(sharing_strategy="file_system")
     many = (view.target.batch_tensors or 1) > at.FEW_TENSORS
-    named = view.config.sharing_strategy is None and (many or _waits(costs))
+    named = view.config.sharing_strategy is None and (
+        many or costs.receive.io_s > costs.receive.cpu_s
+    )
     faster = costs.rate(alone, view.cores) / costs.rate(view.config, view.cores)
     remedies = [by_name] if named else []
     if faster > at.WORTH_TRYING:  # sharing by name brings half as much again for small tensors

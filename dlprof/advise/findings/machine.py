@@ -19,7 +19,7 @@ from dlprof.advise.findings.claims import (
 from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
-from dlprof.records import Config, Estimate, Failure, FailureKind, GpuUsage
+from dlprof.records import Config, Failure, FailureKind, GpuUsage
 from dlprof.units import format_bytes, format_duration
 
 
@@ -467,39 +467,28 @@ def pageable(view: Evidence) -> Claim | None:
     gain, share = None if pinned is None else measured_gain(view, pinned), copying.share
     if gain is not None and gain.value < at.WORTH_TRYING:
         return None
-    gain = gain or _copied_in(view, 1 / at.PINNED_SPEED)
+    title, fix = "Copies to the device are unpinned", "Set pin_memory=True and copy with "
+    fix += "non_blocking=True."
+    text = f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
+    text += f"{format_duration(copying.exposed_s)}, {percent(share)} of the time, and nothing "
+    text += "overlaps with it."
+    code = """loader = DataLoader(dataset, pin_memory=True, ...)
+batch = batch.to(device, non_blocking=True)"""
     if pinned is None:
-        return Claim(
-            "pin_memory=True doesn't pin what is copied",
-            f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come in pinned "
-            f"memory, and copying takes {percent(share)} of the time. torch pins tensors, "
-            "lists, tuples, dicts, and objects with a pin_memory method. A slice of a tensor, "
-            "or one that the same .to() converts, is copied from pageable memory.",
-            share,
-            given=dataclasses.asdict(copying),
-            fix="Give the batch's class a pin_memory method, or let collate_fn return a dict. Copy "
-            "whole tensors; cut and convert them on the device.",
-            code="""class Batch:
+        title = "pin_memory=True doesn't pin what is copied"
+        text = f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come in pinned "
+        text += f"memory, and copying takes {percent(share)} of the time. torch pins tensors, "
+        text += "lists, tuples, dicts, and objects with a pin_memory method. A slice of a tensor, "
+        text += "or one that the same .to() converts, is copied from pageable memory."
+        fix = "Give the batch's class a pin_memory method, or let collate_fn return a dict. Copy "
+        fix += "whole tensors; cut and convert them on the device."
+        code = """class Batch:
     def pin_memory(self):
         self.images = self.images.pin_memory()
-        return self""",
-            gain=gain,
-            place=_place_of(gain),
-        )
-    return Claim(
-        "Copies to the device are unpinned",
-        f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
-        f"{format_duration(copying.exposed_s)}, {percent(share)} of the time, and nothing "
-        "overlaps with it.",
-        share,
-        given=dataclasses.asdict(copying),
-        fix="Set pin_memory=True and copy with non_blocking=True.",
-        code="""loader = DataLoader(dataset, pin_memory=True, ...)
-batch = batch.to(device, non_blocking=True)""",
-        config=pinned,
-        gain=gain,
-        place=_place_of(gain),
-    )
+        return self"""
+    gain = gain or _copied_in(view, 1 / at.PINNED_SPEED)
+    given, place = dataclasses.asdict(copying), _place_of(gain)
+    return Claim(title, text, share, "", given, fix, code, pinned, gain, place)
 
 
 def _is_worth_pinning(view: Evidence, copying: Copying) -> bool:
@@ -654,7 +643,9 @@ def slowed(view: Evidence) -> Claim | None:
         why = "There are cores for both: the pin thread takes turns with the step on the GIL."
     fix, code = _fix(view, threads, contended=contended, pins=pins)
     fed = view.limit == "consumer"
-    gain = Gain(estimate=_without(share), source="bound") if fed else None
+    # Of a loop that hardly waits, if its step were as fast as without loading.
+    without = share.through(lambda part: 1 / (1 - min(0.95, max(0.0, part))))
+    gain = Gain(estimate=without, source="bound") if fed else None
     behind = (
         ""
         if fed
@@ -682,7 +673,6 @@ def slowed(view: Evidence) -> Claim | None:
 
 
 def _fix(view: Evidence, threads: float, *, contended: bool, pins: bool) -> tuple[str, str]:
-    """In words, and what to paste."""
     workers = max(1, min(round(view.demand), int(view.cores) - 1))
     if contended and threads >= at.PARALLEL and view.cores >= 2:
         left = max(1, int(view.cores - workers))
@@ -698,8 +688,3 @@ def _fix(view: Evidence, threads: float, *, contended: bool, pins: bool) -> tupl
             "loader = DataLoader(dataset, pin_memory=False, ...)",
         )
     return "Try fewer workers, and less work in each of them.", ""
-
-
-def _without(share: Estimate) -> Estimate:
-    """Throughput of a loop that hardly waits, if its step were as fast as without loading."""
-    return share.through(lambda part: 1 / (1 - min(0.95, max(0.0, part))))
