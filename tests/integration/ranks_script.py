@@ -21,10 +21,16 @@ from torch.utils.data import DataLoader, Dataset
 CAUSE, SLOW, STEPS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 BUSY = """
 import contextlib, os, pathlib, sys
-os.sched_setaffinity(0, {int(sys.argv[1])})
+rank, cpu = pathlib.Path("/proc", sys.argv[1]), int(sys.argv[2])
+if os.fork():
+    os._exit(0)  # so that it is a process of another job, and none of the rank's own
+os.setsid()
+os.sched_setaffinity(0, {cpu})
 with contextlib.suppress(OSError):  # so that they are felt on a machine that is busy anyway
     pathlib.Path("/proc/self/autogroup").write_text("-10")
-while True: pass
+while rank.exists():
+    for _ in range(1_000_000):
+        pass
 """
 
 
@@ -69,19 +75,14 @@ def dist_size() -> int:
 def main() -> None:
     dist.init_process_group("gloo")
     rank, cpus = dist.get_rank(), sorted(os.sched_getaffinity(0))
-    busy = []
     if CAUSE in {"job", "cores"}:  # all on one core, or the slow one on one of its own
         cpu = cpus[-1] if CAUSE == "job" and rank == SLOW else cpus[0]
         os.sched_setaffinity(0, {cpu})
-        if CAUSE == "job" and rank == SLOW:
-            command = [sys.executable, "-c", BUSY, str(cpu)]
-            busy = [subprocess.Popen(command, start_new_session=True) for _ in range(3)]
-    try:
-        train(rank)
-    finally:
-        for each in busy:
-            each.kill()
-            each.wait()
+        if CAUSE == "job" and rank == SLOW:  # they end when this process has
+            command = [sys.executable, "-c", BUSY, str(os.getpid()), str(cpu)]
+            for _ in range(3):
+                subprocess.run(command, check=True)
+    train(rank)
     dist.destroy_process_group()
 
 
