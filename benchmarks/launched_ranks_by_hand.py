@@ -50,7 +50,9 @@ def main() -> None:
     while now_s < began_s + seconds or count % max(1, workers):
         next(batches)
         count, now_s = count + 1, time.perf_counter()
-    print(json.dumps({"samples_per_s": count * size / (now_s - began_s)}), flush=True)
+    # In one piece, so that ranks that print at once leave a line each.
+    sys.stdout.write(json.dumps({"samples_per_s": count * size / (now_s - began_s)}) + "\n")
+    sys.stdout.flush()
     meeting = dist.all_reduce(torch.zeros(1), async_op=True)
     while not meeting.is_completed():  # until the last one is done
         next(batches)
