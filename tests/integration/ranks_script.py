@@ -83,6 +83,7 @@ def main() -> None:
             for _ in range(3):
                 subprocess.run(command, check=True)
     train(rank)
+    dist.barrier()  # a rank that ends seconds before the others waits for their files no longer
     dist.destroy_process_group()
 
 
