@@ -22,8 +22,6 @@ from multiprocessing import process, resource_tracker
 from pathlib import Path
 from typing import Any
 
-from dlprof.machine.files import list_names
-
 _SOCKET = "/listener-12345678"
 
 
@@ -184,6 +182,8 @@ class SharedMemoryWatch:
 
     def _files(self) -> set[tuple[str, str]]:
         """Names of torch's files, each with the number of the process that made it."""
+        from dlprof.machine.files import list_names  # noqa: PLC0415 - no started worker's business
+
         names = list_names(self._folder)
         return {(name, found[1]) for name in names if (found := _OF_PROCESS.match(name))}
 

@@ -25,8 +25,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import psutil
-
 import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that patch time
 from dlprof.errors import TargetError, UsageError
 from dlprof.internals import kept_iterator, shut_down, workers_of
@@ -544,6 +542,8 @@ class Placement:
 
 def cores_of(pids: Sequence[int]) -> list[int]:
     """The core that each process's first thread was last on; empty where that isn't known."""
+    import psutil  # noqa: PLC0415 - torch comes first
+
     try:
         return [psutil.Process(pid).cpu_num() for pid in pids]
     except (AttributeError, psutil.Error):  # not on this system, or one has ended

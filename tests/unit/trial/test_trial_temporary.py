@@ -178,3 +178,13 @@ def test_a_trials_process_and_those_that_it_forks_leave_their_numbers(tmp_path: 
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert len(printed.split()) == 3
     assert {path.name for path in tmp_path.iterdir()} == {f"process-{n}" for n in printed.split()}
+
+
+def test_a_worker_that_is_started_imports_nothing_of_the_machine() -> None:
+    """That would be part of its start, which is measured; nor does a check's side before torch."""
+    code = (
+        "import sys, dlprof.trial.in_worker, dlprof.trial.warm\n"
+        "print([name for name in ('psutil', 'dlprof.machine') if name in sys.modules])\n"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
