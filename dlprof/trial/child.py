@@ -157,7 +157,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
     Never raises for what the target does: that becomes a ``failed`` event.
     """
     keep_sockets_in(request.temporary)
-    mark_processes()
+    mark_processes(request.temporary)
     answer_with_stacks()
     tie_forked()
     session = Session(channel)

@@ -136,17 +136,22 @@ _MANAGER = "torch-shm-dir-*/manager.sock"
 _OF_PROCESS = re.compile(r"torch_(\d+)_")
 
 
-def mark_processes() -> None:
-    """Leave the number of this process, and of each that it forks, where its sockets are kept.
+def mark_processes(directory: str | None = None) -> None:
+    """Leave the number of this process, and of each that it forks, in the trial's directory.
 
-    By these ``SharedMemoryWatch`` knows what a trial has made.
+    By these ``SharedMemoryWatch`` knows what a trial has made. Processes that multiprocessing
+    starts from this one know the directory, however long its path is.
     """
+    config: dict[str, str] = process.current_process()._config  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+    if directory is not None:
+        config["dlprof_marks"] = directory
+    marks = config.get("dlprof_marks")
+    if marks is None:
+        return
 
     def mark() -> None:
-        config: dict[str, str] = process.current_process()._config  # type: ignore[attr-defined]  # noqa: SLF001 - as above
-        if directory := config.get("tempdir"):
-            with contextlib.suppress(OSError):
-                Path(directory, f"process-{os.getpid()}").touch()
+        with contextlib.suppress(OSError):
+            Path(marks, f"process-{os.getpid()}").touch()
 
     mark()
     if hasattr(os, "register_at_fork"):

@@ -305,7 +305,7 @@ class Server:
 
     def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
         keep_sockets_in(temporary)
-        mark_processes()
+        mark_processes(temporary)
         sys.path[:] = relocated(sys.path, moved)
         wanted = from_json(BuildRequest, request)
         self._delay_s = wanted.delay_s

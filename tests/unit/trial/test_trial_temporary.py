@@ -160,12 +160,23 @@ def test_in_a_container_with_the_hosts_shared_memory_nothing_is_left_to_remove(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
-def test_a_trials_process_and_those_that_it_forks_leave_their_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a", "a" * 108])
+def test_a_trials_process_and_those_that_it_starts_leave_their_numbers(
+    tmp_path: Path, name: str
+) -> None:
+    """Also in a directory whose path is too long for a socket."""
+    place = tmp_path / name
+    place.mkdir()
     code = (
-        "import os, sys\n"
+        "import multiprocessing, os, sys\n"
+        "from dlprof.trial.in_worker import guard_worker\n"
         "from dlprof.trial.temporary import keep_sockets_in, mark_processes\n"
         "keep_sockets_in(sys.argv[1])\n"
-        "mark_processes()\n"
+        "mark_processes(sys.argv[1])\n"
+        "spawned = multiprocessing.get_context('spawn').Process(target=guard_worker)\n"
+        "spawned.start()\n"
+        "spawned.join()\n"
+        "print(spawned.pid)\n"
         "print(os.getpid(), flush=True)\n"
         "for _ in range(2):\n"  # a fork of a fork, too
         "    pid = os.fork()\n"
@@ -174,10 +185,10 @@ def test_a_trials_process_and_those_that_it_forks_leave_their_numbers(tmp_path: 
         "        os._exit(0)\n"
         "    print(os.getpid(), flush=True)\n"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [sys.executable, "-c", code, str(place)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert len(printed.split()) == 3
-    assert {path.name for path in tmp_path.iterdir()} == {f"process-{n}" for n in printed.split()}
+    assert len(printed.split()) == 4
+    assert {path.name for path in place.iterdir()} == {f"process-{n}" for n in printed.split()}
 
 
 def test_a_worker_that_is_started_imports_nothing_of_the_machine() -> None:
