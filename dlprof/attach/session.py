@@ -127,8 +127,10 @@ class Board:
         cost_ns += time.process_time_ns() - judged_ns
         # Finding and judging them may take less.
         self._pause_ns = int(cost_ns / 0.0015)
-        found.sort(key=lambda each: each.wait_fraction.value if each.wait_fraction else -1.0)
-        return tuple(reversed(found))
+        found.sort(
+            key=lambda each: each.wait_fraction.value if each.wait_fraction else -1.0, reverse=True
+        )
+        return tuple(found)
 
     def close(self) -> None:
         """Let go of all files."""

@@ -420,11 +420,11 @@ def _type_of(value: Any) -> str:
         return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
     if _is(value, bytes | bytearray | str):
         return f"{name} of {len(value):,}"
-    count, some = _entries(value) or (0, iter(()))
-    if not count:
-        return name
-    entry = next(some)[1] if _is(value, Mapping) else next(some)
-    return f"{name} of {len(value):,} {type(entry).__qualname__}"
+    _, some = _entries(value) or (0, ())
+    for each in some:  # none of a mapping that has a length and gives nothing
+        entry = each[1] if _is(value, Mapping) else each
+        return f"{name} of {len(value):,} {type(entry).__qualname__}"
+    return name
 
 
 def _entries(value: Any) -> tuple[int, Iterator[Any]] | None:
