@@ -9,7 +9,7 @@ that rest on figures of their own (loading without workers), ``d_i`` how far thi
 changes slowly with ``num_workers`` (a Brownian motion over its logarithm, held at those that the
 model was fitted with), and a small one of its own. ``b_j`` is what drifts between blocks, ``x_t``
 the speed of the cores in that very window, times the share of them that the loader computes on,
-``y_t`` whether others disturbed it, against how many they did, times the same. All errors have
+``y_t`` how many of others' threads wanted cores, against the usual, times the same. All errors have
 heavy tails (Student's t), so that one disturbed trial, or one wrong prediction, is outvoted by the
 others; how far off predictions are is learned from those that were measured, as far as their trials
 show it (MacKay 1992), so that a model which proves wrong, altogether or of some, claims less of the
@@ -69,6 +69,9 @@ NOISY_LOG_SD = 0.30
 """For trials marked noisy, at least: beside a neighbor that took half of the cores a CV of 34 % was
 measured, half of the logarithm of what it left."""
 
+_CROWD = math.log1p(1 / 2)
+"""That of the neighbor of which these 34 % were measured: one thread for two cores."""
+
 _MODEL_TAIL_DF = 2.0
 """Degrees of freedom of predictions' errors: 7.3 % in the median and 26 % at the 90th percentile on
 real data are as far apart as those of Student's t with 2 (0.82 and 2.9)."""
@@ -125,6 +128,12 @@ class ObservedRate:
         log_rate: Natural logarithm of the rate.
         log_sd: How far off the figure may be expected to lie, before any repeat is seen.
         noisy: Whether others disturbed it.
+        steady_log_sd: ``log_sd`` of one that others disturb alike all the time.
+        log_left: Natural logarithm of the share of the cores that others left it; ``None`` where
+            unknown.
+        crowd: Natural logarithm of one plus the threads of others that wanted a core, by core:
+            unlike what they took of the cores, it doesn't follow from how many workers there are.
+            ``None`` where unknown.
         group: Configurations of one group have the same rate by construction; empty for one
             that stands alone.
         whole_epochs: Whether the rate covers whole epochs, turnovers included.
@@ -138,6 +147,9 @@ class ObservedRate:
     log_rate: float
     log_sd: float = COMPUTING_LOG_SD
     noisy: bool = False
+    steady_log_sd: float = COMPUTING_LOG_SD
+    log_left: float | None = None
+    crowd: float | None = None
     group: str = ""
     whole_epochs: bool = False
     cpu_share: float = 1.0
@@ -156,28 +168,36 @@ def observe(
     differ only in ``persistent_workers`` are of one group, as torch looks at it between epochs
     only; not so where the rates cover whole epochs. ``None`` for a trial without a positive rate.
     """
-    steady, usage = trial.samples_per_s, trial.usage
-    if trial.outcome != "completed" or steady is None or steady.value <= 0:
+    measured, usage = trial.samples_per_s, trial.usage
+    if trial.outcome != "completed" or measured is None or measured.value <= 0:
         return None
-    rate = steady.value if rate is None else rate
+    rate = measured.value if rate is None else rate
     speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
+    log_left = crowd = None
+    if usage.available_cpu_cores is not None:
+        others, left = usage.other_cpu_cores or 0.0, max(usage.available_cpu_cores, 0.01)
+        log_left = -math.log1p(others / left)
+        if usage.other_runnable is not None:
+            crowd = math.log1p(usage.other_runnable / (left + others))
     if trial.noisy:  # half of what the cores that others took would have added
-        others, left = usage.other_cpu_cores or 0.0, usage.available_cpu_cores
-        lost = 0.0 if left is None else math.log1p(others / max(left, 0.01)) / 2
-        computing = max(NOISY_LOG_SD, lost)
+        computing = max(NOISY_LOG_SD, -(log_left or 0.0) / 2)
     between = math.hypot(WAITING_LOG_SD, share * computing)
+    steady = math.hypot(WAITING_LOG_SD, share * min(computing, COMPUTING_LOG_SD))
     # Of few blocks the normal quantiles of ``Estimate.log_sd`` make more than their standard error,
     # by as much as that itself is unsure: with it, 95 % intervals of three repeats of windows of
     # three blocks hold in 78 to 85 %, and so in 90 to 92 %.
-    within = NOISY_LOG_SD if steady.log_sd is None else steady.log_sd
+    within = NOISY_LOG_SD if measured.log_sd is None else measured.log_sd
     return ObservedRate(
         key=trial.config.key,
         block=trial.repetition,
         log_rate=max(-LARGEST_LOG, min(LARGEST_LOG, math.log(rate))),
         log_sd=min(max(between, within, _LEAST_LOG_SD), _MOST_LOG_SD),
         noisy=trial.noisy,
+        steady_log_sd=min(max(steady, within, _LEAST_LOG_SD), _MOST_LOG_SD),
+        log_left=log_left,
+        crowd=crowd,
         group="" if trial.whole_epochs else _steady_group(trial.config),
         whole_epochs=trial.whole_epochs,
         cpu_share=share,
@@ -560,6 +580,7 @@ def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None
     expected = expected or ExpectedRates(log_rates={}, log_sd=_UNKNOWN_LOG_SD)
     if not observations and not expected.log_rates:
         raise ValueError("a belief about nothing")
+    observations = _as_others_are(observations)
     groups = _groups(observations, expected)
     fits = [_Fit(observations, groups, expected, wide_level=wide) for wide in (False, True)]
     return min(fits, key=operator.attrgetter("cost")).belief()
@@ -619,15 +640,14 @@ class _Fit:
             0.0 if o.log_speed is None else o.cpu_share * (o.log_speed - usual[o.busy])
             for o in observations
         )
-        noisy = sum(o.noisy for o in observations) / max(1, len(observations))
         # What each has of what all have in common, but for its prediction's part.
         self._rows = [
             {
                 _SPEED: speed,
-                _NOISE: o.cpu_share * (o.noisy - noisy),
+                _NOISE: o.cpu_share * crowd,
                 _BLOCKS + self._place[o.block]: 1.0,
             }
-            for o, speed in zip(observations, speeds, strict=True)
+            for o, speed, crowd in zip(observations, speeds, _crowds(observations), strict=True)
         ]
         self._by_group: dict[str, list[int]] = {group: [] for group in groups.values()}
         for number, o in enumerate(observations):
@@ -878,6 +898,42 @@ class _Predicted(NamedTuple):
     def place(self) -> float | None:
         """Where its error is among the others': a binary logarithm, or ``None`` for nowhere."""
         return math.log2(self.workers) if self.workers else None
+
+
+def _as_others_are(observations: Sequence[ObservedRate]) -> Sequence[ObservedRate]:
+    """Disturbed ones as unsure as others are unsteady, as far as their trials show it.
+
+    What others left is seen in each window. Where it hardly differs, those windows are like any
+    other; what a neighbor that comes and goes would make of them counts as ``TAIL_DF`` of them.
+    """
+    left = [o.log_left for o in observations if o.noisy and o.log_left is not None]
+    if len(left) < 2:
+        return observations
+    middle = math.fsum(left) / len(left)
+    squares, df = math.fsum((each - middle) ** 2 for each in left), TAIL_DF + len(left) - 1
+
+    def sd(o: ObservedRate) -> float:
+        learned = math.sqrt((TAIL_DF * o.log_sd**2 + o.cpu_share**2 * squares) / df)
+        return max(learned, o.steady_log_sd)
+
+    return [
+        dataclasses.replace(o, log_sd=sd(o)) if o.noisy and o.log_left is not None else o
+        for o in observations
+    ]
+
+
+def _crowds(observations: Sequence[ObservedRate]) -> list[float]:
+    """How much more others wanted cores than in the mean of all trials: 1 is one thread for two.
+
+    A loader that one core is enough for is as fast beside such a neighbor, and not disturbed: that
+    it was not is no sign that others were gone. Where nobody counted them, trials marked noisy are
+    those beside one.
+    """
+    crowds = [o.crowd / _CROWD for o in observations if o.crowd is not None]
+    if len(crowds) < len(observations):
+        crowds = [float(o.noisy) for o in observations]
+    usual = math.fsum(crowds) / max(1, len(crowds))
+    return [crowd - usual for crowd in crowds]
 
 
 def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import random
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -542,6 +542,63 @@ def test_a_trial_is_less_sure_the_more_others_took() -> None:
     assert most is not None
     assert half.log_sd == pytest.approx(math.log(2) / 2, rel=0.01)
     assert most.log_sd == pytest.approx(math.log(10) / 2, rel=0.01)
+
+
+def beside(left: Sequence[float], crowd: float = 1.0) -> list[ObservedRate]:
+    """Trials of two workers on two cores beside others, who left them so much of one another."""
+    usages = [
+        Usage(
+            own_cpu_cores=n,
+            available_cpu_cores=n,
+            other_cpu_cores=2 - n,
+            other_runnable=crowd,
+            run_queue_wait_fraction=0.0,
+        )
+        for n in left
+    ]
+    made = [
+        observe(trial(config(2), 300.0 * n, spread=0.05, noisy=True, usage=each, repetition=block))
+        for block, (n, each) in enumerate(zip(left, usages, strict=True))
+    ]
+    return [each for each in made if each is not None]
+
+
+def test_trials_beside_a_steady_neighbor_outvote_a_prediction_that_is_off() -> None:
+    """As seen of workers beside a busy process that the kernel gave one of two cores."""
+    model = dataclasses.replace(expected(0.17, **{config(2).key: 540.0}))
+    steady, coming = (
+        beside([1.0, 1.02, 0.98, 1.0, 1.01, 0.99]),
+        beside([1.0, 1.9, 0.5, 0.4, 1.7, 1]),
+    )
+    found = believe(steady, model).rate(config(2).key)
+    assert found.value == pytest.approx(300, rel=0.12)
+    assert width(found) < width(believe(coming, model).rate(config(2).key)) / 1.5
+
+
+def test_a_loader_that_needs_one_core_is_no_slower_on_average_than_where_it_was_undisturbed() -> (
+    None
+):
+    """All trials were beside one neighbor, and only those that want two cores were disturbed."""
+    alone = observe(
+        trial(
+            config(0),
+            320.0,
+            spread=0.02,
+            usage=Usage(
+                own_cpu_cores=1.0,
+                available_cpu_cores=1.0,
+                other_cpu_cores=1.0,
+                other_runnable=1.0,
+                core_speed=10.0,
+            ),
+        )
+    )
+    assert alone is not None
+    model = expected(0.17, **{config(0).key: 325.0, config(2).key: 540.0})
+    found = believe([alone, *beside([1.0, 1.0, 1.0])], model).rate(config(0).key)
+    assert found.value == pytest.approx(320, rel=0.03)
+    assert found.low is not None
+    assert found.low > 270
 
 
 def test_a_starved_window_is_no_sign_of_waiting() -> None:
