@@ -177,6 +177,11 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     return f"{files} open files on {name}", f"needs {held} beside about {others} others"
 
 
+def beyond_text(limit: str, need: str) -> str:
+    """A limit that is broken, as ``breach`` has it: ``max_workers=2: it has 8``."""
+    return f"{limit}: it {need}"
+
+
 def stored_limits(settings: Mapping[str, Any]) -> Constraints:
     """The limits that a sweep was given, from its run's header; what is no limit counts as none.
 
@@ -222,7 +227,8 @@ def within_limits(
         cheapest, need = rows[0]
         others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         claim = f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {need}"
-        evidence = {"trials": cheapest.trial_ids, "configs": [each.key for each, _ in rows]}
+        beyond = {each.key: beyond_text(limit, need) for each, need in rows}
+        evidence = {"trials": cheapest.trial_ids, "beyond": beyond}
         reasons.append(Reason(claim=claim, evidence=evidence))
     return kept, reasons
 

@@ -21,7 +21,7 @@ from dlprof.advise.thresholds import (
     MEDIUM,
     PERHAPS_FED_WAIT_FRACTION,
 )
-from dlprof.advise.wording import inside, percent, times
+from dlprof.advise.wording import disturbed_text, inside, percent, times
 from dlprof.errors import UsageError
 from dlprof.records import (
     ONE_BATCH_SIGN,
@@ -257,19 +257,22 @@ def judge(
         return doubt[0], doubt[1] + _by_model(choice, certificate, which)
     if certificate is None:
         return "low", "nothing else that may be chosen has a rate to compare with"
+    pick = choice.pick
+    disturbed = disturbed_text(pick.noisy, len(pick.trials))
+    # The certificate holds for the machine as it was, which others may have made another one.
+    crowded = 2 * pick.noisy > len(pick.trials)
+    near = certificate.text_of(which) + (f"; its trials: {disturbed}" if crowded else "")
     if certificate.shown > MEDIUM:
-        return "low", certificate.text_of(which)
+        return "low", near
     derived_s = choice.situation.derived_step_s
     if derived_s is not None:
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
     # Near the best does not mean that it beats what costs less.
-    cheaper = (
-        each for each in choice.allowed[: choice.allowed.index(choice.pick)] if each.measured
-    )
-    ends = (choice.speeds.ratio(each.key, choice.pick.key).ends for each in cheaper)
+    cheaper = (each for each in choice.allowed[: choice.allowed.index(pick)] if each.measured)
+    ends = (choice.speeds.ratio(each.key, pick.key).ends for each in cheaper)
     alike = "; a cheaper one may be as fast" if any(low <= 1 <= high for low, high in ends) else ""
-    return "high" if certificate.epsilon <= HIGH else "medium", certificate.text_of(which) + alike
+    return "high" if certificate.epsilon <= HIGH and not crowded else "medium", near + alike
 
 
 def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:
@@ -309,6 +312,7 @@ def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
     """What no rate tells, the gravest first, and the confidence that it leaves."""
     pick, there, found = choice.pick, choice.situation, Integrity.of(run)
     workers, ranks = pick.config.num_workers, there.constraints.ranks
+    size = pick.config.batch_size
     if sign := found.doubt(workers):
         yield "low", f"{inside(sign)}: each worker may repeat what the others give"
     seen = {t.config.num_workers for t in run.trials if t.failure is None and t.epoch_samples}
@@ -320,7 +324,12 @@ def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
         return
     if there.extrapolated:
         name = there.machine.hostname
-        yield "low", f"nothing was measured on {name}: only its cores and memory are known"
+        known = f"nothing was measured on {name}: only its cores and memory are known"
+        tried = [trial.config for trial in run.completed]
+        left = f"more workers than {max(each.num_workers for each in tried)}"
+        # That which all trials were given is no choice.
+        left += ", other batch sizes" if {e.batch_size for e in tried} == {size} != {None} else ""
+        yield "low", f"{known}; not considered: {left}"
     if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
         yield "low", ONE_BATCH_SIGN
     if there.other_ranks:

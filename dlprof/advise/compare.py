@@ -27,6 +27,7 @@ from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Means, rate_allowed
 from dlprof.records import (
+    WHILE_MEASURED,
     Config,
     Estimate,
     Explanation,
@@ -947,6 +948,7 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     yield from _of_scripts(a, b)
     yield from _of_data(a, b)
     yield from _of_machines(a.run.header, b.run.header)
+    yield from _of_windows(a, b)
     if a.run.watched:  # the wait holds what the settings make
         yield "Each script ran once, so how far such figures spread is unknown."
         return
@@ -973,6 +975,17 @@ def _of_scripts(a: Chosen, b: Chosen) -> Iterator[str]:
             yield f"The script of {name} was cut off: its figures are of a part of it."
         elif script.ending == "exception" or script.exit_code:
             yield f"The script of {name} failed: its figures are of what ran before."
+
+
+def _of_windows(a: Chosen, b: Chosen) -> Iterator[str]:
+    """What a side's own diagnosis doubts of all that it saw, as its report says it."""
+    for name, side in (("A", a), ("B", b)):
+        found = side.run.diagnosis
+        if found is None or not {trial.id for trial in side.own} & {*found.trials}:
+            continue
+        said = (text for each in found.findings for text in each.doubtful.split(". "))
+        for text in dict.fromkeys(each.rstrip(".") for each in said if WHILE_MEASURED in each):
+            yield f"{name}: {text}."
 
 
 def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:

@@ -14,6 +14,7 @@ from dlprof.advise.candidates import (
     Candidate,
     attainable,
     base_config,
+    beyond_text,
     breach,
     gather,
     saturating_workers,
@@ -281,7 +282,7 @@ def forecast(
         candidates.append(dataclasses.replace(other, prediction=_of_trials(other, speeds)))
     rows = []
     for each in sorted(candidates, key=lambda each: each.config.cost_key):
-        broken, measured = breach(each, situation), None
+        beyond, measured = _beyond(each, situation), None
         if each.measured:
             measured = Measured(
                 samples_per_s=speeds.rate(each.key),
@@ -289,7 +290,6 @@ def forecast(
                 trials=tuple(each.trial_ids),
             )
         if each.prediction is not None:
-            beyond = "" if broken is None else f"{broken[0]}: it {broken[1]}"
             rows.append(
                 ForecastRow(
                     config=each.config,
@@ -315,6 +315,7 @@ def forecast(
                 samples_per_s=speeds.rate(config.key),
                 ratio=speeds.ratio(config.key, pick.key),
                 measured=rated[config].measured,
+                beyond=_beyond(rated[config], situation),
             )
             for name, config in names.items()
             if config is not None and config in rated
@@ -348,6 +349,11 @@ def forecast(
             if any(getattr(row.prediction, name) is None for row in rows)
         },
     )
+
+
+def _beyond(candidate: Candidate, situation: Situation) -> str:
+    broken = breach(candidate, situation)
+    return "" if broken is None else beyond_text(*broken)
 
 
 def _resources(

@@ -20,6 +20,7 @@ from dlprof.advise.speeds import cores_share
 from dlprof.advise.wording import as_fast, background_text, between, loss_text, percent
 from dlprof.records import (
     CUT_SHORT_SIGN,
+    WHILE_MEASURED,
     Config,
     Integrity,
     PinCosts,
@@ -91,7 +92,7 @@ def neighbours(run: Run) -> Iterator[Reason]:
     spare = max(0.0, machine.affinity_cpus - machine.usable_cores)
     if busy is not None and busy - spare >= at.SHARED * machine.usable_cores:
         cores = spare + machine.usable_cores
-        claim = f"Other processes kept {busy:.1f} of {cores:g} cores busy while this was measured"
+        claim = f"Other processes kept {busy:.1f} of {cores:g} cores busy {WHILE_MEASURED}"
         yield Reason(claim=claim, evidence={"other_cpu_cores": busy})
 
 

@@ -13,6 +13,8 @@ from dlprof.advise.candidates import (
     OWN,
     Candidate,
     base_config,
+    beyond_text,
+    breach,
     candidate_configs,
     gather,
     stored_limits,
@@ -118,7 +120,7 @@ def recommend(
         certificate=certificate,
         reasons=(*present_failure(run), *_reasons(run, choice, limit_reasons, cases)),
         alternatives=(*_alternatives(choice), *_perhaps_faster(run, choice)),
-        rates=_rates(run, choice),
+        rates=_rates(run, choice, limit_reasons),
         constraints=situation.constraints,
         rules_of_thumb=tuple(rules_of_thumb(run, choice)),
         findings=(*wrong, *others),
@@ -238,8 +240,10 @@ def expected_of(choice: Choice, candidate: Candidate) -> Expected:
     )
 
 
-def _rates(run: Run, choice: Choice) -> tuple[ConfigRate, ...]:
-    speeds, pick = choice.speeds, choice.pick.key
+def _rates(run: Run, choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
+    speeds, pick, beyond = choice.speeds, choice.pick.key, dict[str, str]()
+    for reason in limits:
+        beyond |= reason.evidence.get("beyond", {})
     as_measured = choice.situation.as_measured
     known = {trial.config: as_measured for trial in run.completed}
     known |= {each.config: each.measured and as_measured for each in choice.allowed}
@@ -247,12 +251,17 @@ def _rates(run: Run, choice: Choice) -> tuple[ConfigRate, ...]:
     known = {cell.config: False for cell in cells} | known
     keys = speeds.claimed or speeds.epochs  # without trials, only what the model was asked for
     rated = {config: measured for config, measured in known.items() if config.key in keys}
+    for config in rated:  # what nobody thought of choosing breaks a limit on workers, too
+        broken = breach(Candidate(config=config, name=""), choice.situation)
+        if broken is not None:
+            beyond.setdefault(config.key, beyond_text(*broken))
     return tuple(
         ConfigRate(
             config=config,
             samples_per_s=speeds.rate(config.key),
             ratio=speeds.ratio(config.key, pick),
             measured=rated[config],
+            beyond=beyond.get(config.key, ""),
         )
         for config in sorted(rated, key=lambda each: speeds.log_speed(each.key), reverse=True)
     )

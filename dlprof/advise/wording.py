@@ -39,6 +39,18 @@ def background_text(neighbours: float) -> str:
     return f"other processes want {counted(round(neighbours, 1), 'core')}"
 
 
+def disturbed_text(disturbed: int, trials: int) -> str:
+    """How many of some trials were disturbed; empty for none.
+
+    >>> disturbed_text(5, 5), disturbed_text(3, 5), disturbed_text(1, 1)
+    ('all 5 disturbed', '3 of 5 disturbed', 'disturbed')
+    """
+    if not disturbed:
+        return ""
+    some = "all" if disturbed == trials else f"{disturbed} of"
+    return f"{some} {trials} disturbed" if trials > 1 else "disturbed"
+
+
 def times(count: int) -> str:
     """``once``, ``twice``, ``3 times``."""
     return {1: "once", 2: "twice"}.get(count, f"{count} times")

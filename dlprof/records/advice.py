@@ -86,12 +86,14 @@ class ConfigRate:
         ratio: Over that of the recommended configuration.
         measured: Whether trials show it under the conditions that are asked for; else it is
             predicted, or computed from trials under others.
+        beyond: The limit that it does not keep, and what it needs instead; empty if it keeps all.
     """
 
     config: Config
     samples_per_s: Estimate
     ratio: Estimate
     measured: bool
+    beyond: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -298,6 +300,15 @@ class Recommendation:
     cases: tuple[PredictedCase, ...] = ()
     least_loss: LeastLoss | None = None
     measure_there: tuple[ToMeasure, ...] = ()
+
+    @property
+    def in_trials(self) -> bool:
+        """Whether trials show what is asked for; else they, or the model, answer for it.
+
+        A recommendation of an earlier version has no rates.
+        """
+        rates = {each.config: each.measured for each in self.rates}
+        return self.basis == "measured" and rates.get(self.config, True)
 
     def apply(self, loader: _Loader) -> _Loader:
         """A loader like this one, with the recommended settings.

@@ -43,6 +43,9 @@ FindingCode = Literal[
 ]
 Severity = Literal["high", "medium", "low", "info"]
 
+WHILE_MEASURED = "while this was measured"
+"""In a doubt that concerns all that was measured at the time, whatever is found in it."""
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Fix:

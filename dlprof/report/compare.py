@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from dlprof.advise.compare import Comparison, Part
+from dlprof.advise.wording import disturbed_text
 from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
@@ -52,12 +53,10 @@ def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
     sides = (comparison.a, comparison.b)
     alike = sides[0].config == sides[1].config
     for name, side, about in zip("AB", sides, _names(comparison), strict=True):
-        noisy = ""
-        if side.noisy:
-            count = len(side.trials)
-            noisy = f", {'all' if side.noisy == count else f'{side.noisy} of'} {count} disturbed"
         settings = "" if alike else f", {side.config.text}"
-        yield name, f"{about}{settings}: {rate_text(side.samples_per_s)}{noisy}"
+        noisy = disturbed_text(side.noisy, len(side.trials))
+        rate = ", ".join(filter(None, (rate_text(side.samples_per_s), noisy)))
+        yield name, f"{about}{settings}: {rate}"
     if alike:
         yield "Both", sides[0].config.text
     first = next((each for each in comparison.findings if each.fix is not None), None)

@@ -54,7 +54,7 @@ def _found(run: Run) -> tuple[str, Estimate | None]:
     """The answer in a few words, and the rate that goes with it."""
     if run.recommendation is not None:
         advice = run.recommendation
-        only = "only " if is_alone(run, advice) else ""
+        only = "only " if is_alone(run, advice.config, advice.rates) else ""
         return f"{only}{advice.config.text}", advice.expected.samples_per_s
     if run.diagnosis is not None and not run.watched:
         found = {each.config: each.rate for each in summarize(run)}

@@ -40,11 +40,15 @@ from dlprof.report.snippets import difference
 from dlprof.report.sweep import (
     YOURS,
     alike,
+    beyond_limit,
     certainty,
     first,
     gains_text,
+    is_alone,
+    nothing_yet,
     perhaps_faster,
     title_of,
+    what_failed,
 )
 from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
@@ -75,7 +79,7 @@ def forecast_report(
     unit += " a rank" if forecast.ranks > 1 else ""
     rated = []
     for row in forecast.rows:
-        notes = ["measured"] if row.measured else ["too much"] if row.beyond else []
+        notes = [*beyond_limit(row.beyond), *(["measured"] if row.measured else [])]
         notes += alike(row.config, forecast.pick, row.ratio)
         rated.append(Rated(row.config, _rate(row), ", ".join(notes)))
     return doc.Document(
@@ -100,7 +104,7 @@ def forecast_report(
 def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str, doc.Words]]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     yield "Predicted", f"for {where}: {_conditions(forecast)}"
-    picked = next((row for row in forecast.rows if row.config == forecast.pick), None)
+    picked, alone = next((r for r in forecast.rows if r.config == forecast.pick), None), False
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
@@ -112,7 +116,13 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         among = f"  (the best of these{several}; of all: dlprof recommend)" if others else ""
         name = picked.name if several else picked.config.text
         label = "Asked" if others else "Recommended"  # which is said of all settings
-        yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
+        rated = {trial.config for trial in run.completed}
+        only_one = run.prediction is None and is_alone(run, picked.config, rated)
+        alone = only_one and picked.measured is not None and not others
+        if alone:  # as recommend says it
+            yield label, nothing_yet(run, picked.config)
+        else:
+            yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
         for row in (row for row in forecast.rows if row.config == forecast.faster):
             yield perhaps_faster(run, row.config, _rate(row), _unit(forecast.rows))
         each = " for each rank" if forecast.ranks > 1 else ""
@@ -129,6 +139,8 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
     if forecast.accelerators is not None:
         yield "Utilization", _accelerators(forecast.accelerators)
     yield certainty(forecast)
+    if alone:
+        yield from what_failed(run)
 
 
 def _speed_up(forecast: Forecast, pick: Config, *, named: bool) -> str:
@@ -188,16 +200,17 @@ def _shares(forecast: Forecast) -> bool:
 
 
 def _runs_out(forecast: Forecast) -> str:
-    """Which resource is short first as ranks are added, and how many it carries."""
+    """Which resource runs out first as ranks are added, and beyond how many."""
     found = forecast.resources[0]
     name = _RESOURCES[found.name]
     if found.ranks is None:
         return f"each is limited by its own {name}, busy {percent_text(found.used)} of the time"
+    run, are = ("run", "are") if found.name == "cores" else ("runs", "is")
     such = "such rank" if math.floor(found.ranks.value) == 1 else "such ranks"
-    carry = "carry" if found.name == "cores" else "carries"
-    enough = rate_text(found.ranks, f"{such} at full speed", _whole_number)
+    out = f"{run} out first, beyond {rate_text(found.ranks, such, _whole_number)}"
+    out = f"{are} not enough for one such rank" if found.ranks.value < 1 else out
     there = f"; the {forecast.nodes:,} nodes have {forecast.ranks:,}" if forecast.nodes > 1 else ""
-    return f"the {name} {carry} {enough}{there}"
+    return f"the {name} {out}{there}"
 
 
 def _whole_number(count: float) -> str:
@@ -216,7 +229,7 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
         "shm": format_bytes,
         "main": percent_text,
     }
-    note = f"share that {counted(forecast.ranks, 'rank')} at full speed take."
+    note = f"share that {counted(forecast.ranks, 'rank')} would take, each as fast as alone."
     enough = [_whole_number(each.ranks.value) if each.ranks else MISSING for each in found]
     yield doc.Table(
         (

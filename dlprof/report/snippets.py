@@ -232,8 +232,8 @@ def _comment_lines(run: Run, recommendation: Recommendation) -> list[str]:
     machine = clean(recommendation.constraints.machine or run.header.machine.hostname)
     version, target = clean(run.header.dlprof_version), clean(run.header.target.spec)
     rate = rate_text(recommendation.expected.samples_per_s)
-    if recommendation.basis == "predicted":
-        rate += ", predicted"
+    if not recommendation.in_trials:
+        rate += ", predicted" if recommendation.basis == "predicted" else ", estimated"
     return [
         *(f"# {clean(text)}" for text in said_first(run)),
         f"# dlprof {version}: {target} on {machine}, {clean(run.header.started_at)[:10]}",

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from dlprof.advise.recommend import with_recommendation
@@ -94,7 +94,7 @@ def sweep_report(run: Run) -> doc.Document:
         title=title_of(run),
         answer=(
             *first(run),
-            doc.FactList((("Recommended", f"nothing: {why}"), *_failed(run, said=why))),
+            doc.FactList((("Recommended", f"nothing: {why}"), *what_failed(run, said=why))),
             *_cut_off(run),
         ),
         hints=_last(run, None),
@@ -105,7 +105,8 @@ def sweep_report(run: Run) -> doc.Document:
 def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
     """A recommendation."""
     present, call = present_of(run), run.header.target.call.checked()
-    code = None if is_alone(run, advice) else doc.Code(difference(advice.config, present, call))
+    alone = is_alone(run, advice.config, advice.rates)
+    code = None if alone else doc.Code(difference(advice.config, present, call))
     return doc.Document(
         title=title_of(run),
         answer=(
@@ -119,9 +120,15 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
     )
 
 
-def is_alone(run: Run, advice: Recommendation) -> bool:
+def is_alone(run: Run, pick: Config, rated: Sized) -> bool:
     """Whether nothing but the recommended settings has a rate, and the user's are others."""
-    return len(advice.rates) == 1 and advice.config != present_of(run)
+    return len(rated) == 1 and pick != present_of(run)
+
+
+def nothing_yet(run: Run, pick: Config) -> str:
+    """That the only settings which have a rate were compared with none, and what to do."""
+    more = "fix what failed (below), then sweep again" if any(what_failed(run)) else _more(run)
+    return f"nothing yet: only {pick.text} worked; {more}"
 
 
 def title_of(run: Run) -> str:
@@ -144,26 +151,28 @@ def first(run: Run) -> Iterator[doc.Block]:
 def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
-    if is_alone(run, advice):
-        failed, more = tuple(_failed(run)), _more(run)
-        more = "fix what failed (below), then sweep again" if failed else more
-        yield "Recommended", f"nothing yet: only {pick.text} worked; {more}"
+    faster = [
+        perhaps_faster(run, each.config, each.expected.samples_per_s)
+        for each in advice.alternatives
+        if each.relation == "predicted"
+    ]
+    if is_alone(run, pick, advice.rates):
+        yield "Recommended", nothing_yet(run, pick)
+        yield from faster
         asked = ", ".join(_asked(advice.constraints, step=True))
         rate = rate_text(advice.expected.samples_per_s)
         yield "Throughput", f"{rate} for {asked}" if asked else rate
-        yield from failed
+        yield from what_failed(run)
         return
     if present is not None:
         same = present == pick
         yours = doc.Styled("  (yours)" if same else f"  (yours: {present.text})", "soft")
     yield "Recommended", (doc.Styled(pick.text, "strong"), yours)
-    faster = (each for each in advice.alternatives if each.relation == "predicted")
-    for each in faster:
-        yield perhaps_faster(run, each.config, each.expected.samples_per_s)
+    yield from faster
     predicted, limits = advice.basis == "predicted", advice.constraints
     measured, named = run.header.machine.hostname, limits.machine
     says = ""
-    how = "Predicted" if predicted else "" if _in_trials(advice) else "Estimated"
+    how = "Predicted" if predicted else "" if advice.in_trials else "Estimated"
     # Those that loaded at once had other rates where it is for other conditions.
     ranks = () if how else tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
     if advice.extrapolated and how and named is not None:
@@ -188,7 +197,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     yield certainty(advice)
     if asked and not how:
         yield "Asked for", asked
-    yield from _failed(run)
+    yield from what_failed(run)
 
 
 def perhaps_faster(
@@ -245,15 +254,6 @@ def _more(run: Run) -> str:
     return f"sweep again with --budget {duration_option(3 * took_s)}"
 
 
-def _in_trials(advice: Recommendation) -> bool:
-    """Whether trials show what is asked for; else they, or the model, answer for other conditions.
-
-    A recommendation of an earlier version has no rates.
-    """
-    rates = {each.config: each.measured for each in advice.rates}
-    return advice.basis == "measured" and rates.get(advice.config, True)
-
-
 def _wait(advice: Recommendation, wait: float) -> str:
     restarts, limits = advice.expected.turnover_fraction, advice.constraints
     # Where restarts are shown apart, so is the wait within epochs: its figure says it all.
@@ -267,13 +267,13 @@ def _wait(advice: Recommendation, wait: float) -> str:
     text = wait_text(
         wait,
         restarts,
-        in_trials=_in_trials(advice),
+        in_trials=advice.in_trials,
         step=step_text(limits.step_s, limits.step_spread) if limits.step_s else "",
     )
     return ": ".join(filter(None, (text, fed)))
 
 
-def _failed(run: Run, *, said: str = "") -> Iterator[tuple[str, doc.Words]]:
+def what_failed(run: Run, *, said: str = "") -> Iterator[tuple[str, doc.Words]]:
     """What failed and what to do, unless that is said; what gives wrong data is said first."""
     faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
     failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
@@ -308,16 +308,23 @@ def _is_elsewhere(asked: Constraints) -> bool:
 
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
     pick, present = advice.config, present_of(run)
-    estimated = advice.basis == "measured" and not _in_trials(advice)
+    estimated = advice.basis == "measured" and not advice.in_trials
     shown = []
     for each in advice.rates:
         rate = each.samples_per_s
-        notes = [] if each.measured or estimated else ["predicted"]
+        notes = [*beyond_limit(each.beyond)]
+        notes += [] if each.measured or estimated else ["predicted"]
         notes += alike(each.config, pick, each.ratio)
         notes += [f"95% CI {interval_text(rate)}"] if rate.is_wide else []
         shown.append(Rated(each.config, rate, ", ".join(notes), first=each.measured))
     unit = "samples/s a rank" if advice.constraints.ranks > 1 else "samples/s"
     return rates_chart(shown, pick, present, unit=f"{unit}, estimated" if estimated else unit)
+
+
+def beyond_limit(beyond: str) -> Iterator[str]:
+    """The limit that one doesn't keep, without what it needs."""
+    if beyond:
+        yield f"beyond {beyond.partition(': ')[0]}"
 
 
 def alike(config: Config, pick: Config | None, ratio: Estimate | None) -> Iterator[str]:
@@ -402,7 +409,7 @@ def expected_of(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     yield "throughput", rate_text(expected.samples_per_s)
     if expected.wait_fraction is not None:
         wait, restarts = expected.wait_fraction, expected.turnover_fraction
-        yield "data wait", wait_text(wait, restarts, in_trials=_in_trials(advice))
+        yield "data wait", wait_text(wait, restarts, in_trials=advice.in_trials)
     yield "memory", format_bytes(expected.pss_bytes)
     yield "shared memory", format_bytes(expected.shm_bytes)
     yield "time to first batch", format_duration(expected.startup_s)

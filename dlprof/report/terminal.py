@@ -60,7 +60,12 @@ class Screen:
         answer = (*self._document.answer, *self._document.hints)
         lines = list(writer.blocks(answer))
         while len(lines) > _MOST_LINES and any(map(_spare, answer)):
-            answer = doc.known(*map(_with_fewer_bars, answer))
+            fewer = doc.known(*map(_with_fewer_bars, answer))
+            close = [line for line in lines if line.plain.strip()]
+            if len(fewer) < len(answer) and len(close) <= _MOST_LINES:
+                lines = close  # rather than without a chart
+                break
+            answer = fewer
             lines = list(writer.blocks(answer))
         yield from lines
 

@@ -16,7 +16,7 @@ from dlprof.advise.forecast import Accelerators, Forecast, forecast
 from dlprof.advise.recommend import recommend
 from dlprof.cli.entry import run as dlprof
 from dlprof.model import maxplus
-from dlprof.records import Calibration, Constraints
+from dlprof.records import Calibration, Constraints, Estimate
 from dlprof.report.predict import forecast_report, predict_document
 from dlprof.settings import parse_option
 from dlprof.store import RunWriter
@@ -127,8 +127,11 @@ def test_the_screen_says_what_runs_out_and_json_has_all_of_it() -> None:
     found = _forecast(run=run, ranks=8, nodes=16, storage_bytes_per_s=2e9)
     text = " ".join(drawn(forecast_report(run, found), 120, verbose=True).split())
     assert "for box: 16 nodes of 8 ranks on 8 cores" in text
-    assert "Ranks the storage carries " in text
+    assert "Ranks the storage runs out first, beyond " in text
     assert "; the 16 nodes have 128 Certainty" in text
+    short = dataclasses.replace(found.resources[0], name="memory", ranks=Estimate(value=0.4))
+    less = forecast_report(run, dataclasses.replace(found, resources=(short,)))
+    assert "the memory is not enough for one such rank; the 16" in drawn(less, 120)
     assert "storage of 1.9 GiB/s" in text
     document = json.loads(predict_document(run, found))
     assert document["ranks"] == 128

@@ -107,6 +107,31 @@ def test_a_screen_says_the_verdict_first_and_never_acts_on_the_terminal(name: st
     assert not [line for line in text.splitlines() if line.lstrip().startswith(("::", "##["))]
 
 
+def test_a_screen_names_the_confidence_and_the_limits_of_all_that_fails() -> None:
+    """Wherever a verdict is sure of something."""
+    failing, passing, undecided = (
+        " ".join(drawn(check_report(check()), 80).split())
+        for check in (failing_check, passing_check, inconclusive_check)
+    )
+    assert "Wall time +10.1% (+8.0 to +11.4%), limit 5%; Time to first batch +1.00 s " in failing
+    assert "+198%, limit 250 ms Compared" in failing
+    assert "Certainty each beyond its limit (99%); false alarms at most 3.6%; took" in failing
+    assert "a slowdown of more than 1.4% is excluded (99%)" in passing
+    assert "slower by at least 2.2% (99%); by more than 5%: undecided" in undecided
+
+
+def test_what_another_metric_leaves_open_is_nothing_of_the_service_time() -> None:
+    check = inconclusive_check()
+    service, *others = check.target.verdict.gates
+    assert (service.name, service.state) == ("service", "inconclusive")
+    within = dataclasses.replace(service, state="pass", reason="not_slower", blocking=False)
+    verdict = dataclasses.replace(check.target.verdict, gates=(within, *others))
+    target = dataclasses.replace(check.target, verdict=verdict)
+    text = drawn(check_report(dataclasses.replace(check, targets=(target,))), 80)
+    assert "INCONCLUSIVE: It is undecided whether data loading got slower\n" in text
+    assert "by more than 5%: undecided" not in text
+
+
 def test_what_was_not_judged_is_said_with_its_reason() -> None:
     why = {"startup": "a start takes 9 s", "epoch_turnover": "a start takes 9 s", "memory": "no"}
     check = dataclasses.replace(passing_check(), unavailable=why)

@@ -30,6 +30,7 @@ from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
     NEVER_ASKED,
     SOME_SHARED,
+    WHILE_MEASURED,
     Config,
     Diagnosis,
     Estimate,
@@ -414,9 +415,10 @@ def _doubted(finding: Finding, view: Evidence) -> Finding:
     if view.is_noisy and view.others >= OTHERS * view.cores:
         of = "" if view.others > view.cores else f" of {view.cores:g}"  # a rank has a share of them
         kept = f"Other processes kept {view.others:.1f}{of} cores busy"
-        doubts.append(f"{kept} while this was measured.")
+        doubts.append(f"{kept} {WHILE_MEASURED}.")
     elif view.is_noisy and view.disagrees:
-        doubts.append(f"Trials of the same settings differ by {view.unsteady:.1f}x.")
+        apart = f"Trials of the same settings differ by {view.unsteady:.1f}x"
+        doubts.append(f"{apart}: something changed {WHILE_MEASURED}.")
     elif view.is_noisy:
-        doubts.append("Batches came unevenly while this was measured.")
+        doubts.append(f"Batches came unevenly {WHILE_MEASURED}.")
     return dataclasses.replace(finding, doubtful=" ".join(doubts)) if doubts else finding

@@ -81,7 +81,7 @@ def headline(check: CheckReport) -> str:
     failed = [gate for gate in check.target.verdict.gates if gate.state == "fail"]
     if check.state == "fail" and failed and all(gate.unit == "bytes" for gate in failed):
         return "Data loading takes more memory"
-    if check.state == "inconclusive" and any((v.low or 0.0) > 0 for v in _service_views(check)):
+    if check.state == "inconclusive" and _slower_undecided(check):
         return "Data loading got slower; whether by more than its limit is undecided"
     return _HEADLINES[check.state]
 
@@ -90,6 +90,17 @@ def _service_views(check: CheckReport) -> list[ViewFigures]:
     """What is known of the service time."""
     gates = check.target.verdict.gates
     return [view for gate in gates if gate.name == "service" for view in gate.views]
+
+
+def _slower_undecided(check: CheckReport) -> list[ViewFigures]:
+    """By what the service time is surely above the base's, where its limit is what is undecided."""
+    views = (
+        view
+        for gate in check.target.verdict.gates
+        for view in gate.views
+        if gate.name == "service" and gate.state == "inconclusive"
+    )
+    return [view for view in views if (view.low or 0.0) > 0]
 
 
 def state_word(check: CheckReport) -> str:
@@ -235,7 +246,7 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     verdict = check.target.verdict
     fails = (gate for gate in verdict.gates if gate.state == "fail" and gate.views)
     others = (gate for gate in fails if not verdict.explanation.startswith(gate.explanation))
-    if also := "; ".join(f"{short(gate.label)} {short(gate.views[0].text)}" for gate in others):
+    if also := "; ".join(map(_figures, others)):
         yield "Also fails", also
     left_out: dict[str, list[str]] = {}
     for label, why in not_judged(check).items():
@@ -247,30 +258,42 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     yield from _certainty(check)
 
 
+def _figures(gate: GateResult) -> str:
+    """The figures of a metric, with the limit that they are beyond."""
+    view = gate.views[0]
+    limit = f", limit {short(view.limit_text)}" if view.limit_text else ""
+    return f"{short(gate.label)} {short(view.text)}{limit}"
+
+
 def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     """What a pass excludes, or how seldom such a failure is a false alarm; how long it took."""
     bound, took_s = check.target.verdict.error_bound, check.target.measured_s
     took = f"took {format_duration(took_s)}" if took_s else ""
+    rule = check.target.plan or check.target.baseline_rule
+    # Each end of an interval holds as surely, over all looks.
+    level = f" ({percent(rule.confidence, signed=False)})" if rule is not None else ""
     sure, views = "", _service_views(check)
     if check.state == "fail" and bound is not None:
         share = percent(bound, signed=False)
         sure = f"at most {share} false alarms for code right at its limits"
+        if check.target.plan is not None:  # by which each metric is that sure, whatever others are
+            fails = sum(gate.state == "fail" for gate in check.target.verdict.gates)
+            each = "each " if fails > 1 else ""
+            sure = f"{each}beyond its limit{level}; false alarms at most {share}"
     elif check.state == "pass" and views:
         highs = [view.high for view in views if view.high is not None]
         most = percent(max(0.0, *highs)).removeprefix("+")
         sure = (
-            f"a slowdown of more than {most} is excluded"
+            f"a slowdown of more than {most} is excluded{level}"
             if len(highs) == len(views)
             else f"only a slowdown of more than {views[0].limit_text} would be seen"
         )
         part = _part(check.target)
         sure += f" in the {part} that blocks load, again and again" if part else ""
     elif check.state == "inconclusive":
-        # What is known of the service time, though not whether that is beyond its limit.
-        lows = [view for view in views if (view.low or 0.0) > 0]
-        for view in lows[:1]:
+        for view in _slower_undecided(check)[:1]:
             least = percent(view.low or 0.0).removeprefix("+")
-            sure = f"slower by at least {least}; by more than {view.limit_text}: undecided"
+            sure = f"slower by at least {least}{level}; by more than {view.limit_text}: undecided"
     yield "Certainty", "; ".join(filter(None, (sure or "none", took)))
 
 

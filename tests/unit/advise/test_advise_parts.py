@@ -257,6 +257,24 @@ def test_disturbed_trials_say_less() -> None:
     assert epsilons[0] < epsilons[-1] / 1.5
 
 
+@pytest.mark.parametrize(
+    ("noisy", "level", "said"),
+    [(1, "high", ""), (2, "medium", "; its trials: 2 of 3 disturbed")],
+)
+def test_a_choice_whose_trials_were_mostly_disturbed_is_not_high(
+    noisy: int, level: str, said: str
+) -> None:
+    """However clear: on the machine without what disturbed them others may be faster."""
+    trials = [
+        trial(chosen, rate, repetition=block, usage=WAITING, noisy=chosen == W8 and block < noisy)
+        for chosen, rate in ((W2, 100), (W8, 400))
+        for block in range(3)
+    ]
+    found, reason = confidence(run(trials))
+    assert found == level
+    assert reason.endswith(f"the best (95%){said}")
+
+
 def test_windows_that_tell_little_are_a_doubt() -> None:
     """By their own intervals, as short ones have."""
     told, vague = (

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders import WAITING, blocks, config, failed, machine, run, target, trial
+from golden import drawn
 from hypothesis import given
 from hypothesis import strategies as st
 from predicted_runs import calibration
@@ -25,6 +26,7 @@ from dlprof.records import (
     Trial,
     Usage,
 )
+from dlprof.report.sweep import recommendation_report
 
 W0, W1, W2, W4, W8 = (config(w) for w in (0, 1, 2, 4, 8))
 RISING = {
@@ -360,6 +362,22 @@ def test_a_limit_on_workers_is_kept_and_told() -> None:
     assert answer.confidence == "high"
 
 
+def test_what_breaks_a_limit_is_marked_wherever_its_rate_is_shown() -> None:
+    measured = run(rising())
+    answer = recommend(measured, Constraints(max_workers=2))
+    beyond = {each.config: each.beyond for each in answer.rates}
+    assert beyond == {each: "" for each in beyond if each.num_workers <= 2} | {
+        W4: "max_workers=2: it has 4",
+        W8: "max_workers=2: it has 8",
+    }
+    text = drawn(recommendation_report(measured, answer), 80)
+    assert text.count("beyond max_workers=2") == 2
+    needs = Usage(pss_peak_bytes=3 << 30)
+    trials = [*blocks({W2: [200.0] * 2}), *blocks({W4: [400.0] * 2}, usage=needs)]
+    bounded = recommend(run(trials), Constraints(max_ram_bytes=2 << 30))
+    assert [each.beyond for each in bounded.rates] == ["max_ram (2.0 GiB): it needs 3.0 GiB", ""]
+
+
 def test_nothing_within_limits_says_which_limit() -> None:
     with pytest.raises(UsageError, match=r"max_ram \(1.0 MiB\), and num_workers=0 needs 500"):
         recommend(run(rising()), Constraints(max_ram_bytes=1 << 20))
@@ -411,7 +429,8 @@ def test_another_machine_has_limits_and_cores_of_its_own() -> None:
     assert answer.extrapolated
     assert answer.confidence == "low"
     assert answer.confidence_reason == (
-        "nothing was measured on small: only its cores and memory are known"
+        "nothing was measured on small: only its cores and memory are known; "
+        "not considered: more workers than 8"
     )
     assert not any(each.measured for each in answer.rates)
     assert "dlprof sweep" in answer.measure_there[0].command

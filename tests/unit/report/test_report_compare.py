@@ -118,6 +118,22 @@ def test_two_training_scripts_are_compared_by_their_loops() -> None:
     assert len(screen.splitlines()) <= 16
 
 
+def test_what_a_script_s_report_doubts_its_comparison_doubts() -> None:
+    before, after = _scripts()
+    doubt = before.findings[0].doubtful
+    assert doubt == "Other processes kept 0.6 of 2 cores busy while this was measured."
+    found = compare(before, after)
+    assert f"A: {doubt}" in found.doubts
+    assert f"  A: {doubt}" in drawn(comparison_report(found), 100)  # the answer, without details
+    # What is in doubt about a fix alone is no doubt about the figures.
+    both = dataclasses.replace(before.findings[0], doubtful=f"Waits may overlap. {doubt}")
+    other = dataclasses.replace(both, code="fetch.cpu")
+    assert before.diagnosis is not None
+    diagnosis = dataclasses.replace(before.diagnosis, findings=(both, other))
+    again = compare(after, dataclasses.replace(before, diagnosis=diagnosis)).doubts
+    assert [each for each in again if each.startswith("B: ")] == [f"B: {doubt}"]
+
+
 def test_a_script_and_a_sweep_are_not_compared() -> None:
     before, _ = _scripts()
     sweep = dataclasses.replace(made_run(Costs()), header=before.header)

@@ -22,6 +22,7 @@ from dlprof.report.document import Document, FactList
 from dlprof.report.export.formats import render_as
 from dlprof.report.findings import answer
 from dlprof.report.predict import forecast_report
+from dlprof.report.snippets import render_python
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 
@@ -159,7 +160,8 @@ def test_a_row_that_differs_in_more_than_workers_says_in_what() -> None:
     assert [line.split()[:2] for line in lines if "persistent" in line] == [["5", "persistent"]]
     ranks = drawn(forecast_report(run, api.predict(run, ranks=4)), 80)
     assert "\n  2 yours  " in ranks
-    assert "the cores carry 6 such ranks at full speed (95% CI 5-8)" in ranks
+    # Beside a wait: as ranks wait longer for what they share, none of them is at full speed.
+    assert "the cores run out first, beyond 6 such ranks (95% CI 5-8)" in ranks
     assert len(ranks.splitlines()) <= 16
 
 
@@ -176,9 +178,17 @@ def test_rates_that_no_trial_shows_are_called_estimated() -> None:
     text = drawn(recommendation_report(run, api.recommend(run, machine="dgx-h100")), 80)
     assert "  Estimated    for dgx-h100 by the rates measured on single-box\n" in text
     assert "\n  dlprof sweep images --num-workers 0,1,2,3,4,8,16,32,64,128,224 " in text
+    assert "known; not considered: more workers than 2, other batch sizes\n" in text
+    assert "\n  2 ◀ " in text
     assert "Asked for" not in text
     assert "--budget" not in text
     assert len(text.splitlines()) <= 16
+    there, here = (
+        next(line for line in render_python(run, each).splitlines() if "# expect " in line)
+        for each in (api.recommend(run, machine="dgx-h100"), api.recommend(run))
+    )
+    assert there == "# expect 275 samples/s (95% CI 211-360), estimated, confidence low"
+    assert here == there.replace(", estimated, confidence low", ", confidence high")
 
 
 def test_the_default_is_one_at_the_same_batch_size() -> None:
@@ -200,7 +210,17 @@ def test_a_ratio_that_is_too_noisy_reads_alike_on_the_screen_and_in_the_reasons(
     assert found.confidence_reason.endswith("the best (95%); a cheaper one may be as fast")
     sure = with_recommendation(read_run(EXAMPLES / "shared-server.dlprof.jsonl")).recommendation
     assert sure is not None
-    assert sure.confidence_reason.endswith("the best (95%)")
+    assert sure.confidence == "medium"
+    assert sure.confidence_reason.endswith("the best (95%); its trials: all 5 disturbed")
+
+
+def test_how_many_trials_were_disturbed_is_one_count_in_certainty_and_comparison() -> None:
+    run = read_run(EXAMPLES / "shared-server.dlprof.jsonl")
+    answer = screen(sweep_report(run))
+    assert "Certainty medium: of the 2 measured settings, within 1% of the best" in answer
+    beside = screen(comparison_report(compare(run, run)))
+    assert "all 5 disturbed" in answer
+    assert "all 5 disturbed" in beside
 
 
 @pytest.mark.parametrize("name", ["single-box", "shared-server", "loader"])

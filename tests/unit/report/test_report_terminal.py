@@ -92,6 +92,23 @@ def test_empty_charts_and_lengths_of_0_are_drawn() -> None:
     assert shown(Chart(bars=(Bar(label="x", pieces=()),), kind="lanes")) == "  x\n"
 
 
+def test_a_chart_moves_close_to_its_answer_before_it_goes() -> None:
+    made = bars(1, 2)
+    chart = dataclasses.replace(
+        made, bars=(made.bars[0], dataclasses.replace(made.bars[1], spare=1))
+    )
+
+    def lines(facts: int) -> list[str]:
+        answer = FactList(tuple((f"f{n}", "x") for n in range(facts)))
+        return shown(answer, chart, Code("run()")).splitlines()
+
+    for facts, blanks, drawn_bars in ((11, 2, 2), (12, 0, 2), (13, 0, 2), (14, 1, 0)):
+        found = lines(facts)
+        assert len(found) <= 16
+        assert found.count("") == blanks
+        assert sum("█" in line for line in found) == drawn_bars
+
+
 TABLE = Table(
     (
         Column(title="a", cells=["1" * 10]),
@@ -198,7 +215,9 @@ def test_a_long_command_goes_on_as_a_shell_reads_it() -> None:
     assert plain_text(Document(title="", answer=(short,)), width=60).strip() == short.text
 
 
-@pytest.mark.parametrize(("lines", "left"), [(9, "0 1 2 3"), (10, "0 1 3"), (11, "0 1"), (12, "")])
+@pytest.mark.parametrize(
+    ("lines", "left"), [(9, "0 1 2 3"), (10, "0 1 3"), (11, "0 1"), (12, "0 1"), (13, "")]
+)
 def test_bars_make_room_for_the_answer_and_one_alone_goes(lines: int, left: str) -> None:
     made = bars(1, 2, 3, 4)
     spare = [
