@@ -161,8 +161,9 @@ def _is_of_the_slowest(run: Run, first: Finding) -> bool:
         return True
     if is_harmless(run.watched, run.script):
         return first.code.startswith(("transfer.", "step."))
-    trials = () if run.diagnosis is None else run.diagnosis.trials
-    of_it = not run.watched or _slowest(run.watched).name in trials
+    # What ranks show of a loader needs no traced batches.
+    named = (*(run.diagnosis.trials if run.diagnosis else ()), *first.evidence.get("seen_in", ()))
+    of_it = not run.watched or _slowest(run.watched).name in named
     return of_it and first.code != "consumer"  # else it disagrees with the wait
 
 
@@ -242,8 +243,9 @@ def _details(run: Run) -> Iterator[doc.Section]:
     tried = () if run.script is None else run.script.tried
     yield from doc.section("Tuning", doc.items(map(_tried, tried)))
     yield from doc.section("Findings", *cards(run.findings))
-    for each in run.explanations[-1:]:
-        yield from stage_sections(each)
+    if run.traced is not None:
+        several = len(run.explanations) > 1
+        yield from stage_sections(run.traced, f", of {run.traced.trial_id}" if several else "")
     notes = () if run.diagnosis is None else run.diagnosis.notes
     said = () if run.script is None else run.script.notes
     yield from doc.section("Notes", doc.items([*notes, *said]))

@@ -10,7 +10,17 @@ import pytest
 from test_run_diagnosis import BATCHES, CONFIG, LOADER, TOLD, durations, stage
 
 from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.records import Config, Diagnosis, Explanation, Finding, Usage, WatchedLoader
+from dlprof.records import (
+    Config,
+    Diagnosis,
+    Explanation,
+    Finding,
+    Usage,
+    WatchedLoader,
+    WatchedScript,
+)
+from dlprof.report.script import script_report
+from dlprof.report.terminal import plain_text
 
 WAITING = dataclasses.replace(TOLD, step_cpu_s=0.001)
 
@@ -311,3 +321,24 @@ def test_epochs_without_a_batch_are_wrong_data() -> None:
     assert first.code == "data.truncated"
     assert "2 epochs after the first gave no batch" in first.explanation
     assert "as a generator can" in first.explanation
+
+
+def test_the_stages_of_a_script_are_those_of_the_loader_that_is_diagnosed() -> None:
+    """Whichever was traced last, as one for validation is."""
+    stages = tuple(dataclasses.replace(each, mean_s=0.0625) for each in WAITING.stages)
+    other = dataclasses.replace(WAITING, trial_id="val.py:9", stages=stages)
+    validation = dataclasses.replace(LOADER, name="val.py:9", waited_s=0.2)
+    script = WatchedScript(wall_s=16.0, ending="returned", waited_s=4.7)
+    run = dataclasses.replace(
+        builders.run([]),
+        watched=(LOADER, validation),
+        explanations=(WAITING, other),
+        diagnosis=diagnosed(),
+        script=script,
+    )
+    assert run.traced == WAITING
+    text = plain_text(script_report(run), width=100, verbose=True)
+    assert "Stages, per batch, of train.py:3" in text
+    assert "62 ms" not in text
+    untold = dataclasses.replace(run, diagnosis=None)
+    assert untold.traced == WAITING  # which is waited for longer
