@@ -412,7 +412,7 @@ def _doubted(finding: Finding, view: Evidence) -> Finding:
         return finding
     doubts = [finding.doubtful] if finding.doubtful else []
     if view.is_noisy and view.others >= OTHERS * view.cores:
-        of = "" if view.others > view.cores else f" of {view.cores:g}"  # a rank has a share of them
+        of = "" if view.others > view.cores else f" of {view.cores:g}"  # a quota may allow fewer
         kept = f"Other processes kept {view.others:.1f}{of} cores busy"
         doubts.append(f"{kept} while this was measured.")
     elif view.is_noisy and view.disagrees:
