@@ -109,6 +109,31 @@ def test_a_start_that_is_paid_once_is_not_counted_for_each_epoch() -> None:
     assert cause.severity != "high"
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_workers_that_persist_pay_from_the_second_epoch_on(epochs: int) -> None:
+    batches = 40 * epochs
+    loader = dataclasses.replace(
+        LOADER,
+        config=dataclasses.replace(CONFIG, num_workers=2),
+        epochs=epochs,
+        epochs_completed=epochs,
+        batches=batches,
+        waited_s=0.9 * epochs,
+        stepped_s=0.4 * epochs,
+        startup_s=0.6,
+        turnover=durations(0.6, epochs - 1) if epochs > 1 else None,
+        wait=durations(0.008, batches - epochs),
+        step=durations(0.01, batches),
+    )
+    told = dataclasses.replace(WAITING, config=loader.config)  # type: ignore[arg-type]  # it has one
+    found = diagnosed(loader, told, wall_s=3.0 * epochs).findings
+    cause = next(each for each in found if each.code == "startup")
+    assert cause.fix is not None
+    assert bool(cause.fix.dataloader_kwargs) is (epochs > 1)
+    assert ("pays from the second epoch on" in cause.fix.text) is (epochs == 1)
+    assert (cause.script_gain is None) is (epochs == 1)
+
+
 def test_a_change_that_costs_the_script_time_is_not_advised() -> None:
     """50 batches of 40 ms beside workers that take 1.5 s each to start: more only cost more."""
     found = spawned(1).findings
