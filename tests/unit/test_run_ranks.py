@@ -136,6 +136,18 @@ def test_dispatch_from_rank_0_is_said_where_no_batch_was_traced() -> None:
     assert "Bottleneck Rank 0 loads the batches of all 2 ranks" in text
 
 
+@pytest.mark.parametrize("names", [None, 7, "train.py:7", {"a": 1}, []])
+def test_evidence_that_lists_nothing_is_shown_all_the_same(names: object) -> None:
+    """As a file that somebody has changed may have it."""
+    wrong = Finding(code="data.duplicated", severity="high", title="Twice", explanation="")
+    slow = dataclasses.replace(wrong, code="workers.unfed", title="Slow")
+    found = (dataclasses.replace(each, evidence={"seen_in": names}) for each in (wrong, slow))
+    script = WatchedScript(wall_s=10.0, ending="returned", waited_s=9.0)
+    run = dataclasses.replace(builders.run([]), watched=(LOADER,), script=script)
+    run = dataclasses.replace(run, diagnosis=Diagnosis(config=Config(), findings=(*found,)))
+    assert "The data of a loader is wrong" in plain_text(script_report(run), width=80)
+
+
 def test_dispatch_that_nobody_waits_for_is_none() -> None:
     own = dataclasses.replace(LOADER, loads_for=2, wait_fraction=0.01)
     assert with_ranks(None, [own], {}) is None
