@@ -678,8 +678,10 @@ class Chosen:
         figures |= {"step_s_per_sample": step_s, "cpu_s_per_sample": cpu_s}
         if self.run.watched:
             # The clock around ``next()`` shows the loop, and its first batches' stages the rest.
-            traced, period_s = _explanation(self.run, self.config), math.exp(-self.log_rate)
-            fetch = None if traced is None else traced.stage("fetch")
+            # By its name: another loader may be set alike.
+            period_s, names = math.exp(-self.log_rate), {trial.id for trial in own}
+            traced = (each for each in self.run.explanations if each.trial_id in names)
+            fetch = next((each.stage("fetch") for each in traced if each.hooked), None)
             figures["fetch_s_per_batch"] = None if fetch is None else fetch.mean_s
             figures["wait_s_per_sample"] = None if wait is None else wait * period_s
             if wait is not None:  # copies are part of the step, whose length the clock shows
@@ -744,6 +746,9 @@ class Chosen:
         ]
 
 
+_ALIKE = "Give two run files of dlprof run, or two of dlprof sweep or dlprof profile."
+
+
 def pair(
     a: Run, b: Run, *, num_workers: int | None = None, best: bool = False
 ) -> tuple[Chosen, Chosen, str]:
@@ -757,8 +762,13 @@ def pair(
         UsageError: If one of them has none for ``num_workers``, or if they load different data, so
             that a difference of their rates says nothing.
     """
-    if a.is_script and b.is_script:
+    scripts = [run for run in (a, b) if run.is_script]
+    if len(scripts) == 2:
         return _loops(a, b, num_workers=num_workers, best=best)
+    if scripts:
+        raise NothingMeasuredError(
+            f"{scripts[0].path} is of a training script, which has no trials", hint=_ALIKE
+        )
     data, other = a.header.target, b.header.target
     if data.dataset != other.dataset and data.spec != other.spec:
         raise UsageError(
@@ -879,13 +889,7 @@ def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
     run = dataclasses.replace(run, trials=tuple(alike))
     measured = [each for each in gather(run) if each.trials]
     if not measured:
-        what = "has no rate"
-        if run.is_script:
-            what = "is of a training script, which has no trials"
-        raise NothingMeasuredError(
-            f"{run.path} {what}",
-            hint="Give two run files of dlprof run, or two of dlprof sweep or dlprof profile.",
-        )
+        raise NothingMeasuredError(f"{run.path} has no rate", hint=_ALIKE)
     tried = sorted({each.config.num_workers for each in measured})
     if num_workers is not None and num_workers not in tried:
         raise UsageError(

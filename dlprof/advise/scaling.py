@@ -246,9 +246,11 @@ def _is_late(ranks: Sequence[RankFigures], rank: int) -> bool:
     held = _held_up(ranks)
     if held is not None:
         return held[rank] >= max(at.NOTABLE, at.STAYS * sum(held))
-    waits = [each.wait_fraction or 0.0 for each in ranks]
-    mine = waits.pop(rank) if waits else 0.0
-    return bool(waits) and mine - max(waits) >= at.NOTABLE
+    waits = {
+        n: each.wait_fraction for n, each in enumerate(ranks) if each.wait_fraction is not None
+    }
+    mine = waits.pop(rank, None)  # of none that iterates no such loader
+    return mine is not None and bool(waits) and mine - max(waits.values()) >= at.NOTABLE
 
 
 def straggler_of(run: Run) -> Straggler | None:

@@ -144,9 +144,11 @@ class Board:
         for key in self._watched.keys() - now.keys():
             self._watched.pop(key).close()
         self.unseen = 0
-        for new in now.keys() - self._watched.keys():
+        for new, each in now.items():
+            if new in self._watched:
+                continue
             try:
-                training: Training = training_of(now[new].pid, self._root)
+                training: Training = training_of(each.pid, self._root)
             except UsageError:
                 self.unseen += 1
                 continue

@@ -272,19 +272,14 @@ class _Profile(Measuring):
     def _evidence(self) -> Evidence:
         """All that is known so far, and the model that it makes."""
         settings, target, machine = self.settings, self.header.target, self.header.machine
-        ranks, reads = self.header.launched, machine.read_limit_bytes_per_s
-        machine = dataclasses.replace(  # of one rank, as the trials' figures
-            machine,
-            usable_cores=machine.usable_cores / ranks,
-            read_limit_bytes_per_s=reads and reads / ranks,
-        )
+        ranks = self.header.launched  # of one of which the trials' figures are
         explained = {each.trial_id: each for each in self.so_far.explanations}
         observations = tuple(
             Observation(experiment=experiment, trial=trial, explanation=explained.get(trial.id))
             for experiment, trial in zip(self.experiments, self.so_far.trials, strict=False)
         )
         evidence = Evidence(
-            machine=machine,
+            machine=machine.shared_by(ranks),
             target=target,
             config=self.config,
             accelerator=self.header.accelerator,
@@ -293,6 +288,7 @@ class _Profile(Measuring):
             has_step=settings.step_s is not None or settings.step_callable is not None,
             reads_files=target.reads_files and not settings.cold_cache,
             weight=self.weight,
+            ranks=ranks,
         )
         calibration = self._calibration(evidence)
         predict = None if calibration is None else self._model_at_step(calibration, evidence)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 from dlprof.advise.findings import WRONG_DATA, Evidence, Script, diagnose, find
@@ -43,6 +42,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     refused: Mapping[str, str] | None = None,
     usage: Usage | None = None,
     local_ranks: int = 1,
+    local_cpus: int | None = None,
     start_method: str = "fork",
 ) -> Diagnosis | None:
     """What is known of the cause, for the loader that costs the script the most with its copies.
@@ -51,8 +51,8 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
 
     ``explanations`` are of loaders whose first batches were followed, whose names they have as
     ``trial_id``; ``refused`` has why others could not be, by name. ``target`` is the script, which
-    ran for ``wall_s``. Of ``local_ranks`` on this machine each counts on its share of the cores.
-    ``start_method`` is how workers start where a loader doesn't say so.
+    ran for ``wall_s``. ``local_ranks`` on this machine may run on ``local_cpus`` together, and each
+    counts on its share. ``start_method`` is how workers start where a loader doesn't say so.
 
     Returns:
         ``None`` where no loader costs time to speak of; without findings and with notes where
@@ -61,7 +61,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     wrong = {
         each.name: findings for each in loaders if (findings := _wrong_data(each, machine, target))
     }
-    machine = _share_of(machine, local_ranks)
+    machine = machine.shared_by(local_ranks, local_cpus)
     # Below this share of the script's time the report says that no loader holds the script up.
     costly = [each for each in loaders if _cost_s(each) >= 0.05 * wall_s and each.batches]
     costly.sort(key=_cost_s, reverse=True)
@@ -75,7 +75,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
         if explanation is not None and not missing and loader.wait and loader.step:
             evidence = _evidence(loader, explanation, machine, target, usage or Usage())
             script = _script(loader, explanation, wall_s, start_method)
-            evidence = dataclasses.replace(evidence, script=script)
+            evidence = dataclasses.replace(evidence, script=script, ranks=local_ranks)
             return _with_wrong(_diagnosed(evidence, loader, notes), wrong)
         if missing and len(notes) < 3:
             notes.append(f"Why {loader.name} is waited for is not known: {missing}.")
@@ -141,21 +141,6 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
         repetition=0,
         outcome="crashed",
         failure=Failure(kind=kind, message=message),
-    )
-
-
-def _share_of(machine: Machine, ranks: int) -> Machine:
-    """What one of several ranks can count on: its own affinity mask, and its part of the rest."""
-    logical = max(1, machine.logical_cpus // ranks)
-    quota = None if machine.quota_cores is None else machine.quota_cores / ranks
-    usable = min(machine.usable_cores, logical, math.inf if quota is None else quota)
-    reads = machine.read_limit_bytes_per_s
-    return dataclasses.replace(
-        machine,
-        logical_cpus=logical,
-        quota_cores=quota,
-        usable_cores=float(usable),
-        read_limit_bytes_per_s=reads and reads / ranks,
     )
 
 

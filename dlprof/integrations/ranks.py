@@ -13,7 +13,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -38,11 +38,16 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
 )
-from dlprof.store import read_run
+from dlprof.store import is_being_written, read_run
 from dlprof.store.format import SUFFIX
 
 _TOGETHER = timedelta(minutes=2)
 """Between the starts of the ranks of one job on one machine, at most."""
+
+_PAUSE_S, _PATIENCE_S, _LONGEST_S = 0.25, 3.0, 30.0
+"""Between two looks for the files of other ranks; and how long they are looked for, where nobody
+knows whether these live, and where they are seen to: a job ends no sooner than its last rank, but
+one that hangs is not waited for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,36 +70,64 @@ class Rank:
 
 
 def read_others(
-    rank: Rank, path: Path, own: RunHeader, *, sleep: Callable[[float], None] = time.sleep
+    rank: Rank,
+    path: Path,
+    own: RunHeader,
+    *,
+    patient: bool = True,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[int, Run]:
     """What the other ranks of this machine have seen, each to its end.
 
-    They end with this one, or a moment later; one that goes on for longer is left out. A file that
-    is older than this rank's ``path``, which begins with ``own``, is of another job. Where machines
-    share a folder and no launcher says how many ranks each has, a file may be another machine's.
+    They end with this one, or a moment later; one that goes on for long, or was killed, is left
+    out, and Ctrl-C leaves out all that go on. A file that is older than this rank's ``path``, which
+    begins with ``own``, is of another job. Where machines share a folder and no launcher says how
+    many ranks each has, a file may be another machine's. Who is not ``patient`` waits as long for
+    one that lives as for any.
     """
     first = rank.rank - rank.local_rank
     left = set(range(first, first + rank.local_size)) - {rank.rank}
     head, _, tail = path.name.rpartition(f".rank{rank.rank}")
     seen: dict[int, Run] = {}
-    job_began = datetime.fromisoformat(own.started_at) - _TOGETHER
-    waits = 12  # of a quarter of a second
+    begun: set[int] = set()  # of this job
+    shows_living = is_being_written(path)  # as this rank's own is, where locks work
+    waited_s = 0.0
     while left:
+        living: set[int] = set()
         for other in sorted(left):
-            with contextlib.suppress(DlprofError):  # it has none yet
-                run = read_run(path.with_name(f"{head}.rank{other}{tail}"))
-                of_this_job = datetime.fromisoformat(run.header.started_at) >= job_began
-                if of_this_job and run.header.machine.hostname != own.machine.hostname:
-                    left.discard(other)
-                elif of_this_job and run.script is not None and run.script.ending != "running":
-                    seen[other] = run
+            place = path.with_name(f"{head}.rank{other}{tail}")
+            if is_being_written(place):
+                living.add(other)
+            # One that lives is read as it begins, and again once it has ended.
+            run = None if other in living & begun else _run_of(place, own)
+            if run is None:
+                continue
+            begun.add(other)
+            if run.header.machine.hostname != own.machine.hostname:
+                left.discard(other)
+            elif run.script is not None and run.script.ending != "running":
+                seen[other] = run
+            elif shows_living and other not in living:  # it was killed
+                left.discard(other)
         left -= seen.keys()
-        if not waits:
+        waits_s = _LONGEST_S if patient and left & living & begun else _PATIENCE_S
+        if not left or waited_s >= waits_s:
             break
-        if left:
-            sleep(0.25)
-        waits -= 1
+        try:
+            sleep(_PAUSE_S)
+        except KeyboardInterrupt:
+            break
+        waited_s += _PAUSE_S
     return seen
+
+
+def _run_of(path: Path, own: RunHeader) -> Run | None:
+    """The file of another rank; ``None`` where it has none yet, or one of an earlier job."""
+    with contextlib.suppress(DlprofError):
+        run = read_run(path)
+        began = datetime.fromisoformat(run.header.started_at)
+        return run if began >= datetime.fromisoformat(own.started_at) - _TOGETHER else None
+    return None
 
 
 def read_rank(environ: Mapping[str, str]) -> Rank | None:
@@ -238,12 +271,16 @@ def with_ranks(
     found: Diagnosis | None,
     loaders: Sequence[WatchedLoader],
     others: Mapping[int, Sequence[WatchedLoader]],
+    *,
+    failed: Collection[int] = (),
 ) -> Diagnosis | None:
     """A diagnosis of rank 0, which saw ``loaders``, with what the other ranks show.
 
-    ``found`` is ``None`` where no loader costs time to speak of.
+    ``found`` is ``None`` where no loader costs time to speak of. Ranks that ``failed`` may have got
+    less data for that reason alone.
     """
-    poor = [*itertools.chain.from_iterable(_unfed(each, others) for each in loaders)]
+    unfed = (_unfed(each, others, failed) for each in loaders)
+    poor = [*itertools.chain.from_iterable(unfed)]
     slow = [*itertools.chain.from_iterable(map(_dispatched, loaders))]
     if not poor and not slow:
         return found
@@ -255,7 +292,9 @@ def with_ranks(
 
 
 def _unfed(
-    loader: WatchedLoader, others: Mapping[int, Sequence[WatchedLoader]]
+    loader: WatchedLoader,
+    others: Mapping[int, Sequence[WatchedLoader]],
+    failed: Collection[int],
 ) -> Iterator[Finding]:
     """Ranks that iterate a loader as others do, and get no data of it, or far less."""
     if loader.loads_for > 1:  # its batches reach other ranks in another way
@@ -265,7 +304,7 @@ def _unfed(
     batches = {rank: each.batches / max(1, each.epochs) for rank, each in made.items()}
     most = max(batches.values())
     # A rank with at most half of the batches of the one that got most lacks data.
-    poor = [rank for rank, count in batches.items() if count <= 0.5 * most]
+    poor = [each for each, count in batches.items() if count <= 0.5 * most and each not in failed]
     # A loader of rank 0 alone has no others, and how a few batches fall between ranks says little.
     if len(made) < 2 or most < 10 or not poor:
         return

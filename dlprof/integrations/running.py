@@ -37,6 +37,7 @@ from dlprof.integrations.script import Ending, Program, as_main, execute, show_f
 from dlprof.integrations.wait_statistics import NEVER_NS, Clock
 from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.machine import Sampler, Snapshot, inspect_machine, usage_between
+from dlprof.machine.inspection import allowed_cpu_count
 from dlprof.records import (
     SCHEMA_VERSION,
     SCRIPT_SPEC,
@@ -211,6 +212,10 @@ class _Watching:
         if self._over or os.getpid() != self._process:
             return
         self._over = True
+        if self._plan.rank is not None and self.ending.kind == "interrupted":
+            # A launcher passes on what the terminal has sent to all ranks already.
+            with contextlib.suppress(ValueError):  # in another thread than the main one
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._recorder.pace.due_ns = NEVER_NS
         records = self._recorder.records()
         script = dataclasses.replace(self._script(), usage=self._usage())
@@ -279,6 +284,8 @@ class _Watching:
                 # Ranks would take each other for background load.
                 usage=script.usage if rank is None else None,
                 local_ranks=1 if rank is None else rank.local_size,
+                # What launched a rank may run on all that its ranks may.
+                local_cpus=allowed_cpu_count(os.getppid()),
                 start_method=start_method or multiprocessing.get_all_start_methods()[0],
             )
         return None
@@ -291,12 +298,15 @@ class _Watching:
             if rank.local_rank == 0 and run.path:
                 # A launcher may end it while it waits, as another rank failed.
                 self._write(*([run.diagnosis] if run.diagnosis else []), own.script)
-                runs |= read_others(rank, Path(run.path), self._header)
+                patient = self.ending.kind != "interrupted"
+                runs |= read_others(rank, Path(run.path), self._header, patient=patient)
             run = with_figures(own, *merged(runs))
             found = of_straggler(run.diagnosis, {**runs, rank.rank: run})
             # What data each of them gets, rank 0 says.
             others = {} if rank.rank else {n: each.watched for n, each in runs.items() if n}
-            return dataclasses.replace(run, diagnosis=with_ranks(found, run.watched, others))
+            failed = [n for n, each in runs.items() if each.script is None or _failed(each.script)]
+            found = with_ranks(found, run.watched, others, failed=failed)
+            return dataclasses.replace(run, diagnosis=found)
         return run
 
     def _write(self, *records: object) -> None:
@@ -335,6 +345,11 @@ class _Watching:
             notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
         notes += [tuning.summary() for tuning in self._tuned]
         return tuple(notes)
+
+
+def _failed(script: WatchedScript) -> bool:
+    """Whether it did not come to an end of its own."""
+    return script.ending in {"running", "interrupted", "exception"} or bool(script.exit_code)
 
 
 def _end_as_interrupted() -> None:

@@ -101,6 +101,12 @@ def _count_affinity(
     return min(len(mask), len(online) or len(mask))
 
 
+def allowed_cpu_count(pid: int, root: Path = _HERE) -> int | None:
+    """How many CPUs a process's affinity mask has; ``None`` where that isn't known."""
+    mask = parse_allowed_cpus(read_text(root / "proc" / str(pid) / "status") or "")
+    return len(mask) if mask else None
+
+
 def _physical_cores(root: Path) -> int | None:
     """Cores by who shares one, from ``/sys``: right on every architecture that has it."""
     cpus = root / "sys/devices/system/cpu"

@@ -143,3 +143,33 @@ class Machine:
         """What a job can have of memory at most: all there is, or the limit."""
         sizes = (self.memory_limit_bytes, self.memory_bytes)
         return min((size for size in sizes if size), default=None)
+
+    def shared_by(self, ranks: int, cpus: int | None = None) -> Machine:
+        """What one of several ranks can count on beside the others.
+
+        Args:
+            ranks: How many of them share it.
+            cpus: CPUs that all of them together may run on, where this is what one of them sees,
+                which may have been bound to some; ``None`` where its affinity mask is that of all.
+        """
+        if ranks <= 1:
+            return self
+        # A mask may name CPUs that are offline.
+        whole = max(self.affinity_cpus, min(cpus or 0, self.logical_cpus))
+        quota = None if self.quota_cores is None else self.quota_cores / ranks
+        own = min(self.affinity_cpus, whole / ranks)
+
+        def part(size: int | None) -> int | None:
+            return None if size is None else size // ranks
+
+        reads = self.read_limit_bytes_per_s
+        return dataclasses.replace(
+            self,
+            logical_cpus=max(1, whole // ranks),
+            affinity_cpus=max(1, int(own)),
+            quota_cores=quota,
+            usable_cores=own if quota is None else min(own, quota),
+            memory_available_bytes=part(self.memory_available_bytes),
+            shm_available_bytes=part(self.shm_available_bytes),
+            read_limit_bytes_per_s=reads and reads / ranks,
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dlprof import late
@@ -148,10 +148,19 @@ class Run:
 
     @property
     def traced(self) -> Explanation | None:
-        """What the last traced trial showed, in a profile of the configuration that it is on."""
-        found = self.explanations
+        """What the last traced trial showed, in a profile of the configuration that it is on.
+
+        Of a script, what the loader did that its diagnosis is of, or that was waited for longest.
+        """
+        found: Sequence[Explanation] = self.explanations
+        diagnosed = () if self.diagnosis is None else self.diagnosis.trials
         if self.diagnosis is not None and self.script is None:
-            found = tuple(each for each in found if each.config == self.diagnosis.config)
+            found = [each for each in found if each.config == self.diagnosis.config]
+        elif self.script is not None:
+            waited_s = {each.name: each.waited_s for each in self.watched}
+            found = sorted(
+                found, key=lambda e: (e.trial_id in diagnosed, waited_s.get(e.trial_id, 0.0))
+            )
         return found[-1] if found else None
 
     @property

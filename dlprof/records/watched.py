@@ -235,7 +235,7 @@ class WatchedScript:
         usage: What it and others used of the machine from the import of torch to its end, once it
             has ended. Of one of several ranks, others are the other ranks, too.
         ranks: What its rank did; in the file of a machine's first rank, all ranks there that ended
-            with it. Empty where it is the only process.
+            within half a minute of it. Empty where it is the only process.
         loaders: How many loaders it used.
         tried: What was tried on its loaders, in the order of these, where they tune themselves.
         notes: What to know about how it was watched.

@@ -144,8 +144,10 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
 
 
 def _timeline(run: Run) -> Iterator[doc.TimelineChart]:
-    """The first batches of the last traced trial: workers, receiving, the consumer."""
-    for recorded in [each for each in run.timelines if each.batch][-1:]:
+    """The first batches of the traced trial that is shown: workers, receiving, the consumer."""
+    known = [each for each in run.timelines if each.batch]
+    own = [each for each in known if run.traced and each.trial_id == run.traced.trial_id]
+    for recorded in (own or known)[-1:]:
         done: dict[tuple[int, str], list[tuple[float, float, str, str]]] = {}
         shown = 0
         for batch in itertools.islice(batches(since_first(recorded)), 200):

@@ -236,10 +236,10 @@ def _stalls(stalls: Stalls) -> str:
     return f"{text} (a batch: {', '.join(times)})"
 
 
-def stage_sections(traced: Explanation) -> Iterator[doc.Section]:
-    """Where a batch's time goes, and where batches pile up."""
+def stage_sections(traced: Explanation, of: str = "") -> Iterator[doc.Section]:
+    """Where a batch's time goes, and where batches pile up; ``of`` names the loader of several."""
     if traced.stages:
-        yield from doc.section("Stages, per batch", _stages(traced.stages))
+        yield from doc.section(f"Stages, per batch{of}", _stages(traced.stages))
     yield from doc.section("Where batches are, on average", _places(traced))
     if traced.samples is not None and traced.samples.count:
         yield from doc.section("Single samples", doc.items(_samples(traced.samples)))

@@ -140,12 +140,19 @@ def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     if script is None or len(script.ranks) < 2:
         return
     ranks, world = script.ranks, script.world_size or 0
-    waits = sorted(each.wait_fraction or 0.0 for each in ranks)
+    waits = sorted(each.wait_fraction for each in ranks if each.wait_fraction is not None)
+    if not waits:
+        return
     late = straggler_of(run)
     share = "" if late is None else percent_text(late.waits_fraction)
     cause = f" (because of {late.cause.partition(':')[0]})" if late and late.cause else ""
     if late is None:
-        text = f"all {len(ranks)} wait {_between(waits[0], waits[-1])} of the time for data"
+        which = f"all {len(ranks)} wait"
+        if len(waits) < len(ranks):  # as where one of them validates
+            name, one = next(each.loader for each in ranks if each.loader), len(waits) == 1
+            verbs = f"iterates {name} and waits" if one else f"iterate {name} and wait"
+            which = f"{len(waits)} of {len(ranks)} {verbs}"
+        text = f"{which} {_between(waits[0], waits[-1])} of the time for data"
     elif late.rank is None:
         text = (
             f"each waits in its steps for batches of others, {share} of the time; which one comes "

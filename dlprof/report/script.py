@@ -151,8 +151,13 @@ def _wrong(finding: Finding) -> str:
     shown = finding.evidence
     if "unfed_ranks" in shown:
         return f"{finding.title} ({finding.code}). {finding.explanation}"
-    seen = shown.get("seen_in") or shown.get("trials") or ["a loader"]
-    return f"The data of {seen[0]} is wrong: {finding.title} ({finding.code})."
+    names = [*_names(shown.get("seen_in")), *_names(shown.get("trials")), "a loader"]
+    return f"The data of {names[0]} is wrong: {finding.title} ({finding.code})."
+
+
+def _names(listed: object) -> list[str]:
+    """What evidence lists; a file may have anything there."""
+    return [str(each) for each in listed] if isinstance(listed, list | tuple) else []
 
 
 def _is_of_the_slowest(run: Run, first: Finding) -> bool:
@@ -161,8 +166,10 @@ def _is_of_the_slowest(run: Run, first: Finding) -> bool:
         return True
     if is_harmless(run.watched, run.script):
         return first.code.startswith(("transfer.", "step."))
+    # What ranks show of a loader needs no traced batches.
     trials = () if run.diagnosis is None else run.diagnosis.trials
-    of_it = not run.watched or _slowest(run.watched).name in trials
+    named = (*trials, *_names(first.evidence.get("seen_in")))
+    of_it = not run.watched or _slowest(run.watched).name in named
     return of_it and first.code != "consumer"  # else it disagrees with the wait
 
 
@@ -242,8 +249,9 @@ def _details(run: Run) -> Iterator[doc.Section]:
     tried = () if run.script is None else run.script.tried
     yield from doc.section("Tuning", doc.items(map(_tried, tried)))
     yield from doc.section("Findings", *cards(run.findings))
-    for each in run.explanations[-1:]:
-        yield from stage_sections(each)
+    if run.traced is not None:
+        several = len(run.explanations) > 1
+        yield from stage_sections(run.traced, f", of {run.traced.trial_id}" if several else "")
     notes = () if run.diagnosis is None else run.diagnosis.notes
     said = () if run.script is None else run.script.notes
     yield from doc.section("Notes", doc.items([*notes, *said]))

@@ -52,6 +52,23 @@ def check_output(path: Path, *, force: bool = False) -> None:
         )
 
 
+def is_being_written(path: Path) -> bool:
+    """Whether a living process has the file open as ``RunWriter``.
+
+    False as well where there is no such file, or where locks can't show it.
+    """
+    try:
+        if not path.stat().st_size:  # whoever begins it is about to take the lock
+            return False
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not lock(descriptor, wait=False)
+    finally:
+        os.close(descriptor)
+
+
 class RunWriter:
     """An open run file; ``create`` or ``resume`` makes one, and ``with`` closes it."""
 

@@ -446,7 +446,8 @@ def _entries(value: Any) -> tuple[int, Iterator[Any]] | None:
     step = max(1, round(0.618 * size))
     while math.gcd(step, max(1, size)) != 1:
         step += 1
-    return count, (flat[place * step % size] for place in range(size))
+    # A class of the user's may promise entries, and give none.
+    return count if size else 0, (flat[place * step % size] for place in range(size))
 
 
 def _is_object_array(value: Any) -> bool:

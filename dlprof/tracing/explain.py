@@ -116,12 +116,14 @@ def with_copies(explanation: Explanation, held_s: float, exposed_s: Sequence[flo
         p95_s=quantile(ordered, 0.95),
         max_s=ordered[-1],
     )
-    stages = list(explanation.stages)
-    for place, stage in enumerate(explanation.stages):
+    stages: list[Stage] = []
+    for stage in explanation.stages:
         if stage.name == "step":
             figures = ("mean_s", "median_s", "p95_s", "max_s")
             rest = {name: max(0.0, getattr(stage, name) - held_s) for name in figures}
-            stages[place : place + 1] = [copied, dataclasses.replace(stage, **rest)]
+            stages += [copied, dataclasses.replace(stage, **rest)]
+        else:
+            stages.append(stage)
     return dataclasses.replace(explanation, stages=tuple(stages))
 
 

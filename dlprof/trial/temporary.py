@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -161,9 +162,10 @@ def mark_processes(directory: str | None = None) -> None:
 class SharedMemoryWatch:
     """Knows what torch had in /dev/shm before a trial, and removes what the trial left there.
 
-    A file goes only if it appeared during the trial, and is named after a process of the trial's
-    that lives no more. What multiprocessing makes has no such name: its own tracker removes that,
-    which ``end_group`` lets do so.
+    A file goes only if it appeared during the trial, and is named after a process that left its
+    mark (``mark_processes``) and lives no more. Programs that a dataset starts leave none, so that
+    theirs stay. What multiprocessing makes has no such name: its own tracker removes that, which
+    ``end_group`` lets do so; what is kept from that (``track=False``) is meant to outlive all.
 
     None goes in a container that has the host's /dev/shm and not its processes (``--ipc=host``):
     their numbers may be those of other containers' processes.
@@ -206,11 +208,11 @@ class ManagerWatch:
 
     One is started where ``file_system`` is the sharing strategy; its directory stays when it is
     killed. A directory goes only if it appeared during the trial, belongs to this user, and nobody
-    listens at its socket any more.
+    listens at its socket any more, in another container with the same directory neither.
     """
 
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.gettempdir())
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._folder, self._listed = Path(tempfile.gettempdir()), proc / "net/unix"
         self._before = set(self._folder.glob(_MANAGER))
 
     def clear(self) -> list[str]:
@@ -218,8 +220,23 @@ class ManagerWatch:
         removed = []
         for path in set(self._folder.glob(_MANAGER)) - self._before:
             with contextlib.suppress(OSError):
-                listed = Path("/proc/net/unix").read_text(errors="replace")
-                if str(path) not in listed and path.stat().st_uid == os.getuid():
+                listed = self._listed.read_text(errors="replace")  # of this container
+                if str(path) in listed or path.stat().st_uid != os.getuid():
+                    continue
+                if _is_deserted(path):
                     shutil.rmtree(path.parent)
                     removed.append(path.parent.name)
         return removed
+
+
+def _is_deserted(path: Path) -> bool:
+    """Whether nobody listens at a socket, whichever network namespace that were in."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.setblocking(False)
+        try:
+            link.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # among them that it has no room for one more
+            return False
+    return False

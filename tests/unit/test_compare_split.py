@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dlprof.advise.compare import Comparison, compare, shares
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Run, Trial, Usage
+from dlprof.records import Run, Trial, Usage, WatchedScript
 from dlprof.stats import t_quantile
 
 _FRACTIONS = st.none() | st.floats(0, 1)
@@ -167,6 +167,16 @@ def test_different_data_is_refused_and_a_different_batch_size_is_doubted() -> No
     larger = made_run(Costs(), target=target(batch_size=64))
     found = compare(made_run(Costs()), larger)
     assert any("batch sizes differ" in doubt for doubt in found.doubts)
+
+
+def test_a_script_and_a_sweep_are_refused_for_what_they_are() -> None:
+    """And not for loading different data, which nobody knows."""
+    script = WatchedScript(wall_s=1.0, ending="returned")
+    watched = Run(path="script", header=header(target=target(spec="run:a.py", dataset="")))
+    watched = dataclasses.replace(watched, script=script)
+    for pair in ((made_run(Costs()), watched), (watched, made_run(Costs()))):
+        with pytest.raises(NothingMeasuredError, match="script is of a training script"):
+            compare(*pair)
 
 
 def test_a_run_without_a_rate_is_refused() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, get_args
 
 import pytest
-from builders import config, failed, target, trial
+from builders import config, failed, machine, target, trial
 from finding_cases import QUIET, Loader, codes, evidence, failing
 
 from dlprof.advise.findings import Evidence, find
@@ -460,3 +460,61 @@ def test_a_fix_that_the_target_does_not_take_names_no_arguments() -> None:
     assert kept is not None
     assert not kept.dataloader_kwargs
     assert "make() takes none" in kept.text
+
+
+def test_ranks_that_are_bound_to_cores_of_their_own_are_not_pinned_to_too_few() -> None:
+    """As srun binds them: each has its share of what all of them may use."""
+    loader = Loader(fetch_cpu=0.01, starved=0.01, affinity=4, rate=400, config=config(6))
+    usage = dataclasses.replace(QUIET, run_queue_wait_fraction=0.5)
+    alone = evidence(loader, usage=usage, cores=16)
+    assert codes(find(alone))[:1] == ["cpu.affinity"]
+    ranks = dataclasses.replace(alone, machine=alone.machine.shared_by(4), ranks=4)
+    assert "cpu.affinity" not in codes(find(ranks))
+
+
+def test_what_others_use_of_the_whole_machine_is_shared_by_its_ranks() -> None:
+    """One core of 16 is no crowd, nor is it one for each of four ranks."""
+    usage = Usage(
+        own_cpu_cores=2.0,
+        available_cpu_cores=3.0,
+        other_cpu_cores=1.0,
+        other_runnable=4.0,
+        run_queue_wait_fraction=0.4,
+    )
+    one = evidence(Loader(fetch_cpu=0.019, starved=0.015, rate=35), usage=usage, cores=16)
+    ranks = dataclasses.replace(one, machine=one.machine.shared_by(4), ranks=4)
+    assert ranks.others / ranks.cores == one.others / one.cores == 1 / 16
+    assert "cpu.neighbours" not in codes(find(ranks))
+
+
+def test_a_quota_of_several_ranks_is_shared_by_them() -> None:
+    """What one would gain without it is the cores that it would have then, not those of all."""
+    one = _throttled()
+    four = dataclasses.replace(
+        one,
+        machine=machine(4.0, affinity_cpus=8, quota_cores=4.0, logical_cpus=8).shared_by(4),
+        ranks=4,
+    )
+    (alone, *_), (shared, *_) = find(one), find(four)
+    assert shared.predicted_gain == alone.predicted_gain
+    assert "allows 1 of 2 CPUs to each rank" in shared.explanation
+
+
+def test_a_machine_is_shared_by_its_ranks() -> None:
+    whole = machine(8, logical_cpus=64, quota_cores=16.0, read_limit_bytes_per_s=1e9)
+    assert whole.shared_by(1, 64) == whole
+    part = whole.shared_by(4)
+    assert (part.affinity_cpus, part.usable_cores, part.quota_cores) == (2, 2.0, 4.0)
+    assert (part.logical_cpus, part.read_limit_bytes_per_s) == (2, 2.5e8)
+    assert (part.shm_available_bytes, part.memory_available_bytes) == (8 << 30, 12 << 30)
+    bound = whole.shared_by(4, 64)  # to 8 of them
+    assert (bound.logical_cpus, bound.affinity_cpus, bound.usable_cores) == (16, 8, 4.0)
+    assert whole.shared_by(4, 4096).logical_cpus == 16  # many of which are offline
+
+
+def test_without_workers_or_queues_nothing_is_to_be_had_of_fewer() -> None:
+    lost = failed(config(0), failure=Failure(kind="out_of_memory", message="The kernel killed it."))
+    (first, *_) = find(failing(config(0), lost))
+    assert first.code == "memory.limit"
+    assert first.fix is not None
+    assert first.fix.text.startswith("Use smaller batches, or keep")

@@ -217,11 +217,13 @@ def test_a_refusal_is_told_and_the_next_loader_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "logical", "told_so"),
-    [(1, 8, True), (8, 8, False), (8, 64, True)],
-    ids=["alone", "one core each", "a mask of its own"],
+    ("ranks", "logical", "all_may", "told_so"),
+    [(1, 8, 8, True), (8, 8, 8, False), (8, 64, 64, True), (8, 64, 8, False)],
+    ids=["alone", "one core each", "a mask of its own", "a container's CPUs"],
 )
-def test_ranks_of_one_machine_share_its_cores(ranks: int, logical: int, *, told_so: bool) -> None:
+def test_ranks_of_one_machine_share_its_cores(
+    ranks: int, logical: int, all_may: int, *, told_so: bool
+) -> None:
     """Where batches cost CPU alone, more workers give a rank no more than its own cores."""
     costs = dataclasses.replace(TOLD.costs, cpu_s=(0.039,) * BATCHES, io_s=(0.0,) * BATCHES)
     told = dataclasses.replace(
@@ -234,6 +236,7 @@ def test_ranks_of_one_machine_share_its_cores(ranks: int, logical: int, *, told_
         builders.target(),
         wall_s=10.0,
         local_ranks=ranks,
+        local_cpus=all_may,
     )
     assert found is not None
     assert any(each.code == "too_few_workers" for each in found.findings) is told_so

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import signal
 import sys
 import types
 import weakref
@@ -17,7 +18,7 @@ import pytest
 from golden import check_golden, drawn
 
 from dlprof.advise.compare import compare
-from dlprof.advise.scaling import in_step
+from dlprof.advise.scaling import in_step, straggler_of
 from dlprof.integrations import running
 from dlprof.integrations.ranks import (
     Rank,
@@ -100,6 +101,14 @@ def test_ranks_that_get_alike_are_no_finding(
     assert with_ranks(None, [own], others) is None
 
 
+def test_a_rank_that_failed_half_way_is_not_said_to_get_less_data() -> None:
+    """Where it is the one that was fed, the other still is not."""
+    assert with_ranks(None, [LOADER], {1: [of(20)]}, failed=[1]) is None
+    found = with_ranks(None, [of(0)], {1: [of(20)]}, failed=[1])
+    assert found is not None
+    assert found.findings[0].title == "Rank 0 of 2 gets no data"
+
+
 def test_dispatch_from_rank_0_is_one_finding_ahead_of_others() -> None:
     own = dataclasses.replace(
         LOADER, dataset="datasets.iterable_dataset.IterableDataset", loads_for=2
@@ -114,6 +123,29 @@ def test_dispatch_from_rank_0_is_one_finding_ahead_of_others() -> None:
     assert finding.fix is not None
     assert "dispatch_batches=False" in finding.fix.code
     assert "num_shards" in finding.fix.text
+
+
+def test_dispatch_from_rank_0_is_said_where_no_batch_was_traced() -> None:
+    own = dataclasses.replace(LOADER, loads_for=2, waited_s=9.0, stepped_s=1.0)
+    found = Diagnosis(config=Config(), notes=("Why train.py:7 is waited for is not known: ...",))
+    script = WatchedScript(wall_s=10.0, ending="returned", rank=0, world_size=2, waited_s=9.0)
+    run = dataclasses.replace(
+        builders.run([]), watched=(own,), script=script, diagnosis=with_ranks(found, [own], {})
+    )
+    text = " ".join(plain_text(script_report(run), width=100).split())
+    assert "Bottleneck Rank 0 loads the batches of all 2 ranks" in text
+
+
+@pytest.mark.parametrize("names", [None, 7, "train.py:7", {"a": 1}, []])
+def test_evidence_that_lists_nothing_is_shown_all_the_same(names: object) -> None:
+    """As a file that somebody has changed may have it."""
+    wrong = Finding(code="data.duplicated", severity="high", title="Twice", explanation="")
+    slow = dataclasses.replace(wrong, code="workers.unfed", title="Slow")
+    found = (dataclasses.replace(each, evidence={"seen_in": names}) for each in (wrong, slow))
+    script = WatchedScript(wall_s=10.0, ending="returned", waited_s=9.0)
+    run = dataclasses.replace(builders.run([]), watched=(LOADER,), script=script)
+    run = dataclasses.replace(run, diagnosis=Diagnosis(config=Config(), findings=(*found,)))
+    assert "The data of a loader is wrong" in plain_text(script_report(run), width=80)
 
 
 def test_dispatch_that_nobody_waits_for_is_none() -> None:
@@ -287,6 +319,16 @@ def test_ranks_that_wait_alike_are_said_to() -> None:
     assert "Ranks" not in text
 
 
+def test_a_loader_that_one_rank_iterates_makes_no_rank_late() -> None:
+    """As for validation: of the others' waits for it nothing is known."""
+    alone = {0: rank_run(0, came(0.4)), 1: dataclasses.replace(rank_run(1, came(0.1)), watched=())}
+    run, text = shown(alone)
+    assert straggler_of(run) is None
+    assert "Ranks 1 of 2 iterates train.py:7 and waits 40% of the time for data" in text
+    runs = {**alone, 2: rank_run(2, came(0.4))}
+    assert "Ranks 2 of 3 iterate train.py:7 and wait 40% of the time for data" in shown(runs)[1]
+
+
 def test_a_step_that_is_late_by_itself_holds_nobody_up_for_data() -> None:
     """Its batch comes late because it asked late: that is the step's matter, not the loader's."""
     times = [came(0.01), came(0.01)]
@@ -424,10 +466,69 @@ def test_a_rank_that_runs_on_or_is_of_an_earlier_job_is_left_out(
     assert 2.0 < sum(slept) <= 4.0
 
 
+def begun(path: Path, rank: int) -> RunWriter:
+    """The file of a rank that lives, and is in the midst of its training."""
+    header = dataclasses.replace(new_header("train.py"), run_id=str(rank))
+    writer = RunWriter.create(Rank(rank=rank, world_size=3).file(path), header)
+    writer.append(WatchedScript(wall_s=1.0, ending="running", rank=rank, world_size=3))
+    return writer
+
+
+def ended(writer: RunWriter) -> None:
+    writer.append(of(7))
+    writer.append(WatchedScript(wall_s=9.0, ending="returned", rank=1, world_size=3))
+    writer.close()
+
+
+def test_a_rank_that_is_seen_to_live_is_waited_for(job: tuple[Rank, Path, Path]) -> None:
+    rank, own, path = job
+    header = write(path, 2)
+    late, slept = begun(path, 1), list[float]()
+
+    def passes(pause_s: float) -> None:
+        slept.append(pause_s)
+        if sum(slept) == 20.0:
+            ended(late)
+
+    found = read_others(rank, own, header, sleep=passes)
+    assert sorted(found) == [1, 2]
+    assert sum(slept) == 20.0
+
+
+def test_a_rank_that_hangs_is_left_out_after_half_a_minute(job: tuple[Rank, Path, Path]) -> None:
+    rank, own, path = job
+    header = write(path, 2)
+    with contextlib.closing(begun(path, 1)):
+        slept: list[float] = []
+        assert [*read_others(rank, own, header, sleep=slept.append)] == [2]
+        assert sum(slept) == 30.0
+
+
+def test_a_rank_that_was_killed_is_not_waited_for(job: tuple[Rank, Path, Path]) -> None:
+    rank, own, path = job
+    header = write(path, 2)
+    begun(path, 1).close()  # as the kernel lets its lock go
+    with contextlib.closing(RunWriter.create(own, header)):
+        slept: list[float] = []
+        assert [*read_others(rank, own, header, sleep=slept.append)] == [2]
+        assert not slept
+
+
+def test_ctrl_c_leaves_out_those_that_go_on(job: tuple[Rank, Path, Path]) -> None:
+    rank, own, path = job
+    header = write(path, 2)
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with contextlib.closing(begun(path, 1)):
+        assert [*read_others(rank, own, header, sleep=interrupted)] == [2]
+
+
 def test_a_first_rank_that_is_ended_as_it_waits_for_others_leaves_what_it_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(*_: object) -> dict[int, Run]:
+    def ended(*_: object, **__: object) -> dict[int, Run]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(running, "read_others", ended)
@@ -442,6 +543,31 @@ def test_a_first_rank_that_is_ended_as_it_waits_for_others_leaves_what_it_saw(
     script = read_run(path).script
     assert script is not None
     assert script.ending == "returned"
+
+
+def test_ctrl_c_that_a_launcher_passes_on_costs_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The terminal sends it to all of a job, and torchrun to its ranks once more."""
+
+    def passes_on(*_: object, patient: bool) -> dict[int, Run]:
+        signal.raise_signal(signal.SIGINT)
+        assert not patient
+        return {}
+
+    monkeypatch.setattr(running, "read_others", passes_on)
+    monkeypatch.setattr(running, "_end_as_interrupted", lambda: None)
+    rank, header, shown = Rank(rank=0, world_size=2, local_size=2), new_header("a.py"), list[Run]()
+    plan = running.ScriptRun(load=pytest.fail, rank=rank, show=shown.append)
+    watching = running._Watching(plan, header, lambda: 0)
+    watching._writer = RunWriter.create(tmp_path / "a.rank0.dlprof.jsonl", header)
+    watching.ending = Ending(kind="interrupted", exit_code=130)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        watching._finish()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [run.script and run.script.ending for run in shown] == ["interrupted"]
 
 
 # Frames

@@ -10,7 +10,17 @@ import pytest
 from test_run_diagnosis import BATCHES, CONFIG, LOADER, TOLD, durations, stage
 
 from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.records import Config, Diagnosis, Explanation, Finding, Usage, WatchedLoader
+from dlprof.records import (
+    Config,
+    Diagnosis,
+    Explanation,
+    Finding,
+    Usage,
+    WatchedLoader,
+    WatchedScript,
+)
+from dlprof.report.script import script_report
+from dlprof.report.terminal import plain_text
 
 WAITING = dataclasses.replace(TOLD, step_cpu_s=0.001)
 
@@ -97,6 +107,31 @@ def test_a_start_that_is_paid_once_is_not_counted_for_each_epoch() -> None:
     assert cause.script_gain is not None
     assert cause.script_gain.value == pytest.approx(17 / 14, rel=0.02)
     assert cause.severity != "high"
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_workers_that_persist_pay_from_the_second_epoch_on(epochs: int) -> None:
+    batches = 40 * epochs
+    loader = dataclasses.replace(
+        LOADER,
+        config=dataclasses.replace(CONFIG, num_workers=2),
+        epochs=epochs,
+        epochs_completed=epochs,
+        batches=batches,
+        waited_s=0.9 * epochs,
+        stepped_s=0.4 * epochs,
+        startup_s=0.6,
+        turnover=durations(0.6, epochs - 1) if epochs > 1 else None,
+        wait=durations(0.008, batches - epochs),
+        step=durations(0.01, batches),
+    )
+    told = dataclasses.replace(WAITING, config=loader.config)  # type: ignore[arg-type]  # it has one
+    found = diagnosed(loader, told, wall_s=3.0 * epochs).findings
+    cause = next(each for each in found if each.code == "startup")
+    assert cause.fix is not None
+    assert bool(cause.fix.dataloader_kwargs) is (epochs > 1)
+    assert ("pays from the second epoch on" in cause.fix.text) is (epochs == 1)
+    assert (cause.script_gain is None) is (epochs == 1)
 
 
 def test_a_change_that_costs_the_script_time_is_not_advised() -> None:
@@ -311,3 +346,24 @@ def test_epochs_without_a_batch_are_wrong_data() -> None:
     assert first.code == "data.truncated"
     assert "2 epochs after the first gave no batch" in first.explanation
     assert "as a generator can" in first.explanation
+
+
+def test_the_stages_of_a_script_are_those_of_the_loader_that_is_diagnosed() -> None:
+    """Whichever was traced last, as one for validation is."""
+    stages = tuple(dataclasses.replace(each, mean_s=0.0625) for each in WAITING.stages)
+    other = dataclasses.replace(WAITING, trial_id="val.py:9", stages=stages)
+    validation = dataclasses.replace(LOADER, name="val.py:9", waited_s=0.2)
+    script = WatchedScript(wall_s=16.0, ending="returned", waited_s=4.7)
+    run = dataclasses.replace(
+        builders.run([]),
+        watched=(LOADER, validation),
+        explanations=(WAITING, other),
+        diagnosis=diagnosed(),
+        script=script,
+    )
+    assert run.traced == WAITING
+    text = plain_text(script_report(run), width=100, verbose=True)
+    assert "Stages, per batch, of train.py:3" in text
+    assert "62 ms" not in text
+    untold = dataclasses.replace(run, diagnosis=None)
+    assert untold.traced == WAITING  # which is waited for longer

@@ -77,6 +77,18 @@ def test_of_many_entries_some_stand_for_all() -> None:
     assert first.objects == pytest.approx(600_001, rel=0.01)
 
 
+def test_a_mapping_that_has_a_length_and_gives_nothing_has_no_entry_to_name() -> None:
+    class Promised(dict[str, int]):
+        def __len__(self) -> int:
+            return 3
+
+    assert weighing._type_of(Promised()) == Promised.__qualname__
+    assert weighing._type_of({1: "a"}) == "dict of 1 str"
+    found = _weighed(index=Promised(), pairs={(number, str(number)) for number in range(5000)})
+    assert found.heaviest is not None
+    assert found.heaviest.name == "pairs"
+
+
 def test_what_is_shared_by_two_attributes_weighs_once() -> None:
     texts = [f"/data/{number}.jpg" for number in range(2000)]
     once, twice = _weighed(one=texts), _weighed(one=texts, two=texts)

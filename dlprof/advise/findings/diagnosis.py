@@ -336,7 +336,7 @@ def _graded(finding: Finding, view: Evidence, place: Place) -> Finding | None:
         fewer = finding.code == "too_many_workers"
         if judged.value < least and fewer and watched:
             return None
-        if judged.value < least and not fewer:
+        if (judged.value < least or _pays_later(view, config)) and not fewer:
             title = finding.title.replace(MORE_PAY, f"{MORE_PAY} in a longer script")
             finding = dataclasses.replace(finding, title=title)
             fix, gain, script = _not_paying(view, config, judged), None, None
@@ -352,9 +352,21 @@ def _graded(finding: Finding, view: Evidence, place: Place) -> Finding | None:
     )
 
 
+def _pays_later(view: Evidence, config: Config) -> bool:
+    """Whether workers would be kept for further epochs, of which the script had none."""
+    script = view.script
+    once = script is not None and script.loader.epochs <= 1
+    return once and config == view.having(persistent_workers=True) != view.config
+
+
 def _not_paying(view: Evidence, config: Config, gain: Estimate) -> Fix:
     """Instead of a change by which time is lost: that it doesn't pay, why, and what would."""
     script = view.script
+    if _pays_later(view, config):
+        return Fix(
+            text=f"{changed(view.config, config)} pays from the second epoch on, and this script "
+            "ran one."
+        )
     if script is None:
         shown = f"{gain.value:.2f}x{between(gain)}"
         return Fix(text=f"{changed(view.config, config)} shows no gain: {shown}.")
@@ -413,7 +425,7 @@ def _doubted(finding: Finding, view: Evidence) -> Finding:
         return finding
     doubts = [finding.doubtful] if finding.doubtful else []
     if view.is_noisy and view.others >= OTHERS * view.cores:
-        of = "" if view.others > view.cores else f" of {view.cores:g}"  # a rank has a share of them
+        of = "" if view.others > view.cores else f" of {view.cores:g}"  # a quota may allow fewer
         kept = f"Other processes kept {view.others:.1f}{of} cores busy"
         doubts.append(f"{kept} {WHILE_MEASURED}.")
     elif view.is_noisy and view.disagrees:

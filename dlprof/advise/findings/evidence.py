@@ -428,7 +428,7 @@ class Evidence:
     """Everything that is known of one configuration of one target, and what follows from it.
 
     Attributes:
-        machine: Where it was measured.
+        machine: Where it was measured; of several ranks, what one of them can count on.
         target: What was loaded.
         config: The configuration that is explained, canonical.
         accelerator: torch's name of it; ``None`` without one.
@@ -440,6 +440,7 @@ class Evidence:
         reads_files: Whether the dataset reads files; ``None`` where that isn't known.
         script: Where it was watched; ``None`` for a loader that was measured by itself.
         weight: What the dataset weighs; ``None`` where it was not weighed.
+        ranks: How many share the machine; what others use of it is seen of the whole machine.
         gain: The rate of a configuration over that of this one, as all views of the run print it;
             ``None`` where trials are compared by themselves, as while it is measured.
     """
@@ -455,6 +456,7 @@ class Evidence:
     reads_files: bool | None = None
     script: Script | None = None
     weight: DatasetWeight | None = None
+    ranks: int = 1
     gain: Callable[[Config], Estimate | None] | None = None
 
     @classmethod
@@ -651,7 +653,12 @@ class Evidence:
     @property
     def others(self) -> float:
         """Cores that others kept busy of those it may use; 0 where that isn't known."""
-        return self.usage.taken_cores(self.cores)
+        return self.usage.taken_cores(self.cores) / self.ranks
+
+    @property
+    def to_each(self) -> str:
+        """What is said behind a part of the machine that each of several ranks has."""
+        return " to each rank" if self.ranks > 1 else ""
 
     @property
     def beside(self) -> float:

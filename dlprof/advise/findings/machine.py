@@ -107,8 +107,8 @@ def quota(view: Evidence) -> Claim | None:
     gain = predicted_gain(view, cores=max(allowed, machine.affinity_cpus), now=allowed)
     return Claim(
         "A CPU quota throttles the loader",
-        f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs and throttled the "
-        f"processes {percent(throttled)} of the time.",
+        f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs{view.to_each} and "
+        f"throttled the processes {percent(throttled)} of the time.",
         max(throttled, gain.saved if gain is not None else 0.0),
         "throttled_fraction quota_cores affinity_cpus own_cpu_cores",
         fix="Raise the quota (docker run --cpus, Kubernetes limits.cpu), or use one worker per "
@@ -178,7 +178,7 @@ def neighbours(view: Evidence) -> Claim | None:
     # Whether others want as good as all cores; so it seems where nobody counted them. Cores that
     # are lost don't show it: the kernel shares them between sessions rather than threads, so that
     # one busy neighbor may take as much of two cores as six.
-    crowded = runnable is None or runnable >= 0.75 * view.machine.logical_cpus
+    crowded = runnable is None or runnable >= 0.75 * view.machine.logical_cpus * view.ranks
     if (costs := view.costs) is not None:
         # Fetching or collating may, by itself, take longer than what others take of a batch.
         largest_s = max(costs.fetch.cpu_s, costs.fetch.io_s, costs.collate.own_s)
@@ -244,7 +244,7 @@ def growth(view: Evidence) -> Claim | None:
     return Claim(
         "Memory of the workers grows" + (f": {named}" if named else ""),
         f"Memory grows by {format_bytes(slope)} a batch, {format_bytes(each_s)} a second; "
-        f"{format_bytes(room)} is available. {_what_grows(view, named, grown)}",
+        f"{format_bytes(room)} is available{view.to_each}. {_what_grows(view, named, grown)}",
         ahead / room,
         given={
             "growing": grown,
@@ -357,6 +357,9 @@ def limit(view: Evidence) -> Claim | None:
     if failure is None and (used is None or room is None or used < at.USED_UP * room):
         return None
     fewer = view.having(num_workers=view.workers // 2, prefetch_factor=1)
+    less = "smaller batches"
+    if fewer != view.config:
+        less = f"fewer workers or shallower queues (num_workers={fewer.num_workers})"
     needs = "" if used is None else f"It used {format_bytes(used)}. "
     why = "" if failure is None else f"{failure.message} "
     return Claim(
@@ -365,8 +368,7 @@ def limit(view: Evidence) -> Claim | None:
         1.0 if failure is not None else 0.5,
         "",
         {"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
-        f"Use fewer workers or shallower queues (num_workers={fewer.num_workers}), or keep the "
-        "dataset's index in tensors instead of Python objects.",
+        f"Use {less}, or keep the dataset's index in tensors instead of Python objects.",
         config=fewer,
     )
 
@@ -388,7 +390,7 @@ def shared(view: Evidence) -> Claim | None:
     return Claim(
         "Shared memory is too small",
         f"Full queues need {format_bytes(need)} of /dev/shm, and {format_bytes(room)} is "
-        "available." + ("" if failure is None else f" {failure.message}"),
+        f"available{view.to_each}." + ("" if failure is None else f" {failure.message}"),
         1.0,
         "shm_needed_bytes shm_available_bytes batch_bytes",
         {"shm_needed_bytes": need, "failure": failure and failure.kind},

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 from test_attach_diagnosis import HERE, QUIET, _consumer, _cpu, _io, _order, _seen
 
-from dlprof.attach import Attached, diagnose_training
+from dlprof.attach import Attached, diagnose_training, session
+from dlprof.attach.trainings import Training
 from dlprof.attach.watching import Look, Seen
+from dlprof.records import Estimate
 from dlprof.report.attach import attach_report, figures_of, top_report
 from dlprof.report.document import Document
 from dlprof.report.documents import json_document
@@ -80,3 +84,30 @@ def test_a_line_for_each_training_and_one_sentence_for_none() -> None:
     document = json.loads(json_document(trainings=list(map(figures_of, found))))
     assert document["trainings"][0]["findings"][0]["code"] == "fetch.io"
     assert "No training" in "\n".join(_lines(top_report([])))
+
+
+def test_trainings_of_equal_wait_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of their ids, whichever are found first."""
+    trainings = [Training(pid=pid, start_ticks=7919 * pid, parent=pid) for pid in range(1, 41)]
+    waits = {each.pid: Estimate(value=0.5) if each.pid % 3 == 0 else None for each in trainings}
+
+    class Still:
+        machine = HERE
+
+        def __init__(self, training: Training, **_: object) -> None:
+            self.seen, self.usage = (lambda: training.pid), (lambda: QUIET)
+
+        def close(self) -> None:
+            """Nothing."""
+
+    monkeypatch.setattr(session, "_check_system", lambda _: None)
+    monkeypatch.setattr(session, "find_trainings", lambda *_: trainings)
+    monkeypatch.setattr(session, "training_of", lambda pid, _: trainings[pid - 1])
+    monkeypatch.setattr(session, "Watcher", Still)
+    judged = lambda pid, *_: SimpleNamespace(pid=pid, wait_fraction=waits[pid])  # noqa: E731 - one line of a stand-in
+    monkeypatch.setattr(session, "diagnose_training", judged)
+    board = session.Board(clock=lambda: 0)
+    found = [cast(Any, each).pid for each in board.watch(0.0)]
+    board.close()
+    assert found == sorted(found, key=lambda pid: (pid % 3 > 0, pid))
+    assert len(found) == 40

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from builders import header
+from builders import header, machine
 from led_sweeps import PretendedBench, Quiet
 
 from dlprof.engine.preparation import Outlook
@@ -80,6 +80,23 @@ def profiled(path: Path, bench: PretendedBench, listener: Quiet | None = None) -
             listener=listener or Quiet(),
             deadline=Deadline(budget_s=60.0, began_s=0.0, clock=lambda: bench.now_s),
         ).run(cast(Outlook, SimpleNamespace(faults={})))
+
+
+def test_a_profile_of_ranks_counts_on_the_share_of_one(tmp_path: Path) -> None:
+    about = header(machine=machine(16, quota_cores=8.0), settings={"launch_ranks": [4]})
+    with RunWriter.create(tmp_path / "run", about) as writer:
+        found = _Profile(
+            header=about,
+            settings=SweepSettings(),
+            config=Config(num_workers=1),
+            cost=TrialCost(overhead_s=0.1),
+            runner=cast(TrialRunner, PretendedBench()),
+            writer=writer,
+            listener=Quiet(),
+            deadline=Deadline(budget_s=60.0, began_s=0.0),
+        )._evidence()
+    assert found.ranks == 4
+    assert (found.machine.usable_cores, found.machine.quota_cores) == (2.0, 2.0)
 
 
 def test_a_fault_that_ends_a_profile_leaves_the_diagnosis_of_what_was_measured(

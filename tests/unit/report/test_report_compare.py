@@ -134,6 +134,18 @@ def test_what_a_script_s_report_doubts_its_comparison_doubts() -> None:
     assert [each for each in again if each.startswith("B: ")] == [f"B: {doubt}"]
 
 
+def test_a_wait_is_explained_by_what_its_own_loader_fetches() -> None:
+    """And not by another's that is set alike and was traced later."""
+    before, after = _scripts()
+    (traced,) = before.explanations
+    stages = tuple(dataclasses.replace(each, mean_s=9.0) for each in traced.stages)
+    other = dataclasses.replace(traced, trial_id="val.py:1", stages=stages)
+    beside = dataclasses.replace(before, explanations=(traced, other))
+    found = compare(before, after).parts[0]
+    assert compare(beside, after).parts[0] == found
+    assert "fetching a batch takes" in found.explanation
+
+
 def test_a_script_and_a_sweep_are_not_compared() -> None:
     before, _ = _scripts()
     sweep = dataclasses.replace(made_run(Costs()), header=before.header)

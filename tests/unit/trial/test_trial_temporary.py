@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dlprof.trial.temporary import (
+    ManagerWatch,
     Parting,
     RememberedNames,
     SharedMemoryWatch,
@@ -157,6 +159,25 @@ def test_in_a_container_with_the_hosts_shared_memory_nothing_is_left_to_remove(
     (memory / "torch_71_1_0").write_bytes(b"x")
     (tmp_path / "process-71").touch()
     assert len(watch.clear(tmp_path)) == left
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="who listens is in Linux's /proc")
+def test_a_manager_that_listens_in_another_container_keeps_its_directory(folder: Path) -> None:
+    """Its socket is listed in that one's network namespace alone."""
+    proc = folder / "proc"
+    (proc / "net").mkdir(parents=True)
+    (proc / "net/unix").write_text("")
+    watch = ManagerWatch(proc)
+    places = {name: folder / f"torch-shm-dir-{name}" for name in ("dead", "lives")}
+    sockets = {name: socket.socket(socket.AF_UNIX) for name in places}
+    for name, place in places.items():
+        place.mkdir()
+        sockets[name].bind(str(place / "manager.sock"))
+    sockets["dead"].close()
+    with sockets["lives"] as listening:
+        listening.listen()
+        assert watch.clear() == ["torch-shm-dir-dead"]
+    assert [name for name, place in places.items() if place.exists()] == ["lives"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
