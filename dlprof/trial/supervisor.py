@@ -24,7 +24,7 @@ from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started,
 from dlprof.trial.hangs import find_hang
 from dlprof.trial.launch import Launcher
 from dlprof.trial.nodes import RELAY_S, Ranks
-from dlprof.trial.processes import end_group
+from dlprof.trial.processes import STOPPED_S, end_group
 from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
@@ -375,6 +375,8 @@ class Supervisor:
         if since is not None and now_s - since > 3.0:
             self.watcher.give_up()
             self._go_on(ranks)
+        if rank.pid is None and now_s - rank.heard_s > STOPPED_S and rank.launcher.is_stopped():
+            rank.launcher.give_up()  # which the inbox reports, and another one starts the trial
         # One that holds still for the observer may wait for other ranks to do so.
         holds = rank.awaiting_usage_since is not None and len(ranks) > 1
         if rank.running() and not rank.settled() and not holds:
@@ -450,8 +452,12 @@ class Supervisor:
             if rank.pid is not None:
                 end_group(rank.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
             rank.status = _FORCED
+            died = Failure(kind="worker_exit", message="The process that starts the trials died.")
+            ranks = self.together.nodes.ranks or len(self.launchers)
+            if ranks > 1:
+                died = of_rank(died, rank.number, ranks)
             raise LauncherDiedError(
-                "The process that starts the trials died.",
+                died.message,
                 hint="Look for what ends processes on this machine, such as an out-of-memory "
                 "killer; --resume goes on with a sweep.",
             )

@@ -12,6 +12,7 @@ import pytest
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config, Target, Trial
 from dlprof.targets.grammar import parse_target
+from dlprof.trial import launch as launch_module
 from dlprof.trial import runner as runner_module
 from dlprof.trial.failures import ResourceLimitError
 from dlprof.trial.launch import BuilderDiedError, Built, LocalRank
@@ -47,6 +48,7 @@ class World:
     patience_s: list[float] = dataclasses.field(default_factory=list)
     left_s: list[float] = dataclasses.field(default_factory=list)
     launchers: int = 0
+    said: list[str] = dataclasses.field(default_factory=list)
 
     def spend(self, what: list[tuple[float, Exception | None]]) -> None:
         spent_s, error = what.pop(0)
@@ -128,7 +130,10 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
         monkeypatch.setattr(runner_module, "FreshLauncher", FakeLauncher)
         monkeypatch.setattr(runner_module, "Supervisor", FakeSupervisor)
         return TrialRunner(
-            BuildRequest(target=parse_target("x.py:make")), directory=tmp_path, clock=world.clock
+            BuildRequest(target=parse_target("x.py:make")),
+            directory=tmp_path,
+            clock=world.clock,
+            say=world.said.append,
         ), world
 
     return made
@@ -182,6 +187,9 @@ def test_a_second_attempt_has_what_is_left(make: Make) -> None:
     assert world.left_s == [30.0, 21.0]
     assert trial.wall_s == 11.0
     assert world.launchers == 2
+    assert world.said == [
+        "The process that starts the trials died. What it had started is run again."
+    ]
 
 
 def test_no_second_attempt_without_time(make: Make) -> None:
@@ -226,6 +234,32 @@ def test_a_builder_that_dies_once_is_tried_again(make: Make, tmp_path: Path) -> 
     assert bench.build(LIMITS) == TARGET
     assert world.patience_s == [30.0, 20.0]
     assert world.launchers == 2
+    assert ["started again" in each for each in world.said] == [True]
+
+
+def test_a_builder_that_is_stopped_is_ended_and_counts_as_dead(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Stopped:
+        pid, source, ended = 99_999_999, "launcher", False
+
+        def answer(self, patience_s: float) -> None:
+            assert patience_s < 5.0
+            assert not self.ended
+
+        def kill(self) -> None:
+            self.ended = True
+
+        def status(self, _patience_s: float) -> int:
+            return -15
+
+    monkeypatch.setattr(launch_module, "is_stopped", lambda _pid: True)
+    with open_log(tmp_path / "log") as log:
+        process = Stopped()
+        process.log = TrialLog(log)  # type: ignore[attr-defined] # as a process has one
+        with pytest.raises(BuilderDiedError, match="SIGTERM"):
+            launch_module._built_by(process, 120.0)  # type: ignore[arg-type] # as much as is asked
+    assert process.ended
 
 
 def test_a_builder_that_dies_twice_is_named_by_its_end(make: Make, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runtime import MOST_BYTES, Received
 from dlprof.trial.state import TrialLimits, TrialState
-from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
+from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError, Supervisor
 
 PID = 99_999_999  # nobody's: a trial that hangs is looked up
 REQUEST = TrialRequest(config=Config(num_workers=2, prefetch_factor=2))
@@ -187,6 +187,22 @@ def test_a_trial_without_end_is_ended(tmp_path: Path) -> None:
     assert trial.outcome == "timed_out"
     assert trial.failure is not None
     assert trial.failure.kind == "timeout"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_stopped_fork_server_is_given_up_before_its_trial_begins(
+    tmp_path: Path, *, begun: bool
+) -> None:
+    """Later it harms nothing until the end, at which the result counts."""
+    bench = Supervised(tmp_path, WHOLE[:-1] if begun else ())
+    bench.launcher.stopped = True
+    began_s = bench.supervisor.clock()
+    if begun:
+        assert bench.run().outcome == "completed"
+        return
+    with pytest.raises(LauncherDiedError):
+        bench.run()
+    assert bench.supervisor.clock() - began_s < 5.0
 
 
 def test_a_result_counts_even_if_the_end_takes_too_long(tmp_path: Path) -> None:
