@@ -128,7 +128,7 @@ def judge(standstill: Standstill) -> Failure:
     kind: FailureKind = "deadlock"
     where, hint = f"; it is at {', '.join(places)}." if places else ".", failures.UNLOCKED
     if standstill.stopped:
-        where = f": process {standstill.stopped[0]} of it is stopped."
+        where = f": process {standstill.stopped[0]}{failures.STOPPED}"
         hint = (
             "Something stopped it (SIGSTOP, a debugger, a batch system) and did not let it go on."
         )

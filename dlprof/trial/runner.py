@@ -25,6 +25,7 @@ from dlprof.trial.state import TrialLimits, failed, of_rank, together
 from dlprof.trial.supervisor import (
     LauncherDiedError,
     ObserverProcess,
+    ProbeKilledError,
     ProbeTimeoutError,
     Supervisor,
 )
@@ -342,7 +343,7 @@ class TrialRunner:
         )
 
     def _persist(self, attempt: Callable[[float], _Outcome], limit_s: float) -> _Outcome:
-        """Try once more, from a new process, if the one that starts the trials dies.
+        """Try once more, if the process that starts the trials dies, or a signal ends the probe.
 
         An attempt is called with the seconds that are left; both together have ``limit_s``.
 
@@ -355,11 +356,12 @@ class TrialRunner:
             self._stand_up(deadline_s - self._clock())
             try:
                 return attempt(deadline_s - self._clock())
-            except LauncherDiedError as error:
-                self._fallen = True
+            except (LauncherDiedError, ProbeKilledError) as error:
+                self._fallen = isinstance(error, LauncherDiedError)
                 if last or self._clock() >= deadline_s:
                     raise
-                self._say(f"{error.message} What it had started is run again.")
+                what = error.failures[0]["message"] if error.failures else error.message
+                self._say(f"{what} What it had started is run again.")
         raise AssertionError("the last attempt returns or raises")
 
     def _stand_up(self, patience_s: float) -> None:

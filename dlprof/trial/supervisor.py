@@ -114,6 +114,10 @@ class LauncherDiedError(NothingMeasuredError):
     """The process that starts the trials died, and with it the trial that ran."""
 
 
+class ProbeKilledError(NothingMeasuredError):
+    """A signal from elsewhere ended or stopped the probe: another attempt may do better."""
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class _Rank(TrialState):
     """A loader of the running trial: the only one, or one of those that load at once.
@@ -174,6 +178,7 @@ class Supervisor:
         Raises:
             TargetError: There is no batch, or the target's own code raised.
             ProbeTimeoutError: They did not come in time.
+            ProbeKilledError: A signal from elsewhere came first.
             LauncherDiedError: The process that starts trials has died.
             NothingMeasuredError: The process died.
         """
@@ -510,6 +515,8 @@ def _no_batch(failure: Failure) -> DlprofError:
     kind: type[DlprofError] = NothingMeasuredError
     if failure.kind == "target_error":
         kind, message = TargetError, failure.message
+    elif failures.was_hit(failure):
+        kind = ProbeKilledError
     elif failure.kind in ("timeout", "deadlock"):
         kind = ProbeTimeoutError
     elif failure.kind in _TARGETS_OWN:

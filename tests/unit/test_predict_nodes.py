@@ -273,9 +273,14 @@ def _launched(*utilizations: float, **changes: Any) -> Run:
     trials = []
     for count, each in enumerate(utilizations, 1):
         rate = each * 32 / 0.1
-        fields = {"samples_per_s": around(rate), "batches_per_s": around(rate / 32)}
         ranks = [
-            RankFigures(rank=rank, host="box", barrier_fraction=changes.get("barrier"), **fields)
+            RankFigures(
+                rank=rank,
+                host="box",
+                samples_per_s=around(rate),
+                batches_per_s=around(rate / 32),
+                barrier_fraction=changes.get("barrier"),
+            )
             for rank in range(count)
         ]
         trials.append(

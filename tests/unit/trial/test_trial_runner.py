@@ -16,12 +16,12 @@ from dlprof.trial import launch as launch_module
 from dlprof.trial import runner as runner_module
 from dlprof.trial.failures import ResourceLimitError
 from dlprof.trial.launch import BuilderDiedError, Built, LocalRank
-from dlprof.trial.nodes import Ranks
+from dlprof.trial.nodes import Link, Nodes, Ranks
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.runtime import TrialLog, open_log
 from dlprof.trial.state import TrialLimits
-from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError
+from dlprof.trial.supervisor import LauncherDiedError, ProbeKilledError, ProbeTimeoutError
 
 LIMITS = TrialLimits(wall_s=30.0, stall_s=20.0, usable_cores=2.0)
 TARGET = Target(spec="data.py:make", kind="map", dataset="data.Set", import_s=1.0)
@@ -192,6 +192,16 @@ def test_a_second_attempt_has_what_is_left(make: Make) -> None:
     ]
 
 
+def test_a_probe_that_a_signal_ended_is_tried_again(make: Make) -> None:
+    hit = ProbeKilledError("It gives no batch.", failures=[("worker_signal", "It was ended.")])
+    bench, world = make((1.0, hit), WELL)
+    bench.build(LIMITS)
+
+    assert bench.try_workers(REQUEST.config) is None
+    assert world.said == ["It was ended. What it had started is run again."]
+    assert (len(world.left_s), world.launchers) == (2, 1)
+
+
 def test_no_second_attempt_without_time(make: Make) -> None:
     bench, world = make(dies(30.0), (2.0, None), builds=[WELL, WELL])
     bench.build(LIMITS)
@@ -299,3 +309,26 @@ def test_ranks_are_all_ended_where_one_can_not_be_started(
         )
 
     assert sorted(ended) == [0, 1]
+
+
+def test_nodes_with_another_torch_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Others(Nodes):
+        def order(self, name: str, below: int, **details: Any) -> None:
+            pass
+
+        def all_answer(self, patience_s: float) -> list[tuple[Link, Message]]:
+            theirs = {"torch": "2.12.0", "python": "3.11.0"}
+            return [(Link("other", [1]), {"versions": theirs})]
+
+    FakeLauncher.world = World(clock=Clock(), builds=[WELL], runs=[])
+    monkeypatch.setattr(runner_module, "ForkLauncher", FakeLauncher)
+    monkeypatch.setattr(runner_module, "FreshLauncher", FakeLauncher)
+    bench = TrialRunner(
+        BuildRequest(target=parse_target("x.py:make")),
+        directory=tmp_path,
+        together=Ranks(nodes=Others(2)),
+    )
+    with pytest.raises(TargetError, match=r"torch is 2\.13\.0 on rank 0 and 2\.12\.0 on rank 1"):
+        bench.build(LIMITS)

@@ -27,7 +27,12 @@ from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runtime import MOST_BYTES, Received
 from dlprof.trial.state import TrialLimits, TrialState
-from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError, Supervisor
+from dlprof.trial.supervisor import (
+    LauncherDiedError,
+    ProbeKilledError,
+    ProbeTimeoutError,
+    Supervisor,
+)
 
 PID = 99_999_999  # nobody's: a trial that hangs is looked up
 REQUEST = TrialRequest(config=Config(num_workers=2, prefetch_factor=2))
@@ -284,6 +289,11 @@ def test_a_probe_that_fails_is_an_error_of_the_target(tmp_path: Path) -> None:
 def test_a_target_that_ends_its_process_is_at_fault_itself(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="exit code 0"):
         Supervised(tmp_path, [*WHOLE[:1], exited(0)]).supervisor.probe(REQUEST)
+
+
+def test_a_probe_that_is_killed_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(ProbeKilledError, match="SIGKILL"):
+        Supervised(tmp_path, [WHOLE[0], exited(-9)]).supervisor.probe(REQUEST)
 
 
 def test_a_probe_that_hangs_is_told_apart(tmp_path: Path) -> None:
