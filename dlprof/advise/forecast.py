@@ -25,7 +25,7 @@ from dlprof.advise.candidates import (
 from dlprof.advise.choice import certify, choose, judge, perhaps_faster
 from dlprof.advise.recommend import decide, kept_answer
 from dlprof.advise.scaling import Scale, scales
-from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
 from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
@@ -652,14 +652,36 @@ def _step_of(situation: Situation) -> float:
 
 
 def accelerators_of(run: Run) -> Accelerators | None:
-    """How many accelerators keep the utilization that a sweep was asked for; ``None`` for none.
+    """How many accelerators keep what a sweep was asked for; ``None`` where it wasn't asked.
+
+    Without a calibration ranks answer that loaded at once.
 
     Raises:
-        UsageError: There is no step or no calibration.
+        UsageError: There is no step, or neither of them.
         NothingMeasuredError: The data with such workers is wrong.
     """
     au = run.header.settings.get("au")
-    return _accelerators(run, Situation.of(run), au) if isinstance(au, float) else None
+    if not isinstance(au, float):
+        return None
+    situation = Situation.of(run)
+    most = situation.constraints.ranks
+    seen = {} if is_calibrated(run) else _measured_scales(run, situation, most)
+    if 1 not in seen:
+        return _accelerators(run, situation, au)
+    count, low, high = (float(_between(seen, au, 0, end)) for end in (None, 0, 1))
+    here = seen[max(1, int(count))]
+    short = next((each for ranks, each in sorted(seen.items()) if ranks > count), None)
+    return Accelerators(
+        least_utilization=au,
+        count=Estimate(value=count, low=low, high=high),
+        config=_config_of(run, here),
+        utilization=_utilization_of(here) or 0.0,
+        held_by="",
+        most=most,
+        measured=True,
+        next_utilization=_utilization_of(seen.get(int(count) + 1)),
+        limit="" if short is None else _LIMITING.get(short.limit.partition(":")[0], ""),
+    )
 
 
 def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
@@ -704,13 +726,10 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
         if not limit and more in seen:
             limit = _LIMITING.get(seen[more].limit.partition(":")[0], "")
     config = host.feeding(max(1, count), allowed)
+    utilization = 1.0 - host.wait_here(config, max(1, count))
     measured = _utilization_of(seen.get(max(1, count)))
-    if measured is None:
-        utilization = 1.0 - host.wait_here(config, max(1, count))
-    else:
-        utilization, workers = measured, seen[max(1, count)].num_workers
-        tried = (trial.config for trial in run.trials if trial.purpose == "scaling")
-        config = next(each for each in tried if each.num_workers == workers)
+    if measured is not None:
+        utilization, config = measured, _config_of(run, seen[max(1, count)])
     return Accelerators(
         least_utilization=au,
         count=Estimate(value=float(count), low=low, high=high),
@@ -743,6 +762,11 @@ def _measured_scales(run: Run, situation: Situation, most: int) -> dict[int, Sca
         for each in found
         if each.num_workers == found[0].num_workers and each.ranks <= most and each.utilization
     }
+
+
+def _config_of(run: Run, scale: Scale) -> Config:
+    tried = (trial.config for trial in run.trials if trial.purpose == "scaling")
+    return next(each for each in tried if each.num_workers == scale.num_workers)
 
 
 def _utilization_of(scale: Scale | None) -> float | None:

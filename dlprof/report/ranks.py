@@ -152,7 +152,7 @@ def accelerators_text(found: Accelerators) -> str:
     if not found.count.value:
         return f"at most {has}, not {asked}: {limit}"
     settings = found.config.text_naming("prefetch_factor")
-    more = "more were not looked at"
+    more = "more were not looked at" if found.count.value == found.most else limit
     if found.next_utilization is not None:
         more = f"with one more {percent_text(found.next_utilization)}, {limit}"
     busy = "accelerator is" if found.count.value == 1 else "accelerators are"

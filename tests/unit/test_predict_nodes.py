@@ -352,8 +352,18 @@ def test_a_sweep_that_was_asked_says_how_many_are_busy_and_what_limits_one_more(
     )
 
 
-def test_a_sweep_without_a_calibration_says_why_utilization_is_not_known() -> None:
-    run = dataclasses.replace(_launched(0.99, 0.95), calibration=None)
+def test_without_a_calibration_ranks_answer_that_loaded_at_once() -> None:
+    run = _launched(0.99, 0.95, 0.7, usage=Usage(own_cpu_cores=1.0, available_cpu_cores=1.0))
+    found = accelerators_of(dataclasses.replace(run, calibration=None))
+    assert found is not None
+    assert (found.count.value, found.measured, found.limit) == (2, True, "host_cpu")
+    assert found.next_utilization == pytest.approx(0.7, abs=0.005)
+
+
+def test_a_sweep_without_calibration_and_ranks_says_why_utilization_is_not_known() -> None:
+    run = dataclasses.replace(_launched(0.99), calibration=None)
+    trials = tuple(dataclasses.replace(each, purpose="measure") for each in run.trials)
+    run = dataclasses.replace(run, trials=trials)
     assert "Utilization not known: " in " ".join(plain_text(sweep_report(run), width=200).split())
 
 
