@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -59,7 +60,6 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     ),
 }
 RANKS_SWEEPS = 50
-_MAKER = re.compile(r"torch_(\d+)_")
 NAMED_S = 10.0
 _NAMED = re.compile(r"Rank \d+ of \d+ on \S+: ")
 TURNS = ("fork", "fork", "fork", "fork", "spawn", "fork", "fork", "fork", "fork", "forkserver")
@@ -285,12 +285,13 @@ def lost(seen: bytes, now: bytes) -> int:
 
 
 def shared_memory() -> set[str]:
-    """Names in /dev/shm, but for those of torch whose makers live: others may use the machine."""
+    """Names in /dev/shm of what no living process has mapped: others may use the machine."""
     found = {each.name for each in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
-    makers = {name: _MAKER.match(name) for name in found}
-    return {
-        name for name, maker in makers.items() if not (maker and Path("/proc", maker[1]).is_dir())
-    }
+    for maps in Path("/proc").glob("[0-9]*/maps") if found else ():
+        with contextlib.suppress(OSError):
+            mapped = {Path(line.split()[-1]).name for line in maps.read_text().splitlines()}
+            found -= mapped
+    return found
 
 
 def report_on(results: Sequence[Killed], seed: int, ranks: int) -> Report:
@@ -330,7 +331,7 @@ def report_on(results: Sequence[Killed], seed: int, ranks: int) -> Report:
             ),
             (
                 "Files are counted after the sweep was resumed, which clears away what a killed "
-                "supervisor could not; in /dev/shm those whose maker has ended. `named`: a trial "
+                "supervisor could not; in /dev/shm those that nobody has mapped. `named`: a trial "
                 "failed for it, or it was said that what was killed was started again."
             ),
         ],

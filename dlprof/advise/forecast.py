@@ -210,7 +210,7 @@ class Accelerators:
         limit: The part of loading that holds back one more: without it at least half of what is
             missing would be there. Empty where none is so by itself.
         without: What one more would have without each part over what it would have, the most
-            expensive first.
+            expensive first; of the model's parts none where it doesn't see what was measured.
     """
 
     least_utilization: float
@@ -720,8 +720,13 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
         next_one = _utilization_of(seen.get(more))
         if next_one is None:
             next_one = 1.0 - host.wait_here(host.feeding(more, allowed), more)
-        without = _without(run, situation, allowed, more, [f for f in factors if f is not None])
         held_by = host.held_by(more, allowed)
+        known = [factor for factor in factors if factor is not None]
+        # Of what was measured and the model doesn't see it can't say what it would be without.
+        blind = more in seen and not held_by
+        without = () if blind else _without(run, situation, allowed, more, known)
+        without = (*without, *_without_barrier(run, more, next_one))
+        without = tuple(sorted(without, key=lambda each: -each.gain.value))
         limit = "memory" if held_by in {"memory", "shm"} else _limit(without, next_one, au)
         if not limit and more in seen:
             limit = _LIMITING.get(seen[more].limit.partition(":")[0], "")
@@ -801,13 +806,18 @@ def _between(seen: Mapping[int, Scale], au: float, predicted: int, end: int | No
 def _without(
     run: Run, situation: Situation, allowed: float, ranks: int, factors: Sequence[float]
 ) -> tuple[WithoutPart, ...]:
-    """What so many ranks would have without each part of loading, over what they would have."""
+    """What so many ranks would have without each part of loading, over what they would have.
+
+    In the same configuration: without host CPU, say, no workers would be needed, nor a main process
+    that receives from them.
+    """
+    configs = [_Search(run, situation, factor).feeding(ranks, allowed) for factor in factors]
 
     def busy(calibration: Calibration) -> list[float]:
         one = dataclasses.replace(run, calibration=calibration)
-        there = (_Search(one, situation, factor) for factor in factors)
         return [
-            max(1e-9, 1 - each.wait_here(each.feeding(ranks, allowed), ranks)) for each in there
+            max(1e-9, 1 - _Search(one, situation, factor).wait_here(config, ranks))
+            for factor, config in zip(factors, configs, strict=True)
         ]
 
     calibration = usable_calibration(run)
@@ -816,22 +826,25 @@ def _without(
         value, *ends = [a / b for a, b in zip(busy(free), now, strict=True)]
         gain = Estimate(value=value, low=min([value, *ends]), high=max([value, *ends]))
         found.append(WithoutPart(part=part, gain=gain, source="model"))
+    return tuple(found)
+
+
+def _without_barrier(run: Run, ranks: int, utilization: float) -> Iterator[WithoutPart]:
+    """The same without the barrier, as trials of as many ranks waited there, or nearly as many."""
     groups = dict[int, list[Trial]]()
     for trial in run.trials:
         if has_rate(trial) and any(each.barrier_fraction for each in trial.ranks):
             groups.setdefault(len(trial.ranks), []).append(trial)
     if groups:
-        nearest = groups[min(groups, key=lambda count: (abs(count - ranks), count))]
+        most = 1 / max(1e-9, utilization)
         gains = [
             statistics.fmean(
-                min(1 / now[0], 1 / max(1e-9, 1 - (each.barrier_fraction or 0.0)))
-                for each in trial.ranks
+                min(most, 1 / max(1e-9, 1 - (each.barrier_fraction or 0.0))) for each in trial.ranks
             )
-            for trial in nearest
+            for trial in groups[min(groups, key=lambda count: (abs(count - ranks), count))]
         ]
         bound = Estimate(value=statistics.median(gains), low=min(gains), high=max(gains))
-        found.append(WithoutPart(part="barrier", gain=bound, source="bound"))
-    return tuple(sorted(found, key=lambda each: -each.gain.value))
+        yield WithoutPart(part="barrier", gain=bound, source="bound")
 
 
 def _paged(run: Run) -> float:
