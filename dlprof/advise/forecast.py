@@ -8,7 +8,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import (
@@ -208,7 +208,7 @@ class Accelerators:
         next_utilization: What each would have if there were one more; ``None`` where the count ends
             at ``most``.
         limit: The part of loading that holds back one more: without it at least half of what is
-            missing would be there. Empty where none is so by itself.
+            missing would be there; ``None`` where none is so by itself.
         without: What one more would have without each part over what it would have, the most
             expensive first; of the model's parts none where it doesn't see what was measured.
     """
@@ -221,7 +221,7 @@ class Accelerators:
     most: int
     measured: bool = False
     next_utilization: float | None = None
-    limit: LoaderPart | Literal[""] = ""
+    limit: LoaderPart | None = None
     without: tuple[WithoutPart, ...] = ()
 
 
@@ -680,7 +680,7 @@ def accelerators_of(run: Run) -> Accelerators | None:
         most=most,
         measured=True,
         next_utilization=_utilization_of(seen.get(int(count) + 1)),
-        limit="" if short is None else _LIMITING.get(short.limit.partition(":")[0], ""),
+        limit=None if short is None else _LIMITING.get(short.limit.partition(":")[0]),
     )
 
 
@@ -715,7 +715,7 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
     host, more = _Search(run, situation, factors[0] or 1.0), count + 1
     next_one: float | None = None
     without, held_by = tuple[WithoutPart, ...](), ""
-    limit: LoaderPart | Literal[""] = ""
+    limit: LoaderPart | None = None
     if count < most:
         next_one = _utilization_of(seen.get(more))
         if next_one is None:
@@ -729,7 +729,7 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
         without = tuple(sorted(without, key=lambda each: -each.gain.value))
         limit = "memory" if held_by in {"memory", "shm"} else _limit(without, next_one, au)
         if not limit and more in seen:
-            limit = _LIMITING.get(seen[more].limit.partition(":")[0], "")
+            limit = _LIMITING.get(seen[more].limit.partition(":")[0])
     config = host.feeding(max(1, count), allowed)
     utilization = 1.0 - host.wait_here(config, max(1, count))
     measured = _utilization_of(seen.get(max(1, count)))
@@ -778,14 +778,12 @@ def _utilization_of(scale: Scale | None) -> float | None:
     return None if scale is None or scale.utilization is None else scale.utilization.value
 
 
-def _limit(
-    without: Sequence[WithoutPart], utilization: float, au: float
-) -> LoaderPart | Literal[""]:
+def _limit(without: Sequence[WithoutPart], utilization: float, au: float) -> LoaderPart | None:
     """The part without which at least half of what is missing would be there."""
     for first in without[:1]:
         if 2 * (min(1.0, first.gain.value * utilization) - utilization) >= au - utilization:
             return first.part
-    return ""
+    return None
 
 
 def _between(seen: Mapping[int, Scale], au: float, predicted: int, end: int | None = None) -> int:

@@ -309,7 +309,7 @@ def test_ranks_that_were_measured_go_before_predictions() -> None:
     assert found.next_utilization == pytest.approx(0.7, abs=0.005)
     all_of_them = accelerators_of(_launched(0.99, 0.98, 0.97, 0.96))
     assert all_of_them is not None
-    assert (all_of_them.count.value, all_of_them.limit, all_of_them.without) == (4, "", ())
+    assert (all_of_them.count.value, all_of_them.limit, all_of_them.without) == (4, None, ())
 
 
 def test_what_measured_ranks_ran_out_of_is_the_limit_where_the_model_sees_none() -> None:
