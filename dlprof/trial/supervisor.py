@@ -394,10 +394,10 @@ class Supervisor:
             self._end(rank)
 
     def _end(self, rank: _Rank) -> None:
-        """Have a rank ended; the second time by one's own hand."""
-        if not rank.killed:
-            if not rank.settled():
-                rank.failure = timed_out(self.limits)
+        """Have a rank ended; the second time by one's own hand, as where nobody hears it."""
+        if not rank.settled():
+            rank.failure = timed_out(self.limits)
+        if not rank.killed and not rank.launcher.is_stopped():
             rank.launcher.kill()
         else:
             rank.launcher.give_up()
