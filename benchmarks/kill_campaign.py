@@ -61,6 +61,7 @@ VARIANTS: Mapping[str, Sequence[str]] = {
 }
 RANKS_SWEEPS = 50
 NAMED_S = 10.0
+_SECOND_LOOK_S = 2.0
 _NAMED = re.compile(r"Rank \d+ of \d+ on \S+: ")
 TURNS = ("fork", "fork", "fork", "fork", "spawn", "fork", "fork", "fork", "fork", "forkserver")
 """Sweeps with spawn and forkserver take five times as long."""
@@ -247,6 +248,10 @@ def disturb(place: Place, variant: str, usual: Undisturbed, chance: random.Rando
         again = place.start(variant, "--force" if anew else "--resume")
         again.wait(_SWEEP_PATIENCE_S)
         orphans += wait_until_gone(place.marker, ORPHAN_PATIENCE_S)[1]
+    left = shared_memory() - shared
+    if left:  # what others make and remove just now is gone by then
+        time.sleep(_SECOND_LOOK_S)
+        left &= shared_memory()
     return Killed(
         variant=variant,
         part=part,
@@ -258,7 +263,7 @@ def disturb(place: Place, variant: str, usual: Undisturbed, chance: random.Rando
         orphans=orphans,
         gone_s=gone_s,
         leaked=tuple(sorted({each.name for each in place.temporary.iterdir()}))
-        + tuple(sorted(shared_memory() - shared)),
+        + tuple(sorted(left)),
         same=place.trials() == usual.trials,
         named_s=named_s,
         unnamed=next((each for each in failed if not _NAMED.match(each)), ""),
