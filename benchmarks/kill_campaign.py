@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common import DLPROF, Report, Table, parser, publish, surroundings
-from kill_victims import PARTS, STOPPED, kill_one, wait_until_gone
+from kill_victims import HOW, PARTS, kill_one, wait_until_gone
 
 from dlprof.errors import DlprofError
 from dlprof.store import read_run
@@ -57,7 +60,9 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     ),
 }
 RANKS_SWEEPS = 50
-_BOTH_SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
+NAMED_S = 10.0
+_SECOND_LOOK_S = 2.0
+_NAMED = re.compile(r"Rank \d+ of \d+ on \S+: ")
 TURNS = ("fork", "fork", "fork", "fork", "spawn", "fork", "fork", "fork", "fork", "forkserver")
 """Sweeps with spawn and forkserver take five times as long."""
 
@@ -95,6 +100,9 @@ class Killed:
         orphans: Processes left 10 s after the sweep had ended.
         gone_s: How long after its end its last process ended.
         leaked: Files left in the temporary directory and in /dev/shm after all.
+        named_s: How long after the kill it was said what failed, in the run file or on the screen;
+            ``None`` where nothing did.
+        unnamed: What failed of several ranks and named none of them.
         same: Whether exactly the trials of an undisturbed sweep were in the file in the end.
     """
 
@@ -109,12 +117,15 @@ class Killed:
     gone_s: float
     leaked: tuple[str, ...]
     same: bool
+    named_s: float | None = None
+    unnamed: str = ""
 
     @property
     def good(self) -> bool:
-        """Whether nothing was lost, left behind or ended with a fault of dlprof's own."""
-        fine = self.code in _EXPECTED_CODES or self.part == "supervisor"
-        return fine and self.same and not (self.lost or self.orphans or self.leaked)
+        """Whether nothing was lost, left behind, unnamed or ended with a fault of dlprof's own."""
+        fine = self.code in _EXPECTED_CODES or self.part.startswith("supervisor")
+        soon = (self.named_s or 0.0) <= NAMED_S and not self.unnamed
+        return fine and soon and self.same and not (self.lost or self.orphans or self.leaked)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,7 +158,7 @@ class Place:
             return subprocess.Popen(
                 [
                     *(*DLPROF, "sweep", f"{self.folder.parent / 'target.py'}:data"),
-                    *(*VARIANTS[variant], *FLAGS, *more, "-q", "-o", str(self.run_file)),
+                    *(*VARIANTS[variant], *FLAGS, *more, "-o", str(self.run_file)),
                     *(("--launch-ranks", str(self.ranks)) if self.ranks > 1 else ()),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -162,6 +173,17 @@ class Place:
         """The complete lines of the run file."""
         content = self.run_file.read_bytes() if self.run_file.exists() else b""
         return content[: content.rfind(b"\n") + 1]
+
+    def failures(self, seen: bytes) -> list[str]:
+        """What failed since, of several ranks: as in the run file, and what cost no trial."""
+        lines = map(json.loads, self.records()[len(seen) :].splitlines())
+        trials = [line for line in lines if line["record"] == "trial" and line.get("failure")]
+        shared = [trial for trial in trials if trial["purpose"] != "scaling"]  # some by one rank
+        return [str(trial["failure"]["message"]) for trial in shared]
+
+    def said(self) -> str:
+        """What was on the screen."""
+        return (self.folder / "log.txt").read_text(errors="replace")
 
     def trials(self) -> tuple[tuple[str, int], ...]:
         """Configuration and repetition of each trial, sorted; none if there is no run.
@@ -205,25 +227,31 @@ def disturb(place: Place, variant: str, usual: Undisturbed, chance: random.Rando
     else:
         wait_for_header(place, process)
         wait_s = chance.uniform(0.0, usual.wall_s - usual.header_s)
-    part, seen = None, b""
+    part, seen, said = None, b"", ""
     while part is None:
         try:
             process.wait(wait_s)
         except subprocess.TimeoutExpired:
-            seen = place.records()
-            signals = _BOTH_SIGNALS if place.ranks > 1 else _BOTH_SIGNALS[:1]
+            seen, said = place.records(), place.said()
+            signals = tuple(HOW) if place.ranks > 1 else (signal.SIGKILL,)
             part = kill_one(process.pid, place.marker, chance, signals)
         else:  # quicker than usual: once more, from the start
             place.run_file.unlink()
             began_s, process, wait_s = time.monotonic(), place.start(variant), wait_s / 2
     killed_s = time.monotonic() - began_s
+    named_s = wait_until_named(place, process, seen, said)
     code = process.wait(_SWEEP_PATIENCE_S)
+    failed = place.failures(seen) if place.ranks > 1 else []
     gone_s, orphans = wait_until_gone(place.marker, ORPHAN_PATIENCE_S)
     kept, anew = place.records(), not place.records()
     if code != 0:
         again = place.start(variant, "--force" if anew else "--resume")
         again.wait(_SWEEP_PATIENCE_S)
         orphans += wait_until_gone(place.marker, ORPHAN_PATIENCE_S)[1]
+    left = shared_memory() - shared
+    if left:  # what others make and remove just now is gone by then
+        time.sleep(_SECOND_LOOK_S)
+        left &= shared_memory()
     return Killed(
         variant=variant,
         part=part,
@@ -235,9 +263,23 @@ def disturb(place: Place, variant: str, usual: Undisturbed, chance: random.Rando
         orphans=orphans,
         gone_s=gone_s,
         leaked=tuple(sorted({each.name for each in place.temporary.iterdir()}))
-        + tuple(sorted(shared_memory() - shared)),
+        + tuple(sorted(left)),
         same=place.trials() == usual.trials,
+        named_s=named_s,
+        unnamed=next((each for each in failed if not _NAMED.match(each)), ""),
     )
+
+
+def wait_until_named(
+    place: Place, process: subprocess.Popen[bytes], seen: bytes, said: str
+) -> float | None:
+    """Seconds until it is said what failed; ``None`` where the sweep ends, and nothing did."""
+    began_s = time.monotonic()
+    while process.poll() is None and time.monotonic() < began_s + _SWEEP_PATIENCE_S:
+        time.sleep(5 * _POLL_S)
+        if place.failures(seen) or _NAMED.search(place.said()[len(said) :]):
+            return time.monotonic() - began_s
+    return None
 
 
 def lost(seen: bytes, now: bytes) -> int:
@@ -248,8 +290,13 @@ def lost(seen: bytes, now: bytes) -> int:
 
 
 def shared_memory() -> set[str]:
-    """Names in /dev/shm."""
-    return {each.name for each in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
+    """Names in /dev/shm of what no living process has mapped: others may use the machine."""
+    found = {each.name for each in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
+    for maps in Path("/proc").glob("[0-9]*/maps") if found else ():
+        with contextlib.suppress(OSError):
+            mapped = {Path(line.split()[-1]).name for line in maps.read_text().splitlines()}
+            found -= mapped
+    return found
 
 
 def report_on(results: Sequence[Killed], seed: int, ranks: int) -> Report:
@@ -257,20 +304,22 @@ def report_on(results: Sequence[Killed], seed: int, ranks: int) -> Report:
     columns = (
         *("killed", "sweeps", "went on", "resumed", "begun anew", "same trials"),
         *("trials lost", "orphans", "files leaked", "last process gone after, s"),
+        *("named", "after, s"),
     )
-    goal, names = SWEEPS, [f"{part}{how}" for part in PARTS for how in ("", STOPPED)]
+    goal, names = SWEEPS, [f"{part}{how}" for part in PARTS for how in HOW.values()]
     parts = [part for part in names if any(each.part == part for each in results)]
     rows = [_row(part, [each for each in results if each.part == part]) for part in parts]
     starts = collections.Counter(each.variant for each in results)
     suffix, at_once, how = "", "", "SIGKILL"
     if ranks > 1:
         goal, suffix, at_once = RANKS_SWEEPS, "_ranks", f" of {ranks} ranks at once"
-        how = "SIGKILL or SIGSTOP (of the sweep's first process for 5 s)"
+        how = "SIGKILL, SIGSTOP (of the sweep's first process for 5 s) or SIGINT"
     return Report(
         name=f"kill_campaign{suffix}",
         title=f"Any process of a sweep{at_once} may be killed at any moment",
         goal=f"of {goal} sweeps: no finished trial lost, no process left after "
-        f"{ORPHAN_PATIENCE_S:g} s, no file leaked, all brought to the same trials in the end",
+        f"{ORPHAN_PATIENCE_S:g} s, no file leaked, all brought to the same trials in the end; what "
+        f"fails of several ranks is named with host and rank within {NAMED_S:g} s",
         passed=len(results) >= goal and all(each.good for each in results),
         tables=[Table("", columns, [*rows, _row("all", results)])],
         notes=[
@@ -287,7 +336,8 @@ def report_on(results: Sequence[Killed], seed: int, ranks: int) -> Report:
             ),
             (
                 "Files are counted after the sweep was resumed, which clears away what a killed "
-                "supervisor could not."
+                "supervisor could not; in /dev/shm those that nobody has mapped. `named`: a trial "
+                "failed for it, or it was said that what was killed was started again."
             ),
         ],
         data={"killed": [dataclasses.asdict(each) for each in results]},
@@ -306,6 +356,8 @@ def _row(name: str, results: Sequence[Killed]) -> tuple[str, ...]:
         str(sum(each.orphans for each in results)),
         str(sum(len(each.leaked) for each in results)),
         f"{max(each.gone_s for each in results):.1f}",
+        str(sum(each.named_s is not None for each in results)),
+        f"{max(each.named_s or 0.0 for each in results):.1f}",
     )
 
 

@@ -20,8 +20,8 @@ PARTS = (
     "forkserver",
     "resource tracker",
 )
-STOPPED = ", stopped"
-"""Behind a part that was stopped, and not killed."""
+HOW = {signal.SIGKILL: "", signal.SIGSTOP: ", stopped", signal.SIGINT: ", interrupted"}
+"""What is behind the name of a part that got a signal."""
 
 _PAUSE_S = 0.02
 _STOPPED_S = 5.0  # a supervisor, which nobody else can let go on
@@ -92,12 +92,10 @@ def kill_one(
         with contextlib.suppress(psutil.NoSuchProcess):
             number = chance.choice(signals)
             victim.send_signal(number)  # psutil makes sure that the id has not been used again
-            if number == signal.SIGKILL:
-                return part
-            if part == "supervisor":
+            if number == signal.SIGSTOP and part == "supervisor":
                 time.sleep(_STOPPED_S)
                 victim.resume()
-            return part + STOPPED
+            return part + HOW[number]
     return None
 
 

@@ -72,6 +72,7 @@ class SweepOptions(TypedDict, total=False):
     make_load: str | Mapping[str, float | str]
     launch_ranks: _Ints
     step_barrier: bool
+    au: float | str
     cold_cache: bool
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from reference import described, summary
 
 from dlprof.advise.compare import Comparison
-from dlprof.advise.forecast import Feed, Forecast
+from dlprof.advise.forecast import Accelerators, Feed, Forecast
 from dlprof.advise.scaling import Scale, ScalingLaw, Straggler
 from dlprof.machine.doctor import Check
 from dlprof.machine.neighbours import Overview
@@ -73,6 +73,7 @@ def documents() -> dict[str, _Schema]:
                 {**version, **header, **_fields(Run, "trials", "prediction", "recommendation")},
                 _fields(RunHeader, "left_out"),
                 {"scaling": _of(tuple[Scale, ...]), "scaling_law": _of(ScalingLaw | None)},
+                {"accelerators": _of(Accelerators | None)},
                 ended,
             ),
         ),

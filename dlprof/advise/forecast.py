@@ -6,7 +6,8 @@ import bisect
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.advise import thresholds as at
@@ -17,13 +18,15 @@ from dlprof.advise.candidates import (
     beyond_text,
     breach,
     gather,
+    has_rate,
     saturating_workers,
     useful,
     wanted_configs,
 )
 from dlprof.advise.choice import certify, choose, judge, perhaps_faster
 from dlprof.advise.recommend import decide, kept_answer
-from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.advise.scaling import Scale, scales
+from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
 from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
@@ -42,6 +45,8 @@ from dlprof.model import (
 )
 from dlprof.records import (
     USELESS,
+    BatchCosts,
+    Calibration,
     Certificate,
     Confidence,
     Config,
@@ -50,7 +55,10 @@ from dlprof.records import (
     Integrity,
     Prediction,
     Run,
+    Trial,
+    WithoutPart,
 )
+from dlprof.records.findings import LoaderPart
 from dlprof.stats import typical
 
 
@@ -189,12 +197,21 @@ class Accelerators:
 
     Attributes:
         least_utilization: That each must keep: its step over its period, as asked for.
-        count: The most that do; 0 for none.
-        config: The fewest workers of each; of one accelerator where none does.
+        count: The most that do; 0 for none. Where ranks that loaded at once were measured, between
+            those that did and those that didn't.
+        config: The fewest workers of each; of one accelerator where none does. Of a measured number
+            what was measured.
         utilization: What each then has; of one accelerator where none does.
         held_by: What holds back one more: a bound as in ``Prediction``, ``memory`` or ``shm``;
-            empty where the count ends at ``most``.
+            empty where the count ends at ``most``, or that isn't seen.
         most: Accelerators that were looked at.
+        measured: Whether ``utilization`` was.
+        next_utilization: What each would have if there were one more; ``None`` where the count ends
+            at ``most``.
+        limit: The part of loading that holds back one more: without it at least half of what is
+            missing would be there; ``None`` where none is so by itself.
+        without: What one more would have without each part over what it would have, the most
+            expensive first; of the model's parts none where it doesn't see what was measured.
     """
 
     least_utilization: float
@@ -203,6 +220,10 @@ class Accelerators:
     utilization: float
     held_by: str
     most: int
+    measured: bool = False
+    next_utilization: float | None = None
+    limit: LoaderPart | None = None
+    without: tuple[WithoutPart, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -636,6 +657,39 @@ def _step_of(situation: Situation) -> float:
     return step_s
 
 
+def accelerators_of(run: Run) -> Accelerators | None:
+    """How many accelerators keep what a sweep was asked for; ``None`` where it wasn't asked.
+
+    Without a calibration ranks answer that loaded at once.
+
+    Raises:
+        UsageError: There is no step, or neither of them.
+        NothingMeasuredError: The data with such workers is wrong.
+    """
+    au = run.header.settings.get("au")
+    if not isinstance(au, float):
+        return None
+    situation = Situation.of(run)
+    most = situation.constraints.ranks
+    seen = {} if is_calibrated(run) else _measured_scales(run, situation, most)
+    if 1 not in seen:
+        return _accelerators(run, situation, au)
+    count, low, high = (float(_between(seen, au, 0, end)) for end in (None, 0, 1))
+    here = seen[max(1, int(count))]
+    short = next((each for ranks, each in sorted(seen.items()) if ranks > count), None)
+    return Accelerators(
+        least_utilization=au,
+        count=Estimate(value=count, low=low, high=high),
+        config=_config_of(run, here),
+        utilization=_utilization_of(here) or 0.0,
+        held_by="",
+        most=most,
+        measured=True,
+        next_utilization=_utilization_of(seen.get(int(count) + 1)),
+        limit=None if short is None else _LIMITING.get(short.limit.partition(":")[0]),
+    )
+
+
 def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
     """How many ranks of one node keep their step fed, by bisection, and with how few workers.
 
@@ -653,21 +707,185 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
     endless = situation.supposing(constraints=one, step_s=0.0, step_cpu_s=0.0)
     own = candidates_of(run, endless, [config])[1].steady(config.key)
     raw = claims(predictions(run, endless, [config]))[config.key].value
-    host = _Search(run, situation, own.value / raw)
-    count = host.most_fed(most, allowed)
+    factors = [None if rate is None else rate / raw for rate in (own.value, own.low, own.high)]
+    seen = _measured_scales(run, situation, most)
+    found = [
+        None if factor is None else _Search(run, situation, factor).most_fed(most, allowed)
+        for factor in factors
+    ]
+    count = _between(seen, au, found[0] or 0)
     low, high = (
-        None if rate is None else _Search(run, situation, rate / raw).most_fed(most, allowed)
-        for rate in (own.low, own.high)
+        None if each is None else _between(seen, au, each, end)
+        for each, end in zip(found[1:], (0, 1), strict=True)
     )
+    host, more = _Search(run, situation, factors[0] or 1.0), count + 1
+    next_one: float | None = None
+    without, held_by = tuple[WithoutPart, ...](), ""
+    limit: LoaderPart | None = None
+    if count < most:
+        next_one = _utilization_of(seen.get(more))
+        if next_one is None:
+            next_one = 1.0 - host.wait_here(host.feeding(more, allowed), more)
+        held_by = host.held_by(more, allowed)
+        known = [factor for factor in factors if factor is not None]
+        # Of what was measured and the model doesn't see it can't say what it would be without.
+        blind = more in seen and not held_by
+        without = () if blind else _without(run, situation, allowed, more, known)
+        without = (*without, *_without_barrier(run, more, next_one))
+        without = tuple(sorted(without, key=lambda each: -each.gain.value))
+        limit = "memory" if held_by in {"memory", "shm"} else _limit(without, next_one, au)
+        if not limit and more in seen:
+            limit = _LIMITING.get(seen[more].limit.partition(":")[0])
     config = host.feeding(max(1, count), allowed)
+    utilization = 1.0 - host.wait_here(config, max(1, count))
+    measured = _utilization_of(seen.get(max(1, count)))
+    if measured is not None:
+        utilization, config = measured, _config_of(run, seen[max(1, count)])
     return Accelerators(
         least_utilization=au,
         count=Estimate(value=float(count), low=low, high=high),
         config=config,
-        utilization=1.0 - host.wait_here(config, max(1, count)),
-        held_by="" if count == most else host.held_by(count + 1, allowed),
+        utilization=utilization,
+        held_by=held_by,
         most=most,
+        measured=measured is not None,
+        next_utilization=next_one,
+        limit=limit,
+        without=without,
     )
+
+
+_LIMITING: Mapping[str, LoaderPart] = {
+    "cores": "host_cpu",
+    "storage": "storage",
+    "receiving": "main_process",
+    "memory bandwidth, caches or the cores' clock": "host_cpu",
+    "barrier": "barrier",
+}
+"""Parts of loading that ``Scale.limit`` names."""
+
+
+def _measured_scales(run: Run, situation: Situation, most: int) -> dict[int, Scale]:
+    """What numbers of ranks gave that loaded at once under these conditions, by their numbers."""
+    found = scales(run) if situation.as_measured else ()
+    return {
+        each.ranks: each
+        for each in found
+        if each.num_workers == found[0].num_workers and each.ranks <= most and each.utilization
+    }
+
+
+def _config_of(run: Run, scale: Scale) -> Config:
+    tried = (trial.config for trial in run.trials if trial.purpose == "scaling")
+    return next(each for each in tried if each.num_workers == scale.num_workers)
+
+
+def _utilization_of(scale: Scale | None) -> float | None:
+    return None if scale is None or scale.utilization is None else scale.utilization.value
+
+
+def _limit(without: Sequence[WithoutPart], utilization: float, au: float) -> LoaderPart | None:
+    """The part without which at least half of what is missing would be there."""
+    for first in without[:1]:
+        if 2 * (min(1.0, first.gain.value * utilization) - utilization) >= au - utilization:
+            return first.part
+    return None
+
+
+def _between(seen: Mapping[int, Scale], au: float, predicted: int, end: int | None = None) -> int:
+    """A predicted count, held between what was measured: fed, and not fed.
+
+    By the measured utilization, or by an ``end`` of its interval.
+    """
+    has = {
+        ranks: scale.utilization.value if end is None else scale.utilization.ends[end]
+        for ranks, scale in seen.items()
+        if scale.utilization is not None
+    }
+    slow = min((ranks for ranks, share in has.items() if share < au), default=None)
+    fed = max((n for n in has if slow is None or n < slow), default=0)
+    return max(fed, predicted if slow is None else min(predicted, slow - 1))
+
+
+def _without(
+    run: Run, situation: Situation, allowed: float, ranks: int, factors: Sequence[float]
+) -> tuple[WithoutPart, ...]:
+    """What so many ranks would have without each part of loading, over what they would have.
+
+    In the same configuration: without host CPU, say, no workers would be needed, nor a main process
+    that receives from them.
+    """
+    configs = [_Search(run, situation, factor).feeding(ranks, allowed) for factor in factors]
+
+    def busy(calibration: Calibration) -> list[float]:
+        one = dataclasses.replace(run, calibration=calibration)
+        return [
+            max(1e-9, 1 - _Search(one, situation, factor).wait_here(config, ranks))
+            for factor, config in zip(factors, configs, strict=True)
+        ]
+
+    calibration = usable_calibration(run)
+    now, found = busy(calibration), list[WithoutPart]()
+    for part, free in _free(calibration, _paged(run)):
+        value, *ends = [a / b for a, b in zip(busy(free), now, strict=True)]
+        gain = Estimate(value=value, low=min([value, *ends]), high=max([value, *ends]))
+        found.append(WithoutPart(part=part, gain=gain, source="model"))
+    return tuple(found)
+
+
+def _without_barrier(run: Run, ranks: int, utilization: float) -> Iterator[WithoutPart]:
+    """The same without the barrier, as trials of as many ranks waited there, or nearly as many."""
+    groups = dict[int, list[Trial]]()
+    for trial in run.trials:
+        if has_rate(trial) and any(each.barrier_fraction for each in trial.ranks):
+            groups.setdefault(len(trial.ranks), []).append(trial)
+    if groups:
+        most = 1 / max(1e-9, utilization)
+        gains = [
+            statistics.fmean(
+                min(most, 1 / max(1e-9, 1 - (each.barrier_fraction or 0.0))) for each in trial.ranks
+            )
+            for trial in groups[min(groups, key=lambda count: (abs(count - ranks), count))]
+        ]
+        bound = Estimate(value=statistics.median(gains), low=min(gains), high=max(gains))
+        yield WithoutPart(part="barrier", gain=bound, source="bound")
+
+
+def _paged(run: Run) -> float:
+    """Share of making a batch that was stalled for pages which memory was too small to keep."""
+    stalled = (trial.usage.memory_pressure_fraction for trial in run.completed)
+    return typical(stalled) or 0.0
+
+
+def _free(calibration: Calibration, paged: float) -> Iterator[tuple[LoaderPart, Calibration]]:
+    """The calibration without what each part of loading takes."""
+
+    def changed(change: Callable[[BatchCosts], BatchCosts], **more: Any) -> Calibration:
+        own = {
+            name: None if costs is None else change(costs)
+            for name in ("in_main", "in_workers")
+            for costs in [getattr(calibration, name)]
+        }
+        receive = {name: change(costs) for name, costs in calibration.receive.items()}
+        return dataclasses.replace(calibration, **{**own, "receive": receive, **more})
+
+    def none_of(*names: str) -> Callable[[BatchCosts], BatchCosts]:
+        return lambda costs: dataclasses.replace(
+            costs, **{name: (0.0,) * len(getattr(costs, name)) for name in names}
+        )
+
+    def pages(costs: BatchCosts, *, stay: bool) -> BatchCosts:
+        pairs = [*zip(costs.io_s, costs.cpu_s, strict=False)]  # empty where nothing waited
+        stalls = [min(io_s, paged * (io_s + cpu_s)) for io_s, cpu_s in pairs]
+        rest = [io_s - each for (io_s, _), each in zip(pairs, stalls, strict=True)]
+        return dataclasses.replace(costs, io_s=tuple(stalls if stay else rest))
+
+    main = ("receive_cpu_s", "receive_io_s", "main_cpu_s", "let_go_cpu_s", "pin_s")
+    yield "storage", changed(lambda costs: pages(costs, stay=True), read_bytes_per_batch=0.0)
+    yield "host_cpu", changed(none_of("cpu_s", "put_cpu_s", "between_cpu_s"), helper_cpu_s=0.0)
+    yield "main_process", changed(none_of(*main), receive_busy_s={})
+    if paged:
+        yield "memory", changed(lambda costs: pages(costs, stay=False))
 
 
 _MISSING_IN_FEED = {

@@ -19,7 +19,8 @@ from dlprof.settings.options import ELSEWHERE_PANEL, PLACE, PREDICTED, option_na
     ),
     options.varied("ranks", panel=ELSEWHERE_PANEL),
     *PLACE,
-    *("storage_limit", "max_wait", "au"),
+    *("storage_limit", "max_wait"),
+    options.varied("au", panel=option_named("max_wait").panel),
     kind="Ask a saved run",
     short=(
         *("--num-workers", "--cores", "--ranks", "--step-time", "--assume-background"),

@@ -18,7 +18,7 @@ from dlprof.settings.options import SWEPT
     *options.STEP,
     *SWEPT,
     *("budget", "trial_time", "repeats", "search", "seed", "timeout", "cold_cache"),
-    *("launch_ranks", "step_barrier"),
+    *("launch_ranks", "step_barrier", "au"),
     *("max_workers", "max_ram", "max_shm", "ranks", "make_load"),
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Measure",

@@ -398,7 +398,13 @@ def opened_runner(
             shuffle=settings.shuffle,
             seed=settings.seed,
         )
-        runner = TrialRunner(request, directory=directory, pulse=listener.pulse, together=ranks)
+        runner = TrialRunner(
+            request,
+            directory=directory,
+            pulse=listener.pulse,
+            say=listener.message,
+            together=ranks,
+        )
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")
             yield runner

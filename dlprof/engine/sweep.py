@@ -337,6 +337,12 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
         settings = as_stated(settings)
+        if settings.au is not None and settings.step_s is None and settings.step_callable is None:
+            raise UsageError(
+                f"au = {settings.au:.0%} is the share of time in which a step passes, and no step "
+                "is given",
+                hint="Give its length, as with --step-time 12ms.",
+            )
         check_output(output, force=force)
         check_folder(output.parent)
         refuse_budget(settings)

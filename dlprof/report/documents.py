@@ -35,6 +35,9 @@ def line_by_line(fields: Mapping[str, Any]) -> str:
 
 def sweep_document(run: Run) -> str:
     """What ``dlprof sweep --json`` prints."""
+    from dlprof.report.sweep import asked_accelerators  # noqa: PLC0415 - which has documents
+
+    found = asked_accelerators(run)
     return json_document(
         **_about(run),
         trials=run.trials,
@@ -43,6 +46,7 @@ def sweep_document(run: Run) -> str:
         recommendation=run.recommendation,
         scaling=scales(run),
         scaling_law=scaling_law(run),
+        accelerators=None if isinstance(found, str) else found,
         **_end(run),
     )
 

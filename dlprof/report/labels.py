@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
@@ -25,6 +25,43 @@ END_TEXTS = {
     "failed": "nothing more could be measured",
 }
 """Why a sweep ended, by ``RunEnd.reason``."""
+
+
+PARTS: Mapping[str, str] = {
+    "storage": "storage",
+    "host_cpu": "host CPU",
+    "main_process": "main process",
+    "barrier": "barrier",
+    "memory": "memory",
+}
+"""The parts of loading, by ``WithoutPart.part``."""
+
+
+LIMITS: Mapping[str, str] = {
+    "step": "step",
+    "workers": "workers",
+    "cores": "cores",
+    "main": "main process",
+    "pin": "pin thread",
+    "storage": "storage",
+    "order": "order",
+}
+"""What limits a rate, by ``Prediction.bound``."""
+
+RESOURCES: Mapping[str, str] = {
+    **LIMITS,
+    "memory": "memory",
+    "shm": "shared memory",
+    "bandwidth": "memory bandwidth",
+}
+"""What runs out as ranks are added, by ``Resource.name``."""
+
+
+def whole_text(estimate: Estimate) -> str:
+    """A count with its interval, where it has one: ``5 (95% CI 4-6)``."""
+    interval = interval_text(estimate, "{:,.0f}".format)
+    sure = interval == MISSING or estimate.low == estimate.high
+    return f"{estimate.value:,.0f}" + ("" if sure else f" (95% CI {interval})")
 
 
 def value_text(estimate: Estimate | None) -> str:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from dlprof.advise.forecast import (
-    Accelerators,
     Calibrated,
     Feed,
     Forecast,
@@ -20,7 +19,9 @@ from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     IN_TRIALS,
+    LIMITS,
     MOST_BARS,
+    RESOURCES,
     Rated,
     cores_text,
     count_text,
@@ -35,7 +36,9 @@ from dlprof.report.labels import (
     value_text,
     wait_parts,
     wait_text,
+    whole_text,
 )
+from dlprof.report.ranks import accelerators_sections, accelerators_text
 from dlprof.report.snippets import difference
 from dlprof.report.sweep import (
     YOURS,
@@ -52,16 +55,6 @@ from dlprof.report.sweep import (
 )
 from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
-
-_LIMITS = {
-    "step": "step",
-    "workers": "workers",
-    "cores": "cores",
-    "main": "main process",
-    "pin": "pin thread",
-    "storage": "storage",
-    "order": "order",
-}
 
 
 def predict_document(run: Run, found: Forecast | Feed) -> str:
@@ -95,6 +88,7 @@ def forecast_report(
         details=(
             *doc.section("Configurations", *_table(forecast, rows)),
             *doc.section("Resources", *_resources(forecast)),
+            *accelerators_sections(forecast.accelerators),
             *doc.section("Assumed", doc.items(forecast.notes)),
             *doc.section("Calibration", doc.Text(_calibrated(forecast.calibrated))),
         ),
@@ -137,7 +131,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
     if forecast.resources and _shares(forecast):
         yield "Ranks", _runs_out(forecast)
     if forecast.accelerators is not None:
-        yield "Utilization", _accelerators(forecast.accelerators)
+        yield "Utilization", accelerators_text(forecast.accelerators)
     yield certainty(forecast)
     if alone:
         yield from what_failed(run)
@@ -174,26 +168,6 @@ def _limit(forecast: Forecast, picked: ForecastRow) -> str:
     return text.replace(" is the limit", "").replace(" are the limit", "")
 
 
-def _accelerators(found: Accelerators) -> str:
-    """How many are kept busy, with what, and what limits one more."""
-    asked, has = percent_text(found.least_utilization), percent_text(found.utilization)
-    settings = found.config.text_naming("prefetch_factor")
-    limit = _RESOURCES.get(found.held_by, found.held_by)
-    if not found.count.value:
-        return f"at most {has}, not {asked}: limited by {limit}"
-    more = f"more are limited by {limit}" if found.held_by else "more were not looked at"
-    busy = "accelerator is" if found.count.value == 1 else "accelerators are"
-    return f"{_whole(found.count)} {busy} {asked} busy: {has} with {settings} each; {more}"
-
-
-_RESOURCES = {
-    **_LIMITS,
-    "memory": "memory",
-    "shm": "shared memory",
-    "bandwidth": "memory bandwidth",
-}
-
-
 def _shares(forecast: Forecast) -> bool:
     """Whether more than one rank is asked for, or a limit that several have."""
     return forecast.ranks > 1 or forecast.conditions.storage_bytes_per_s is not None
@@ -202,7 +176,7 @@ def _shares(forecast: Forecast) -> bool:
 def _runs_out(forecast: Forecast) -> str:
     """Which resource runs out first as ranks are added, and beyond how many."""
     found = forecast.resources[0]
-    name = _RESOURCES[found.name]
+    name = RESOURCES[found.name]
     if found.ranks is None:
         return f"each is limited by its own {name}, busy {percent_text(found.used)} of the time"
     run, are = ("run", "are") if found.name == "cores" else ("runs", "is")
@@ -233,7 +207,7 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
     enough = [_whole_number(each.ranks.value) if each.ranks else MISSING for each in found]
     yield doc.Table(
         (
-            doc.Column("", [_RESOURCES[each.name] for each in found], left=True),
+            doc.Column("", [RESOURCES[each.name] for each in found], left=True),
             doc.Column("a rank takes", [shown[each.name](each.each) for each in found]),
             doc.Column("there is", [shown[each.name](each.total) for each in found], 10),
             doc.Column("for ranks", enough),
@@ -328,7 +302,7 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
         doc.Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
         doc.Column("95% CI", [interval_text(rate) for rate in rates], 18),
         doc.Column("wait", [percent_text(_wait(row)) for row in rows], 17, note=waited),
-        doc.Column("bottleneck", [_LIMITS.get(p.bound, p.bound) for p in found], 15, left=True),
+        doc.Column("bottleneck", [LIMITS.get(p.bound, p.bound) for p in found], 15, left=True),
         doc.Column("cores", [cores_text(each.cores) for each in found], 8),
         doc.Column("memory", [format_bytes(each.pss_bytes) for each in found], 7),
         doc.Column("shm", [format_bytes(each.shm_bytes) for each in found], 4),
@@ -392,13 +366,13 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     yield "Data wait", _fed(feed)
     each = " for each rank" if feed.ranks > 1 else ""
-    yield "Workers", f"{_whole(feed.workers)}{each}"
+    yield "Workers", f"{whole_text(feed.workers)}{each}"
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
     wait = percent_text(feed.machine_wait_fraction)
     verdict = "are enough" if feed.enough else f"are not enough: the step would wait {wait}"
     there = f"the {feed.machine_cores:g} of {feed.hostname} {verdict}"
     there += " (not measured there)" if feed.extrapolated else ""
-    yield "Cores", f"{_whole(feed.cores)}; {busy}; {there}"
+    yield "Cores", f"{whole_text(feed.cores)}; {busy}; {there}"
     yield "Storage", _storage(feed, everyone)
     if feed.samples_per_s is not None:
         size = feed.batch_bytes_per_s
@@ -437,9 +411,3 @@ def _storage(feed: Feed, everyone: str) -> str:
     if rate < 1:
         return "nothing: the traced batches came from the page cache, or from no file"
     return f"{format_bytes(rate)}/s{everyone}"
-
-
-def _whole(estimate: Estimate) -> str:
-    interval = interval_text(estimate, "{:,.0f}".format)
-    sure = interval == MISSING or estimate.low == estimate.high
-    return f"{estimate.value:,.0f}" + ("" if sure else f" (95% CI {interval})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from dlprof.advise.summary import ConfigSummary, summarize
 from dlprof.advise.thresholds import WORTH_TRYING
@@ -20,10 +20,10 @@ from dlprof.records import (
     WithoutPart,
     WorkerCosts,
 )
-from dlprof.records.findings import LoaderPart
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards, more_findings
 from dlprof.report.labels import (
+    PARTS,
     STAGES,
     about_file,
     cores_text,
@@ -186,22 +186,13 @@ def _details(
         yield from doc.section("Profile", doc.Text(took))
 
 
-_PARTS: Mapping[LoaderPart, str] = {
-    "storage": "storage",
-    "host_cpu": "host CPU",
-    "main_process": "main process",
-    "barrier": "barrier",
-    "memory": "memory",
-}
-
-
 def _without(found: Sequence[WithoutPart], rate: Estimate | None, unit: str) -> Iterator[doc.Block]:
     if not found or rate is None:
         return
     rates = [each.gain.times(rate.value) for each in found]
     yield doc.Table(
         (
-            doc.Column("without", [_PARTS[each.part] for each in found], left=True),
+            doc.Column("without", [PARTS[each.part] for each in found], left=True),
             doc.Column(unit, [value_text(each) for each in rates]),
             doc.Column("95% CI", [interval_text(each) for each in rates]),
             doc.Column("gain", [ratio_text(each.gain.value) for each in found], note=_IF_FREE),

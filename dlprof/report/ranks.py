@@ -6,6 +6,7 @@ In a sweep's trials, and in a training that several ranks ran.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from dlprof.advise.scaling import (
     NOT_SEEN,
@@ -19,6 +20,8 @@ from dlprof.advise.thresholds import SCALES
 from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.labels import (
+    PARTS,
+    RESOURCES,
     cores_text,
     end_text,
     gain_text,
@@ -26,8 +29,12 @@ from dlprof.report.labels import (
     percent_text,
     rate_text,
     value_text,
+    whole_text,
 )
 from dlprof.units import MISSING, counted, format_duration, format_rate
+
+if TYPE_CHECKING:  # dlprof recommend answers without predictions
+    from dlprof.advise.forecast import Accelerators
 
 
 def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple[str, doc.Words]]:
@@ -132,6 +139,49 @@ def _share_text(share: Estimate | None) -> str:
 
 def _ranks_text(count: Estimate) -> str:
     return rate_text(count, "ranks", end_text)
+
+
+def accelerators_text(found: Accelerators) -> str:
+    """How many are kept busy, with what, and what limits one more."""
+    asked, has = percent_text(found.least_utilization), percent_text(found.utilization)
+    full = found.held_by in {"memory", "shm"}
+    name = found.held_by if full else found.limit or found.held_by
+    limit = f"limited by {({**RESOURCES, **PARTS}).get(name, 'what is not seen')}"
+    free = [busy for part, busy in _free(found) if part == found.limit]
+    limit += f" ({percent_text(free[0].value)} without it)" if free and not full else ""
+    if not found.count.value:
+        return f"at most {has}, not {asked}: {limit}"
+    settings = found.config.text_naming("prefetch_factor")
+    more = "more were not looked at" if found.count.value == found.most else limit
+    if found.next_utilization is not None:
+        more = f"with one more {percent_text(found.next_utilization)}, {limit}"
+    busy = "accelerator is" if found.count.value == 1 else "accelerators are"
+    seen = "measured " if found.measured else ""
+    return (
+        f"{whole_text(found.count)} {busy} {asked} busy: {has} {seen}with {settings} each; {more}"
+    )
+
+
+def _free(found: Accelerators) -> Iterator[tuple[str, Estimate]]:
+    """What one more would have without each part of loading: all of the time at most."""
+    for each in found.without if found.next_utilization is not None else ():
+        busy = each.gain.times(found.next_utilization or 0.0)
+        yield each.part, busy.through(lambda share: min(1.0, share))
+
+
+def accelerators_sections(found: Accelerators | None) -> Iterator[doc.Section]:
+    """What one more would have without each part of loading."""
+    free = [] if found is None else [*_free(found)]
+    columns = (
+        doc.Column("without", [PARTS[part] for part, _ in free], left=True),
+        doc.Column(
+            "busy",
+            [_share_text(busy) for _, busy in free],
+            note="of the time (95% CI), if that part took none and all else stayed as it is.",
+        ),
+    )
+    if free:
+        yield from doc.section("One more accelerator, predicted", _table(columns))
 
 
 def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:

@@ -14,6 +14,7 @@ from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import background_text
 from dlprof.advise.wrong_data import present_of, said_first
+from dlprof.errors import DlprofError
 from dlprof.records import (
     DATA_FAULTS,
     Certificate,
@@ -48,7 +49,12 @@ from dlprof.report.labels import (
     wait_parts,
     wait_text,
 )
-from dlprof.report.ranks import ranks_facts, ranks_sections
+from dlprof.report.ranks import (
+    accelerators_sections,
+    accelerators_text,
+    ranks_facts,
+    ranks_sections,
+)
 from dlprof.report.snippets import difference
 from dlprof.units import (
     MISSING,
@@ -61,7 +67,7 @@ from dlprof.units import (
 )
 
 if TYPE_CHECKING:  # dlprof recommend answers without predictions
-    from dlprof.advise.forecast import Answer
+    from dlprof.advise.forecast import Accelerators, Answer
 
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
@@ -189,6 +195,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         yield how, "; ".join(known) or f"from {source} on {measured}"
     yield "Speed-up", _speed_up(run, advice)
     yield from ranks
+    yield from () if how else _utilization(run)
     if (wait := advice.expected.wait_fraction) is not None:
         yield "Data wait", _wait(advice, wait)
     least = advice.least_loss
@@ -230,6 +237,24 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         return f"not known{nothing}; {rate}"
     name = "your settings give" if pick == present else f"{default_named(pick)} gives"
     return f"none to be found: {name} {rate}"
+
+
+def _utilization(run: Run) -> Iterator[tuple[str, doc.Words]]:
+    found = asked_accelerators(run)
+    if found is not None:
+        yield "Utilization", found if isinstance(found, str) else accelerators_text(found)
+
+
+def asked_accelerators(run: Run) -> Accelerators | str | None:
+    """What a sweep was asked of utilization; why that isn't known, or ``None`` if it wasn't."""
+    if run.header.settings.get("au") is None:
+        return None
+    from dlprof.advise.forecast import accelerators_of  # noqa: PLC0415 - where it predicts
+
+    try:
+        return accelerators_of(run)
+    except DlprofError as error:
+        return f"not known: {error.message}"
 
 
 YOURS = "your settings"
@@ -342,6 +367,8 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
         yield from ranks_sections(run, advice.config)
+        found = asked_accelerators(run)
+        yield from accelerators_sections(None if isinstance(found, str) else found)
         yield from doc.section("Expected", doc.facts(expected_of(advice)))
         yield from doc.section(
             "Why", doc.items(_reason(r.claim, r.evidence) for r in advice.reasons)

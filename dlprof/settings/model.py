@@ -55,6 +55,7 @@ class SweepSettings:
     make_load: Mapping[str, float] | None = None
     launch_ranks: tuple[int, ...] | None = None
     step_barrier: bool = False
+    au: float | None = None
     cold_cache: bool = False
 
 

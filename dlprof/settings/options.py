@@ -256,6 +256,12 @@ OPTIONS = (
         "Launched ranks pass each step together, as under DDP.",
         "off",
     ),
+    _data(
+        "au",
+        kinds.share(),
+        "How many emulated accelerators keep this utilization, such as 90%?",
+        unset="none",
+    ),
     _budget(
         "cold_cache", kinds.switch(), "Drop the data's files from the page cache before each trial."
     ),
@@ -295,12 +301,6 @@ _ASKED = (
         kinds.share(),
         "Share of time that a step that is fed may wait.",
         "2%",
-        panel="Feeding a step",
-    ),
-    _data(
-        "au",
-        kinds.share(),
-        "How many emulated accelerators keep this utilization, such as 90%?",
         panel="Feeding a step",
     ),
     _verdict(

@@ -129,6 +129,8 @@ SIGNS = (
 
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
+STOPPED = " of it is stopped."
+"""How the message of a hang ends whose process a signal has stopped."""
 _TRACEBACK = "Traceback (most recent call last)"
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
 _RAISES_AGAIN = "torch/_utils.py"
@@ -396,6 +398,12 @@ def blame_memory(failure: Failure) -> Failure:
         message=f"The kernel ran out of memory and killed a process ({failure.message})",
         hint=LESS_MEMORY,
     )
+
+
+def was_hit(failure: Failure) -> bool:
+    """Whether a signal that no target sends itself ended or stopped the process that loads."""
+    ended_so = failure.kind == "worker_signal" and bool(_FORCED.search(failure.message))
+    return ended_so or (failure.kind == "deadlock" and failure.message.endswith(STOPPED))
 
 
 def outcome_of(failure: Failure) -> Outcome:

@@ -13,7 +13,7 @@ import psutil
 
 from dlprof.records import Failure, FailureKind
 from dlprof.trial import failures, stacks
-from dlprof.trial.processes import is_stopped
+from dlprof.trial.processes import STOPPED_S, is_stopped
 from dlprof.trial.runtime import TrialLog
 from dlprof.trial.stacks import Frame, awaits_work, users_frame
 from dlprof.trial.state import TrialState
@@ -128,7 +128,7 @@ def judge(standstill: Standstill) -> Failure:
     kind: FailureKind = "deadlock"
     where, hint = f"; it is at {', '.join(places)}." if places else ".", failures.UNLOCKED
     if standstill.stopped:
-        where = f": process {standstill.stopped[0]} of it is stopped."
+        where = f": process {standstill.stopped[0]}{failures.STOPPED}"
         hint = (
             "Something stopped it (SIGSTOP, a debugger, a batch system) and did not let it go on."
         )
@@ -153,9 +153,9 @@ def find_hang(
     """What a trial hangs for, if it does.
 
     A dropped batch, or one that is not handed over for want of descriptors, is known at once.
-    Of several ranks the one that a signal has stopped is known soon, because all others wait for
-    it; and one that itself waits for others at the barrier of a step is not to blame. After
-    ``stall_s`` of silence it hangs, whatever the reason.
+    One that a signal has stopped is known soon: it would go on only by another signal, and of
+    several ranks all others wait for it. One that itself waits for others at the barrier of a step
+    is not to blame. After ``stall_s`` of silence it hangs, whatever the reason.
     """
     silent_s = now_s - state.heard_s
     if silent_s > stall_s:
@@ -168,7 +168,7 @@ def find_hang(
     if silent_s <= state.asked_s:
         return None
     state.asked_s = silent_s + 1.0
-    tree = [] if alone or silent_s <= 3.0 or state.pid is None else _tree(state.pid)
+    tree = [] if silent_s <= STOPPED_S or state.pid is None else _tree(state.pid)
     if stopped := [pid for pid in tree if is_stopped(pid)]:
         return judge(
             Standstill(waited_s=silent_s, log=log.text(), stacks={}, idle=None, stopped=stopped)

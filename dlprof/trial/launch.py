@@ -19,6 +19,7 @@ from dlprof.records import Target
 from dlprof.records.codec import MismatchError, from_json
 from dlprof.trial import stacks
 from dlprof.trial.failures import ended, last_lines, resource_limits
+from dlprof.trial.processes import STOPPED_S, is_stopped
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, error_of
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.units import format_duration
@@ -139,6 +140,10 @@ class Launcher:
     def look(self) -> None:
         """Keep what its own process writes within bounds; called now and then."""
 
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped its own process, which starts and ends nothing then."""
+        return False
+
     def close(self) -> None:
         """End everything."""
         self.kill()
@@ -147,11 +152,19 @@ class Launcher:
 def _built_by(process: ModuleProcess, patience_s: float) -> Built:
     """What a process answers to the order to build; it is ended where it doesn't.
 
+    One that a signal has stopped never would: it is ended as soon, and counts as dead.
+
     Raises:
         BuilderDiedError: It died of it.
         DlprofError: The target can't be built, or not in time.
     """
-    answer = process.answer(patience_s)
+    answer, left_s = None, patience_s
+    while answer is None and left_s > 0:
+        answer = process.answer(min(left_s, STOPPED_S))
+        left_s -= STOPPED_S
+        if answer is None and is_stopped(process.pid):
+            process.kill()
+            answer = Received(process.source, None)
     log = cast(TrialLog, process.log)
     if answer is None:
         stacks.collect([process.pid], log)
@@ -244,6 +257,10 @@ class ForkLauncher(Launcher):
     def look(self) -> None:
         """Keep the log of what the target's builder started within bounds."""
         cast(TrialLog, self._process.log).trim()
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the fork server."""
+        return is_stopped(self._process.pid)
 
     def close(self) -> None:
         """End the fork server, which ends its trial, or else end it by force."""

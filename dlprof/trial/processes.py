@@ -62,6 +62,10 @@ def group_exists(group: int) -> bool:
     return True
 
 
+STOPPED_S = 3.0
+"""Seconds that a process may be stopped: what stops and resumes all of a job takes less."""
+
+
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process, so that it does nothing until another comes."""
     import psutil  # noqa: PLC0415 - asked only of what hangs

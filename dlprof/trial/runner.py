@@ -25,6 +25,7 @@ from dlprof.trial.state import TrialLimits, failed, of_rank, together
 from dlprof.trial.supervisor import (
     LauncherDiedError,
     ObserverProcess,
+    ProbeKilledError,
     ProbeTimeoutError,
     Supervisor,
 )
@@ -50,6 +51,7 @@ class TrialRunner:
         request: How to build the target.
         directory: For logs and temporary files; the caller removes it after ``close``.
         pulse: Called with what the machine is doing, a few times a second.
+        say: Called with what happened that costs no trial.
         first_probe_s: How long the first probe may take before a fork is taken for broken.
         clock: Monotonic seconds.
         together: All that load at once; other nodes build, probe and measure with this one.
@@ -67,6 +69,7 @@ class TrialRunner:
         *,
         directory: Path,
         pulse: Callable[[Usage], object] = lambda _usage: None,
+        say: Callable[[str], object] = lambda _text: None,
         first_probe_s: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
         together: Ranks | None = None,
@@ -80,7 +83,7 @@ class TrialRunner:
         self.versions: dict[str, str] = {}
         self._request = request
         self._directory = directory
-        self._pulse = pulse
+        self._pulse, self._say = pulse, say
         self._first_probe_s = first_probe_s
         self._clock = clock
         self._fallen = False  # whether the process that starts the trials has died
@@ -119,7 +122,8 @@ class TrialRunner:
         began_s = self._clock()
         try:
             built = self._build(limits.wall_s)
-        except BuilderDiedError:
+        except BuilderDiedError as error:
+            self._say(f"{error.message} It is started again.")
             self._renew()
             built = self._build(limits.wall_s - (self._clock() - began_s))
         self.versions = built.versions
@@ -137,9 +141,15 @@ class TrialRunner:
         for rank, launcher in zip(self._numbers, self._launchers, strict=True):
             launcher.build(self._asked(rank))
         ends_s = self._clock() + patience_s
-        first, *others = [
-            launcher.built(max(0.0, ends_s - self._clock())) for launcher in self._launchers
-        ]
+        found = list[Built]()
+        for rank, launcher in zip(self._numbers, self._launchers, strict=True):
+            try:
+                found.append(launcher.built(max(0.0, ends_s - self._clock())))
+            except BuilderDiedError as error:
+                if self.ranks > 1:
+                    error.message = of_rank(as_failure(error), rank, self.ranks).message
+                raise
+        first, *others = found
         for rank, theirs in zip(self._numbers[1:], others, strict=True):
             first = dataclasses.replace(
                 first,
@@ -294,8 +304,9 @@ class TrialRunner:
         except DlprofError as error:
             failure = as_failure(error)
             if self._nodes.links:
-                whose = of_rank(failure, self._numbers[0], self.ranks)
-                failure = self._nodes.lose(whose)
+                if not isinstance(error, LauncherDiedError):  # which names its rank
+                    failure = of_rank(failure, self._numbers[0], self.ranks)
+                failure = self._nodes.lose(failure)
             trial = failed(blank, failure)
         for link, answer in self._nodes.answers(limits.wall_s):
             trial, details = _with(trial, details, link, answer, blank)
@@ -332,7 +343,7 @@ class TrialRunner:
         )
 
     def _persist(self, attempt: Callable[[float], _Outcome], limit_s: float) -> _Outcome:
-        """Try once more, from a new process, if the one that starts the trials dies.
+        """Try once more, if the process that starts the trials dies, or a signal ends the probe.
 
         An attempt is called with the seconds that are left; both together have ``limit_s``.
 
@@ -345,10 +356,12 @@ class TrialRunner:
             self._stand_up(deadline_s - self._clock())
             try:
                 return attempt(deadline_s - self._clock())
-            except LauncherDiedError:
-                self._fallen = True
+            except (LauncherDiedError, ProbeKilledError) as error:
+                self._fallen = isinstance(error, LauncherDiedError)
                 if last or self._clock() >= deadline_s:
                     raise
+                what = error.failures[0]["message"] if error.failures else error.message
+                self._say(f"{what} What it had started is run again.")
         raise AssertionError("the last attempt returns or raises")
 
     def _stand_up(self, patience_s: float) -> None:

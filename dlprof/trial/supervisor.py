@@ -24,7 +24,7 @@ from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started,
 from dlprof.trial.hangs import find_hang
 from dlprof.trial.launch import Launcher
 from dlprof.trial.nodes import RELAY_S, Ranks
-from dlprof.trial.processes import end_group
+from dlprof.trial.processes import STOPPED_S, end_group
 from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
@@ -114,6 +114,10 @@ class LauncherDiedError(NothingMeasuredError):
     """The process that starts the trials died, and with it the trial that ran."""
 
 
+class ProbeKilledError(NothingMeasuredError):
+    """A signal from elsewhere ended or stopped the probe: another attempt may do better."""
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class _Rank(TrialState):
     """A loader of the running trial: the only one, or one of those that load at once.
@@ -174,6 +178,7 @@ class Supervisor:
         Raises:
             TargetError: There is no batch, or the target's own code raised.
             ProbeTimeoutError: They did not come in time.
+            ProbeKilledError: A signal from elsewhere came first.
             LauncherDiedError: The process that starts trials has died.
             NothingMeasuredError: The process died.
         """
@@ -375,6 +380,8 @@ class Supervisor:
         if since is not None and now_s - since > 3.0:
             self.watcher.give_up()
             self._go_on(ranks)
+        if rank.pid is None and now_s - rank.heard_s > STOPPED_S and rank.launcher.is_stopped():
+            rank.launcher.give_up()  # which the inbox reports, and another one starts the trial
         # One that holds still for the observer may wait for other ranks to do so.
         holds = rank.awaiting_usage_since is not None and len(ranks) > 1
         if rank.running() and not rank.settled() and not holds:
@@ -387,10 +394,10 @@ class Supervisor:
             self._end(rank)
 
     def _end(self, rank: _Rank) -> None:
-        """Have a rank ended; the second time by one's own hand."""
-        if not rank.killed:
-            if not rank.settled():
-                rank.failure = timed_out(self.limits)
+        """Have a rank ended; the second time by one's own hand, as where nobody hears it."""
+        if not rank.settled():
+            rank.failure = timed_out(self.limits)
+        if not rank.killed and not rank.launcher.is_stopped():
             rank.launcher.kill()
         else:
             rank.launcher.give_up()
@@ -450,8 +457,12 @@ class Supervisor:
             if rank.pid is not None:
                 end_group(rank.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
             rank.status = _FORCED
+            died = Failure(kind="worker_exit", message="The process that starts the trials died.")
+            ranks = self.together.nodes.ranks or len(self.launchers)
+            if ranks > 1:
+                died = of_rank(died, rank.number, ranks)
             raise LauncherDiedError(
-                "The process that starts the trials died.",
+                died.message,
                 hint="Look for what ends processes on this machine, such as an out-of-memory "
                 "killer; --resume goes on with a sweep.",
             )
@@ -504,6 +515,8 @@ def _no_batch(failure: Failure) -> DlprofError:
     kind: type[DlprofError] = NothingMeasuredError
     if failure.kind == "target_error":
         kind, message = TargetError, failure.message
+    elif failures.was_hit(failure):
+        kind = ProbeKilledError
     elif failure.kind in ("timeout", "deadlock"):
         kind = ProbeTimeoutError
     elif failure.kind in _TARGETS_OWN:

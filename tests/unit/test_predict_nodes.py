@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import blocks, config, machine
+from builders import around, blocks, config, machine, trial
 from golden import drawn
 from predicted_runs import asked, calibrated, calibration
 
-from dlprof.advise.forecast import Accelerators, Forecast, forecast
+from dlprof.advise.forecast import Accelerators, Forecast, _free, accelerators_of, forecast
 from dlprof.advise.recommend import recommend
+from dlprof.advise.situation import usable_calibration
 from dlprof.cli.entry import run as dlprof
 from dlprof.model import maxplus
-from dlprof.records import Calibration, Constraints, Estimate
+from dlprof.records import Calibration, Constraints, Estimate, RankFigures, Run, Usage
+from dlprof.report.documents import sweep_document
 from dlprof.report.predict import forecast_report, predict_document
+from dlprof.report.sweep import sweep_report
+from dlprof.report.terminal import plain_text
 from dlprof.settings import parse_option
 from dlprof.store import RunWriter
 
@@ -240,6 +244,146 @@ def test_a_main_process_that_is_too_slow_keeps_no_accelerator_busy() -> None:
     found = _kept(0.9, costs=calibration(cpu=0.03, receive=0.05), step_s=0.02)
     assert found.count.value == 0
     assert found.utilization < 0.9
+
+
+@pytest.mark.parametrize(
+    ("costs", "question", "limit"),
+    [
+        ({"cpu": 0.05, "receive": 0.0005}, {}, "host_cpu"),
+        ({"cpu": 0.03, "receive": 0.05}, {"step_s": 0.02}, "main_process"),
+        ({"cpu": 0.001, "receive": 0.0005}, {"storage_bytes_per_s": 1e8}, "storage"),
+    ],
+)
+def test_the_part_without_which_one_more_would_be_busy_is_named(
+    costs: dict[str, Any], question: dict[str, Any], limit: str
+) -> None:
+    found = _kept(0.9, costs=calibration(**costs), **question)
+    assert found.limit == found.without[0].part == limit
+    assert {each.part for each in found.without} == {"storage", "host_cpu", "main_process"}
+    gains = [each.gain.value for each in found.without]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[-1] == pytest.approx(1.0, abs=0.05)
+    assert found.next_utilization is not None
+    assert found.next_utilization < 0.9 <= found.next_utilization * gains[0]
+
+
+def test_memory_that_is_too_small_for_one_more_is_the_limit() -> None:
+    assert _kept(0.9, costs=calibration(cpu=0.001, main_bytes=30e9)).limit == "memory"
+
+
+def _launched(*utilizations: float, **changes: Any) -> Run:
+    """A sweep at a step of 100 ms, by as many ranks as there are utilizations of each."""
+    trials = blocks({config(0): (30.0,) * 2, config(2): (320 * utilizations[-1],) * 2})
+    for count, each in enumerate(utilizations, 1):
+        rate = each * 32 / 0.1
+        ranks = [
+            RankFigures(
+                rank=rank,
+                host="box",
+                samples_per_s=around(rate),
+                batches_per_s=around(rate / 32),
+                barrier_fraction=changes.get("barrier"),
+            )
+            for rank in range(count)
+        ]
+        trials.append(
+            trial(
+                config(2),
+                rate,
+                purpose="scaling",
+                wait_fraction=1 - each,
+                ranks=tuple(ranks) if count > 1 else (),
+                usage=changes.get("usage", Usage()),
+            )
+        )
+    most = len(utilizations)
+    asked_for = {"step_s": 0.1, "au": 0.9, "launch_ranks": [*range(1, most + 1)], "ranks": most}
+    costs = changes.get("costs") or calibration(cpu=0.05, receive=0.0005)
+    return calibrated(costs, trials=trials, settings=asked_for)
+
+
+def test_ranks_that_were_measured_go_before_predictions() -> None:
+    """By the model alone eight cores feed all four."""
+    found = accelerators_of(_launched(0.99, 0.95, 0.7, 0.5))
+    assert found is not None
+    assert (found.count.value, found.most, found.measured) == (2, 4, True)
+    assert found.count.ends[0] <= 2 <= found.count.ends[1]
+    assert found.utilization == pytest.approx(0.95, abs=0.005)
+    assert found.next_utilization == pytest.approx(0.7, abs=0.005)
+    all_of_them = accelerators_of(_launched(0.99, 0.98, 0.97, 0.96))
+    assert all_of_them is not None
+    assert (all_of_them.count.value, all_of_them.limit, all_of_them.without) == (4, None, ())
+
+
+def test_what_measured_ranks_ran_out_of_is_the_limit_where_the_model_sees_none() -> None:
+    usage = Usage(own_cpu_cores=1.0, available_cpu_cores=1.0)
+    found = accelerators_of(_launched(0.99, 0.7, usage=usage))
+    assert found is not None
+    assert (found.count.value, found.limit) == (1, "host_cpu")
+
+
+def test_the_barrier_is_what_ranks_waited_there() -> None:
+    found = accelerators_of(_launched(0.95, 0.7, barrier=0.25))
+    assert found is not None
+    (barrier,) = [each for each in found.without if each.part == "barrier"]
+    assert barrier.source == "bound"
+    assert 1.0 <= barrier.gain.value <= 1 / 0.75 + 1e-9
+
+
+def test_pages_that_memory_was_too_small_to_keep_are_not_the_storages() -> None:
+    costs = calibration(cpu=0.001, io=0.5, receive=0.0005)
+    for pressure, parts in ((0.9, "memory storage"), (0.1, "storage memory")):
+        run = _launched(0.95, 0.7, costs=costs, usage=Usage(memory_pressure_fraction=pressure))
+        free = dict(_free(usable_calibration(run), pressure))
+        left = {part: free[part].in_workers for part in ("memory", "storage")}
+        stays = {part: sum(each.io_s) for part, each in left.items() if each is not None}
+        assert " ".join(sorted(stays, key=lambda part: stays[part])) == parts
+        assert sum(stays.values()) == pytest.approx(60 * 0.5)
+
+
+def test_a_sweep_says_what_one_more_would_have_without_each_part() -> None:
+    """A batch takes 0.6 s of one of eight cores, so that two ranks have 6.7 a second each."""
+    slow = calibration(cpu=0.6, receive=0.0005)
+    run = _launched(0.99, 0.65, costs=slow)
+    text = " ".join(plain_text(sweep_report(run), width=200, verbose=True).split())
+    assert "limited by host CPU (92% without it)" in text
+    assert "One more accelerator, predicted without busy host CPU 92%" in text
+
+
+def test_a_sweep_that_was_asked_says_how_many_are_busy_and_what_limits_one_more() -> None:
+    run = _launched(0.99, 0.95, 0.7, 0.5, usage=Usage(own_cpu_cores=1.0, available_cpu_cores=1.0))
+    text = " ".join(plain_text(sweep_report(run), width=200, verbose=True).split())
+    assert "accelerators are 90% busy: 95% measured with num_workers=2" in text
+    assert "with one more 70%, limited by host CPU Certainty" in text
+    assert "One more accelerator, predicted" not in text  # the model feeds all four
+    document = json.loads(sweep_document(run))["accelerators"]
+    assert (document["count"]["value"], document["limit"]) == (2, "host_cpu")
+    plain = dataclasses.replace(run.header, settings={**run.header.settings, "au": None})
+    assert (
+        json.loads(sweep_document(dataclasses.replace(run, header=plain)))["accelerators"] is None
+    )
+
+
+def test_without_a_calibration_ranks_answer_that_loaded_at_once() -> None:
+    run = _launched(0.99, 0.95, 0.7, usage=Usage(own_cpu_cores=1.0, available_cpu_cores=1.0))
+    found = accelerators_of(dataclasses.replace(run, calibration=None))
+    assert found is not None
+    assert (found.count.value, found.measured, found.limit) == (2, True, "host_cpu")
+    assert found.next_utilization == pytest.approx(0.7, abs=0.005)
+
+
+def test_a_sweep_without_calibration_and_ranks_says_why_utilization_is_not_known() -> None:
+    run = dataclasses.replace(_launched(0.99), calibration=None)
+    trials = tuple(each for each in run.trials if each.purpose == "measure")
+    run = dataclasses.replace(run, trials=trials)
+    assert "Utilization not known: " in " ".join(plain_text(sweep_report(run), width=200).split())
+
+
+def test_utilization_needs_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dlprof(["sweep", "synthetic", "--au", "90%"], {}) == 2
+    assert "au = 90% is the share of time in which a step passes" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_no_more_accelerators_are_looked_at_than_ranks_are_asked_for() -> None:

@@ -83,7 +83,7 @@ def test_from_python_too() -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["sweep", "--au", "90%"], "dlprof predict has it. See dlprof sweep --help."),
+        (["sweep", "--max-wait", "2%"], "dlprof predict has it. See dlprof sweep --help."),
         (["check", "--step-time", "1ms"], "dlprof sweep and dlprof recommend have it."),
         (["sweep", "--nonsense"], "  See dlprof sweep --help."),
     ],

@@ -104,7 +104,7 @@ class FakeLauncher(Launcher):
         self._on_kill = on_kill
         self.written = io.BytesIO()
         self.kills = 0
-        self.given_up = False
+        self.given_up = self.stopped = False
         self.looks = 0
         self.launches = 0
         self.printed = b"what the user's code printed\n"
@@ -124,6 +124,11 @@ class FakeLauncher(Launcher):
 
     def give_up(self) -> None:
         self.given_up = True
+        if self.stopped:
+            self._inbox.put(Received(self.source, None))
+
+    def is_stopped(self) -> bool:
+        return self.stopped
 
     def look(self) -> None:
         self.looks += 1

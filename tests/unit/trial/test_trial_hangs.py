@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import resource
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -188,6 +190,27 @@ def test_a_process_that_could_not_accept_is_named() -> None:
     failure = judge(stuck(MAIN, log=log, idle=False))
 
     assert failure.kind == "file_descriptors"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are stopped by signals")
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_stopped_process_is_named_soon(tmp_path: Path, *, alone: bool) -> None:
+    state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=60.0)
+    with (
+        subprocess.Popen(["sleep", "60"]) as process,
+        open_log(tmp_path / "log") as file,
+    ):
+        state.pid = process.pid
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        found = [
+            find_hang(state, TrialLog(file), now_s, stall_s=20.0, alone=alone)
+            for now_s in (2.0, 5.0)
+        ]
+        process.kill()
+    assert found[0] is None
+    assert found[1] is not None
+    assert "is stopped" in found[1].message
 
 
 def test_a_stopped_process_explains_a_hang_better() -> None:

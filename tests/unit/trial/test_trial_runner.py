@@ -12,15 +12,16 @@ import pytest
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config, Target, Trial
 from dlprof.targets.grammar import parse_target
+from dlprof.trial import launch as launch_module
 from dlprof.trial import runner as runner_module
 from dlprof.trial.failures import ResourceLimitError
 from dlprof.trial.launch import BuilderDiedError, Built, LocalRank
-from dlprof.trial.nodes import Ranks
+from dlprof.trial.nodes import Link, Nodes, Ranks
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.runtime import TrialLog, open_log
 from dlprof.trial.state import TrialLimits
-from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError
+from dlprof.trial.supervisor import LauncherDiedError, ProbeKilledError, ProbeTimeoutError
 
 LIMITS = TrialLimits(wall_s=30.0, stall_s=20.0, usable_cores=2.0)
 TARGET = Target(spec="data.py:make", kind="map", dataset="data.Set", import_s=1.0)
@@ -47,6 +48,7 @@ class World:
     patience_s: list[float] = dataclasses.field(default_factory=list)
     left_s: list[float] = dataclasses.field(default_factory=list)
     launchers: int = 0
+    said: list[str] = dataclasses.field(default_factory=list)
 
     def spend(self, what: list[tuple[float, Exception | None]]) -> None:
         spent_s, error = what.pop(0)
@@ -128,7 +130,10 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
         monkeypatch.setattr(runner_module, "FreshLauncher", FakeLauncher)
         monkeypatch.setattr(runner_module, "Supervisor", FakeSupervisor)
         return TrialRunner(
-            BuildRequest(target=parse_target("x.py:make")), directory=tmp_path, clock=world.clock
+            BuildRequest(target=parse_target("x.py:make")),
+            directory=tmp_path,
+            clock=world.clock,
+            say=world.said.append,
         ), world
 
     return made
@@ -182,6 +187,19 @@ def test_a_second_attempt_has_what_is_left(make: Make) -> None:
     assert world.left_s == [30.0, 21.0]
     assert trial.wall_s == 11.0
     assert world.launchers == 2
+    assert world.said == [
+        "The process that starts the trials died. What it had started is run again."
+    ]
+
+
+def test_a_probe_that_a_signal_ended_is_tried_again(make: Make) -> None:
+    hit = ProbeKilledError("It gives no batch.", failures=[("worker_signal", "It was ended.")])
+    bench, world = make((1.0, hit), WELL)
+    bench.build(LIMITS)
+
+    assert bench.try_workers(REQUEST.config) is None
+    assert world.said == ["It was ended. What it had started is run again."]
+    assert (len(world.left_s), world.launchers) == (2, 1)
 
 
 def test_no_second_attempt_without_time(make: Make) -> None:
@@ -226,6 +244,32 @@ def test_a_builder_that_dies_once_is_tried_again(make: Make, tmp_path: Path) -> 
     assert bench.build(LIMITS) == TARGET
     assert world.patience_s == [30.0, 20.0]
     assert world.launchers == 2
+    assert ["started again" in each for each in world.said] == [True]
+
+
+def test_a_builder_that_is_stopped_is_ended_and_counts_as_dead(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Stopped:
+        pid, source, ended = 99_999_999, "launcher", False
+
+        def answer(self, patience_s: float) -> None:
+            assert patience_s < 5.0
+            assert not self.ended
+
+        def kill(self) -> None:
+            self.ended = True
+
+        def status(self, _patience_s: float) -> int:
+            return -15
+
+    monkeypatch.setattr(launch_module, "is_stopped", lambda _pid: True)
+    with open_log(tmp_path / "log") as log:
+        process = Stopped()
+        process.log = TrialLog(log)  # type: ignore[attr-defined] # as a process has one
+        with pytest.raises(BuilderDiedError, match="SIGTERM"):
+            launch_module._built_by(process, 120.0)  # type: ignore[arg-type] # as much as is asked
+    assert process.ended
 
 
 def test_a_builder_that_dies_twice_is_named_by_its_end(make: Make, tmp_path: Path) -> None:
@@ -265,3 +309,26 @@ def test_ranks_are_all_ended_where_one_can_not_be_started(
         )
 
     assert sorted(ended) == [0, 1]
+
+
+def test_nodes_with_another_torch_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Others(Nodes):
+        def order(self, name: str, below: int, **details: Any) -> None:
+            pass
+
+        def all_answer(self, patience_s: float) -> list[tuple[Link, Message]]:
+            theirs = {"torch": "2.12.0", "python": "3.11.0"}
+            return [(Link("other", [1]), {"versions": theirs})]
+
+    FakeLauncher.world = World(clock=Clock(), builds=[WELL], runs=[])
+    monkeypatch.setattr(runner_module, "ForkLauncher", FakeLauncher)
+    monkeypatch.setattr(runner_module, "FreshLauncher", FakeLauncher)
+    bench = TrialRunner(
+        BuildRequest(target=parse_target("x.py:make")),
+        directory=tmp_path,
+        together=Ranks(nodes=Others(2)),
+    )
+    with pytest.raises(TargetError, match=r"torch is 2\.13\.0 on rank 0 and 2\.12\.0 on rank 1"):
+        bench.build(LIMITS)

@@ -27,7 +27,12 @@ from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runtime import MOST_BYTES, Received
 from dlprof.trial.state import TrialLimits, TrialState
-from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
+from dlprof.trial.supervisor import (
+    LauncherDiedError,
+    ProbeKilledError,
+    ProbeTimeoutError,
+    Supervisor,
+)
 
 PID = 99_999_999  # nobody's: a trial that hangs is looked up
 REQUEST = TrialRequest(config=Config(num_workers=2, prefetch_factor=2))
@@ -189,6 +194,23 @@ def test_a_trial_without_end_is_ended(tmp_path: Path) -> None:
     assert trial.failure.kind == "timeout"
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_stopped_fork_server_is_given_up_before_its_trial_begins(
+    tmp_path: Path, *, begun: bool
+) -> None:
+    """Later it harms nothing until the end, at which the result counts."""
+    bench = Supervised(tmp_path, WHOLE[:-1] if begun else ())
+    bench.launcher.stopped = True
+    began_s = bench.supervisor.clock()
+    if begun:
+        assert bench.run().outcome == "completed"
+        assert bench.launcher.kills == 0  # which it would not hear
+        return
+    with pytest.raises(LauncherDiedError):
+        bench.run()
+    assert bench.supervisor.clock() - began_s < 5.0
+
+
 def test_a_result_counts_even_if_the_end_takes_too_long(tmp_path: Path) -> None:
     bench = Supervised(tmp_path, WHOLE[:-1], on_kill=[exited(-9)])
 
@@ -268,6 +290,11 @@ def test_a_probe_that_fails_is_an_error_of_the_target(tmp_path: Path) -> None:
 def test_a_target_that_ends_its_process_is_at_fault_itself(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="exit code 0"):
         Supervised(tmp_path, [*WHOLE[:1], exited(0)]).supervisor.probe(REQUEST)
+
+
+def test_a_probe_that_is_killed_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(ProbeKilledError, match="SIGKILL"):
+        Supervised(tmp_path, [WHOLE[0], exited(-9)]).supervisor.probe(REQUEST)
 
 
 def test_a_probe_that_hangs_is_told_apart(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ from fake_processes import (
 )
 
 from dlprof.records import Config, Trial
+from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.runtime import Received
 from dlprof.trial.state import TrialLimits
-from dlprof.trial.supervisor import Supervisor
+from dlprof.trial.supervisor import LauncherDiedError, Supervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks share pthread's barrier")
 
@@ -141,6 +142,11 @@ def test_a_rank_that_dies_ends_the_trial_and_is_named(tmp_path: Path) -> None:
     assert trial.failure.message.startswith("Rank 1 of 2 on ")
     assert "SIGKILL" in trial.failure.message
     assert [launcher.kills for launcher in launchers] == [1, 0]
+
+
+def test_a_fork_server_that_dies_is_named_by_its_rank(tmp_path: Path) -> None:
+    with pytest.raises(LauncherDiedError, match=r"Rank 1 of 2 on \S+: The process that starts"):
+        supervised(tmp_path, [[born("0")], [Received(f"{LAUNCHER}1", None)]])
 
 
 def test_what_a_rank_says_of_its_own_end_is_the_trials_failure(tmp_path: Path) -> None:
