@@ -14,6 +14,7 @@ import functools
 import importlib
 import inspect
 import itertools
+import math
 import os
 import signal
 import sys
@@ -239,6 +240,9 @@ _WORKER_ARGUMENTS = (
     *("collate_fn", "drop_last", "base_seed", "init_fn", "worker_id", "num_workers"),
     *("persistent_workers", "shared_seed"),
 )
+_WITH_HOLDER = (_WORKER_ARGUMENTS[0], "dataset_holder", *_WORKER_ARGUMENTS[2:])
+"""From torch 2.14 on the dataset comes in a list, and the worker takes it out."""
+
 _NO_TUNING = "torch {version} has no {name}, by which workers are added and parked"
 _HELD_S = 5.0  # as long as torch waits for a worker's end; else its locks are held for microseconds
 _LIVE, _TAP, _EPOCH, _DRAWN = "_dlprof_live", "_dlprof_tap", "_dlprof_epoch", "_dlprof_drawn"
@@ -255,7 +259,7 @@ def untunable(loader: Any) -> str:
     for name in _TUNED_PARTS:
         if name not in known:
             return _NO_TUNING.format(version=version, name=name)
-    if tuple(inspect.signature(_find(*_WORKER_LOOP)).parameters) != _WORKER_ARGUMENTS:
+    if _worker_arguments() not in {_WORKER_ARGUMENTS, _WITH_HOLDER}:
         return f"torch {version} starts workers with other arguments than those that are known"
     if works_in_threads(loader):
         return "its workers are threads"
@@ -263,6 +267,10 @@ def untunable(loader: Any) -> str:
     if iterator_maker(type(loader)) is not plain:
         return f"{type(loader).__name__} makes iterators of its own"
     return ""
+
+
+def _worker_arguments() -> tuple[str, ...]:
+    return tuple(inspect.signature(_find(*_WORKER_LOOP)).parameters)
 
 
 def _names_of(kind: Any) -> set[str]:
@@ -275,12 +283,19 @@ def _names_of(kind: Any) -> set[str]:
 
 
 class _Live:
-    """How an iterator hands out indices: to which workers, and how many batches at once."""
+    """How an iterator hands out indices: to which workers, and how many batches at once.
 
-    __slots__ = ("cycle", "in_flight", "workers")
+    After the first ``freely`` batches of an epoch the sampler is asked for one as soon as without
+    tuning, with ``own`` batches in flight: what it draws at its end comes when it came.
+    """
 
-    def __init__(self, workers: int, in_flight: int) -> None:
+    __slots__ = ("cycle", "freely", "in_flight", "own", "workers")
+
+    def __init__(
+        self, workers: int, in_flight: int, *, own: int = 1, freely: float = math.inf
+    ) -> None:
         self.workers, self.in_flight = workers, in_flight
+        self.own, self.freely = own, freely
         self.restart()
 
     def restart(self) -> None:
@@ -296,8 +311,13 @@ def _filling(put: Callable[[Any], None]) -> Callable[[Any], None]:
         if self._worker_queue_idx_cycle is not live.cycle:  # changed, or new with the epoch
             live.restart()
             self._worker_queue_idx_cycle = live.cycle
-        tasks, most = self._task_info, self._prefetch_factor * self._num_workers
-        while len(tasks) < live.in_flight and self._tasks_outstanding < most:
+        tasks = self._task_info
+        while len(tasks) < (live.in_flight if self._send_idx < live.freely else live.own):
+            # Torch counts for ever what a worker was sent that had come to its data's end by then:
+            # shallower queues would never be filled again, and the epoch end early.
+            self._tasks_outstanding = min(self._tasks_outstanding, len(tasks))
+            if self._tasks_outstanding >= self._prefetch_factor * self._num_workers:
+                return
             sent = self._send_idx
             put(self)
             if self._send_idx == sent:
@@ -409,7 +429,7 @@ class Tap(Protocol):
 
 
 def tapped_iterator(
-    loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None, own_workers: int
+    loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None, own_in_flight: int
 ) -> Any:
     """An iterator as a DataLoader makes it, each ``next()`` of which goes through a tap.
 
@@ -421,26 +441,44 @@ def tapped_iterator(
 
     An iterator with workers asks the sampler twice as it begins, and uses the second answer; one
     without asks once. A sampler may draw random numbers then, or count epochs: it is asked as often
-    as with the ``own_workers`` of the loader.
+    as with the ``own_in_flight`` batches of the loader's own workers; 0 for none.
     """
     workers = loader.num_workers
     name = _BATCH_ITERATOR[1] if workers else "_SingleProcessDataLoaderIter"
     iterator = object.__new__(_tuned_class(_find(_BATCH_ITERATOR[0], name)))
-    live = _Live(workers, workers * (loader.prefetch_factor or 0))
+    in_flight = workers * (loader.prefetch_factor or 0)
+    live = _Live(workers, in_flight, own=max(1, own_in_flight), freely=_asked_freely(loader))
     first = -1 if workers else 0  # with workers an iterator is reset as it is made
     vars(iterator).update({_LIVE: live, _TAP: tap, _EPOCH: first, _DRAWN: 0})
-    vars(iterator).update({_SEEDED: wrap is not None, _ASKED_ONCE: not own_workers})
+    vars(iterator).update({_SEEDED: wrap is not None, _ASKED_ONCE: not own_in_flight})
     try:
         iterator.__init__(loader)
     except BaseException:
         # Torch makes it last, and can't end the workers that it started without it.
         vars(iterator).setdefault("_workers_status", [True] * workers)
         raise
-    if own_workers and not workers:
+    if own_in_flight and not workers:
         iterator._sampler_iter = iter(iterator._index_sampler)
     if wrap is not None and not workers:
         iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
     return iterator
+
+
+def _asked_freely(loader: Any) -> float:
+    """Batches that an epoch's sampler may be asked for early; infinite where that is all.
+
+    As torch's shuffle ends it draws once more, from a generator that the next epoch goes on with.
+    """
+    data: Any = sys.modules["torch.utils.data"]
+    batches = loader._index_sampler
+    samples = getattr(batches, "sampler", batches)
+    known = type(samples) is data.RandomSampler and type(batches) in {
+        data.BatchSampler,
+        data.RandomSampler,
+    }
+    if not known or samples.generator is None:
+        return math.inf
+    return len(samples) // int(getattr(batches, "batch_size", 1))
 
 
 def persists(iterator: Any) -> bool:
@@ -483,6 +521,7 @@ def start_worker(it: Any, context: Any) -> None:
         number = len(it._workers)
         given = {
             **{name: getattr(it, f"_{name}", None) for name in _WORKER_ARGUMENTS},
+            "dataset": it._dataset if _worker_arguments() == _WORKER_ARGUMENTS else [it._dataset],
             "index_queue": index_queue,
             "data_queue": it._worker_result_queue,
             "done_event": it._workers_done_event,

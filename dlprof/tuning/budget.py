@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import itertools
@@ -28,6 +29,9 @@ from dlprof.records import Config
 from dlprof.tuning.control import Setting
 from dlprof.units import format_bytes
 
+NODE_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError)
+"""Of a ranks' file that is lost, or damaged."""
+
 _SPARE = 0.8  # of what is free: others need some
 
 
@@ -45,6 +49,7 @@ class Budget:
     ) -> None:
         self.node: Node | None = None
         self._ram, self._root = max_ram_bytes, root
+        self._worker_bytes = 45_000_000  # of a forked one, measured with torch 2.13
         self.most_workers = _most_of(usable_cores()) if max_workers is None else max_workers
 
     def refusal(
@@ -65,22 +70,18 @@ class Budget:
         free_files = math.inf if limit is None or not opened else max(0, limit - len(opened))
         if more_files > _SPARE * free_files:
             return f"it would open {more_files} more files of {free_files} that are allowed"
-        if self.node is not None:
+        if self.node is not None and after.workers > before.workers:
             most = _most_of(usable_cores(self.node.cores()))
             if self.node.others() + after.workers > most:
                 return f"the ranks of this machine would have more than {most} workers"
-        worker_bytes = max(
-            (parse_pss(self._read(f"proc/{pid}/smaps_rollup")) or 0 for pid in pids[:2]),
-            default=0,
-        )
-        worker_bytes = worker_bytes or 45_000_000  # of a forked one, measured with torch 2.13
+        self.weigh(pids)
         more_workers = max(0, after.workers - len(pids))
         # What is forked beside batches keeps those mapped that there are.
         kept = before.in_flight if pids and more_workers else 0
         fresh_bytes = (kept + max(0, after.in_flight - before.in_flight)) * batch_bytes
-        more_bytes = more_workers * worker_bytes + fresh_bytes
+        more_bytes = more_workers * self._worker_bytes + fresh_bytes
         in_flight_bytes = (kept + after.in_flight) * batch_bytes
-        whole_bytes = max(after.workers, len(pids)) * worker_bytes + in_flight_bytes
+        whole_bytes = max(after.workers, len(pids)) * self._worker_bytes + in_flight_bytes
         if self._ram is not None and whole_bytes > self._ram:
             return f"it would take {format_bytes(whole_bytes)}, above max_ram"
         free_bytes = available_memory(read_cgroups(None, self._root), self._root)
@@ -93,6 +94,13 @@ class Budget:
             sizes = f"{format_bytes(fresh_bytes)} more of {format_bytes(shm.free_bytes)} free"
             return f"it would take {sizes} shared memory"
         return ""
+
+    def weigh(self, pids: Sequence[int]) -> None:
+        """Look how large running workers are: those of later epochs are taken to be, too."""
+        proportional = (parse_pss(self._read(f"proc/{pid}/smaps_rollup")) for pid in pids[:2])
+        self._worker_bytes = (
+            max((each or 0 for each in proportional), default=0) or self._worker_bytes
+        )
 
     def _read(self, path: str) -> str:
         return read_text(self._root / path) or ""
@@ -147,7 +155,9 @@ class Node:
         job = job_name(environ, os.getppid())
         name = "".join(each if each.isalnum() else "-" for each in job)[:60]
         user = os.getuid() if hasattr(os, "getuid") else 0
-        return cls(Path(tempfile.gettempdir()) / f"dlprof-tune-{user}-{name}.json")
+        path = Path(tempfile.gettempdir()) / f"dlprof-tune-{user}-{name}.json"
+        _FILES.add(path)
+        return cls(path)
 
     def others(self) -> int:
         """Workers of the other ranks, and of this one's other loaders."""
@@ -207,13 +217,8 @@ class Node:
         Raises:
             TimeoutError: Another process has it locked, and doesn't let go: it may be stopped.
         """
-        descriptor = _opened(self._path)
+        descriptor = _locked(self._path)
         try:
-            until_s = time.monotonic() + 1
-            while not lock(descriptor, wait=False):
-                if time.monotonic() > until_s:
-                    raise TimeoutError(f"another process keeps {self._path} locked")
-                time.sleep(0.002)
             try:
                 said = json.loads(os.pread(descriptor, 1 << 20, 0) or b"{}")
             except ValueError:
@@ -228,6 +233,45 @@ class Node:
         finally:
             unlock(descriptor)  # a worker that another thread forks has a copy of it
             os.close(descriptor)
+
+
+def _locked(path: Path) -> int:
+    """The ranks' file, for this process alone until it is unlocked.
+
+    Raises:
+        TimeoutError: Another process has it locked, and doesn't let go: it may be stopped.
+        OSError: It can't be opened.
+    """
+    until_s = time.monotonic() + 1
+    while True:
+        descriptor = _opened(path)
+        is_there = False
+        try:
+            while not lock(descriptor, wait=False):
+                if time.monotonic() > until_s:
+                    raise TimeoutError(f"another process keeps {path} locked")
+                time.sleep(0.002)
+            # Else whoever had it was the last one, and took it away.
+            is_there = os.fstat(descriptor).st_nlink > 0
+        finally:
+            if not is_there:
+                unlock(descriptor)
+                os.close(descriptor)
+        if is_there:
+            return descriptor
+
+
+@atexit.register
+def remove_files() -> None:
+    """The last process of a job takes the ranks' files away."""
+    for path in _FILES:
+        with contextlib.suppress(*NODE_FAULTS), Node(path)._entries() as entries:  # noqa: SLF001 - of this module
+            for name in [each for each in entries if each.startswith(f"{os.getpid()}.")]:
+                del entries[name]
+            if not entries:
+                path.with_suffix(".turn").unlink(missing_ok=True)
+                path.unlink()
+    _FILES.clear()
 
 
 def _opened(path: Path) -> int:
@@ -246,6 +290,7 @@ def _opened(path: Path) -> int:
 
 _NUMBERS = itertools.count()
 _NODES: weakref.WeakSet[Node] = weakref.WeakSet()
+_FILES: set[Path] = set()  # of the jobs that this process is, or was, a rank of
 
 
 def _lives(name: str) -> bool:

@@ -501,9 +501,13 @@ class Control:
             fewer = Setting((self.kept.workers + self._floor) // 2 or 1, self.kept.ahead)
             if fewer.workers == self.kept.workers:
                 return
-            enough = yield from self._is_enough(fewer, share)
-            before = self.kept
-            self._note(fewer, "the loader keeps up; fewer workers may do", kept=enough)
+            why, before = "the loader keeps up; fewer workers may do", self.kept
+            try:
+                enough = yield from self._is_enough(fewer, share)
+            except _RefusedError as error:  # the epoch began with fewer still, beside another
+                self._note(fewer, why, kept=False, refused=str(error))
+                return
+            self._note(fewer, why, kept=enough)
             if enough:
                 self._given_back = before
             else:

@@ -28,7 +28,7 @@ from dlprof.saved import save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.parts import dataloader_of
-from dlprof.tuning.budget import Budget, Node, usable_cores
+from dlprof.tuning.budget import NODE_FAULTS, Budget, Node, usable_cores
 from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import (
     BATCHES,
@@ -45,7 +45,6 @@ from dlprof.units import NS, format_duration, parse_bytes
 _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
-_NODE_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError)  # lost, or damaged
 OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
 
@@ -268,7 +267,7 @@ class _Tuner:
         self._process = 0
         self._clock: Any = ()
         self._clocked = (0.0, 0.0)
-        self._batch_counted_until_s = 0.0
+        self._weighed_until_s = 0.0
         self.paused = False  # the last window had a pause, and doesn't count
 
     def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
@@ -282,7 +281,7 @@ class _Tuner:
             return NO_WORKERS if spares_workers else mine
         workers = min(known_workers, self._budget.most_workers) if changes_workers else mine.workers
         start = Setting(workers, known.get("prefetch_factor", mine.ahead))
-        with contextlib.suppress(*_NODE_FAULTS):  # tuning is off before the first trial, then
+        with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
             if start.takes_more_than(mine) and (why := self._refusal(mine, start, pids=())):
                 _LOG.warning("dlprof.tune: it doesn't start with %s: %s", start, why)
                 return mine
@@ -354,8 +353,11 @@ class _Tuner:
         with contextlib.suppress(OSError):  # without shared memory nothing is clocked
             most = max(self._budget.most_workers, mine.workers)
             self._clock, self._clocked = RawArray("d", PLACES * most), (0.0, 0.0)
-        self._budget.node = Node.of(os.environ, _world())  # ranks may be known by now
-        self._control.by_wait = self._budget.node is not None
+        node = self._budget.node = Node.of(os.environ, _world())  # ranks may be known by now
+        self._control.by_wait = node is not None
+        if node is not None:
+            with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
+                node.end_turn(self._control.kept.workers, 0.0)  # from now on others count them
 
     def _left(self) -> None:
         """An iterator is gone, maybe half way: unless the next has begun, nothing is tried."""
@@ -394,11 +396,11 @@ class _Tuner:
 
     def _tapped(self, loader: Any, setting: Setting, tap: _Tap) -> Any:
         # Where workers are spared, no batch may draw from the training's random numbers.
-        own_workers = loader.num_workers
-        alone = not setting.workers and own_workers > 0
+        own_in_flight = loader.num_workers * (loader.prefetch_factor or 0)
+        alone = not setting.workers and own_in_flight > 0
         wrap = functools.partial(SeededFetcher, keep=True) if self.reseeds or alone else None
         with self._as_set(loader, setting):
-            return internals.tapped_iterator(loader, tap, wrap, own_workers)
+            return internals.tapped_iterator(loader, tap, wrap, own_in_flight)
 
     @contextlib.contextmanager
     def _as_set(self, loader: Any, setting: Setting) -> Iterator[None]:
@@ -427,7 +429,10 @@ class _Tuner:
     def seen(self, tap: _Tap, iterator: Any, batch: Any) -> None:
         """A window is full, or it is time to begin one: what comes next."""
         try:
-            self._seen(tap, iterator, batch)
+            if tap.counting and self.whole_epochs and batch is not None:
+                self._weigh(iterator, batch)
+            else:
+                self._seen(tap, iterator, batch)
         except Exception as error:  # whatever fails here must not end a training
             if internals.reports_death(error):
                 raise
@@ -444,7 +449,7 @@ class _Tuner:
             tap.pause(NS)
             return
         if batch is not None and not self._control.resting:
-            self._count_batch(batch)
+            self._weigh(iterator, batch)
         ask = self._control.look(tap.window()) if tap.counting else self._ask
         while self._can_steer(iterator, tap.setting, ask.setting):
             if not self._has_turn(ask.setting):
@@ -469,18 +474,20 @@ class _Tuner:
         tap.begin(ask)
         self._report()
 
-    def _count_batch(self, batch: Any) -> None:
-        """What a batch takes; they may differ: the largest counts."""
+    def _weigh(self, iterator: Any, batch: Any) -> None:
+        """What a batch takes, the largest as they may differ, and what workers do."""
         began_s = time.perf_counter()
-        if began_s < self._batch_counted_until_s:
+        if began_s < self._weighed_until_s:
             return
+        if self.waits_for_epochs:  # between them there are none that could be looked at
+            self._budget.weigh([each.pid for each in internals.workers_of(iterator)])
         self._batch_bytes = max(1, self._batch_bytes, count_bytes(batch))
         strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
         if strategy == "file_descriptor":
             self._batch_tensors = max(self._batch_tensors, count_tensors(batch))
         # Of thousands of tensors that takes a while: 1% of the time at most.
         ended_s = time.perf_counter()
-        self._batch_counted_until_s = ended_s + 100 * (ended_s - began_s)
+        self._weighed_until_s = ended_s + 100 * (ended_s - began_s)
 
     def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
@@ -494,7 +501,7 @@ class _Tuner:
             return True
         try:
             return node.take_turn(control.kept.workers, control.wait_share)
-        except _NODE_FAULTS as error:
+        except NODE_FAULTS as error:
             self.turn_off(f"the ranks' file can't be used: {error}")
             return False
 
@@ -571,7 +578,7 @@ class _Tuner:
     def leave_turn(self) -> None:
         """Let the other ranks try."""
         if self._budget.node is not None:
-            with contextlib.suppress(*_NODE_FAULTS):
+            with contextlib.suppress(*NODE_FAULTS):
                 self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
 
     def _report(self) -> None:
@@ -638,7 +645,7 @@ class _Tap:
     def _count_from_here(self) -> None:
         self.counting, self._ready_before = True, self._ready
         if self._tuner.whole_epochs:
-            self._restart(sys.maxsize, 0)
+            self._restart(1, 0)  # batch that is weighed, and then all others
         else:
             self._restart(self._ask.batches, self._last_ns + int(self._ask.seconds * NS))
 
@@ -701,6 +708,11 @@ class _Tap:
         return batch
 
     def _full(self, iterator: Any, batch: Any) -> None:
+        if self.counting and self._tuner.whole_epochs:
+            self._tuner.seen(self, iterator, batch)
+            self._count, self._left = self._count + sys.maxsize, sys.maxsize
+            self._last_ns = time.perf_counter_ns()
+            return
         self._ready = internals.sent_batches(iterator) or 0
         passed = not self.counting and self._until_ns == 0  # enough were let pass
         paused = (passed or self.counting) and self._has_pause()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from dlprof.internals import set_create_fetcher
 
@@ -43,10 +44,16 @@ class ClockedInit:
             if known:
                 self._clock[place + READY] = 1.0
 
-        def create(*given: Any, **options: Any) -> Any:
+        info = get_worker_info()
+        # Not as the user's code would: whether that asks is noticed by whoever watches the class.
+        dataset = None if info is None else object.__getattribute__(info, "dataset")
+
+        def create(kind: Any, data: Any, *rest: Any) -> Any:
             if self._parent not in {0, os.getppid()}:
                 os._exit(1)  # it was killed, and torch would watch whoever is the parent by now
-            fetcher = before(*given, **options)
+            fetcher = before(kind, data, *rest)
+            if data is not dataset:  # of a loader that the user's dataset runs itself
+                return fetcher
             seeded = SeededFetcher(fetcher) if self._seeds else fetcher
             return ClockedFetcher(seeded, self._clock, place) if known else seeded
 

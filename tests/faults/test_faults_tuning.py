@@ -24,7 +24,7 @@ from dlprof.tuning import loader as tuned
 from dlprof.tuning.control import Ask, Control, Setting, Window
 
 BATCHES, BATCH, EPOCHS = 40, 4, 3
-STRIKES = 40
+STRIKES, SHARE = 40, 8  # of each kind: in all, and in one test
 PATIENCE_S = 60.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is put there
 KINDS = ("exception", "worker killed", "Ctrl-C", "Ctrl-C to all", "training killed")
@@ -202,9 +202,18 @@ def nothing_in_shared_memory() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "seeds", [range(1), pytest.param(range(1, STRIKES), marks=pytest.mark.slow)], ids=["1", "all"]
+    "seeds",
+    [
+        range(1),
+        *(
+            pytest.param(range(first, first + SHARE), marks=pytest.mark.slow)
+            for first in range(0, STRIKES, SHARE)
+        ),
+    ],
+    ids=lambda seeds: f"{seeds.start} to {seeds.stop - 1}",
 )
 def test_nothing_is_lost_or_left_whatever_happens_while_it_changes(kind: str, seeds: range) -> None:
+    """200 strikes in shares, so that ``SLOW_TESTS=0/4`` and so on take some, one after another."""
     interrupts = 0
     for seed in seeds:
         epochs, ended = struck(kind, seed)

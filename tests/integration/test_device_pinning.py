@@ -6,6 +6,7 @@ copies within the host's memory.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -14,10 +15,14 @@ import torch
 from fake_device import FakeDevice, FakeEvent
 from torch.utils.data import DataLoader, TensorDataset
 
+import dlprof
+from dlprof import internals
 from dlprof.device.runtime import find_accelerator, open_runtime
 from dlprof.records import Config
 from dlprof.trial.copying import make_copier
 from dlprof.trial.protocol import TrialRequest
+from dlprof.tuning import loader as tuned
+from dlprof.tuning.control import Ask, Control, Setting, Window
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
 
@@ -102,3 +107,45 @@ def test_without_pinning_batches_come_pageable(accelerator: FakeDevice) -> None:
     copies = _copied(_loader(pin=False), pin=False)
     assert copies.pinned_fraction == 0.0
     assert copies.pin is None
+
+
+class Turning(Control):
+    """Has other workers and queues every three batches."""
+
+    def begin(self) -> Ask:
+        settings = [Setting(*each) for each in [(3, 2), (1, 1), (4, 3), (2, 1)]]
+        self._following = itertools.cycle(settings)
+        return Ask(self.kept, 0, 2, 0.0)
+
+    def look(self, window: Window) -> Ask:
+        del window
+        return Ask(next(self._following), 1, 2, 0.0)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_batches_of_a_loader_that_is_tuned_are_pinned_in_order(
+    accelerator: FakeDevice, monkeypatch: pytest.MonkeyPatch, *, persistent: bool
+) -> None:
+    """Workers are forked, and parked, beside the thread that pins what they send."""
+    del accelerator
+    monkeypatch.setattr(tuned, "Control", Turning)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    made: Any = DataLoader(
+        TensorDataset(torch.arange(160)),
+        batch_size=4,
+        num_workers=2,
+        pin_memory=True,
+        persistent_workers=persistent,
+    )
+    dlprof.tune(made, max_workers=4)
+    for _ in range(2):
+        came: list[int] = []
+        batches = iter(made)
+        for (batch,) in batches:
+            assert batch.is_pinned()
+            came += batch.tolist()
+        assert came == [*range(160)]
+        assert internals.started_workers(batches) == 4
+    internals.shut_down(batches)
+    assert made.tuning.off == ""
+    assert not vars(batches)["_pin_memory_thread"].is_alive()

@@ -25,7 +25,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    get_worker_info,
+)
 from torch.utils.data.datapipes.map import SequenceWrapper
 
 import dlprof
@@ -133,6 +140,21 @@ def test_the_samples_come_in_the_same_order(scripted: None, mode: str) -> None:
     assert changing.num_workers == plain.num_workers
 
 
+def test_each_epoch_has_the_order_that_its_sampler_was_told(scripted: None) -> None:
+    def drawn(made: Any) -> list[Any]:
+        came = []
+        for epoch in (3, 1, 3):
+            made.sampler.set_epoch(epoch)
+            came.append(numbers(made))
+        return came
+
+    sampler: Any = DistributedSampler(Numbers(), num_replicas=2, rank=1, shuffle=True)
+    plain, changing = (loader(sampler=sampler, shuffle=False) for _ in range(2))
+    came = drawn(dlprof.tune(changing, max_workers=4))
+    assert came == drawn(plain)
+    assert came[0] == came[2] != came[1]
+
+
 def test_without_order_no_sample_is_lost_or_doubled(scripted: None) -> None:
     changing = dlprof.tune(loader(in_order=False), max_workers=4)
     came = [number for batch in numbers(changing) for number in batch]
@@ -186,6 +208,52 @@ def test_the_depth_of_an_iterable_changes_and_its_order_does_not(scripted: None)
         for _ in range(2):
             came = [batch.tolist() for batch in changing]
             assert came == [batch.tolist() for batch in plain]
+
+
+class Endless(IterableDataset[int]):
+    """Has no length, and no end."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return itertools.count(0 if info is None else 1_000_000 * info.id)
+
+
+def test_an_endless_set_whose_samples_are_batches_loads_as_without(scripted: None) -> None:
+    options: dict[str, Any] = {"batch_size": None, "num_workers": 2}
+    plain, changing = (DataLoader(Endless(), **options) for _ in range(2))
+    dlprof.tune(changing)
+    assert [*itertools.islice(changing, 60)] == [*itertools.islice(plain, 60)]
+
+
+class Uneven(IterableDataset[int]):
+    """Has nearly all of its samples in the first worker."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        return iter(range(1000 * info.id, 1000 * info.id + (8 if info.id else 400)))
+
+
+class Ebbing(Scripted):
+    """Has deep queues at first, and then shallow ones."""
+
+    settings = (*[Setting(3, 16)] * 6, *[Setting(3, 1)] * 1000)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_queues_become_shallow_after_workers_of_an_iterable_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+    persistent: bool,  # noqa: FBT001 - pytest passes it by name
+) -> None:
+    """Torch counts as on its way what they were sent beyond their end, and orders no more then."""
+    monkeypatch.setattr(tuned, "Control", Ebbing)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    options: dict[str, Any] = {"batch_size": 1, "num_workers": 3, "persistent_workers": persistent}
+    plain, changing = (DataLoader(Uneven(), **options) for _ in range(2))
+    dlprof.tune(changing)
+    for _ in range(2):
+        assert [*map(int, changing)] == [*map(int, plain)]
+    assert changing.tuning.off == ""  # type: ignore[attr-defined] # it has one now
 
 
 def test_the_workers_of_an_iterable_change_between_epochs_if_asked(scripted: None) -> None:
@@ -335,6 +403,20 @@ def test_reseeded_batches_are_the_same_after_one_that_failed(scripted: None) -> 
     assert taken(0) == taken(2)
 
 
+class Nested(Numbers):
+    """Runs a loader of its own for each sample."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        own: Any = DataLoader([index, 2 * index], batch_size=2)  # type: ignore[arg-type] # a list is indexed, too
+        return torch.cat([*own]).double()
+
+
+def test_a_loader_that_a_dataset_runs_itself_is_left_alone(scripted: None) -> None:
+    plain = [batch.tolist() for batch in loader(Nested())]
+    made = dlprof.tune(loader(Nested()), reseed="batch", max_workers=4)
+    assert [batch.tolist() for batch in made] == plain
+
+
 def test_kept_workers_draw_others_in_each_epoch(scripted: None) -> None:
     first, second = augmented(num_workers=2, persistent_workers=True)
     assert {each[1] for batch in first for each in batch}.isdisjoint(
@@ -414,6 +496,39 @@ def test_a_shuffle_that_seeds_itself_is_no_such_sampler(scripted: None, workers:
     dlprof.tune(changing, max_workers=4)
     assert drawn(changing) == drawn(plain)
     assert changing.tuning.off == ""  # type: ignore[attr-defined] # it has one now
+
+
+class Deep(Scripted):
+    """Has many batches in flight, soon."""
+
+    settings = (Setting(4, 4),)
+
+
+@pytest.mark.parametrize(
+    ("length", "options"), [(96, {}), (94, {}), (94, {"drop_last": True}), (24, {"batch_size": 1})]
+)
+def test_a_shuffle_draws_from_its_generator_when_it_does_without(
+    monkeypatch: pytest.MonkeyPatch, length: int, options: dict[str, Any]
+) -> None:
+    """It draws once more as it ends, and a loop that stops early may not get there."""
+    monkeypatch.setattr(tuned, "Control", Deep)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+
+    def drawn(made: Any) -> list[Any]:
+        stopped = numbers(itertools.islice(iter(made), 14))
+        shared = [
+            (batch[:, 0].tolist(), float(torch.rand((), generator=generator))) for batch in made
+        ]
+        return [stopped, shared, numbers(made)]
+
+    came = []
+    for tune in (False, True):
+        generator = torch.Generator().manual_seed(7)
+        made: Any = loader(
+            Numbers(length, draws=False), shuffle=True, generator=generator, **options
+        )
+        came.append(drawn(dlprof.tune(made, max_workers=4) if tune else made))
+    assert came[0] == came[1]
 
 
 class Failing(Numbers):
@@ -812,6 +927,128 @@ def test_the_turn_of_an_iterator_is_not_lost_with_the_one_before(
         assert node._turn is not None
     del batches
     assert node._turn is None
+
+
+def test_the_workers_that_a_rank_begins_with_count_before_it_tries_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Node(tmp_path / "ranks.json")
+    monkeypatch.setattr(Node, "of", lambda *_: Node(tmp_path / "ranks.json"))
+    batches = iter(dlprof.tune(loader(num_workers=3)))
+    next(batches)
+    assert other.others() == 3
+
+
+RANKS = """
+import json, time
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+import dlprof
+from dlprof import internals
+from dlprof.tuning import budget
+from dlprof.tuning import loader as tuned
+from dlprof.tuning.control import Ask, Control, Setting
+
+MOST = 7
+said = []
+
+def say(what, workers=0):
+    said.append((time.monotonic(), what, workers))
+
+class Noted(budget.Node):
+    def take_turn(self, workers, wait_share):
+        had = self._turn is not None
+        has = super().take_turn(workers, wait_share)
+        if has and not had:
+            say("turn")
+        return has
+
+    def drop_turn(self):
+        if self._turn is not None:
+            say("end")
+        super().drop_turn()
+
+class Greedy(Control):
+    refused = 0
+
+    def begin(self):
+        return Ask(self.kept, 0, 2, 0.0)
+
+    def look(self, window):
+        if window.refused or window.setting != self.kept:
+            self._note(window.setting, "more", kept=not window.refused, refused=window.refused)
+            self.refused += bool(window.refused)
+            self.resting = True
+            return Ask(self.kept, 0, 4, 0.0)
+        self.resting, self.wait_share = False, 1 / self.kept.workers
+        return Ask(Setting(self.kept.workers + 1, 2), 0, 4, 0.0)
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    budget._most_of = lambda cores: MOST
+    tuned.Node, tuned.Control = Noted, Greedy
+    loader = dlprof.tune(DataLoader(range(1 << 30), num_workers=2))
+    batches, until, had = iter(loader), time.monotonic() + 120, 2
+    say("has", had)
+    for number, batch in enumerate(batches):
+        assert batch.tolist() == [number]
+        has = internals.started_workers(batches)
+        if has != had:
+            say("has", has)
+            had = has
+        time.sleep(0.002)
+        over = torch.tensor([loader.tuning._control.refused > 0 or time.monotonic() > until])
+        over = over.to(torch.int32)
+        dist.all_reduce(over, dist.ReduceOp.MIN)
+        if over:
+            break
+    internals.shut_down(batches)
+    with open(f"rank{dist.get_rank()}.json", "w") as file:
+        json.dump({"said": said, "off": loader.tuning.off}, file)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_train_together_grow_one_after_another_to_what_their_machine_allows(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = subprocess.run(
+        [sys.executable, *launcher, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert [each["off"] for each in told] == ["", ""]
+    moments = sorted(
+        (at, rank, what, workers)
+        for rank, each in enumerate(told)
+        for at, what, workers in each["said"]
+    )
+    has, tries = [0, 0], None
+    for _, rank, what, workers in moments:
+        if what == "has":
+            has[rank] = workers
+            assert sum(has) <= 7
+        elif what == "turn":
+            assert tries is None
+            tries = rank
+        else:
+            assert tries == rank
+            tries = None
+    assert sorted(has) == [3, 4]  # the one that has fewer, and waits longer, comes first
+    assert not [*temporary.glob("dlprof-tune-*")]
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"x": {}}'])
@@ -1229,6 +1466,24 @@ def test_short_epochs_get_workers_between_them(
     assert made.num_workers == workers
     batches = iter(made)
     assert internals.started_workers(batches) > workers
+
+
+def test_batches_and_workers_of_short_epochs_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between epochs, where more of them are asked for, there are none to be looked at."""
+    weighed: list[list[int]] = []
+
+    def weigh(_budget: Budget, pids: list[int]) -> None:
+        alive = {each.pid for each in multiprocessing.active_children()}
+        weighed.append([pid for pid in pids if pid in alive])
+
+    monkeypatch.setattr(Budget, "weigh", weigh)
+    made: Any = dlprof.tune(loader(Numbers(80, draws=False)))
+    for _ in range(2):
+        assert len(numbers(made)) == 20
+    tap: Any = vars(iter(made))["_dlprof_tap"]
+    assert tap._tuner.whole_epochs
+    assert tap._tuner._batch_bytes == 4 * 4
+    assert len(weighed[0]) == 2
 
 
 def test_callbacks_tune_if_asked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import signal
 import sys
@@ -190,10 +191,23 @@ class Context:
         return types.SimpleNamespace(pid=100 + len(self.started), start=lambda: None)
 
 
-@pytest.mark.parametrize("shape", [Iterator26, Iterator27])
+def held(*_: Any) -> None:
+    """As the loop of workers from torch 2.14 on, which takes the dataset out of a list."""
+
+
+held.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # which inspect looks for
+    [inspect.Parameter(each, inspect.Parameter.POSITIONAL_ONLY) for each in internals._WITH_HOLDER]
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "loop"), [(Iterator26, None), (Iterator27, None), (Iterator27, held)]
+)
 def test_iterators_of_each_torch_are_steered_and_given_workers(
-    monkeypatch: pytest.MonkeyPatch, shape: type[Iterator26]
+    monkeypatch: pytest.MonkeyPatch, shape: type[Iterator26], loop: Any
 ) -> None:
+    if loop is not None:
+        monkeypatch.setattr(torch_worker, "_worker_loop", loop)
     pids: list[Any] = []
     monkeypatch.setattr(
         torch_signals, "_set_worker_pids", lambda _, known: pids.append(tuple(known))
@@ -217,6 +231,8 @@ def test_iterators_of_each_torch_are_steered_and_given_workers(
     assert pids[-1] == (0, 1, 101, 102)
     arguments = [each["args"][10:12] for each in context.started]  # its number, and of how many
     assert arguments == [(2, 3), (3, 4)]
+    dataset = iterator._dataset
+    assert context.started[0]["args"][1] == (dataset if loop is None else [dataset])
     internals.steer(iterator, 4, 2)
     came += [next(iterator) for _ in range(8)]
     assert {worker for worker, _ in iterator.handed_out[-4:]} == {0, 1, 2, 3}

@@ -178,6 +178,41 @@ def test_a_file_that_stays_locked_keeps_nobody_waiting(tmp_path: Path) -> None:
             Node(path).take_turn(2, 0.1)
 
 
+def test_the_last_rank_takes_the_files_away(
+    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "node.json"
+    assert ranks(0).take_turn(2, 0.1)
+    ranks(0).drop_turn()
+    ranks(1).end_turn(2, 0.0)
+    for rank in range(2):
+        assert {each.name for each in tmp_path.iterdir()} == {"node.json", "node.turn"}
+        monkeypatch.setattr(budget, "_FILES", {path})
+        ranks(rank)
+        budget.remove_files()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_file_that_is_taken_away_as_one_waits_for_it_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "node.json"
+    taken: list[Path] = []
+
+    def lock_and_take(descriptor: int, *, wait: bool) -> bool:
+        assert lock(descriptor, wait=wait)
+        if not taken:
+            path.unlink()
+            taken.append(path)
+        return True
+
+    monkeypatch.setattr(budget, "lock", lock_and_take)
+    first = Node(path)
+    first.end_turn(3, 0.0)
+    assert taken
+    assert Node(path).others() == 3
+
+
 def test_ranks_of_srun_and_mpirun_share_their_machine_too() -> None:
     srun = {"SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
     mpirun = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "a"}
@@ -212,6 +247,17 @@ def test_memory_is_checked_before_a_change(tmp_path: Path) -> None:
     assert "free" in refusal(Budget(None, None, root=tmp_path), few, 200 * MEBI)
 
 
+def test_workers_of_the_next_epoch_are_taken_to_be_as_large(tmp_path: Path) -> None:
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    (tmp_path / "proc" / "7" / "smaps_rollup").write_text("Pss:              200000 kB\n")
+    limits = Budget(None, 1000 * MEBI, root=tmp_path)
+    assert refusal(limits, Setting(12, 2)) == ""
+    limits.weigh([7])
+    assert "above max_ram" in refusal(limits, Setting(12, 2))
+    limits.weigh([8])  # it is gone
+    assert "above max_ram" in refusal(limits, Setting(12, 2))
+
+
 def test_shared_memory_is_checked_before_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     class Small:
         free_bytes = 64 * MEBI
@@ -239,6 +285,7 @@ def test_the_ranks_of_a_machine_share_its_workers(ranks: Ranks) -> None:
     limits.node = ranks(0)
     said = refusal(limits, Setting(3, 2))
     assert said.startswith("the ranks of this machine would have more than")
+    assert refusal(limits, Setting(2, 8)) == ""  # a deeper queue has no more of them
 
 
 def test_ranks_on_cores_of_their_own_share_those_of_all(

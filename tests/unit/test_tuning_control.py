@@ -230,6 +230,15 @@ def test_what_is_refused_is_noted_and_not_tried() -> None:
     assert {each.refused for each in control.changes} == {"the budget"}
 
 
+def test_fewer_workers_that_are_refused_are_no_fault() -> None:
+    """An epoch beside another begins with the user's few: half of what is kept are more."""
+    control = Control(Setting(8, 2), 16)
+    fed(control, lambda _: 0.0, 40, lambda _: "the budget")
+    assert control.kept == Setting(8, 2)
+    assert {each.refused for each in control.changes} == {"the budget"}
+    assert control.resting
+
+
 def test_there_are_never_more_workers_than_allowed() -> None:
     control = Control(START, 5)
     asked = fed(control, lambda setting: 0.05 / setting.workers, 400)
