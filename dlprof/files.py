@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from dlprof.errors import FileError
 
 if sys.platform != "win32":
     import fcntl
+
+_LOCK_S = 5.0
+"""So long another writer may take, seconds: a file of settings is written in milliseconds, and a
+training waits for it."""
 
 _FREE_SPACE = "Free some space; what was written before is kept."
 _RAISE_LIMIT = "Raise the limit (ulimit -f); what was written before is kept."
@@ -157,7 +162,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """Keep other processes that ask for the same lock out while a file is read and replaced.
 
     The folder itself is locked, since the file's own lock would go with the file that is replaced.
-    Where folders can't be locked nothing is, and the later of two writers wins.
+    Where folders can't be locked nothing is, and the later of two writers wins; so it does where
+    one holds the lock for more than ``_LOCK_S``, as a stopped process would.
 
     Raises:
         OSError: If there is no such folder.
@@ -167,7 +173,9 @@ def folder_lock(folder: Path) -> Iterator[None]:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        lock(descriptor, wait=True)
+        until_s = time.monotonic() + _LOCK_S
+        while not lock(descriptor, wait=False) and time.monotonic() < until_s:
+            time.sleep(0.02)
         yield
     finally:
         os.close(descriptor)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlprof.errors import FileError
-from dlprof.files import lock, replace_file, replaceable, unlock, write_fault
+from dlprof.files import folder_lock, lock, replace_file, replaceable, unlock, write_fault
 
 
 def test_a_lock_keeps_another_holder_out_until_it_is_let_go(tmp_path: Path) -> None:
@@ -25,6 +25,14 @@ def test_a_lock_keeps_another_holder_out_until_it_is_let_go(tmp_path: Path) -> N
     finally:
         os.close(first)
         os.close(second)
+
+
+def test_a_writer_that_was_stopped_keeps_others_waiting_for_seconds_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlprof.files._LOCK_S", 0.1)
+    with folder_lock(tmp_path), folder_lock(tmp_path):
+        pass  # the second one never gets it
 
 
 def test_a_file_system_without_locks_is_no_obstacle(
