@@ -247,7 +247,7 @@ def _feeding(choice: Choice) -> Iterator[Reason]:
 def _bound(choice: Choice) -> Iterator[Reason]:
     found = choice.pick.prediction
     if not choice.pick.measured and found is not None:
-        from dlprof.model import describe  # noqa: PLC0415 - where it predicts
+        from dlprof.model import describe
 
         claim = f"With {choice.pick.name} {describe(found.bound)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})

@@ -318,7 +318,7 @@ def predictions(
         UsageError: The calibration is for another batch size, or of batches that cost nothing, or
             a figure of the situation is out of range.
     """
-    from dlprof.model import predict_all  # noqa: PLC0415 - where it predicts
+    from dlprof.model import predict_all
 
     ordered = sorted(configs, key=lambda config: config.cost_key)
     try:
@@ -406,7 +406,7 @@ def expectation(
     What a sweep stored of its predictions stays as it is, so that all views have the same.
     ``None`` where the calibration says nothing of what was measured.
     """
-    from dlprof.model import relative_error  # noqa: PLC0415 - where it predicts
+    from dlprof.model import relative_error
 
     stored, calibration = run.prediction, usable_calibration(run)
     known = () if stored is None else stored.cells
@@ -430,7 +430,7 @@ def _expected(
     beside: Sequence[PredictedCell] = (),
 ) -> ExpectedRates:
     """What was predicted, as sure as by what the run calibrated, whatever else is asked for."""
-    from dlprof.model import cells_of  # noqa: PLC0415 - where it predicts
+    from dlprof.model import cells_of
 
     cells = (*beside, *cells_of(models))
     found = SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
@@ -451,7 +451,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     of the rate at a step, the model says. What something else limits there than where
     it was measured is less sure.
     """
-    from dlprof.model import EXTRAPOLATED_ERROR, relative_error  # noqa: PLC0415 - where it predicts
+    from dlprof.model import EXTRAPOLATED_ERROR, relative_error
 
     calibration = usable_calibration(run)
     log_sd = relative_error(calibration)
@@ -521,7 +521,7 @@ def _moved(
     With all that loading takes ``exp(off)`` times as fast, time passes over the same step as over
     one that is so much longer, and so much faster.
     """
-    from dlprof.model import cell_of, drawn, steady_rate, work_of  # noqa: PLC0415 - where it predicts
+    from dlprof.model import cell_of, drawn, steady_rate, work_of
 
     if not situation.step_s + situation.step_cpu_s:
         return list(offs)
@@ -543,7 +543,7 @@ def _by_speed(calibration: Calibration, config: Config, situation: Situation) ->
 
     By the closed form, which tells loaders that compute from those that wait.
     """
-    from dlprof.model import bounds, cell_of  # noqa: PLC0415 - where it predicts
+    from dlprof.model import bounds, cell_of
 
     factor = situation.speed.factor
     if factor == 1.0:

@@ -125,7 +125,7 @@ class MachineProfile:
         Raises:
             ValueError: The file can't be changed without losing some of it.
         """
-        from dlprof.tomledit import revised_toml  # noqa: PLC0415 - few profiles are written
+        from dlprof.tomledit import revised_toml  # few profiles are written
 
         return revised_toml(text, _known(dataclasses.asdict(self)), {})
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from dlprof.model import MODEL_ERROR, Conditions, cells_of, predict_all, relative_error
 from dlprof.records import (
@@ -229,7 +230,7 @@ def levers(
         each.batches_per_s.value for each in predict_all(calibration, both, conditions)
     )
     own = (each.usage.own_cpu_cores or 0.0 for each in explained if each.config.num_workers == 1)
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     if pick.num_workers > 1 and unordered >= unordered_pays * ordered:
         found["in_order"] = False
     costs = calibration.in_workers
@@ -246,7 +247,7 @@ def levers(
     if max(own, default=0.0) > 1.3:
         found["worker_threads"] = 1
     return tuple(
-        dataclasses.replace(pick, **{name: value})  # type: ignore[arg-type] # fields by name
+        dataclasses.replace(pick, **{name: value})
         for name, value in found.items()
         if name not in swept and getattr(pick, name) != value
     )

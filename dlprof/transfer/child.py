@@ -120,7 +120,7 @@ def _loading(request: TransferRequest) -> Callable[[bool], Any]:
     Raises:
         DlprofError: The target can't be built or loaded from.
     """
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415 - torch.utils.data with it
+    from dlprof.targets.loader import make_loader  # torch.utils.data with it
 
     if request.build is None:
         raise AssertionError("only called with a target")

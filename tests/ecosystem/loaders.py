@@ -4,7 +4,6 @@ A sample waits for 4 ms, as for storage, so that workers bring the same on any m
 where ``ECOSYSTEM_DATA`` says.
 """
 
-# ruff: noqa: PLC0415 - what a loader is stands in its name, and only its package is imported
 from __future__ import annotations
 
 import contextlib

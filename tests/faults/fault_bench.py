@@ -132,7 +132,7 @@ class FaultBench:
         assert trial.batches_per_s is not None
         # What the target itself keeps open lives as long as it does.
         kept = ("fork_server.log", "fault", "listener-")
-        assert not [name for name in os.listdir(self.place) if not name.startswith(kept)]  # noqa: PTH208 - names
+        assert not [name for name in os.listdir(self.place) if not name.startswith(kept)]
 
     def close(self) -> None:
         self.bench.close()

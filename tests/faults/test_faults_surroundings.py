@@ -31,7 +31,7 @@ _MIB = 1 << 20
 
 @functools.cache
 def _can_mount() -> bool:
-    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]  # noqa: S108 - in its own namespace
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
     return (
         shutil.which("unshare") is not None
         and subprocess.run(probe, capture_output=True, check=False).returncode == 0

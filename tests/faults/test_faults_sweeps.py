@@ -145,4 +145,4 @@ def test_a_sweep_that_goes_on_skips_no_more(tmp_path: Path) -> None:
 
     assert again[: len(first)] == first
     assert len(skipped(again)) == len(skipped(first))
-    assert os.listdir(tmp_path)  # noqa: PTH208 - the run file is there
+    assert os.listdir(tmp_path)  # the run file is there

@@ -43,7 +43,7 @@ CASES = [
     ("interrupt", EXIT, "ended its own process", "exit", _QUIET_S),
     ("segfault", SIGNAL, "faulthandler", "by", 1.0),
     ("abort", SIGNAL, "faulthandler", "by", 1.0),
-    ("bus", SIGNAL, "/dev/shm", "by", 1.0),  # noqa: S108
+    ("bus", SIGNAL, "/dev/shm", "by", 1.0),
     ("kill", SIGNAL, "killed", "by", 1.0),
     ("alarm", SIGNAL, "alarm", "by", 1.0),
     ("terminate", SIGNAL, "Another program", "by", 1.0),

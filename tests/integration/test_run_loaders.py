@@ -85,8 +85,9 @@ def test_every_loader_is_told_apart(
     assert (of("plain").batches, of("plain").epochs) == (10, 1)
     assert of("plain").sampler == "RandomSampler"
     assert (of("spawned").batches, of("stream").batches, of("shard").batches) == (2, 12, 5)
-    assert of("spawned").config is not None
-    assert of("spawned").config.start_method == "spawn"  # type: ignore[union-attr]
+    spawned = of("spawned").config
+    assert spawned is not None
+    assert spawned.start_method == "spawn"
     assert of("shard").kind.endswith("DataLoaderShard")
     (workers,) = [each for each in run.watched if each.epochs == 3 and each.batches == 30]
     assert workers.config is not None

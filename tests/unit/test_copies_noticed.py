@@ -190,13 +190,14 @@ def test_following_ends_by_itself(streams: list[Stream]) -> None:
 
 def test_anothers_patch_is_left_and_given_back(streams: list[Stream]) -> None:
     calls: list[str] = []
-    plain = torch.Tensor.to
+    tensor: Any = torch.Tensor
+    plain = tensor.to
 
     def below(*args: Any, **kwargs: Any) -> Any:
         calls.append("below")
         return plain(*args, **kwargs)
 
-    torch.Tensor.to = below  # type: ignore[method-assign]
+    tensor.to = below
     noticer = _noticer()
     try:
         noticer.came()
@@ -207,12 +208,12 @@ def test_anothers_patch_is_left_and_given_back(streams: list[Stream]) -> None:
             calls.append("above")
             return ours(*args, **kwargs)
 
-        torch.Tensor.to = above  # type: ignore[method-assign]
+        tensor.to = above
         noticer.pause()
         assert vars(torch.Tensor)["to"] is above
         torch.zeros(2).to("meta")
         assert calls == ["above", "below"]
-        torch.Tensor.to = below  # type: ignore[method-assign]
+        tensor.to = below
         noticer.came()
         noticer.pause()
         assert vars(torch.Tensor)["to"] is below
@@ -226,13 +227,14 @@ def test_errors_and_faults_leave_the_call_as_it_is(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the device is lost")
 
+    tensor: Any = torch.zeros(2)
     with pytest.raises(TypeError) as plain:
-        torch.zeros(2).to("meta", wrong=True)  # type: ignore[call-overload]
+        tensor.to("meta", wrong=True)
     noticer = _noticer()
     _loop(noticer, 2, torch.zeros(2))
     noticer.came()
     with pytest.raises(TypeError) as noticed:
-        torch.zeros(2).to("meta", wrong=True)  # type: ignore[call-overload]
+        tensor.to("meta", wrong=True)
     assert str(noticed.value) == str(plain.value)
     noticer.asked()
     monkeypatch.setattr(patching.seen, "spare", {})
@@ -247,7 +249,7 @@ def test_the_method_in_its_place_can_be_pickled(streams: list[Stream]) -> None:
     noticer.came()
     kept = pickle.dumps(torch.Tensor.to)
     noticer.pause()
-    assert pickle.loads(kept) is torch.Tensor.to  # noqa: S301 - pickled just above
+    assert pickle.loads(kept) is torch.Tensor.to
 
 
 def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> None:
@@ -348,7 +350,7 @@ class _Wrapping(torch.Tensor):
     ) -> Any:
         if func.__name__ == "to":
             return args[0].as_subclass(torch.Tensor).to(*args[1:], **kwargs or {})
-        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call] # torch's
 
 
 def test_a_copy_within_a_copy_is_counted_once(streams: list[Stream]) -> None:
@@ -387,11 +389,11 @@ class _Seeing(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
-class _SeeingBelow(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _SeeingBelow(TorchDispatchMode):
     """Notes what operations it is shown."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call] # torch's
         self.shown: list[str] = []
 
     def __torch_dispatch__(

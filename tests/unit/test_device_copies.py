@@ -168,7 +168,10 @@ def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(
     """Else the loop would be timed, until the device's queue is full, and not the step."""
     device = FakeDevice(copy_s=1e-3)
     monkeypatch.setattr("dlprof.trial.copying.open_device", lambda _name: device)
-    work: Callable[[object], None] = lambda _batch: device.main.order(50e-3)  # noqa: E731
+
+    def work(_batch: object) -> None:
+        device.main.order(50e-3)
+
     monkeypatch.setattr("dlprof.trial.copying.make_consumer", lambda *_: work)
     copying = make_copier(TrialRequest(config=Config(), step_callable="mine:step"))
     assert copying is not None

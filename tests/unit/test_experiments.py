@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from builders import config, failed, machine, target, trial
 from finding_cases import Loader, explanation
@@ -21,9 +22,9 @@ DEEP = config(4, prefetch_factor=8)
 ROOMY = Allowance(budget_s=60.0)
 
 
-def _start(present: Config = PRESENT, **fields: object) -> Evidence:
+def _start(present: Config = PRESENT, **fields: Any) -> Evidence:
     made = Evidence(machine=machine(2), target=target(), config=present)
-    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]  # fields of Evidence
+    return dataclasses.replace(made, **fields)
 
 
 def _play(seen: Evidence, allowance: Allowance, gains: Mapping[Config, float]) -> list[str]:

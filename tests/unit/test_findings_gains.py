@@ -41,6 +41,7 @@ from dlprof.records import (
     Stage,
     Usage,
 )
+from dlprof.records.stages import StageName
 
 WAITING = Loader(fetch_io=0.02, rate=100)
 MORE = config(8)
@@ -234,8 +235,8 @@ def test_stages_alone_count_as_cpu() -> None:
     assert costs_of(bare).fetch.cpu_s == pytest.approx(0.06)
 
 
-def _plain(name: str, mean_s: float) -> Stage:
-    return Stage(name=name, mean_s=mean_s, median_s=mean_s, p95_s=mean_s, max_s=mean_s)  # type: ignore[arg-type]  # the names above are stages
+def _plain(name: StageName, mean_s: float) -> Stage:
+    return Stage(name=name, mean_s=mean_s, median_s=mean_s, p95_s=mean_s, max_s=mean_s)
 
 
 @pytest.mark.parametrize(

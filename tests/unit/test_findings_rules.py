@@ -323,7 +323,7 @@ def test_whether_others_are_a_crowd_is_told_by_how_many_want_a_core(
 @pytest.mark.parametrize(("read", "named"), [(9.7e6, True), (2e6, False)])
 def test_a_cgroup_that_throttles_reads_is_named_where_they_reach_its_limit(
     read: float,
-    named: bool,  # noqa: FBT001
+    named: bool,
 ) -> None:
     first = find(_held_back(read))[0]
     assert first.code == "fetch.io"

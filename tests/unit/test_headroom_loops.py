@@ -307,7 +307,7 @@ def test_a_seed_that_is_set_after_a_loop_is_left_stays(seed: int) -> None:
 
 def test_batches_that_grow_are_kept_within_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headroom, "_MOST_BYTES", 20_000)
-    world = World()
+    world: Any = World()
     training, plain, held = Training(world), world.advance, list[int]()
 
     def advance(iterator: Any) -> Any:
@@ -316,7 +316,7 @@ def test_batches_that_grow_are_kept_within_the_same_bytes(monkeypatch: pytest.Mo
         wide = 100 if len(held) < 10 or len(held) > 600 else 400
         return {**batch, "wide": torch.zeros(wide)}
 
-    world.advance = advance  # type: ignore[method-assign,assignment]
+    world.advance = advance
     told = training.run().summary()
     assert max(held) <= 20_000
     assert told is not None
@@ -400,7 +400,7 @@ class Unique:
     ],
 )
 def test_batches_that_cannot_be_kept(batch: Any, why: str) -> None:
-    world = World()
+    world: Any = World()
     training = Training(world)
     plain, came = world.advance, []
 
@@ -409,7 +409,7 @@ def test_batches_that_cannot_be_kept(batch: Any, why: str) -> None:
         came.append(batch)
         return {"x": torch.zeros(1), "big": batch}
 
-    world.advance = advance  # type: ignore[method-assign,assignment]
+    world.advance = advance
     loop = training.run(epochs=1)
     assert loop.summary() is None
     assert loop.why_not.startswith(why)
@@ -434,7 +434,7 @@ def test_a_loader_taken_in_a_thread() -> None:
 
 
 def test_an_error_of_the_loaders_is_the_scripts() -> None:
-    world = World()
+    world: Any = World()
     training = Training(world)
 
     def fail(_iterator: Any) -> Any:
@@ -443,7 +443,7 @@ def test_an_error_of_the_loaders_is_the_scripts() -> None:
     batches = training.batches(250)
     for _ in range(30):
         next(batches)
-    world.advance = fail  # type: ignore[method-assign]
+    world.advance = fail
     with pytest.raises(OSError, match="no disk"):
         list(batches)
 

@@ -143,7 +143,7 @@ def test_the_document_holds_the_answer() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 @pytest.mark.parametrize("there", [False, True])
-def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:  # noqa: FBT001
+def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:
     costs = calibration(cpu=0.02, receive=0.002, read_bytes_per_batch=0.0)
     machine = elsewhere() if there else None
     run = calibrated(costs)

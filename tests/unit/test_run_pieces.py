@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import runpy
@@ -316,8 +317,7 @@ def test_a_module_is_acted_on_once_it_has_run(
     finder = AfterImport("late_module_of_a_test", lambda module: seen.append(module.value))
     finder.install()
     assert seen == []
-    import late_module_of_a_test as late  # type: ignore[import-not-found]  # noqa: PLC0415
-
+    late: Any = importlib.import_module("late_module_of_a_test")
     assert seen == [1]
     assert finder not in sys.meta_path
     assert "exec_module" not in vars(late.__spec__.loader)

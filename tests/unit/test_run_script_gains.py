@@ -248,7 +248,7 @@ def test_duplicated_data_comes_first_and_no_speed_of_it_is_promised() -> None:
     ],
 )
 def test_more_workers_of_an_iterable_may_repeat_its_samples(
-    asks: bool | None,  # noqa: FBT001 - a parameter of the test
+    asks: bool | None,
     start_method: str,
     said: str,
 ) -> None:

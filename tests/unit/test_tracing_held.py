@@ -24,7 +24,7 @@ class Leaking:
 
     def __init__(self) -> None:
         self.cache = {0: b"x" * 1000}
-        self.inner = collections.namedtuple("Pair", "queue")(collections.deque([1, 2]))  # noqa: PYI024
+        self.inner = collections.namedtuple("Pair", "queue")(collections.deque([1, 2]))  # noqa: PYI024 - as people write it
         self.other = type("Other", (), {})()
         self.other.rows = [[1, 2], [3, 4]] * 20
 

@@ -219,7 +219,7 @@ def test_nodes_are_not_compared_where_pinned_memory_is_kept(
         near_and_far(device, 1 << 16, {0: (0,), 1: (1,)}, near=1)
 
 
-def _batch(pin: bool) -> Any:  # noqa: FBT001 - the shape of what loads batches
+def _batch(pin: bool) -> Any:
     del pin
     return {"image": torch.ones(4, 3), "label": [torch.ones(4, dtype=torch.int64)]}
 
@@ -251,7 +251,7 @@ def test_a_batch_that_the_loader_did_not_pin_is_no_figure_of_pinning() -> None:
 
 
 def test_a_batch_that_the_loader_can_not_pin_is_measured_otherwise() -> None:
-    def load(pin: bool) -> Any:  # noqa: FBT001 - the shape of what loads batches
+    def load(pin: bool) -> Any:
         if pin:
             raise TargetError("Loading a batch raised RuntimeError: cannot pin it.")
         return _batch(pin)

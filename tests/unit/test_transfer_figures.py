@@ -422,9 +422,10 @@ def test_the_screen_fits_any_width(width: int) -> None:
 
 
 def _with_batch(**times: Estimate) -> Transfers:
+    by_way: dict[Any, Estimate] = {**times}
     found = _transfers()
     assert found.batch is not None
-    ways = tuple(WayTime(way=way, copy_s=time) for way, time in times.items())  # type: ignore[arg-type] # as the record names them
+    ways = tuple(WayTime(way=way, copy_s=time) for way, time in by_way.items())
     return dataclasses.replace(found, batch=dataclasses.replace(found.batch, together=ways))
 
 

@@ -299,7 +299,7 @@ def test_a_log_that_cannot_be_called_is_refused_at_once() -> None:
 
 def test_what_cannot_be_iterated_is_refused() -> None:
     with pytest.raises(dlprof.DlprofError, match="a int can't be iterated"):
-        dlprof.watch(3)  # type: ignore[arg-type]
+        dlprof.watch(3)  # type: ignore[arg-type] # likewise
 
 
 def test_a_loader_without_length_works_with_list() -> None:
@@ -343,7 +343,7 @@ def test_copies_load_the_same_and_count_for_themselves() -> None:
     for copied in (
         copy.copy(watched),
         copy.deepcopy(watched),
-        pickle.loads(pickle.dumps(watched)),  # noqa: S301 - its own
+        pickle.loads(pickle.dumps(watched)),
     ):
         assert copied.summary().batches == 0
         assert list(copied) == [1, 2, 3]

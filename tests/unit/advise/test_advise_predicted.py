@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from builders import WAITING, around, blocks, config, failed, run, trial
@@ -27,14 +28,14 @@ NONE, TWO, FOUR = config(0), config(2), config(4)
 COMPUTING = Usage(own_cpu_cores=8.0, available_cpu_cores=8.0)
 
 
-def predicted(rates: dict[Config, float], **rest: object) -> SweepPrediction:
+def predicted(rates: dict[Config, float], **rest: Any) -> SweepPrediction:
     best = max(rates.values())
     cells = tuple(
         PredictedCell(config=each, samples_per_s=around(rate, 0.1), speed=rate / best)
         for each, rate in sorted(rates.items(), key=lambda item: item[0].cost_key)
     )
-    fields = {"race": (NONE, TWO), "pick": TWO, "cores": 2.0, "log_sd": 0.08} | rest
-    return SweepPrediction(cells=cells, **fields)  # type: ignore[arg-type] # fields by name
+    fields: dict[str, Any] = {"race": (NONE, TWO), "pick": TWO, "cores": 2.0, "log_sd": 0.08} | rest
+    return SweepPrediction(cells=cells, **fields)
 
 
 def led(trials: list[Trial], prediction: SweepPrediction) -> Run:

@@ -77,7 +77,7 @@ def test_files_of_all_formats(failed: CheckReport, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "is_page"), [("a.HTML", True), ("a.htm", True), ("a.json", False)]
 )
-def test_a_page_by_the_suffix(name: str, is_page: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_a_page_by_the_suffix(name: str, is_page: bool) -> None:
     assert checked.is_page(Path(name)) is is_page
 
 

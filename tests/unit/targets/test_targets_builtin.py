@@ -228,7 +228,7 @@ def test_preparing_tells_how_far_it_is_and_makes_no_file_twice(cache: Path) -> N
 def test_every_workload_loads_and_pickles(cache: Path, name: str) -> None:
     built = build_target(parse_target(SMALL[name]), seed=1)
     assert built.parts is not None
-    pickle.loads(pickle.dumps((built.parts.dataset, built.parts.kept["collate_fn"])))  # noqa: S301
+    pickle.loads(pickle.dumps((built.parts.dataset, built.parts.kept["collate_fn"])))
     first = next(iter(make_loader(built, Config(batch_size=4))))
     assert first is not None
     pickle.dumps(built.parts.dataset)  # also once files are open

@@ -335,8 +335,8 @@ def test_idle_workers_are_no_other_workers() -> None:
 def test_workers_of_another_package_are_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torchdata's ``StatefulDataLoader``, whose worker binds the class at import."""
     monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)
-    others = types.ModuleType("others")
-    others.WorkerInfo = worker.WorkerInfo  # type: ignore[attr-defined]
+    others: Any = types.ModuleType("others")
+    others.WorkerInfo = worker.WorkerInfo
     monkeypatch.setitem(sys.modules, "others", others)
     asked = watch_worker_info(DataLoader(Numbers(asks=True), num_workers=2))
     info = others.WorkerInfo(id=0, num_workers=2, seed=1, dataset=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,8 +84,9 @@ def test_a_window_is_primed_sampled_and_framed_by_looks_at_who_is_there() -> Non
 
 
 def test_a_window_shorter_than_the_period_has_one_sample_without_a_probe() -> None:
-    cards, begun = _Cards(), threading.Event()
-    cards.prime = begun.set  # type: ignore[method-assign]  # tells that the window has begun
+    cards: Any = _Cards()
+    begun = threading.Event()
+    cards.prime = begun.set  # as the window begins
     sampler = GpuSampler(lambda: cards, period_s=60)
     usage = _window(sampler, begun)
     sampler.close()
