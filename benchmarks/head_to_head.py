@@ -186,10 +186,10 @@ def loadtune(site: Path) -> Callable[[Case, float], Said]:
         if isinstance(loader.dataset, IterableDataset) or case.arguments:
             raise PeerError("it takes map-style datasets")
         config = run_loadtune(case.spec, site).config
-        told = _workers(loader, config.num_workers)
+        shown = _workers(loader, config.num_workers)
         settings = config.dataloader_kwargs()
         return dataclasses.replace(
-            told, settings={name: settings[name] for name in told.settings}, gain=None
+            shown, settings={name: settings[name] for name in shown.settings}, gain=None
         )
 
     return asked

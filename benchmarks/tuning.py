@@ -331,8 +331,8 @@ def live(kind: str, how: str, workers: int, seconds: float) -> dict[str, Any]:
     """One training of a dataset."""
     command = [sys.executable, "-c", LIVE, kind, how, str(workers), str(seconds)]
     made = subprocess.run(command, capture_output=True, text=True, check=True)
-    told: dict[str, Any] = json.loads(made.stdout)
-    return told
+    reported: dict[str, Any] = json.loads(made.stdout)
+    return reported
 
 
 def live_all(*, quick: bool) -> list[dict[str, Any]]:

@@ -91,9 +91,9 @@ def loop_s(
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
-        told = answer.read()
+        shown = answer.read()
     os.waitpid(child, 0)
-    return float(told)
+    return float(shown)
 
 
 def _timed(
@@ -113,7 +113,7 @@ def _timed(
         for _ in itertools.islice(iterator, _BLOCK):
             pass
         blocks.append((time.thread_time() - began_s) / _BLOCK)
-    # What others do on the machine makes some blocks dearer, and none cheaper.
+    # What others do on the machine makes some blocks costlier, and none cheaper.
     return quartiles(blocks)[0]
 
 

@@ -48,7 +48,7 @@ CAVEATS = {
 
 
 def explain(choice: Choice) -> Iterator[Reason]:
-    """All reasons that apply, the most telling first."""
+    """All reasons that apply, the most important first."""
     for reasons in REASONS:
         yield from reasons(choice)
 

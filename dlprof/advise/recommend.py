@@ -263,7 +263,7 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     pick, speeds = choice.pick, choice.speeds
     fewer = [each for each in choice.allowed if each.config.num_workers < pick.config.num_workers]
     rivals = [speeds.fastest(fewer)] if fewer else []
-    related: dict[_Relation, Sequence[Candidate | None]] = {  # the most telling first
+    related: dict[_Relation, Sequence[Candidate | None]] = {  # the most important first
         "present": [choice.present],
         "default": [choice.default],
         "fastest": [choice.best],
@@ -365,7 +365,7 @@ def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
 
 
 def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
-    """What to find out, the most telling first."""
+    """What to find out, the most important first."""
     from dlprof.model import cell_of
 
     situation, pick = choice.situation, choice.pick

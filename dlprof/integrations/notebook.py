@@ -1,6 +1,6 @@
 """``%load_ext dlprof``, and then ``%%dlprof`` on a cell: how long its loops wait for their loaders.
 
-IPython is never imported: it loads this, and hands itself in.
+IPython is never imported: it loads this, and passes itself in.
 """
 
 from __future__ import annotations

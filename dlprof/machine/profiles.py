@@ -1,4 +1,4 @@
-"""Machine profiles: what a machine that isn't at hand offers, written down in TOML.
+"""Machine profiles: what a machine that isn't here offers, written down in TOML.
 
 A profile says what is known and leaves out the rest. Those in ``known`` come with dlprof.
 """

@@ -351,7 +351,7 @@ def _shared() -> Iterator[str]:
 
 
 def main() -> None:
-    """Serve on the socket that was handed down."""
+    """Serve on the socket that was passed down."""
     adopt_orphans()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()

@@ -78,9 +78,9 @@ def _shards(count: int = 8) -> list[str]:
         with tarfile.open(path, "w") as tar:
             for key in range(number, SAMPLES, count):
                 content = str(key).encode()
-                told = tarfile.TarInfo(f"{key:05d}.txt")
-                told.size = len(content)
-                tar.addfile(told, io.BytesIO(content))
+                shown = tarfile.TarInfo(f"{key:05d}.txt")
+                shown.size = len(content)
+                tar.addfile(shown, io.BytesIO(content))
     return [str(path) for path in paths]
 
 

@@ -382,13 +382,13 @@ shell.run_cell("%%dlprof\\n1 / 0")
 shell.run_cell("assert len(list(my_loader)) == 4; print('as ever')")
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    told = ended.stdout
-    assert "4 batches in 1 epoch" in told
-    assert "dlprof.profile(my_loader)" in told
-    assert "ZeroDivisionError" in told
-    assert "no DataLoader was iterated" in told
-    assert "as ever" in told
-    assert "AssertionError" not in told
+    shown = ended.stdout
+    assert "4 batches in 1 epoch" in shown
+    assert "dlprof.profile(my_loader)" in shown
+    assert "ZeroDivisionError" in shown
+    assert "no DataLoader was iterated" in shown
+    assert "as ever" in shown
+    assert "AssertionError" not in shown
 
 
 def test_a_loader_that_is_watched_in_place_copies_as_itself() -> None:

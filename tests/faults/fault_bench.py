@@ -31,7 +31,7 @@ PATIENT_S = 100.0
 STALL_S = 7.0
 """The same where a fault never does; forked workers are there long before."""
 
-STALL_ANEW_S = 20.0
+STALL_AGAIN_S = 20.0
 """The same where workers import torch again, beside what the bench adds for that."""
 
 _LONG_S = 10.0

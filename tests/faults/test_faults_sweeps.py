@@ -90,7 +90,7 @@ def test_a_batch_that_no_worker_can_send(tmp_path: Path, start: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attr", "arguments", "prepare", "kind", "told", "remedy"),
+    ("attr", "arguments", "prepare", "kind", "shown", "remedy"),
     [
         (
             *("large", ("--max-shm", "100MiB"), None),
@@ -113,7 +113,7 @@ def test_what_does_not_fit(
     arguments: tuple[str, ...],
     prepare: Callable[[], None] | None,
     kind: str,
-    told: str,
+    shown: str,
     remedy: str,
 ) -> None:
     arguments = ("--num-workers", "0,16", "--persistent-workers", "both", *arguments)
@@ -121,7 +121,7 @@ def test_what_does_not_fit(
 
     assert len(found) == 2
     assert {trial["failure"]["kind"] for trial in found} == {kind}
-    assert told in found[0]["failure"]["message"]
+    assert shown in found[0]["failure"]["message"]
     assert remedy in found[0]["failure"]["hint"]
 
 

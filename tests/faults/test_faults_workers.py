@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from fault_bench import STALL_ANEW_S, STALL_S, FaultBench, config
+from fault_bench import STALL_AGAIN_S, STALL_S, FaultBench, config
 
 from dlprof.records import Config
 
@@ -109,8 +109,8 @@ def test_a_forked_worker(
 @pytest.mark.usefixtures("clean")
 def test_a_worker_that_is_a_new_interpreter(make_bench: Make, start: str, fault: str) -> None:
     _, kind, hint, message, limit_s = next(case for case in CASES if case[0] == fault)
-    bench = make_bench(stall_s=STALL_ANEW_S) if kind in HANGS else make_bench()
-    grown_s = STALL_ANEW_S + _SPAWN_S if kind in HANGS else 0.0
+    bench = make_bench(stall_s=STALL_AGAIN_S) if kind in HANGS else make_bench()
+    grown_s = STALL_AGAIN_S + _SPAWN_S if kind in HANGS else 0.0
 
     failure = bench.fails(fault, config(1, start), limit_s=limit_s + grown_s + _START_S)
 

@@ -477,8 +477,8 @@ def test_a_check_that_is_ended_removes_its_worktree_and_processes(
         for _ in range(times):
             running.send_signal(signal.SIGTERM)
             time.sleep(0.1)  # two of one kind at once would be one
-        _, told = running.communicate(timeout=30)
-    assert running.returncode == 130, told
+        _, shown = running.communicate(timeout=30)
+    assert running.returncode == 130, shown
     assert left_nothing(repository)
     while is_alive(int(ready.read_text())) and time.monotonic() < deadline:
         time.sleep(0.02)  # it notices that its parent has gone

@@ -363,7 +363,7 @@ def test_a_refused_node_hears_why() -> None:
     assert heard == ["Ranks differ"]
 
 
-def test_nobody_at_the_door_is_told_from_silence() -> None:
+def test_nobody_at_the_door_is_distinguished_from_silence() -> None:
     with pytest.raises(ConnectionRefusedError):
         knock("127.0.0.1", ports(), HELLO)
 

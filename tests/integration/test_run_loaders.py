@@ -67,7 +67,7 @@ def test_the_script_does_what_it_does_alone(
     assert traceback in done.stderr
 
 
-def test_every_loader_is_told_apart(
+def test_every_loader_is_distinguished(
     watched: tuple[subprocess.CompletedProcess[str], Run],
 ) -> None:
     _, run = watched
@@ -145,7 +145,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
+def test_a_script_that_waits_is_shown_why(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW)
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "--json", "run.json", "train.py"], tmp_path)
     assert done.returncode == 0
@@ -228,7 +228,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_loader_that_is_no_dataloader_is_told_why_it_is_waited_for(tmp_path: Path) -> None:
+def test_a_loader_that_is_no_dataloader_shows_why_it_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FASTAI)
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -258,7 +258,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_wait_whose_cause_cannot_be_told_says_why(tmp_path: Path) -> None:
+def test_a_wait_of_unknown_cause_says_why(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(UNTOLD)
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
     assert done.returncode == 0

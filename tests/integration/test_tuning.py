@@ -864,7 +864,7 @@ class Sized(Streams):
 
 
 def test_a_length_that_is_asked_for_holds_nobody_to_it_and_draws_nothing() -> None:
-    """Torch warns of each sample above what it was told when a loader was asked for its length."""
+    """Torch warns of each sample above what it was given when a loader was asked for its length."""
     torch.manual_seed(3)
     expected = float(torch.rand(()))
     torch.manual_seed(3)

@@ -80,7 +80,7 @@ def test_the_same_settings_are_compared_where_both_have_them() -> None:
         compare(a, b, num_workers=8)
 
 
-def test_settings_are_told_by_what_was_measured_of_both() -> None:
+def test_settings_are_reported_by_what_was_measured_of_both() -> None:
     a = made_run(Costs(workers=(2, 8)))
     b = made_run(Costs(workers=(2,), cpu_s=0.02))
     found = compare(a, b, best=True)
@@ -242,7 +242,7 @@ def test_rates_of_explaining_passes_are_not_compared() -> None:
         compare(mixed, dataclasses.replace(plain, trials=tuple(slowed)))
 
 
-def test_waiting_on_storage_beside_neighbours_is_told_from_them() -> None:
+def test_waiting_on_storage_beside_neighbours_is_distinguished_from_them() -> None:
     """Neighbours take what a loader that waits leaves: that is not what slows it."""
     quick = made_run(Costs(cpu_s=0.001, affinity=2, taken=0.0, workers=(0, 2)))
     waiting = made_run(Costs(cpu_s=0.001, io_s=0.004, affinity=2, taken=0.0, workers=(0, 2)))
@@ -256,7 +256,7 @@ def test_waiting_on_storage_beside_neighbours_is_told_from_them() -> None:
 
 
 @pytest.mark.parametrize("slower", [Costs(affinity=4), Costs(quota=4.0), Costs(taken=12.0)])
-def test_cores_are_told_without_a_run_queue_too(slower: Costs) -> None:
+def test_cores_are_reported_without_a_run_queue_too(slower: Costs) -> None:
     def blind(made: Run) -> Run:
         trials = [
             dataclasses.replace(

@@ -135,9 +135,9 @@ def test_copies_on_a_side_stream_are_hidden(streams: list[Stream]) -> None:
     streams.pop()
     noticer.asked()
     noticer.pause()
-    (told,) = noticer.moves(1)
-    assert told.copy_s == pytest.approx(1e-3)
-    assert told.exposed_s == 0.0
+    (reported,) = noticer.moves(1)
+    assert reported.copy_s == pytest.approx(1e-3)
+    assert reported.exposed_s == 0.0
 
 
 def test_copies_under_way_are_not_waited_for(
@@ -152,7 +152,7 @@ def test_copies_under_way_are_not_waited_for(
     assert len(noticer.moves(1)) == 2
 
 
-def test_two_loaders_at_once_are_told_apart(streams: list[Stream]) -> None:
+def test_two_loaders_at_once_are_distinguished(streams: list[Stream]) -> None:
     train, validation, tensor = _noticer(), _noticer(), torch.zeros(2)
     train.came()
     tensor.to("meta")
@@ -263,11 +263,16 @@ def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> No
     del take
     gc.collect()
     assert "to" not in vars(torch.Tensor)
-    told = copies.to_record()
-    assert told is not None
-    assert (told.device, told.timed, told.bytes, told.pinned_fraction) == ("meta:0", 2, 8, 0.0)
-    assert told.exposed_s == pytest.approx(1e-3)
-    assert not told.prefetched
+    reported = copies.to_record()
+    assert reported is not None
+    assert (reported.device, reported.timed, reported.bytes, reported.pinned_fraction) == (
+        "meta:0",
+        2,
+        8,
+        0.0,
+    )
+    assert reported.exposed_s == pytest.approx(1e-3)
+    assert not reported.prefetched
 
 
 def test_without_an_accelerator_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,9 +362,9 @@ def test_a_copy_within_a_copy_is_counted_once(streams: list[Stream]) -> None:
     noticer = _noticer()
     _loop(noticer, 2, torch.zeros(4).as_subclass(_Wrapping))
     noticer.pause()
-    (told,) = noticer.moves(1)
-    assert told.bytes == 16
-    assert told.copy_s == pytest.approx(1e-3)
+    (reported,) = noticer.moves(1)
+    assert reported.bytes == 16
+    assert reported.copy_s == pytest.approx(1e-3)
 
 
 def test_sparse_rows_are_counted_too(streams: list[Stream]) -> None:
@@ -486,8 +491,8 @@ def test_what_is_converted_or_gathered_on_the_way_is_not_pinned(
         tensor.to("meta", *arguments)
         noticer.asked()
     noticer.pause()
-    told = [(each.bytes, each.pinned_bytes) for each in noticer.moves(1)]
-    assert told == [(16, 16), (16, 16), (8, 0), (64, 0), (16, 16)]
+    reported = [(each.bytes, each.pinned_bytes) for each in noticer.moves(1)]
+    assert reported == [(16, 16), (16, 16), (8, 0), (64, 0), (16, 16)]
 
 
 def test_copies_that_can_not_be_timed_have_a_reason(
@@ -501,9 +506,9 @@ def test_copies_that_can_not_be_timed_have_a_reason(
     monkeypatch.setattr(Event, "query", broken)
     for tensor in loader:
         tensor.to("meta")
-    told = loader.summary()
-    assert told.copies is None
-    assert told.unavailable["copies"] == "they were seen, and could not be timed"
+    reported = loader.summary()
+    assert reported.copies is None
+    assert reported.unavailable["copies"] == "they were seen, and could not be timed"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

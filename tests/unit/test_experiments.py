@@ -53,10 +53,10 @@ def _run(asked: Experiment, gains: Mapping[Config, float], number: int) -> Obser
         trial_id=f"t{number:04}",
         wall_s=asked.trial_s + 0.4,
     )
-    told = None
+    shown = None
     if asked.explain:
-        told = explanation(dataclasses.replace(BLOCKED, config=asked.config), made.id)
-    return Observation(experiment=asked, trial=made, explanation=told)
+        shown = explanation(dataclasses.replace(BLOCKED, config=asked.config), made.id)
+    return Observation(experiment=asked, trial=made, explanation=shown)
 
 
 def test_it_begins_with_what_is_and_the_calibration() -> None:
@@ -117,7 +117,7 @@ def test_the_page_cache_is_dropped_once_where_files_are_read() -> None:
     assert "with a cold page cache" not in _play(_start(reads_files=False), ROOMY, {})
 
 
-def test_what_a_budget_leaves_out_is_told() -> None:
+def test_what_a_budget_leaves_out_is_reported() -> None:
     short = Allowance(budget_s=9.0)
     files = _last(_start(reads_files=True), short, {})
     assert left_out(files, short) == ("with a cold page cache",)
@@ -126,7 +126,7 @@ def test_what_a_budget_leaves_out_is_told() -> None:
     assert left_out(_start(), ROOMY) == ()
 
 
-def test_a_present_that_fails_is_told_by_that() -> None:
+def test_a_present_that_fails_is_reported_by_that() -> None:
     lost = Observation(
         experiment=Experiment(name="as it is", role="present", config=PRESENT),
         trial=failed(PRESENT),

@@ -70,7 +70,7 @@ def diagnosed(
     assert loader.step is not None
     assert loader.wait is not None
     step_s, wait_s = loader.step.mean_s, loader.wait.mean_s
-    told = dataclasses.replace(
+    shown = dataclasses.replace(
         TOLD,
         config=config,
         stages=(
@@ -89,7 +89,7 @@ def diagnosed(
     )
     found = diagnose_script(
         [dataclasses.replace(loader, config=config)],
-        [told],
+        [shown],
         builders.machine(cores),
         builders.target(),
         wall_s=10.0,

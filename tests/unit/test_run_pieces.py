@@ -388,7 +388,7 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "trials", "share", "told"),
+    ("code", "trials", "share", "reported"),
     [
         ("fetch.io", ("train.py:3",), 0.38, True),
         ("consumer", ("train.py:3",), 0.38, False),
@@ -397,13 +397,13 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     ],
 )
 def test_the_verdict_names_the_likeliest_cause_of_that_loader(
-    code: FindingCode, trials: tuple[str, ...], share: float, *, told: bool
+    code: FindingCode, trials: tuple[str, ...], share: float, *, reported: bool
 ) -> None:
     finding = Finding(code=code, severity="high", title="Samples wait", explanation="Long.")
     found = Diagnosis(config=Config(), findings=(finding,), trials=trials)
     run = dataclasses.replace(watched_run(loader("train.py:3", share)), diagnosis=found)
     text = " ".join(drawn(script_report(run), 80).split())
-    assert (f"Bottleneck Samples wait {code}" in text) is told
+    assert (f"Bottleneck Samples wait {code}" in text) is reported
 
 
 TRIED = (
@@ -479,11 +479,11 @@ def test_the_document_holds_script_and_loaders() -> None:
     assert document["loaders"][0]["wait"]["p95_s"] == 0.024
     assert document["findings"] == []
     assert document["notes"] == []
-    told = Diagnosis(config=Config(), notes=("Why it is waited for can't be told: it refused.",))
-    told_run = dataclasses.replace(watched_run(loader("train.py:31", 0.38)), diagnosis=told)
-    assert json.loads(script_document(told_run))["notes"] == list(told.notes)
-    page = render_as(told_run, "markdown").decode()
-    assert "can't be told: it refused." in page
+    reported = Diagnosis(config=Config(), notes=("Why it is waited for isn't known: it refused.",))
+    reported_run = dataclasses.replace(watched_run(loader("train.py:31", 0.38)), diagnosis=reported)
+    assert json.loads(script_document(reported_run))["notes"] == list(reported.notes)
+    page = render_as(reported_run, "markdown").decode()
+    assert "isn't known: it refused." in page
     assert "Nothing was found" not in page
 
 

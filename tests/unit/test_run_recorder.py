@@ -1,4 +1,4 @@
-"""Loaders told apart and counted, on classes shaped like torch's, so that no torch is needed."""
+"""Loaders distinguished and counted, on classes shaped like torch's, so that no torch is needed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_two_callers_of_one_line_are_two_loaders(torch_like: Any, recorder: Load
     assert one.called_from != two.called_from
 
 
-def test_two_data_sets_at_one_place_are_two_loaders(
+def test_two_datasets_at_one_place_are_two_loaders(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     loaders = [torch_like.DataLoader(Data([number])) for number in range(2)]
@@ -113,7 +113,7 @@ def test_two_data_sets_at_one_place_are_two_loaders(
     assert [each.made for each in recorder.records()] == [1, 1]
 
 
-def test_a_loader_made_anew_for_each_epoch_is_one(
+def test_a_loader_made_again_for_each_epoch_is_one(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     data = Data([1, 2])
@@ -125,7 +125,7 @@ def test_a_loader_made_anew_for_each_epoch_is_one(
     assert seen.turnover.count == 4
 
 
-def test_so_is_one_whose_data_set_is_made_anew_too(
+def test_so_is_one_whose_dataset_is_made_again_too(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     for _ in range(5):
@@ -267,7 +267,7 @@ def test_wrapping_loaders_count_once(torch_like: Any, recorder: LoaderRecorder) 
     assert [each.batches for each in recorder.records()] == [3, 2]
 
 
-def test_waits_inside_the_waits_of_another_loader_are_told(
+def test_waits_inside_the_waits_of_another_loader_are_reported(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     inner = torch_like.DataLoader(Data([1, 2]))

@@ -1,4 +1,4 @@
-"""What a dataset keeps is found past its properties, and what grows is told by two looks."""
+"""What a dataset keeps is found past its properties, and what grows is shown by two looks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _made(ordinal: int, dataset: Any) -> Made:
     return Made(0, ordinal, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, facts=facts)
 
 
-def test_what_grows_is_told_in_bytes_a_batch() -> None:
+def test_what_grows_is_reported_in_bytes_a_batch() -> None:
     dataset, made = Leaking(), []
     for ordinal in range(0, 60, 10):
         made.append(_made(ordinal, dataset))

@@ -383,7 +383,7 @@ def test_parcels_that_come_after_the_end_are_unpacked() -> None:
     stamper.let_go()
 
 
-def test_workers_are_told_of_the_end_once_with_their_next_indices() -> None:
+def test_workers_hear_of_the_end_once_with_their_next_indices() -> None:
     seen, pipe = Seen(), Pipe()
     main, worker = Hook(seen), Hook(None)
     sender, taker = IndexQueue(pipe, main), IndexQueue(pipe, worker)

@@ -281,7 +281,7 @@ def test_there_is_no_gain_without_both_figures() -> None:
     assert pin_gains([on]) == ()
 
 
-def test_a_typical_gain_is_told_with_what_it_costs() -> None:
+def test_a_typical_gain_is_reported_with_what_it_costs() -> None:
     off = [_trial("t1", 100.0, 4e-3, pin=False), _trial("t3", 100.0, 5e-3, pin=False)]
     on = [_trial("t2", 125.0, 1e-3, pin=True), _trial("t4", 125.0, 2e-3, pin=True)]
     blocks = [

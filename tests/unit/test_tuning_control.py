@@ -292,7 +292,7 @@ def test_beside_other_ranks_the_wait_is_judged() -> None:
         ([0.02, -0.02], True, None),
     ],
 )
-def test_a_gain_is_told_from_noise(
+def test_a_gain_is_distinguished_from_noise(
     gains: list[float],
     cheaper: bool,
     verdict: bool | None,

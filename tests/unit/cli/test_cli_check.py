@@ -182,8 +182,8 @@ def test_a_check_without_a_verdict_leaves_none_of_before_and_tells_github(
     assert re.search(
         r"^verdict<<(\w+)\nerror\n\1$", files["GITHUB_OUTPUT"].read_text(), re.MULTILINE
     )
-    told = capsys.readouterr().err
-    assert "::error title=dlprof::--against ./nowhere: there is no such directory" in told
+    shown = capsys.readouterr().err
+    assert "::error title=dlprof::--against ./nowhere: there is no such directory" in shown
 
 
 @pytest.mark.parametrize("words", [["--no-such-option"], ["a", "b"], ["synthetic", "--brief"]])

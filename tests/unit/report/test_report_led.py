@@ -72,7 +72,7 @@ def test_rules_that_were_predicted_are_marked_beside_those_that_were_measured() 
     assert "PyTorch's default: num_workers=0: 100 samples/s" in text
 
 
-def test_what_was_predicted_is_told_as_what_was_measured_lets_expect() -> None:
+def test_what_was_predicted_is_reported_as_what_was_measured_lets_expect() -> None:
     """All was predicted twice as fast as it is: so is the rule's."""
     found = led([*blocks({NONE: [50.0, 50.5], TWO: [99.0, 100.5]}), failed(config(7))])
     made = recommend(found)

@@ -1,4 +1,4 @@
-"""What the supervisor makes of what it is told, without processes."""
+"""What the supervisor makes of what it is given, without processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WHOLE = (
     Received(TRIAL, RESULT),
     exited(0),
 )
-FAILURE = {"kind": "worker_exception", "message": "ValueError", "hint": "mend it"}
+FAILURE = {"kind": "worker_exception", "message": "ValueError", "hint": "fix it"}
 
 
 class Supervised:
@@ -270,7 +270,7 @@ def test_a_target_that_ends_its_process_is_at_fault_itself(tmp_path: Path) -> No
         Supervised(tmp_path, [*WHOLE[:1], exited(0)]).supervisor.probe(REQUEST)
 
 
-def test_a_probe_that_hangs_is_told_apart(tmp_path: Path) -> None:
+def test_a_probe_that_hangs_is_distinguished(tmp_path: Path) -> None:
     bench = Supervised(tmp_path, WHOLE[:1], on_kill=[exited(-9)])
     with pytest.raises(ProbeTimeoutError):
         bench.supervisor.probe(REQUEST)

@@ -57,7 +57,7 @@ def test_a_file_is_removed_in_whose_making_an_error_burst(
 
 
 def test_a_file_is_removed_whose_removal_an_error_cut_short(folder: Path) -> None:
-    """Nobody is told of what bursts while an object is let go."""
+    """Nobody hears of what bursts while an object is let go."""
     names = remember_names()
     file = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115 - it stays
     file.close()
@@ -89,7 +89,7 @@ def test_only_the_last_names_are_remembered() -> None:
     assert list(itertools.islice(names, 1000))[-64:] == list(names.given)
 
 
-def test_sockets_go_where_they_are_told(folder: Path) -> None:
+def test_sockets_go_where_they_are_sent(folder: Path) -> None:
     assert keep_sockets_in(str(folder))
     assert util.get_temp_dir() == str(folder)
 
