@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 from builders import around, config, trial
-from finding_cases import QUIET, Loader, codes, evidence
+from finding_cases import QUIET, Loader, codes, evidence, modeled
 
-from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, find
+from dlprof.advise.findings import Evidence, Experiment, Observation, find
 from dlprof.advise.findings.machine import growth_per_batch, may_grow
-from dlprof.model import Conditions
-from dlprof.records import BatchCosts, Calibration, Config, Prediction, Usage
+from dlprof.records import BatchCosts, Usage
 
 MIB = 1 << 20
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
@@ -72,24 +71,9 @@ def test_a_suspicion_is_enough_for_a_longer_trial() -> None:
     assert not may_grow(_with_memory([(50, 200)]), 1000)
 
 
-class _Tails(ModelAtStep):
-    """A model that knows what order costs."""
-
-    def __call__(
-        self,
-        chosen: Config,
-        *,
-        cores: float,
-        beside: float = 0.0,
-        costs: object = None,
-        traced: object = None,
-    ) -> Prediction | None:
-        return Prediction(batches_per_s=around(60.0 if chosen.in_order else 90.0))
-
-
 def test_a_trial_too_short_to_tell_asks_the_model() -> None:
     loader = Loader(config=config(4), fetch_io=0.04, hold_up=0.05, busy=0.55, rate=60)
-    model = _Tails(calibration=Calibration(), conditions=Conditions(cores=2.0))
+    model = modeled(lambda chosen, _: around(60.0 if chosen.in_order else 90.0))
     seen = evidence(loader, variants={config(4, in_order=False): 1.05}, predict=model)
     seen = dataclasses.replace(seen, observations=tuple(map(_slow_tail, seen.observations)))
     first = find(seen)[0]
