@@ -509,10 +509,10 @@ def room_of(
         trials: Of one configuration, each as the belief sees it, and how long its step waited.
         turnover: What epochs leave of its log rate beside that, 0 or less.
         least_work: That of ``log_work``, of configurations whose samples cost much the same; where
-            it is ``None``, cores don't say.
+            it is ``None``, cores don't tell.
 
     Returns:
-        ``None`` where no trial says it.
+        ``None`` where no trial tells.
     """
     waiting, computing = list[tuple[float, float]](), list[tuple[float, float]]()
     for trial, seen, wait in trials:

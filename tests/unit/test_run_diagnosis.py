@@ -97,11 +97,11 @@ TOLD = Explanation(
 
 
 def diagnosed(
-    loader: WatchedLoader = LOADER, shown: Explanation = TOLD, wall_s: float = 10.0
+    loader: WatchedLoader = LOADER, told: Explanation = TOLD, wall_s: float = 10.0
 ) -> Diagnosis | None:
     quick = dataclasses.replace(LOADER, name="val.py:9", waited_s=0.1)
     return diagnose_script(
-        [quick, loader], [shown], builders.machine(8), builders.target(), wall_s=wall_s
+        [quick, loader], [told], builders.machine(8), builders.target(), wall_s=wall_s
     )
 
 
@@ -121,7 +121,7 @@ EPOCHS = dataclasses.replace(
 )
 
 
-def test_epochs_too_short_for_their_workers_are_reported() -> None:
+def test_epochs_too_short_for_their_workers_are_told() -> None:
     found = diagnosed(EPOCHS, wall_s=20.0)
     assert found is not None
     cause = found.findings[0]
@@ -138,7 +138,7 @@ def test_persistent_workers_want_a_loader_that_is_made_once() -> None:
     assert any("was made 15 times: make it once" in note for note in found.notes)
 
 
-def test_a_loader_of_several_epochs_that_was_made_again_may_keep_its_workers() -> None:
+def test_a_loader_of_several_epochs_that_was_made_anew_may_keep_its_workers() -> None:
     folds = dataclasses.replace(EPOCHS, made=5)  # as in a cross-validation
     found = diagnosed(folds, wall_s=20.0)
     assert found is not None
@@ -166,10 +166,10 @@ def test_a_wait_that_costs_the_script_nothing_is_not_explained() -> None:
 
 
 def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
-    some = diagnosed(shown=dataclasses.replace(TOLD, batches=20))
+    some = diagnosed(told=dataclasses.replace(TOLD, batches=20))
     assert some is not None
     assert "So few batches show little of their spread." in some.notes
-    fewer = diagnosed(shown=dataclasses.replace(TOLD, batches=5))
+    fewer = diagnosed(told=dataclasses.replace(TOLD, batches=5))
     assert fewer is not None
     assert fewer.findings == ()
     only = "only 5 batches could be traced, and 10 are needed"
@@ -190,7 +190,7 @@ UNTRACED = "its batches were not traced (leave out --tune and --no-follow)"
 def test_what_could_not_be_followed_is_not_explained_but_said(
     change: dict[str, Any], why: str
 ) -> None:
-    found = diagnosed(shown=dataclasses.replace(TOLD, **change))
+    found = diagnosed(told=dataclasses.replace(TOLD, **change))
     assert found is not None
     assert found.findings == ()
     assert found.notes == (f"Why train.py:3 is waited for is not known: {why}.",)
@@ -200,7 +200,7 @@ def test_what_has_no_timed_wait_is_not_explained() -> None:
     assert diagnosed(loader=dataclasses.replace(LOADER, wait=None)) is None
 
 
-def test_a_refusal_is_reported_and_the_next_loader_is_explained() -> None:
+def test_a_refusal_is_told_and_the_next_loader_is_explained() -> None:
     foreign = dataclasses.replace(LOADER, name="own.py:1", waited_s=20.0)
     found = diagnose_script(
         [LOADER, foreign],
@@ -217,36 +217,36 @@ def test_a_refusal_is_reported_and_the_next_loader_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "logical", "warned"),
+    ("ranks", "logical", "told_so"),
     [(1, 8, True), (8, 8, False), (8, 64, True)],
     ids=["alone", "one core each", "a mask of its own"],
 )
-def test_ranks_of_one_machine_share_its_cores(ranks: int, logical: int, *, warned: bool) -> None:
+def test_ranks_of_one_machine_share_its_cores(ranks: int, logical: int, *, told_so: bool) -> None:
     """Where batches cost CPU alone, more workers give a rank no more than its own cores."""
     costs = dataclasses.replace(TOLD.costs, cpu_s=(0.039,) * BATCHES, io_s=(0.0,) * BATCHES)
-    shown = dataclasses.replace(
+    told = dataclasses.replace(
         TOLD, costs=costs, stages=(stage("fetch", 0.039, 0.039), *TOLD.stages[1:])
     )
     found = diagnose_script(
         [LOADER],
-        [shown],
+        [told],
         builders.machine(8, logical_cpus=logical),
         builders.target(),
         wall_s=10.0,
         local_ranks=ranks,
     )
     assert found is not None
-    assert any(each.code == "too_few_workers" for each in found.findings) is warned
+    assert any(each.code == "too_few_workers" for each in found.findings) is told_so
 
 
 def test_without_a_timed_step_there_is_no_outlook() -> None:
     stages = tuple(each for each in TOLD.stages if each.name != "step")
-    found = diagnosed(shown=dataclasses.replace(TOLD, stages=stages))
+    found = diagnosed(told=dataclasses.replace(TOLD, stages=stages))
     assert found is not None
     assert not any("the model predicts" in note for note in found.notes)
 
 
-def test_others_that_take_the_cores_are_reported() -> None:
+def test_others_that_take_the_cores_are_told() -> None:
     busy = Usage(own_cpu_cores=0.4, available_cpu_cores=0.4, other_cpu_cores=1.6)
     fetch = dataclasses.replace(stage("fetch", 0.040, 0.010), run_queue_s=0.029, io_s=0.001)
     costs = dataclasses.replace(

@@ -388,7 +388,7 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "trials", "share", "reported"),
+    ("code", "trials", "share", "told"),
     [
         ("fetch.io", ("train.py:3",), 0.38, True),
         ("consumer", ("train.py:3",), 0.38, False),
@@ -397,13 +397,13 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     ],
 )
 def test_the_verdict_names_the_likeliest_cause_of_that_loader(
-    code: FindingCode, trials: tuple[str, ...], share: float, *, reported: bool
+    code: FindingCode, trials: tuple[str, ...], share: float, *, told: bool
 ) -> None:
     finding = Finding(code=code, severity="high", title="Samples wait", explanation="Long.")
     found = Diagnosis(config=Config(), findings=(finding,), trials=trials)
     run = dataclasses.replace(watched_run(loader("train.py:3", share)), diagnosis=found)
     text = " ".join(drawn(script_report(run), 80).split())
-    assert (f"Bottleneck Samples wait {code}" in text) is reported
+    assert (f"Bottleneck Samples wait {code}" in text) is told
 
 
 TRIED = (

@@ -270,7 +270,7 @@ def test_a_target_that_ends_its_process_is_at_fault_itself(tmp_path: Path) -> No
         Supervised(tmp_path, [*WHOLE[:1], exited(0)]).supervisor.probe(REQUEST)
 
 
-def test_a_probe_that_hangs_is_distinguished(tmp_path: Path) -> None:
+def test_a_probe_that_hangs_is_told_apart(tmp_path: Path) -> None:
     bench = Supervised(tmp_path, WHOLE[:1], on_kill=[exited(-9)])
     with pytest.raises(ProbeTimeoutError):
         bench.supervisor.probe(REQUEST)
