@@ -1,7 +1,7 @@
 """Run benchmarks, all of them by default, and bring their tables into ``benchmarks/README.md``.
 
 ``python benchmarks`` runs all; ``python benchmarks --quick truth startup`` shows that two of them
-work; ``python benchmarks --tables`` runs nothing and only writes the tables anew.
+work; ``python benchmarks --tables`` runs nothing and only writes the tables again.
 """
 
 from __future__ import annotations

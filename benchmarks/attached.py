@@ -250,8 +250,8 @@ def report(answers: Sequence[Answer]) -> Report:
     for code in dict.fromkeys(each.case.code for each in planted):
         mine = [each for each in planted if each.case.code == code]
         others = Counter(each.error or each.first for each in mine if not each.right)
-        told = ", ".join(f"{count} x {name}" for name, count in others.items()) or "-"
-        rows.append([code, str(len(mine)), str(sum(each.right for each in mine)), told])
+        shown = ", ".join(f"{count} x {name}" for name, count in others.items()) or "-"
+        rows.append([code, str(len(mine)), str(sum(each.right for each in mine)), shown])
     cores = [
         float(each.document["overhead_cpu_cores"])
         for each in answers

@@ -42,7 +42,7 @@ from dlprof.records import (
     Usage,
 )
 from dlprof.search.grid import GridSearch, Proposal
-from dlprof.search.led import race, race_plan
+from dlprof.search.led import final_plan, finalists
 from dlprof.settings import SweepSettings
 from dlprof.stats import NEAR, ExpectedRates
 
@@ -233,7 +233,7 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
     )
     raced = tuple(sorted({*prediction.race, present}, key=lambda config: config.cost_key))
     search = GridSearch(
-        plan=race_plan(plan, raced),
+        plan=final_plan(plan, raced),
         seed=seed,
         expected=ExpectedRates.of(prediction),
         cells=tuple(cell.config for cell in prediction.cells),
@@ -326,7 +326,7 @@ def _prediction(world: World) -> SweepPrediction:
     pick = next(cell for cell in cells if cell.speed >= NEAR)
     return SweepPrediction(
         cells=cells,
-        race=race(cells, pick, None),
+        race=finalists(cells, pick, None),
         pick=pick.config,
         cores=world.cores,
         log_sd=world.log_sd,

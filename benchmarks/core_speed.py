@@ -120,7 +120,7 @@ def repeats(load: str, workers: int, count: int, window_s: float) -> Repeats:
 
 
 def _probing(orders: Connection) -> None:
-    """A process that probes while it is told to."""
+    """A process that probes while it is asked to."""
     probe = SpeedProbe()
     while (order := orders.recv()) is not None:
         probe.start() if order else probe.stop()
@@ -244,8 +244,8 @@ def main() -> None:
     seen = []
     for load, workers in LOADS[:2] if given.quick else LOADS:
         seen.append(repeats(load, workers, count, window_s))
-        told = seen[-1]
-        print(f"{told.load}: {told.spread:.3f} -> {told.left:.3f}", file=sys.stderr, flush=True)
+        shown = seen[-1]
+        print(f"{shown.load}: {shown.spread:.3f} -> {shown.left:.3f}", file=sys.stderr, flush=True)
     pairs = 6 if given.quick else PAIRS
     costs = [lost(work.__name__, work, pairs, PAIR_S) for work in (computing, sleeping)]
     publish(report_on(seen, costs), before, quick=given.quick)

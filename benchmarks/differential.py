@@ -560,9 +560,9 @@ def ecosystem() -> list[Loader]:
 
 def report(found: Sequence[Outcome], left_out: Mapping[str, str], name: str = NAME) -> Report:
     """The tables."""
-    told = [each for each in found if each.ratios]
-    near = [each for each in told if each.near]
-    far = [each for each in told if each.far]
+    shown = [each for each in found if each.ratios]
+    near = [each for each in shown if each.near]
+    far = [each for each in shown if each.far]
     judged = [each for each in found if each.held is not None]
     held, narrow = (
         _share(each.held for each in judged),
@@ -583,7 +583,7 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str], name: str = NA
             f"{_NARROW_RATIO:g} in {_NARROW:.0%}; no rate where the data is wrong"
         ),
         passed=(
-            len(near) == len(told)
+            len(near) == len(shown)
             and not (far or wrong or failed)
             and held >= _HELD
             and narrow >= _NARROW
@@ -592,8 +592,8 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str], name: str = NA
         notes=[
             (
                 f"{len(found)} loaders, {sum(each.kind == 'drawn' for each in found)} of them "
-                f"drawn. {len(told)} can be told: {len(near)} within {GOAL:.0%} in the median, "
-                f"{len(far)} with a ratio beyond {WORST:.0%}. In {len(found) - len(told)} nothing "
+                f"drawn. {len(shown)} can be told: {len(near)} within {GOAL:.0%} in the median, "
+                f"{len(far)} with a ratio beyond {WORST:.0%}. In {len(found) - len(shown)} nothing "
                 f"could be compared; cells whose loops by hand have a standard error above "
                 f"{SURE:.0%} say nothing (?)."
             ),

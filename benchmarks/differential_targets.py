@@ -515,7 +515,7 @@ def lightning_module(**settings: Any) -> Any:
     """The loader of a LightningDataModule."""
     lightning: Any = importlib.import_module("lightning.pytorch")
 
-    class Module(lightning.LightningDataModule):  # type: ignore[misc]
+    class Module(lightning.LightningDataModule):
         def train_dataloader(self) -> Any:
             return DataLoader(Waiting(length=6_000), **of(settings, batch_size=16, shuffle=True))
 

@@ -157,7 +157,7 @@ def module_text(drawn: Drawn) -> str:
     """The module of a drawn loader: ``make_loader()`` and ``by_hand_make_loader(**settings)``."""
     parts = [
         _HEAD.format(drawn=drawn),
-        _data_set(drawn),
+        _dataset(drawn),
         _BATCHES if drawn.sampler == "batches" else "",
         _COLLATES[drawn.collate],
         f"def samples_of(batch):\n    return {_SAMPLES[drawn.collate]}",
@@ -233,7 +233,7 @@ class Batches(Sampler):
             first, turn = first + size, turn + 1"""
 
 
-def _data_set(drawn: Drawn) -> str:
+def _dataset(drawn: Drawn) -> str:
     if drawn.kind == "map":
         return _MAP
     if drawn.kind == "iterable":

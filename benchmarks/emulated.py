@@ -1,6 +1,6 @@
-"""Does the model foresee what real DataLoaders do? On emulated cores, one to eight of them.
+"""Does the model predict what real DataLoaders do? On emulated cores, one to eight of them.
 
-Each block calibrates every kind of load anew, on two emulated cores and one rank, without workers,
+Each block calibrates every kind of load again, on two emulated cores and one rank, without workers,
 with one and with two; then it measures configurations that the calibration has not seen, on those
 cores and on others, and compares.
 """
@@ -85,7 +85,7 @@ class Foreseen:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One configuration, foreseen and measured.
+    """One configuration, predicted and measured.
 
     Attributes:
         kind: Of load.
@@ -170,7 +170,7 @@ def _is_bearable(setup: Setup) -> bool:
 
 def calibrate(load: Load, design: Design, seed: int, *, cores: int = _CORES) -> Calibration:
     """Calibrate as dlprof does: without workers, with one, with two."""
-    told = []
+    shown = []
     for workers in (0, 1, 2):
         setup = Setup(
             load=load,
@@ -180,8 +180,8 @@ def calibrate(load: Load, design: Design, seed: int, *, cores: int = _CORES) -> 
             batches=design.least(load) // 2,
             seed=seed + workers,
         )
-        told.append(explanation(setup, _undisturbed(setup)[0], f"t{workers}"))
-    made = fit(told, [])
+        shown.append(explanation(setup, _undisturbed(setup)[0], f"t{workers}"))
+    made = fit(shown, [])
     return dataclasses.replace(made, available_cores=float(cores))
 
 

@@ -78,8 +78,8 @@ class EmulatedBench:
             repetition=repetition,
             wall_s=time.monotonic() - began_s,
         )
-        told = to_json(explanation(setup, ran, trial_id))
-        return trial, {"explanation": told} if request.explain else {}
+        shown = to_json(explanation(setup, ran, trial_id))
+        return trial, {"explanation": shown} if request.explain else {}
 
     def _trial(self, config: Config, ran: Ran) -> Trial:
         own = min(float(self.cores), sum(ran.cpu_s) / ran.span_s)
@@ -156,7 +156,7 @@ def sweep(load: Load, *, cores: int, budget_s: float, seed: int) -> Pick:
 
 
 def _outlook(load: Load, settings: SweepSettings, machine: Machine) -> Outlook:
-    """What building and probing would have told."""
+    """What building and probing would have shown."""
     factor = 1 + load.slow / EPOCH * (load.slow_factor - 1)
     target = Target(
         spec="emulated",

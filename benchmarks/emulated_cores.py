@@ -85,7 +85,7 @@ class EmulatedCores:
             queued_s += start_s - end_s
 
     def _enter(self, seat: int, since_s: float) -> tuple[float, float]:
-        """Get a core; returns when it was to be had, and how long that took."""
+        """Get a core; returns when it was available, and how long that took."""
         with self._lock:
             if self._free.value > 0:
                 self._free.value -= 1
@@ -416,10 +416,10 @@ def _consume(
                 ended = len(log)
                 tell()
         step()
-    return _told(log[warm_up - 1 : ended])
+    return _shown(log[warm_up - 1 : ended])
 
 
-def _told(log: Sequence[Asked]) -> Ran:
+def _shown(log: Sequence[Asked]) -> Ran:
     """What a window says; its first entry only marks its beginning."""
     span_s = log[-1][0] - log[0][0]
     rows = [batch.tolist() for _, _, batch in log[1:]]

@@ -131,9 +131,9 @@ def report_on(found: Sequence[dict[str, float]], alike: Sequence[float]) -> Repo
 
 def main() -> None:
     """Measure and publish."""
-    from dlprof.targets.build import build_target  # noqa: PLC0415 - imports torch
-    from dlprof.targets.grammar import parse_target  # noqa: PLC0415
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415
+    from dlprof.targets.build import build_target
+    from dlprof.targets.grammar import parse_target
+    from dlprof.targets.loader import make_loader
 
     given = parser(__doc__).parse_args()
     before = surroundings()

@@ -59,7 +59,7 @@ def measure(bench: FaultBench, *, quick: bool, persistent: bool) -> list[Cost]:
 
 
 def report_on(costs: Sequence[Cost], plain_s: float) -> Report:
-    """The table: by kind, how many faults, and the dearest beyond its limit."""
+    """The table: by kind, how many faults, and the most expensive beyond its limit."""
     rows = []
     for kind in sorted({each.expected for each in costs}):
         members = [each for each in costs if each.expected == kind]

@@ -16,7 +16,7 @@ _SHORTEST_S, _LONGEST_S = 0.5, 5.0
 
 
 def neighbour(seed: int, ended: Event) -> None:
-    """Compute, rest, compute: each for a time drawn anew."""
+    """Compute, rest, compute: each for a time drawn again."""
     coin, started_by = random.Random(seed), os.getppid()
     while not ended.is_set() and os.getppid() == started_by:  # which may have been killed
         until = time.monotonic() + coin.uniform(_SHORTEST_S, _LONGEST_S)

@@ -141,8 +141,8 @@ def is_reached(cells: Sequence[Cell]) -> bool:
         TAIL.name: lambda each: each.share("pass") <= PASSED_UNSEEN,
         FINE.name: lambda each: each.share("fail") >= CAUGHT_FINE,
     }
-    # Sides on cores of their own can't be told from a slowdown: that these fail none is a goal,
-    # what they catch is none.
+    # Sides on cores of their own can't be distinguished from a slowdown: that these fail none is
+    # a goal, what they catch is none.
     judged = (each for each in cells if each.world != APART.name or each.slowdown in UP_TO_LIMIT)
     return all(by_kind[each.slowdown](each) for each in judged)
 

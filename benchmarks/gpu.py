@@ -94,8 +94,8 @@ class Result:
 def copies(plain: Plain, device: str, *, quick: bool) -> list[Result]:
     """The fastest large pinned copies, three ways."""
     size, budget = (QUICK_LARGE, "2s") if quick else (LARGE, "15s")
-    told = _json(["transfer", "--device", device, "--budget", budget])
-    mine = _rate_of(told, size)
+    shown = _json(["transfer", "--device", device, "--budget", budget])
+    mine = _rate_of(shown, size)
     others = {
         "a loop timed by device events": plain.ask("events", bytes=size, pinned=True),
         "torch.utils.benchmark": plain.ask("timer", bytes=size),
@@ -119,9 +119,9 @@ def _copied(name: str, mine: float | None, rate: float | None, size: int) -> Res
     )
 
 
-def _rate_of(told: dict[str, Any], size: int) -> float | None:
+def _rate_of(shown: dict[str, Any], size: int) -> float | None:
     """The fastest copies of one size, pinned where anything could be pinned."""
-    cells = [cell for cell in told["devices"][0]["cells"] if cell["bytes"] == size]
+    cells = [cell for cell in shown["devices"][0]["cells"] if cell["bytes"] == size]
     pinned = [cell for cell in cells if cell["memory"] == "pinned"]
     return max((cell["bytes_per_s"] for cell in pinned or cells), default=None)
 
@@ -132,10 +132,10 @@ def nvbandwidth() -> float | None:
     if program is None:
         return None
     try:
-        told = run_command([program, "-t", "host_to_device_memcpy_ce"]).stdout
+        shown = run_command([program, "-t", "host_to_device_memcpy_ce"]).stdout
     except CommandError:
         return None
-    found = re.search(r"SUM host_to_device_memcpy_ce\s+([\d.]+)", told)
+    found = re.search(r"SUM host_to_device_memcpy_ce\s+([\d.]+)", shown)
     return float(found[1]) * 1e9 if found else None
 
 
@@ -143,8 +143,8 @@ def exposure(plain: Plain, device: str, *, quick: bool) -> list[Result]:
     """Exposed copy time against the loop with copies less the loop without."""
     results = []
     for pin in (False, True):
-        told = _sweep("one_large", device, pins=("on" if pin else "off",), quick=quick)
-        mine = [trial["copies"]["exposed_s"] for trial in told["trials"] if trial.get("copies")]
+        shown = _sweep("one_large", device, pins=("on" if pin else "off",), quick=quick)
+        mine = [trial["copies"]["exposed_s"] for trial in shown["trials"] if trial.get("copies")]
         request = {"kind": "one_large", "workers": 2, "pin": pin, "batches": 5 if quick else 60}
         taken: dict[bool, list[float]] = {True: [], False: []}
         for _ in range(1 if quick else 5):
@@ -172,8 +172,8 @@ def picks(plain: Plain, device: str, *, quick: bool) -> list[Result]:
 
 
 def _pick(plain: Plain, device: str, kind: str, *, quick: bool) -> Result:
-    told = _sweep(kind, device, pins=("both",), quick=quick)
-    picked = bool(told["recommendation"]["config"]["pin_memory"])
+    shown = _sweep(kind, device, pins=("both",), quick=quick)
+    picked = bool(shown["recommendation"]["config"]["pin_memory"])
     workers = 0 if kind == "already_there" else 2
     what = f"pin_memory for {kind.replace('_', ' ')}"
     if kind == "already_there":  # torch refuses to pin what is on the device
@@ -245,8 +245,8 @@ def _sweep(kind: str, device: str, *, pins: tuple[str, ...], quick: bool) -> dic
 
 
 def _json(command: list[str]) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(run_command([*DLPROF, *command, "--json", "-q"]).stdout)
-    return told
+    shown: dict[str, Any] = json.loads(run_command([*DLPROF, *command, "--json", "-q"]).stdout)
+    return shown
 
 
 def _speed(bytes_per_s: float | None) -> str:

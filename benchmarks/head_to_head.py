@@ -107,14 +107,14 @@ def dlprof(case: Case, budget_s: float) -> Said:
 def lightning(case: Case, _budget_s: float) -> Said:
     """The warning of Lightning's ``Trainer.fit``."""
     try:
-        from lightning.pytorch.trainer.connectors import data_connector  # noqa: PLC0415
+        from lightning.pytorch.trainer.connectors import data_connector
     except ImportError as error:
         raise PeerError(str(error)) from error
     loader = _loader(case)
     trainer: Any = types.SimpleNamespace(num_devices=1, reload_dataloaders_every_n_epochs=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        data_connector._worker_check(trainer, loader, "train_dataloader")  # noqa: SLF001 - it is it
+        data_connector._worker_check(trainer, loader, "train_dataloader")  # noqa: SLF001 - the check that is compared
     said = " ".join(str(each.message) for each in caught)
     if "persistent_workers=True" in said:
         return Said(codes=("startup",), settings={"persistent_workers": True})
@@ -186,10 +186,10 @@ def loadtune(site: Path) -> Callable[[Case, float], Said]:
         if isinstance(loader.dataset, IterableDataset) or case.arguments:
             raise PeerError("it takes map-style datasets")
         config = run_loadtune(case.spec, site).config
-        told = _workers(loader, config.num_workers)
+        shown = _workers(loader, config.num_workers)
         settings = config.dataloader_kwargs()
         return dataclasses.replace(
-            told, settings={name: settings[name] for name in told.settings}, gain=None
+            shown, settings={name: settings[name] for name in shown.settings}, gain=None
         )
 
     return asked

@@ -47,7 +47,7 @@ class Outcome:
 
     Attributes:
         training: Its name.
-        told: The loader's ``headroom``; ``None`` where there is none.
+        shown: The loader's ``headroom``; ``None`` where there is none.
         why_not: Then the reason.
         fed_s: A step from memory, in the process that dlprof watched.
         plain: Wait and step without dlprof: ``live``, ``fed`` and ``apart``.
@@ -55,7 +55,7 @@ class Outcome:
     """
 
     training: str
-    told: Mapping[str, Any] | None = None
+    reported: Mapping[str, Any] | None = None
     why_not: str = ""
     fed_s: float | None = None
     plain: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
@@ -64,17 +64,17 @@ class Outcome:
     @property
     def off(self) -> float | None:
         """The replayed step less the true one, as a share of the period."""
-        if self.told is None or self.fed_s is None:
+        if self.reported is None or self.fed_s is None:
             return None
-        return float((self.told["step_s"] - self.fed_s) / self.told["period_s"])
+        return float((self.reported["step_s"] - self.fed_s) / self.reported["period_s"])
 
     @property
     def sure(self) -> bool:
         """Whether the interval of the share that a fed step takes is within the goal."""
-        told = self.told
-        if told is None or told["speedup"]["low"] is None:
+        reported = self.reported
+        if reported is None or reported["speedup"]["low"] is None:
             return False
-        ends = [1 / max(1e-9, told["speedup"][end]) for end in ("low", "high")]
+        ends = [1 / max(1e-9, reported["speedup"][end]) for end in ("low", "high")]
         return bool(abs(ends[0] - ends[1]) / 2 <= NEAR)
 
     @property
@@ -113,7 +113,7 @@ def measured(name: str) -> Outcome:
         loader = max(trained, key=lambda each: each["stepped_s"])
         return Outcome(
             training=name,
-            told=loader["headroom"],
+            reported=loader["headroom"],
             why_not=loader["unavailable"].get("headroom", ""),
             fed_s=json.loads((here / "fed.json").read_text())["fed"][1],
             plain=json.loads((here / "plain.json").read_text()),
@@ -163,7 +163,11 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
                 "the one that dlprof watched. The controls hold where nobody else uses the cores."
             ),
             *(f"{name} was left out: {why}." for name, why in left_out.items()),
-            *(f"{each.training}: {each.why_not or each.error}" for each in found if not each.told),
+            *(
+                f"{each.training}: {each.why_not or each.error}"
+                for each in found
+                if not each.reported
+            ),
         ],
         data={"outcomes": [dataclasses.asdict(each) for each in found]},
     )
@@ -174,13 +178,16 @@ def _middle(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _told(runs: Sequence[Outcome], name: str) -> float | None:
-    return _middle(None if each.told is None else each.told[name]["value"] for each in runs)
+def _reported(runs: Sequence[Outcome], name: str) -> float | None:
+    return _middle(None if each.reported is None else each.reported[name]["value"] for each in runs)
 
 
 def _slowed_off(runs: Sequence[Outcome], control: str) -> float | None:
-    told, true = _told(runs, "slowed_fraction"), _middle(each.slowed(control) for each in runs)
-    return None if told is None or true is None else told - true
+    reported, true = (
+        _reported(runs, "slowed_fraction"),
+        _middle(each.slowed(control) for each in runs),
+    )
+    return None if reported is None or true is None else reported - true
 
 
 def _row(name: str, runs: Sequence[Outcome]) -> tuple[str, ...]:
@@ -196,13 +203,13 @@ def _row(name: str, runs: Sequence[Outcome]) -> tuple[str, ...]:
     return (
         name,
         str(len(runs)),
-        times(_told(runs, "speedup")),
+        times(_reported(runs, "speedup")),
         times(_middle(each.true_speedup for each in runs)),
-        percent(_told(runs, "waiting_fraction")),
-        percent(_told(runs, "slowed_fraction")),
+        percent(_reported(runs, "waiting_fraction")),
+        percent(_reported(runs, "slowed_fraction")),
         percent(_middle(each.slowed("apart") for each in runs)),
         percent(_middle(each.slowed("fed") for each in runs)),
-        milliseconds(_middle(None if e.told is None else e.told["step_s"] for e in runs)),
+        milliseconds(_middle(None if e.reported is None else e.reported["step_s"] for e in runs)),
         milliseconds(_middle(each.fed_s for each in runs)),
         percent(_middle(each.off for each in runs)),
     )

@@ -139,7 +139,7 @@ def of_sequences() -> Step:
         for place in range(sequences.shape[1]):
             loss = nn.functional.cross_entropy(net(sequences[:, place]), labels)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
 
     return step
@@ -157,7 +157,7 @@ def of_images() -> Step:
         images, labels = batch
         loss = nn.functional.cross_entropy(net(images), labels)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
 
     return step

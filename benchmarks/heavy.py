@@ -99,9 +99,9 @@ def predict_starts(counts: Sequence[int], methods: Sequence[str]) -> list[list[s
             )
             for workers in counts:
                 took_s, cores = started(dataset, workers, method)
-                told_s = first_batch_s(one, workers, cores=cores)
-                off = f"{told_s / took_s - 1:+.2f}"
-                sizes = (f"{took_s:.3f}", f"{cores:.2f}", f"{told_s:.3f}", off)
+                shown_s = first_batch_s(one, workers, cores=cores)
+                off = f"{shown_s / took_s - 1:+.2f}"
+                sizes = (f"{took_s:.3f}", f"{cores:.2f}", f"{shown_s:.3f}", off)
                 rows.append([title, method, str(workers), *sizes])
     return rows
 

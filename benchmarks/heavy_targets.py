@@ -123,21 +123,21 @@ def records() -> list[dict[str, Any]]:
 
 def pictures() -> list[Any]:
     """Decoded pictures."""
-    from PIL import Image  # noqa: PLC0415 - of these only
+    from PIL import Image
 
     return [Image.new("RGB", (224, 224)) for _ in range(100)]
 
 
 def numbers() -> Any:
     """A large array."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     return np.random.default_rng(0).random((4_000, 1_000))
 
 
 def objects() -> Any:
     """An array of Python objects."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     return np.array(texts(), dtype=object)
 

@@ -95,7 +95,7 @@ class Killed:
         killed_s: When, from the start.
         went_on: Whether the sweep itself went on to its end.
         code: What the sweep ended with.
-        anew: Whether there was no run to continue, so that it had to be begun anew.
+        anew: Whether there was no run to continue, so that it had to be begun again.
         lost: Trials that stood in the file at the kill and no longer stand there as they were.
         orphans: Processes left 10 s after the sweep had ended.
         gone_s: How long after its end its last process ended.

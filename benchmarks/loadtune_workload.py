@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from loadtune import Workload  # type: ignore[import-not-found] # only where a user has installed it
+from loadtune import Workload  # only where a user has installed it
 
 TARGET = ""
 
 
 def get_workload() -> Any:
     """The target's dataset, with a consumer that does nothing."""
-    from dlprof.records import Config  # noqa: PLC0415
-    from dlprof.targets.build import build_target  # noqa: PLC0415 - as in plain_loop.py
-    from dlprof.targets.grammar import parse_target  # noqa: PLC0415
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415
+    from dlprof.records import Config
+    from dlprof.targets.build import build_target
+    from dlprof.targets.grammar import parse_target
+    from dlprof.targets.loader import make_loader
 
     loader: Any = make_loader(build_target(parse_target(TARGET)), Config())
     return Workload(

@@ -119,7 +119,7 @@ def plain_peaks(target: str, batches: int, *, shuffle: bool) -> Peaks:
     return peaks
 
 
-def long_data_set(design: Design, *, shuffle: bool) -> tuple[Grown, Grown]:
+def long_dataset(design: Design, *, shuffle: bool) -> tuple[Grown, Grown]:
     """A sweep and the plain loop on a short and on a long dataset; returns both."""
     targets = [_DATA.format(length=length) for length in design.lengths]
     plain = [plain_peaks(target, design.plain_batches, shuffle=shuffle) for target in targets]
@@ -265,8 +265,8 @@ def main() -> None:
     design = QUICK if given.quick else FULL
     before = surroundings()
     grown = [
-        *long_data_set(design, shuffle=False),
-        *long_data_set(design, shuffle=True),
+        *long_dataset(design, shuffle=False),
+        *long_dataset(design, shuffle=True),
         endless(design),
     ]
     read = []

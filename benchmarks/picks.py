@@ -28,7 +28,7 @@ from typing import Any
 from common import RESULTS, Report, keep, parser, publish, surroundings
 from crowd import neighbours
 from peers import PeerError, run_dlprof, run_loadtune
-from picks_told import (
+from picks_report import (
     DEFAULT,
     DLPROF,
     GOAL_S,
@@ -289,7 +289,7 @@ def _notes(design: Design, cells: int) -> list[str]:
     ]
 
 
-def told_of(
+def shown_of(
     found: Sequence[Outcome], design: Design, kept: Mapping[str, Any], *, beside: bool
 ) -> Report:
     """The tables.
@@ -346,8 +346,8 @@ def main(*, beside: bool = False) -> None:
     kept, quick = dataclasses.asdict(design), given.quick or (bool(given.names) and not given.more)
     for outcome in play_all(worlds, design, given.loadtune, beside=beside):
         found = [*found, outcome]
-        keep(told_of(found, design, kept, beside=beside), before, quick=quick)
-    publish(told_of(found, design, kept, beside=beside), before, quick=quick)
+        keep(shown_of(found, design, kept, beside=beside), before, quick=quick)
+    publish(shown_of(found, design, kept, beside=beside), before, quick=quick)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def time_batches(
 
 
 def _answer(built: BuiltTarget, request: Mapping[str, int]) -> dict[str, float]:
-    from dlprof.records import Config  # noqa: PLC0415 - once torch is imported
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415
+    from dlprof.records import Config  # once torch is imported
+    from dlprof.targets.loader import make_loader
 
     config = Config(num_workers=request["num_workers"], prefetch_factor=PREFETCH_FACTOR)
     loader: Any = make_loader(built, config.canonical())
@@ -68,8 +68,8 @@ def _in_a_fork(built: BuiltTarget, request: Mapping[str, int]) -> None:
 
 def main() -> None:
     """Serve until standard input ends."""
-    from dlprof.targets.build import build_target  # noqa: PLC0415 - imports torch
-    from dlprof.targets.grammar import parse_target  # noqa: PLC0415
+    from dlprof.targets.build import build_target
+    from dlprof.targets.grammar import parse_target
 
     shuffle = True if "--shuffle" in sys.argv else None
     built = build_target(parse_target(sys.argv[1]), shuffle=shuffle)

@@ -77,7 +77,7 @@ class Answer:
 
 
 def _is_crowd(finding: Mapping[str, Any]) -> bool:
-    """Whether others are told of, and were there."""
+    """Whether others are reported, and were there."""
     others = finding["evidence"].get("other_cpu_cores") or 0.0
     return finding["code"] == "cpu.neighbours" and others >= _CROWD_CORES
 

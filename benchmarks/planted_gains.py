@@ -129,15 +129,15 @@ def _sides(
         if prefix:  # a cgroup or a mount of its own, which this process is not in
             return None
     changed = _settings(finding["fix"] or {})
-    mended = case.name in planted_targets.MENDED and finding["code"] == case.code
-    if not (changed or mended or case.place_is_cause):
+    fixed = case.name in planted_targets.FIXED and finding["code"] == case.code
+    if not (changed or fixed or case.place_is_cause):
         return None
     before = _built(case.spec, case.arguments, folder / "now", stack)
     if changed:
         return before, dataclasses.replace(before, config=_changed(before.config, changed))
     if case.place_is_cause:
         return dataclasses.replace(before, case=case), before
-    return before, _built(f"{TARGETS}:mended", {"name": case.name}, folder / "then", stack)
+    return before, _built(f"{TARGETS}:fixed", {"name": case.name}, folder / "then", stack)
 
 
 def _built(

@@ -763,9 +763,9 @@ def healthy(name: str) -> DataLoader[Any]:
     return HEALTHY[name]()
 
 
-# mended: what a finding's fix asks for, where that is no setting
+# fixed: what a finding's fix asks for, where that is no setting
 
-MENDED: dict[str, Callable[[], DataLoader[Any]]] = {
+FIXED: dict[str, Callable[[], DataLoader[Any]]] = {
     "cpu_python": lambda: DataLoader(Timed(cpu_ms=1.5), batch_size=8, num_workers=2),
     "cpu_words": lambda: DataLoader(
         Words(2000), batch_size=8, num_workers=2, prefetch_factor=4
@@ -784,6 +784,6 @@ MENDED: dict[str, Callable[[], DataLoader[Any]]] = {
 }
 
 
-def mended(name: str) -> DataLoader[Any]:
+def fixed(name: str) -> DataLoader[Any]:
     """The loader of a case with its fix, by the case's name."""
-    return MENDED[name]()
+    return FIXED[name]()

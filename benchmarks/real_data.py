@@ -1,6 +1,6 @@
-"""Does the model foresee what loaders of real datasets do, from a few seconds of measuring?
+"""Does the model predict what loaders of real datasets do, from a few seconds of measuring?
 
-Each round calibrates every dataset anew, as ``dlprof profile`` does, without workers, with one
+Each round calibrates every dataset again, as ``dlprof profile`` does, without workers, with one
 and with two; then it measures configurations that the calibration has not seen, each of them
 twice, some with a consumer that takes its time, and compares. ``--beside-neighbour`` does the same
 while another process keeps a core busy.
@@ -60,14 +60,14 @@ _QUICK_DATA = ("Python", "remote storage")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One configuration, foreseen and measured.
+    """One configuration, predicted and measured.
 
     Attributes:
         data: Name of the dataset.
         config: What ran.
         step_s: Of the consumer.
         rates: Batches per second, measured twice.
-        cores: That were to be had in those windows, on average.
+        cores: That were available in those windows, on average.
         alone: Predicted batches per second by method, on all cores that the machine has for us;
             earlier runs know of others than ``METHOD``.
         given: The same on the cores that were available in each window, their geometric mean.
@@ -114,16 +114,16 @@ class Compared:
 
 
 def calibrate(source: Loaded) -> Calibration | None:
-    """Calibrate as long as the spread of costs asks for; ``None`` where nothing was told."""
-    told: list[Explanation] = []
+    """Calibrate as long as the spread of costs asks for; ``None`` where nothing was shown."""
+    shown: list[Explanation] = []
     trials: list[Trial] = []
     for workers, trial_s in _CALIBRATIONS_S:
-        for length_s in (trial_s, longer_s(fit(told, trials), trial_s)):
+        for length_s in (trial_s, longer_s(fit(shown, trials), trial_s)):
             if length_s > 0:
                 trial, heard = source.explain(Config(num_workers=workers).canonical(), length_s)
                 trials.append(trial)
-                told += [heard] if heard is not None else []
-    made = fit(told, trials)
+                shown += [heard] if heard is not None else []
+    made = fit(shown, trials)
     return made if made.is_usable else None
 
 

@@ -58,10 +58,10 @@ class Loaded:
         """One instrumented trial, without a step."""
         request = TrialRequest(config=config, trial_s=trial_s, turnover=False, explain=True)
         name = self._next_id()
-        trial, told = self._bench.explain(request, trial_id=name, repetition=0)
-        if not told:
+        trial, shown = self._bench.explain(request, trial_id=name, repetition=0)
+        if not shown:
             return trial, None
-        return trial, from_json(Explanation, told["explanation"] | {"trial_id": name})
+        return trial, from_json(Explanation, shown["explanation"] | {"trial_id": name})
 
     def _next_id(self) -> str:
         return f"t{next(self._numbers):04d}"

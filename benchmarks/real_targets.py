@@ -34,7 +34,7 @@ class Sized(Dataset[Any]):
 
 
 class Computed(Sized):
-    """Samples that are computed in Python, each a little cheaper or dearer than the next."""
+    """Samples that are computed in Python, each a little cheaper or costlier than the next."""
 
     def __getitem__(self, index: int) -> torch.Tensor:
         values = [(index * 2654435761 + n * n) % 1009 for n in range(8000 + index % 7 * 500)]

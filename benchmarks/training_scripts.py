@@ -106,7 +106,7 @@ def stepper(width: int, sleep_s: float = 0.0) -> Callable[[Any], None]:
         features, labels = batch
         loss = nn.functional.cross_entropy(net(features), labels)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         if sleep_s:
             time.sleep(sleep_s)
@@ -311,7 +311,7 @@ def hf_computing() -> None:
 def _lightning(data: Train, held_out: Validation, width: int, workers: int) -> None:
     lightning: Any = importlib.import_module("lightning.pytorch")
 
-    class Module(lightning.LightningModule):  # type: ignore[misc]
+    class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = model(width)

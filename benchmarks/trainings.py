@@ -209,11 +209,11 @@ def is_sure(logs: Sequence[float]) -> bool:
 
 def passed(found: Iterable[Outcome]) -> bool:
     """Whether the goals are reached."""
-    told = [each for each in found if each.over is not None]
-    scripts = [each.over for each in told if each.promise.of_script and each.over is not None]
+    shown = [each for each in found if each.over is not None]
+    scripts = [each.over for each in shown if each.promise.of_script and each.over is not None]
     near = [over for over in scripts if NEAR[0] <= over <= NEAR[1]]
     enough = len(scripts) >= _LEAST and len(near) >= _SHARE * len(scripts)
-    return enough and not any(is_far(each) for each in told)
+    return enough and not any(is_far(each) for each in shown)
 
 
 def is_far(outcome: Outcome) -> bool:
@@ -223,8 +223,8 @@ def is_far(outcome: Outcome) -> bool:
 
 def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
     """The table of all trainings."""
-    told = [each for each in found if each.over is not None]
-    scripts = [each for each in told if each.promise.of_script]
+    shown = [each for each in found if each.over is not None]
+    scripts = [each for each in shown if each.promise.of_script]
     near = sum(NEAR[0] <= (each.over or 0) <= NEAR[1] for each in scripts)
     columns = (
         *("training", "first finding", "high", "fix", "promised", "of", "before", "after"),
@@ -243,7 +243,7 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
         notes=[
             (
                 f"{len(scripts)} of {len(found)} trainings have a promise for the script; {near} "
-                f"of them within {NEAR[0]:g}-{NEAR[1]:g}; {sum(map(is_far, told))} called high "
+                f"of them within {NEAR[0]:g}-{NEAR[1]:g}; {sum(map(is_far, shown))} called high "
                 f"and promised more than {_FAR:g} times what came."
             ),
             (

@@ -186,7 +186,7 @@ class Dlprof:
 
 
 def measure_target(name: str, design: Design) -> list[Cell]:
-    """All pairs of one target, the configurations shuffled anew in each round."""
+    """All pairs of one target, the configurations shuffled again in each round."""
     order = random.Random(name)
     target = design.targets[name]
     with (

@@ -260,11 +260,12 @@ def others_table(found: Sequence[Replayed]) -> Table:
 
 def cost_us(calls: int) -> float:
     """Microseconds that one batch of a settled loader spends in the tuner's own code."""
-    from torch.utils.data import DataLoader  # noqa: PLC0415 - replays need no torch
+    from torch.utils.data import DataLoader  # replays need no torch
 
-    import dlprof  # noqa: PLC0415 - the same
+    import dlprof
 
-    made: Any = DataLoader(range(1 << 30), batch_size=1, num_workers=1)  # type: ignore[arg-type] # a range is indexed, too
+    indexed: Any = range(1 << 30)
+    made: Any = DataLoader(indexed, batch_size=1, num_workers=1)
     dlprof.tune(made)
     batches = iter(made)
     tap = vars(batches)["_dlprof_tap"]
@@ -331,8 +332,8 @@ def live(kind: str, how: str, workers: int, seconds: float) -> dict[str, Any]:
     """One training of a dataset."""
     command = [sys.executable, "-c", LIVE, kind, how, str(workers), str(seconds)]
     made = subprocess.run(command, capture_output=True, text=True, check=True)
-    told: dict[str, Any] = json.loads(made.stdout)
-    return told
+    reported: dict[str, Any] = json.loads(made.stdout)
+    return reported
 
 
 def live_all(*, quick: bool) -> list[dict[str, Any]]:

@@ -50,22 +50,22 @@ def _as_it_is(loader: Callable[[], Iterable[object]]) -> Iterable[object]:
 
 
 def _watch(loader: Callable[[], Iterable[object]]) -> Iterable[object]:
-    import dlprof  # noqa: PLC0415 - the plain loop has no part of it
+    import dlprof  # the plain loop has no part of it
 
     return dlprof.watch(loader())
 
 
 def _watch_and_log(loader: Callable[[], Iterable[object]]) -> Iterable[object]:
-    import dlprof  # noqa: PLC0415
+    import dlprof
 
     return dlprof.watch(loader(), log=lambda _: None, every=100)
 
 
 def _run(loader: Callable[[], Iterable[object]], *, follow: bool) -> Iterable[object]:
     """The hooks of ``dlprof run``, without its files and its screen."""
-    import torch.utils.data.dataloader as module  # noqa: PLC0415
+    import torch.utils.data.dataloader as module
 
-    from dlprof.integrations.recorder import LoaderRecorder  # noqa: PLC0415
+    from dlprof.integrations.recorder import LoaderRecorder
 
     recorder = LoaderRecorder(clock=time.perf_counter_ns, folder=os.sep, follow=follow)
     recorder.attach(module)
@@ -91,15 +91,15 @@ def loop_s(
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
-        told = answer.read()
+        shown = answer.read()
     os.waitpid(child, 0)
-    return float(told)
+    return float(shown)
 
 
 def _timed(
     arm: Callable[[Callable[[], Iterable[object]]], Iterable[object]], workers: int, batches: int
 ) -> float:
-    from torch.utils.data import DataLoader  # noqa: PLC0415
+    from torch.utils.data import DataLoader
 
     # By default dlprof run follows 200 batches; as many again for the queues to run empty of them.
     warm_up = 400
@@ -113,13 +113,13 @@ def _timed(
         for _ in itertools.islice(iterator, _BLOCK):
             pass
         blocks.append((time.thread_time() - began_s) / _BLOCK)
-    # What others do on the machine makes some blocks dearer, and none cheaper.
+    # What others do on the machine makes some blocks costlier, and none cheaper.
     return quartiles(blocks)[0]
 
 
 def measure(*, quick: bool) -> list[Pair]:
     """All pairs, the arms in turn, and the order within a pair by chance."""
-    import torch  # noqa: F401, PLC0415 - once, for all the children
+    import torch  # noqa: F401 - once, for all the children
 
     order = random.Random(0)
     pairs = []

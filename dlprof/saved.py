@@ -164,7 +164,7 @@ def _write(
     path: Path, machine: Machine, spec: str, entry: Mapping[str, Any], notes: Sequence[str]
 ) -> None:
     # It takes longer to load than all that training scripts need of this module.
-    from dlprof.tomledit import revised_toml  # noqa: PLC0415
+    from dlprof.tomledit import revised_toml
 
     # Through a symbolic link to the file that it names.
     path = Path(os.path.realpath(path))
@@ -253,7 +253,7 @@ def kwargs_for(
     machines = read_document(Path(path))
     if machine is None:
         # A script that gives the machine itself need not load what looks at it.
-        from dlprof.machine import inspect_machine  # noqa: PLC0415 -- as said above
+        from dlprof.machine import inspect_machine
 
         machine = inspect_machine()
     targets = machines.get(machine.fingerprint, {}).get("target", {})
@@ -271,7 +271,7 @@ def _of_all_ranks(machines: Mapping[str, Any], machine: Machine) -> Mapping[str,
 
     So srun binds a job's tasks, and what it gives to one of them has a fingerprint of its own.
     """
-    from dlprof.machine.inspection import fingerprint  # noqa: PLC0415 - few come here
+    from dlprof.machine.inspection import fingerprint
 
     for key, table in machines.items():
         cores = table.get("usable_cores", 0.0)
@@ -310,7 +310,7 @@ def _choose(
 
 
 def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
-    from dlprof.machine.memory import USUAL_SHM_BYTES  # noqa: PLC0415 - few come here
+    from dlprof.machine.memory import USUAL_SHM_BYTES
 
     workers = min(4, int(machine.usable_cores))
     small = machine.shm_bytes is not None and machine.shm_bytes < USUAL_SHM_BYTES

@@ -155,7 +155,7 @@ def parse_step(text: str) -> float:
 
 
 def _spread_step(name: str, first: float, second: float, spread: str) -> StepTime:
-    import random  # noqa: PLC0415 - slow to import, and few steps are spread
+    import random  # slow to import, and few steps are spread
 
     rng, mean = random.Random(20260101), first
     if name == "uniform":

@@ -41,7 +41,7 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Any, config: Any) -> Any:
     """Take the findings' pages from the package, and make a report of every example."""
-    from mkdocs.structure.files import File  # noqa: PLC0415 - only the site's environment has it
+    from mkdocs.structure.files import File  # only the site's environment has it
 
     for code in codes():
         path = ROOT / EXPLAIN / f"{code}.md"

@@ -56,7 +56,7 @@ _UNITS = {
     "_hz": "Hz",
     "_w": "W",
 }
-_DEFAULT = re.compile(r" (?:\(default: (?P<told>.*)\)|Default: (?P<said>.+?))\.?$")
+_DEFAULT = re.compile(r" (?:\(default: (?P<shown>.*)\)|Default: (?P<said>.+?))\.?$")
 _ONE_CONFIGURATION = ("profile", "check", "baseline update", "transfer")
 """Commands that load a single configuration."""
 
@@ -100,13 +100,13 @@ def _option_row(command: str, parameter: Any) -> list[str]:
     takes = ""
     if not getattr(parameter, "is_flag", False):
         takes = _takes(command, option) if option else parameter.metavar
-    text, told = _parted(parameter.help or "")
-    default = f"`{parameter.default}`" if isinstance(parameter.default, str) else told
+    text, shown = _parted(parameter.help or "")
+    default = f"`{parameter.default}`" if isinstance(parameter.default, str) else shown
     if option and command == "sweep":
         value = getattr(SweepSettings(), option.field)
         default = _default(option.unset if value is None else value)
-        told = told.removeprefix("auto").removeprefix(", ")
-        default += f": {told}" if told and default == "`auto`" else ""
+        shown = shown.removeprefix("auto").removeprefix(", ")
+        default += f": {shown}" if shown and default == "`auto`" else ""
     listed = ", ".join(f"`{each}`" for each in names)
     return [listed, _cell(takes), _cell(default), _cell(text)]
 
@@ -130,7 +130,7 @@ def _parted(text: str) -> tuple[str, str]:
     found = _DEFAULT.search(text)
     if found is None:
         return text, ""
-    return f"{text[: found.start()]}.".replace("..", "."), found["told"] or found["said"]
+    return f"{text[: found.start()]}.".replace("..", "."), found["shown"] or found["said"]
 
 
 def builtin_table(name: str) -> str:

@@ -337,11 +337,10 @@ def configs_of(base: Config, axes: Mapping[str, Sequence[object]]) -> tuple[Conf
             f"The settings make {count:,} combinations, and the most is {MOST_CELLS:,}",
             hint="Name fewer values.",
         )
-    made = (
-        dataclasses.replace(base, **dict(zip(axes, values, strict=True))).canonical()  # type: ignore[arg-type] # fields by name
-        for values in itertools.product(*axes.values())
-    )
-    return tuple(sorted(set(made), key=lambda config: config.cost_key))
+    combined = itertools.product(*axes.values())
+    each: list[dict[str, Any]] = [dict(zip(axes, values, strict=True)) for values in combined]
+    made = {dataclasses.replace(base, **fields).canonical() for fields in each}
+    return tuple(sorted(made, key=lambda config: config.cost_key))
 
 
 def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
@@ -382,7 +381,7 @@ def auto_workers(
 
     That is twice the cores of a rank, or more where batches wait; no more than an epoch's batches.
     """
-    from dlprof.model import spread_workers  # noqa: PLC0415 - where it predicts
+    from dlprof.model import spread_workers
 
     # Workers beyond an epoch's batches have nothing to load.
     caps = (_MOST_WORKERS, most, conditions.epoch_batches)
@@ -402,7 +401,7 @@ def most_workers(calibration: Calibration, base: Config, conditions: Conditions)
 
 def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:
     """Workers at which, by the closed form, something else than workers becomes the limit."""
-    from dlprof.model import bounds, cell_of  # noqa: PLC0415 - where it predicts
+    from dlprof.model import bounds, cell_of
 
     one = dataclasses.replace(base, num_workers=1, prefetch_factor=2).canonical()
     found = bounds(cell_of(calibration, one, conditions))

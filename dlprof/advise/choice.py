@@ -309,7 +309,7 @@ def perhaps_faster(
 
 
 def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
-    """What no rate tells, the gravest first, and the confidence that it leaves."""
+    """What no rate shows, the gravest first, and the confidence that it leaves."""
     pick, there, found = choice.pick, choice.situation, Integrity.of(run)
     workers, ranks = pick.config.num_workers, there.constraints.ranks
     size = pick.config.batch_size

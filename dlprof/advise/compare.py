@@ -936,7 +936,7 @@ def _settings(run: Run, config: Config) -> Config:
 def bridges(a: Chosen, b: Chosen) -> list[tuple[Chosen, Chosen]]:
     """Where the settings differ, the same ones of both runs: as A has them, and as B does.
 
-    They tell settings from the rest, as far as the run of the other one measured them too.
+    They separate settings from the rest, as far as the run of the other one measured them too.
     """
     if a.settings == b.settings:
         return []

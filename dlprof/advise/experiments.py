@@ -106,7 +106,7 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
 
 
 def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
-    """Once, where memory may grow. What only fills up doesn't go on: it is long enough to tell."""
+    """Once, where memory may grow. What only fills up doesn't go on: it is long enough to show."""
     asked = [each.experiment for each in evidence.observations]
     presents = sum(each.role == "present" and not each.explain for each in asked)
     # Plain trials of the present configuration that a profile begins with.

@@ -49,7 +49,7 @@ CAVEATS = {
 
 
 def explain(choice: Choice) -> Iterator[Reason]:
-    """All reasons that apply, the most telling first."""
+    """All reasons that apply, the most important first."""
     for reasons in REASONS:
         yield from reasons(choice)
 
@@ -248,7 +248,7 @@ def _feeding(choice: Choice) -> Iterator[Reason]:
 def _bound(choice: Choice) -> Iterator[Reason]:
     found = choice.pick.prediction
     if not choice.pick.measured and found is not None:
-        from dlprof.model import describe  # noqa: PLC0415 - where it predicts
+        from dlprof.model import describe
 
         claim = f"With {choice.pick.name} {describe(found.bound)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})

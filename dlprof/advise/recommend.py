@@ -272,7 +272,7 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     pick, speeds = choice.pick, choice.speeds
     fewer = [each for each in choice.allowed if each.config.num_workers < pick.config.num_workers]
     rivals = [speeds.fastest(fewer)] if fewer else []
-    related: dict[_Relation, Sequence[Candidate | None]] = {  # the most telling first
+    related: dict[_Relation, Sequence[Candidate | None]] = {  # the most important first
         "present": [choice.present],
         "default": [choice.default],
         "fastest": [choice.best],
@@ -316,7 +316,7 @@ def _cases(run: Run, choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLo
 
     Under a load of dlprof's own as many cores are busy as that keeps threads running.
     """
-    from dlprof.model import describe  # noqa: PLC0415 - where it predicts
+    from dlprof.model import describe
 
     load = run.header.settings.get("make_load")
     made = load.get("cores") if choice.situation.as_measured and isinstance(load, dict) else None
@@ -374,8 +374,8 @@ def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
 
 
 def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
-    """What to find out, the most telling first."""
-    from dlprof.model import cell_of  # noqa: PLC0415 - where it predicts
+    """What to find out, the most important first."""
+    from dlprof.model import cell_of
 
     situation, pick = choice.situation, choice.pick
     given, kept = run.header.settings.get("arguments"), _kept(run, pick.config, situation.present)

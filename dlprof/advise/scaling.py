@@ -512,7 +512,7 @@ _RECEIVING: Final = "receiving: each main process takes in batches all the time"
 
 def _receiving(run: Run, trials: Sequence[Trial]) -> float:
     """Share of its time in which a rank's main process takes in batches, by calibrated costs."""
-    from dlprof.model import Conditions, work_of  # noqa: PLC0415 - where it predicts
+    from dlprof.model import Conditions, work_of
 
     config, calibration = trials[0].config, run.calibration
     rate = typical(trial.batches_per_s.value for trial in trials if trial.batches_per_s)

@@ -204,7 +204,7 @@ class Situation:
         Raises:
             UsageError: A figure is out of range.
         """
-        from dlprof.model import SPEED_ERROR, Conditions  # noqa: PLC0415 - where it predicts
+        from dlprof.model import SPEED_ERROR, Conditions
 
         try:
             return Conditions(

@@ -68,7 +68,7 @@ class Speeds:
     """Steady rates as they are believed to be, times what epoch turnover leaves of them.
 
     The two are kept apart because configurations that differ only in ``persistent_workers`` have
-    the same steady rate: what tells them apart is the turnover, not the noise of their rates.
+    the same steady rate: what separates them is the epoch restart, not the noise of their rates.
 
     Attributes:
         belief: The steady rates, from what was measured and what a model predicted.
@@ -93,7 +93,7 @@ class Speeds:
     level: float = 0.0
 
     def waits(self, candidate: Candidate) -> list[float]:
-        """Share of time that the step waits, of each trial that tells; of quiet ones, if any."""
+        """Share of time that the step waits, of each trial that shows it; of quiet ones, if any."""
         quiet = [trial for trial in candidate.trials if not trial.noisy] or candidate.trials
         known = [self.rates[trial.id] for trial in quiet if trial.id in self.rates]
         return [rates.wait_fraction for rates in known if rates.wait_fraction is not None]
@@ -147,7 +147,7 @@ class Speeds:
     ) -> Gap | None:
         """By how much the log rate of any could be above that of one: by its step, and by cores.
 
-        ``alike`` are those whose samples cost much the same CPU work; cores tell of such alone.
+        ``alike`` are those whose samples cost much the same CPU work; cores say it of such alone.
         """
         turnover, model = self.epochs[candidate.key].value, candidate.prediction
         if candidate.measured:
@@ -185,7 +185,7 @@ def speeds_of(
     """What all configurations are worth, those that were only predicted among them.
 
     By one belief over what a model predicted and what the trials gave. Where trials show other
-    conditions than those that are asked for and the run holds a calibration, they still tell how
+    conditions than those that are asked for and the run holds a calibration, they still show how
     far off its predictions are, and the rest is predicted (``carried``).
     """
     models = dict(models or {})
@@ -268,7 +268,7 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
     step_s = situation.derived_step_s
     if step_s is not None:
         # Without workers, loading and step take turns; with them, they overlap. Receiving a batch
-        # takes the main process a little on top, which only measuring or a model tells.
+        # takes the main process a little on top, which only measuring or a model shows.
         alone = not trial.config.num_workers
         waiting = 1.0 if trial.wait_fraction is None or not alone else trial.wait_fraction
         load_s = waiting / batches
@@ -318,7 +318,7 @@ def predictions(
         UsageError: The calibration is for another batch size, or of batches that cost nothing, or
             a figure of the situation is out of range.
     """
-    from dlprof.model import predict_all  # noqa: PLC0415 - where it predicts
+    from dlprof.model import predict_all
 
     ordered = sorted(configs, key=lambda config: config.cost_key)
     try:
@@ -376,7 +376,7 @@ def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
 
 
 def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:
-    """A prediction with the rate that is believed of it, and its needs as far as trials tell."""
+    """A prediction with the rate that is believed of it, and its needs as far as trials show."""
     steady, claimed = speeds.steady(made.key), model.samples_per_s or model.batches_per_s
     factor, wait = steady.value / claimed.value, model.wait_fraction
     batches = steady.times(model.batches_per_s.value / claimed.value)
@@ -406,7 +406,7 @@ def expectation(
     What a sweep stored of its predictions stays as it is, so that all views have the same.
     ``None`` where the calibration says nothing of what was measured.
     """
-    from dlprof.model import relative_error  # noqa: PLC0415 - where it predicts
+    from dlprof.model import relative_error
 
     stored, calibration = run.prediction, usable_calibration(run)
     known = () if stored is None else stored.cells
@@ -430,7 +430,7 @@ def _expected(
     beside: Sequence[PredictedCell] = (),
 ) -> ExpectedRates:
     """What was predicted, as sure as by what the run calibrated, whatever else is asked for."""
-    from dlprof.model import cells_of  # noqa: PLC0415 - where it predicts
+    from dlprof.model import cells_of
 
     cells = (*beside, *cells_of(models))
     found = SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
@@ -451,7 +451,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     of the rate at a step, the model says. What something else limits there than where
     it was measured is less sure.
     """
-    from dlprof.model import EXTRAPOLATED_ERROR, relative_error  # noqa: PLC0415 - where it predicts
+    from dlprof.model import EXTRAPOLATED_ERROR, relative_error
 
     calibration = usable_calibration(run)
     log_sd = relative_error(calibration)
@@ -521,7 +521,7 @@ def _moved(
     With all that loading takes ``exp(off)`` times as fast, time passes over the same step as over
     one that is so much longer, and so much faster.
     """
-    from dlprof.model import cell_of, drawn, steady_rate, work_of  # noqa: PLC0415 - where it predicts
+    from dlprof.model import cell_of, drawn, steady_rate, work_of
 
     if not situation.step_s + situation.step_cpu_s:
         return list(offs)
@@ -541,9 +541,9 @@ def _moved(
 def _by_speed(calibration: Calibration, config: Config, situation: Situation) -> float:
     """How far the rate follows the speed of the cores, where that is not known.
 
-    By the closed form, which tells loaders that compute from those that wait.
+    By the closed form, which separates loaders that compute from those that wait.
     """
-    from dlprof.model import bounds, cell_of  # noqa: PLC0415 - where it predicts
+    from dlprof.model import bounds, cell_of
 
     factor = situation.speed.factor
     if factor == 1.0:

@@ -480,7 +480,7 @@ class _Pipes:
 
 
 def _unread(file: int) -> int:
-    import fcntl  # noqa: PLC0415 - not on Windows
+    import fcntl  # not on Windows
 
     try:
         count: int = struct.unpack("i", fcntl.ioctl(file, 0x541B, b"\0\0\0\0"))[0]  # FIONREAD

@@ -36,7 +36,7 @@ def main() -> None:
     sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks must not end the program; but a script that is
-        # run finds its streams as Python hands them over.
+        # run finds its streams as Python passes them on.
         if isinstance(stream, io.TextIOWrapper) and not runs_script:
             stream.reconfigure(errors=streams.IN_ASCII)
     code = run(sys.argv[1:], os.environ)

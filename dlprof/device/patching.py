@@ -222,8 +222,9 @@ def _leave_child() -> None:
 
     What another thread held at that moment is held by nobody here, and would be for ever.
     """
-    CHANGING._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as Python's own modules do it
-    _reading._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
+    locks: tuple[Any, ...] = (CHANGING, _reading)
+    for lock in locks:
+        lock._at_fork_reinit()  # noqa: SLF001 - as Python's own modules do it
     seen.by_thread.clear()
     if Patch.now is not None:
         Patch.now.take_off()

@@ -83,11 +83,11 @@ class _Stamp:
     """An event of the CPU: its work is done when the call returns."""
 
     def __init__(self) -> None:
-        self._at_s = 0.0
+        self.at_s = 0.0
 
     def record(self, stream: Any = None) -> None:
         del stream
-        self._at_s = time.perf_counter()
+        self.at_s = time.perf_counter()
 
     def synchronize(self) -> None:
         """Nothing is ever on its way."""
@@ -96,8 +96,8 @@ class _Stamp:
         return True
 
     def elapsed_time(self, end_event: Any) -> float:
-        ended_s: float = end_event._at_s  # noqa: SLF001 - of the same class
-        return (ended_s - self._at_s) * 1e3
+        ended_s: float = end_event.at_s
+        return (ended_s - self.at_s) * 1e3
 
 
 class HostRuntime(Runtime):

@@ -48,8 +48,8 @@ def sweep_prediction(run: Run) -> SweepPrediction | None:
         return None
     if plan.present is None or plan.present not in plan.configs or plan.present in plan.cells:
         return found
-    race = sorted({*found.race, plan.present}, key=lambda config: config.cost_key)
-    return dataclasses.replace(found, race=tuple(race))
+    finalists = sorted({*found.race, plan.present}, key=lambda config: config.cost_key)
+    return dataclasses.replace(found, race=tuple(finalists))
 
 
 def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:

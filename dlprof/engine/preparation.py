@@ -35,8 +35,8 @@ from dlprof.records import (
 from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.search.led import (
     calibration_configs,
+    final_trial_s,
     has_room,
-    race_trial_s,
     wants_model,
 )
 from dlprof.search.space import (
@@ -287,7 +287,7 @@ def plan_sweep(
     looked_at = present if outlook.target.kind == "iterable" else None
     calibration = calibration_configs(outlook.cells, looked_at)
     led = dataclasses.replace(plan, search="model", cells=outlook.cells, calibration=calibration)
-    led = dataclasses.replace(led, trial_s=settings.trial_s or race_trial_s(led, left_s))
+    led = dataclasses.replace(led, trial_s=settings.trial_s or final_trial_s(led, left_s))
     return (led, ()) if has_room(led, cost, left_s) else (plan, no_room)
 
 

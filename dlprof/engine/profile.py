@@ -108,7 +108,7 @@ def run_profile(
     slowest is explained.
 
     Returns:
-        The run as it stands in the file; ``diagnosis`` holds what was found.
+        The run as it is in the file; ``diagnosis`` holds what was found.
 
     Raises:
         DlprofError: Nothing could be measured, or an input can't be used.

@@ -1,6 +1,6 @@
 """The ranks of a sweep: launched here, or by torchrun, srun or mpirun, which dlprof then measures.
 
-Under a launcher the ranks of a machine hand its first one their environment and their cores, by
+Under a launcher the ranks of a machine pass its first one their environment and their cores, by
 which it runs their loaders, and wait until it has ended. Of several machines, or nodes, the one of
 rank 0 sweeps, and the others' first ranks do what it orders (``dlprof.trial.nodes``).
 """

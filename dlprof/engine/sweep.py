@@ -37,7 +37,7 @@ from dlprof.records import (
 )
 from dlprof.records.run import EndReason
 from dlprof.search.grid import GridSearch, Proposal
-from dlprof.search.led import next_calibration, next_lever, race_plan
+from dlprof.search.led import final_plan, next_calibration, next_lever
 from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats import ExpectedRates
@@ -133,7 +133,7 @@ class Sweep(Measuring):
                 if not self._is_hopeless:
                     self.listener.message(_NO_MODEL)
                 return self._search(self.plan)
-            reason = self._search(race_plan(self.plan, prediction.race), prediction)
+            reason = self._search(final_plan(self.plan, prediction.race), prediction)
             if reason == "budget":
                 return reason
             if self.so_far.prediction is not None:  # else what it chose, or rests on, is wrong data
@@ -210,7 +210,7 @@ class Sweep(Measuring):
                 if proposal is None:
                     return True
                 if proposal.repetition and proposal.expected_rest_s > self.deadline.left_s:
-                    return True  # what is known is worth more with a race than without
+                    return True  # what is known is worth more with a final comparison than without
                 if proposal.expected_s > self.deadline.left_s or not self._try(proposal, "explain"):
                     return bool(self._explained())
         finally:  # what an interrupted one has learnt can be predicted from, too
@@ -319,7 +319,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         ranks: Those that a launcher has started; ``settings.launch_ranks`` launches others.
 
     Returns:
-        The run as it stands in the file. ``end.reason`` is ``interrupted`` after Ctrl-C.
+        The run as it is in the file. ``end.reason`` is ``interrupted`` after Ctrl-C.
 
     Raises:
         DlprofError: Nothing could be measured, or an input can't be used.

@@ -39,7 +39,7 @@ def lightning(*, every: int | None = None, tune: bool = False) -> Any:
     older = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
     module = "pytorch_lightning" if older else "lightning.pytorch"
     base = importlib.import_module(module).Callback
-    return type("DataWait", (_Lightning, base), {})(every, tune)
+    return type("DataWait", (_Lightning, base), {})(every, tune=tune)
 
 
 def transformers(trainer: Any, *, every: int | None = None, tune: bool = False) -> Any:
@@ -55,7 +55,7 @@ def transformers(trainer: Any, *, every: int | None = None, tune: bool = False) 
         tune: Whether the training loader tunes itself, as by ``dlprof.tune``.
     """
     base = importlib.import_module("transformers").TrainerCallback
-    return type("DataWait", (_Transformers, base), {})(trainer, every, tune)
+    return type("DataWait", (_Transformers, base), {})(trainer, every, tune=tune)
 
 
 class _DataWait:
@@ -113,7 +113,7 @@ class _DataWait:
 
 
 class _Lightning:
-    def __init__(self, every: int | None, tune: bool) -> None:  # noqa: FBT001 - called by one function
+    def __init__(self, every: int | None, *, tune: bool) -> None:
         super().__init__()
         self._every, self._tune = every, tune
         self._waits = _DataWait()
@@ -187,7 +187,7 @@ class _Lightning:
 
 
 class _Transformers:
-    def __init__(self, trainer: Any, every: int | None, tune: bool) -> None:  # noqa: FBT001 - called by one function
+    def __init__(self, trainer: Any, every: int | None, *, tune: bool) -> None:
         super().__init__()
         self._trainer = trainer
         self._every, self._tune = every, tune

@@ -1,5 +1,4 @@
 """What ``dlprof_check`` does in a test: find the TARGET, check it, and say it in pytest's words."""
-# ruff: noqa: PLC0415 - what measures is imported when a test measures
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ConsumerCopies:
         if "torch" not in sys.modules:
             return
         with contextlib.suppress(Exception):  # a training must not end by being watched
-            from dlprof.device.patching import Noticer, compiled_for  # noqa: PLC0415 - as it is loaded
+            from dlprof.device.patching import Noticer, compiled_for  # as it is loaded
 
             kind = compiled_for()
             if kind is not None:
@@ -68,7 +68,7 @@ class ConsumerCopies:
         timed = self._timed()
         if not timed:
             return None
-        from dlprof.device import runtime  # noqa: PLC0415 - as above
+        from dlprof.device import runtime
 
         def mean(figure: Callable[[Moves], float]) -> float:
             return statistics.fmean(map(figure, timed))
@@ -104,7 +104,7 @@ class ConsumerCopies:
 
     def in_stages(self, explanation: Explanation) -> Explanation:
         """An explanation with the copies separated from the rest of the step."""
-        from dlprof.tracing.explain import with_copies  # noqa: PLC0415 - its room imports torch
+        from dlprof.tracing.explain import with_copies
 
         timed = self._timed()
         if not timed:

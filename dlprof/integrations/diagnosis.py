@@ -270,7 +270,7 @@ def _script(
 
 
 def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:
-    """The loader as the script ran it; start-up and the turns of epochs left out of its rate."""
+    """The loader as the script ran it; first batches and epoch restarts left out of its rate."""
     wait_s = loader.wait.mean_s if loader.wait else 0.0
     period_s = wait_s + (loader.step.mean_s if loader.step else 0.0)
     return Trial(

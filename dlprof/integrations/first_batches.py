@@ -94,7 +94,7 @@ class Follower:
     """
 
     def __init__(self, name: str, config: Config, batches: int = 200) -> None:
-        from dlprof.tracing.tracer import Tracer  # noqa: PLC0415 - it imports torch
+        from dlprof.tracing.tracer import Tracer
 
         self._name, self._config = name, config
         self._warm_up = config.batches_in_flight + config.num_workers
@@ -159,7 +159,7 @@ class Follower:
 
     def summary(self) -> tuple[Explanation, Timeline] | None:
         """What the batches have shown so far; the first ones, while queues fill, are left out."""
-        from dlprof.tracing.explain import explain, timeline  # noqa: PLC0415 - torch is loaded
+        from dlprof.tracing.explain import explain, timeline  # torch is loaded
 
         trace = self._tracer.trace()
         rows = trace.rows

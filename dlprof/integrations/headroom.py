@@ -359,7 +359,7 @@ class LoopHeadroom:
         if not self._block and len(self._settling_steps) < _LEVELS:
             return
         self._left_ns = self._clock()
-        from dlprof.device.moving import copied  # noqa: PLC0415 - it imports torch
+        from dlprof.device.moving import copied
 
         size = count_bytes(batch)
         if not self._block:
@@ -387,7 +387,7 @@ class LoopHeadroom:
     @functools.cached_property
     def _synchronize(self) -> Callable[[], None] | None:
         """Waits for a step, where steps go on where no clock of the host's sees them."""
-        from dlprof.device.patching import compiled_for  # noqa: PLC0415 - it imports torch
+        from dlprof.device.patching import compiled_for
 
         torch, kind = sys.modules["torch"], compiled_for()
         used = getattr(getattr(torch, kind or "", None), "is_initialized", lambda: True)
@@ -420,9 +420,9 @@ def _random_state() -> Callable[[], None]:
     Samplers draw each epoch's order from them, and so does a loader without workers. Where the
     script has set a seed since then, it stays.
     """
-    import torch  # noqa: PLC0415 - loaded with the script's loaders
+    import torch  # loaded with the script's loaders
 
-    from dlprof.tuning.seeding import rewinder  # noqa: PLC0415 - it imports torch
+    from dlprof.tuning.seeding import rewinder
 
     back, seed, before = rewinder(), _fresh_seed(torch), torch.initial_seed()
 

@@ -36,7 +36,7 @@ def describe(loader: Any, *, name: str) -> WatchedLoader:
 def config_of(loader: Any) -> Config | None:
     """A DataLoader's settings; ``None`` for what has others than torch's own.
 
-    What is handed to torch's iterators without being a DataLoader, as fastai's, has them too.
+    What is passed to torch's iterators without being a DataLoader, as fastai's, has them too.
     ``batch_size`` is the loader's, or that of its batch sampler; ``start_method`` is ``None``
     where it is the platform's own.
     """

@@ -1,6 +1,6 @@
 """``%load_ext dlprof``, and then ``%%dlprof`` on a cell: how long its loops wait for their loaders.
 
-IPython is never imported: it loads this, and hands itself in.
+IPython is never imported: it loads this, and passes itself in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     def dlprof(_line: str, cell: str) -> None:
         """Run the cell, and say how long its loops waited for their DataLoaders."""
-        from torch.utils.data import DataLoader  # noqa: PLC0415 - the cell is about to
+        from torch.utils.data import DataLoader  # the cell is about to
 
         with watch_all(DataLoader, name=_NAME) as seen:
             shell.run_cell(cell)

@@ -8,7 +8,6 @@ lock that many may hold, and a check waits until nobody does, and holds it alone
 first goes through a gate, where a waiting check stops all that come later: else tests that overlap
 could keep it waiting for ever.
 """
-# ruff: noqa: PLC0415 - what measures is imported when a test measures
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class LoaderRecorder:
             with self.guarded("a loader's place could not be found"):
                 known = self._made.get(id(loader))
                 if known is None or known.loader() is not loader:
-                    self._remember(loader, sys._getframe(1))  # noqa: SLF001 - the only way to know the caller
+                    self._remember(loader, sys._getframe(1))
             method(loader, *args, **kwargs)
 
         return __init__
@@ -243,7 +243,7 @@ class LoaderRecorder:
             make()
             return
         with self.guarded("how many ranks a loader loads for could not be seen"):
-            ranks = ranks_served(sys._getframe(2))  # noqa: SLF001 - the only way to know the caller
+            ranks = ranks_served(sys._getframe(2))
             if ranks != seen.known.loads_for:
                 seen.known = dataclasses.replace(seen.known, loads_for=ranks)
         if self._headrooms is not None:
@@ -278,7 +278,7 @@ class LoaderRecorder:
         """What a loader counts as in the report."""
         made = self._made.get(id(loader))
         if made is None or made.loader() is not loader:
-            made = self._remember(loader, sys._getframe(1))  # noqa: SLF001 - where it is iterated, for want of better
+            made = self._remember(loader, sys._getframe(1))
         with self._finding:
             if made.seen is None:
                 made.seen = self._find(loader, made.place, made.call)
@@ -361,7 +361,7 @@ def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
 
     @functools.wraps(plain)
     def get_worker_info() -> Any:
-        caller = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - the only way to know the caller
+        caller = sys._getframe(1).f_globals.get("__name__", "")
         if not caller.startswith(_NOT_THE_USERS):
             asked[0] = 1
         return plain()

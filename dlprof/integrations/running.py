@@ -395,7 +395,7 @@ def tune_all(kind: Any) -> Sequence[Any]:
     def get_iterator(loader: Any) -> Any:
         if hasattr(loader, "tuning"):
             return make(loader)
-        from dlprof.tuning.loader import Tuning  # noqa: PLC0415 - it needs all of torch's loading
+        from dlprof.tuning.loader import Tuning
 
         tuning = getattr(tune(loader), "tuning", None)
         if isinstance(tuning, Tuning):

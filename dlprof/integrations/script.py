@@ -196,7 +196,7 @@ def _strip(error: BaseException | None, seen: set[int]) -> None:
         kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     error.__traceback__ = kept
     with contextlib.suppress(Exception):  # an exception of the script's own may refuse
-        # Among them a worker's traceback, which torch hands over as a text.
+        # Among them a worker's traceback, which torch passes on as a text.
         args = tuple(
             type(each)(without_own_lines(each)) if isinstance(each, str) and OWN in each else each
             for each in error.args

@@ -64,7 +64,7 @@ class Summary(WatchedLoader):
     __slots__ = ()
 
     def __str__(self) -> str:
-        from dlprof.report.script import summary_text  # noqa: PLC0415 - few loops print it
+        from dlprof.report.script import summary_text  # few loops print it
 
         return summary_text(self)
 

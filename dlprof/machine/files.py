@@ -31,8 +31,7 @@ def read_text(path: str | Path) -> str | None:
 def list_names(path: str | Path) -> list[str]:
     """The names in a directory; empty where it can't be read."""
     try:
-        # Several times a second: pathlib would make an object of each name.
-        return os.listdir(path)  # noqa: PTH208
+        return os.listdir(path)
     except OSError:
         return []
 

@@ -108,13 +108,15 @@ class Driver:
 class Gpu:
     """One GPU. What its driver doesn't report is ``None``, with a reason."""
 
-    probes = False
-    """Whether to look at the link's bytes blocks, because nothing counts them."""
-
     def __init__(self, driver: Driver, index: int, handle: Any, name: str, uuid: str) -> None:
         self._driver, self._handle = driver, handle
         self.index = index
         self.known: dict[str, Any] = {"index": index, "name": name or f"GPU {index}", "uuid": uuid}
+
+    @property
+    def probes(self) -> bool:
+        """Whether to look at the link's bytes blocks, because nothing counts them."""
+        return False
 
     def ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:
         """The answer of one function about this card, or ``None`` and the reason."""
@@ -159,7 +161,7 @@ class Gpus:
         if not self._cards:
             self.unavailable.setdefault("gpus", why)
 
-    def _find(self, driver: Driver) -> Iterable[Gpu]:  # noqa: ARG002
+    def _find(self, driver: Driver) -> Iterable[Gpu]:  # noqa: ARG002 - for vendors
         """Its cards."""
         return ()
 

@@ -79,7 +79,7 @@ class GpuCard(Gpu):
         self._gpm: GpmCounters | None = None
 
     @property
-    def probes(self) -> bool:  # type: ignore[override]
+    def probes(self) -> bool:
         """Whether the link's bytes aren't counted; known once primed."""
         return self._gpm is None or self._gpm.unavailable is not None
 

@@ -59,11 +59,7 @@ class PatientGpus(Gpus):
             self._gpus = within(opening_s, opener)
         except SilentDriverError as silence:
             self._gpus = Gpus({"gpus": str(silence)})
-
-    @property
-    def unavailable(self) -> dict[str, str]:  # type: ignore[override]
-        """As of whoever was opened; why there is nothing, where it hangs."""
-        return self._gpus.unavailable
+        self.unavailable = self._gpus.unavailable
 
     def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
         """The cards."""
@@ -83,6 +79,7 @@ class PatientGpus(Gpus):
             return within(self._limit_s, work)
         except SilentDriverError as silence:
             self._gpus = Gpus({"gpus": str(silence)})
+            self.unavailable = self._gpus.unavailable
             return otherwise
 
 

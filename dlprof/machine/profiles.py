@@ -1,4 +1,4 @@
-"""Machine profiles: what a machine that isn't at hand offers, written down in TOML.
+"""Machine profiles: what a machine that isn't here offers, written down in TOML.
 
 A profile says what is known and leaves out the rest. Those in ``known`` come with dlprof.
 """
@@ -125,7 +125,7 @@ class MachineProfile:
         Raises:
             ValueError: The file can't be changed without losing some of it.
         """
-        from dlprof.tomledit import revised_toml  # noqa: PLC0415 - few profiles are written
+        from dlprof.tomledit import revised_toml  # few profiles are written
 
         return revised_toml(text, _known(dataclasses.asdict(self)), {})
 

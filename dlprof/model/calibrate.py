@@ -5,7 +5,7 @@ the worker answers, and needs the interpreter's lock for it: while the worker co
 main waits for up to the switch interval, several times. So the time of receiving grows with the
 share of time in which workers compute. Trials with and without a step see different shares, and
 batches that were taken behind a window, when the workers rested, see none; a straight line through
-all of them tells rest from handshake.
+all of them separates rest from handshake.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fit(
     *,
     batch_tensors: float | None = None,
 ) -> Calibration:
-    """Merge what instrumented trials tell into one calibration.
+    """Merge what instrumented trials show into one calibration.
 
     Waiting for a core is left out of the costs: it belongs to the moment, and the predictors
     find what there will be of it.
@@ -163,7 +163,7 @@ def _doubts(
 def _helpers(some: Sequence[Explanation]) -> float:
     """CPU seconds a batch of main's other threads, without workers; those of a step left out.
 
-    A pool's threads spin while they wait for their next piece of work, and CPU time doesn't tell
+    A pool's threads spin while they wait for their next piece of work, and CPU time doesn't say
     spinning from work. But a worker, in which torch's pool has a single thread, shows what a batch
     takes in all: helpers did no more than what main's own thread doesn't do of that.
     """
@@ -202,7 +202,7 @@ def _series(some: Sequence[Explanation]) -> list[tuple[bool, list[float]]]:
     """What fetching each batch cost: of each trial, and whether workers did it.
 
     Over the mean of the trials with workers, or of those without: main may fetch at another price
-    than workers do, which is the spread of neither. Empty where too few batches tell.
+    than workers do, which is the spread of neither. Empty where too few batches say it.
     """
     took = [(each.config.num_workers > 0, fetch_s(each.costs)) for each in some]
     pooled: dict[bool, list[float]] = {}
@@ -267,10 +267,10 @@ def _block_means(values: Sequence[float]) -> list[float]:
 
 
 def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]:
-    """Tell what receiving costs at rest from what it costs beside busy workers, of one strategy.
+    """Split what receiving costs at rest from what it costs beside busy workers, of one strategy.
 
     Returns:
-        Seconds that it takes longer while the worker computes, 0 where trials don't tell; and of
+        Seconds that it takes longer while the worker computes, 0 where trials don't show it; and of
         each trial the costs with the waiting of batches whose worker rests.
     """
     shares: list[float | None] = []  # of time in which a worker computes; where it is known
@@ -288,7 +288,7 @@ def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]
     ]
     points += [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
     spread, busy_s = [share for share, _ in points], 0.0
-    # Shares of time that differ by less tell no slope.
+    # Shares of time that differ by less show no slope.
     if len(points) > 1 and max(spread) - min(spread) >= 0.3:
         slope, _ = statistics.linear_regression(*zip(*points, strict=True))
         busy_s = max(0.0, slope) if math.isfinite(slope) else 0.0
@@ -383,7 +383,7 @@ def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
 
     The line through the proportional set sizes over ``num_workers``, after full queues of
     ``W * P + 1`` batches have been taken off, or as much of them as was seen in shared memory.
-    ``None`` for what trials don't tell: a worker's share needs two values of ``num_workers``.
+    ``None`` for what trials don't show: a worker's share needs two values of ``num_workers``.
     """
     points = []
     for trial in trials:

@@ -39,7 +39,7 @@ _BATCHES = 1600
 order makes 600 of them 3 to 7 % faster or slower (standard deviation, 4 to 32 workers)."""
 
 _FEW = 600
-"""That tell how much computing slows down."""
+"""That show how much computing slows down."""
 
 _BY_THEMSELVES = ("cores", "pin", "storage")
 _SEED = 20260101
@@ -91,7 +91,7 @@ def drawn(work: Work) -> Work:
     """The same work with a sequence of batches that is the same for every cell.
 
     Cells that differ only in their settings see the same batches in the same order, so that what
-    tells them apart is not the luck of the draw. In the order measured, a worker whose turn comes
+    separates them is not the luck of the draw. In the order measured, a worker whose turn comes
     at a multiple of their number would get the same batches for ever.
 
     Each batch comes equally often. Of more than are wanted, one is drawn from each of as many

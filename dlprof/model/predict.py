@@ -20,12 +20,12 @@ this alone hold in 96 %)."""
 
 EXTRAPOLATED_ERROR = 0.02
 """What adds to it where cores or ranks are not those of the calibration. Emulated cores are all
-alike, and there such runs were foreseen as well as others; real ones are not."""
+alike, and there such runs were predicted as well as others; real ones are not."""
 
 HANDSHAKE_ERROR = 0.12
 """Standard deviation of the logarithm of what handing batches over and taking them in costs, from
 the few workers of a calibration to any number. Of real datasets those of tiny tensors, which cost
-little else, are foreseen worst: off by 17 % in the median, others by 2 to 13 %
+little else, are predicted worst: off by 17 % in the median, others by 2 to 13 %
 (``benchmarks/real_data.py``, each with the machine's own drift)."""
 
 DOUBT_ERROR = 0.15
@@ -127,7 +127,7 @@ def _prediction(calibration: Calibration, config: Config, cell: Cell, steady: St
 
 
 class Needs(NamedTuple):
-    """What one rank needs, as in ``Prediction``; ``None`` where the calibration doesn't tell."""
+    """What one rank needs, as in ``Prediction``; ``None`` where the calibration doesn't say."""
 
     pss_bytes: float | None
     shm_bytes: float | None

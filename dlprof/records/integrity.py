@@ -306,8 +306,8 @@ def _possible(prediction: SweepPrediction | None, found: Integrity) -> SweepPred
     if prediction is None or found.fault(prediction.pick) is not None:
         return None
     cells = tuple(cell for cell in prediction.cells if not found.is_useless(cell.config))
-    race = tuple(config for config in prediction.race if not found.is_useless(config))
-    return dataclasses.replace(prediction, cells=cells, race=race) if cells else None
+    finalists = tuple(config for config in prediction.race if not found.is_useless(config))
+    return dataclasses.replace(prediction, cells=cells, race=finalists) if cells else None
 
 
 def _fault(trial: Trial) -> Failure | None:

@@ -307,7 +307,7 @@ class Timeline:
         dispatched_s: Main has sent its indices.
         picked_s: The worker has taken them.
         fetched_s: All its samples are there; collating begins.
-        collated_s: It is collated, and handed to the feeder thread.
+        collated_s: It is collated, and passed to the feeder thread.
         serialising_s: The feeder thread begins to pickle it.
         serialised_s: It is in the result queue.
         received_s: Main (or its pin thread) begins to take it.

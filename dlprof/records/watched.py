@@ -104,7 +104,7 @@ class WatchedLoader:
         name: Identifies it among the others of a run: its place, and a number where one place made
             several.
         place: ``file:line`` that made it, the nearest outside of libraries; empty for a loader
-            that was handed to ``dlprof.watch``.
+            that was passed to ``dlprof.watch``.
         called_from: ``file:line`` that called that place; empty where nothing did.
         kind: The loader's class, ``module.QualName``.
         dataset: Its dataset's class; empty where it has none.

@@ -42,7 +42,7 @@ def _bar(part: Part) -> doc.Bar:
 
 
 def _names(comparison: Comparison) -> list[str]:
-    """What tells the sides from each other: their targets and machines, else their files."""
+    """What distinguishes the sides: their targets and machines, else their files."""
     sides = (comparison.a, comparison.b)
     places = [f"{side.target} on {side.hostname}" for side in sides]
     files = [shortened(run_name(PurePath(side.run_file)), 24) for side in sides]

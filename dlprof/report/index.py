@@ -25,7 +25,7 @@ def page_names(runs: Sequence[Path], index: str) -> list[str]:
     for path in runs:
         stem, number = run_name(path), 1
         name = f"{stem}.html"
-        while name.casefold() in taken:  # the same folder may not tell cases apart
+        while name.casefold() in taken:  # the same folder may not distinguish cases
             number += 1
             name = f"{stem}-{number}.html"
         taken.add(name.casefold())

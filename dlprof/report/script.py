@@ -301,7 +301,7 @@ def is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None) 
 
 def summary_text(loader: WatchedLoader) -> str:
     """What was seen of one loader as plain text, 80 columns wide."""
-    from dlprof.report.terminal import plain_text  # noqa: PLC0415 - few loops print it
+    from dlprof.report.terminal import plain_text  # few loops print it
 
     said = doc.Text(verdict([loader]))
     return plain_text(doc.Document(title=loader.name, answer=(_loader(loader), said)), width=80)

@@ -40,7 +40,7 @@ class Proposal:
         repetition: Number of the block that it belongs to.
         trial_s: Length of its measured window.
         expected_s: Its whole cost, start and end included.
-        expected_rest_s: Cost of it and everything foreseen after it.
+        expected_rest_s: Cost of it and everything planned after it.
     """
 
     config: Config
@@ -223,7 +223,7 @@ class GridSearch:
     ) -> Proposal:
         """The next of the block: in the block's own order as far as there is surely time for it.
 
-        Where time is short, the most telling one that fits: the order that evens out drift is
+        Where time is short, the one that fits and says most: the order that evens out drift is
         worth less than what would be left out for it.
         """
         shuffled = sorted({*self.plan.configs, *todo}, key=lambda config: config.cost_key)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from dlprof.model import MODEL_ERROR, Conditions, cells_of, predict_all, relative_error
 from dlprof.records import (
@@ -29,7 +30,7 @@ _TRIAL_S = 0.8
 
 _CAP_S = 6.0
 """Measured seconds after which calibrating ends, however much batches vary: what remains open then
-is shown by the intervals, and the race sees to it."""
+is shown by the intervals, and the final comparison sees to it."""
 
 _FEW = 6
 """So many configurations are measured as quickly as they are calibrated and verified."""
@@ -77,13 +78,13 @@ def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:
     return one + 4 * again <= left_s
 
 
-def race_trial_s(plan: Plan, left_s: float) -> float:
+def final_trial_s(plan: Plan, left_s: float) -> float:
     """How long windows that verify a prediction may be, if a budget is to hold their repeats."""
     cost = plan.cost
     calibrating_s = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
     likely = [c for c in plan.cells if c.num_workers <= 2 * cost.usable_cores]
     beside_s = max((cost.of(config, 0.0) for config in likely), default=0.0)
-    # Most configurations of a race (``race``).
+    # Most ``finalists`` are five.
     window_s = (left_s - calibrating_s) / (plan.planned_repeats * 5) - beside_s
     # Length of the windows that verify a prediction, where there is time for it: a loader of
     # 24 workers takes as long to start and to end, and has a quarter of a second's batches in
@@ -116,29 +117,29 @@ def next_calibration(
 
 
 def _proposal(plan: Plan, config: Config, trial_s: float, repetition: int) -> Proposal:
-    """One more, and what is foreseen after it: the rest of the calibration and a short race."""
+    """One more, and what is to come after it: the other calibrations, a short final comparison."""
     expected_s = plan.cost.of(config, trial_s)
     places = [place for place, each in enumerate(plan.calibration) if each == config]
     left = plan.calibration[places[0] + 1 :] if places and not repetition else ()
     rest_s = sum(plan.cost.of(each, _TRIAL_S) for each in left)
-    race_s = 2 * _FEW * plan.cost.of(config, plan.trial_s)
+    final_s = 2 * _FEW * plan.cost.of(config, plan.trial_s)
     return Proposal(
         config=config,
         repetition=repetition,
         trial_s=trial_s,
         expected_s=expected_s,
-        expected_rest_s=expected_s + rest_s + race_s,
+        expected_rest_s=expected_s + rest_s + final_s,
     )
 
 
-def race_plan(plan: Plan, race: Sequence[Config]) -> Plan:
-    """The plan of measuring what a prediction leaves, first of all the few that tell most."""
+def final_plan(plan: Plan, finalists: Sequence[Config]) -> Plan:
+    """The plan of measuring what a prediction leaves, first of all the few that say most."""
     # Errors fall with the root of the number of blocks: a seventh would narrow them by 7 %.
     return dataclasses.replace(
         plan,
-        configs=tuple(race),
+        configs=tuple(finalists),
         max_repeats=max(plan.min_repeats, min(plan.max_repeats, 6)),
-        present=plan.present if plan.present in race else None,
+        present=plan.present if plan.present in finalists else None,
     )
 
 
@@ -152,7 +153,7 @@ def predict_sweep(
     """Predict all configurations, and choose which to measure.
 
     Raises:
-        ValueError: There are no cells, or the calibration tells nothing of such batches.
+        ValueError: There are no cells, or the calibration says nothing of such batches.
     """
     if not cells:
         raise ValueError("there is nothing to predict")
@@ -164,7 +165,7 @@ def predict_sweep(
     pick = next(cell for cell in predicted if cell.speed >= NEAR)
     return SweepPrediction(
         cells=predicted,
-        race=race(predicted, pick, present),
+        race=finalists(predicted, pick, present),
         pick=pick.config,
         cores=conditions.cores,
         neighbours=conditions.neighbours,
@@ -173,7 +174,7 @@ def predict_sweep(
     )
 
 
-def race(
+def finalists(
     cells: Sequence[PredictedCell], pick: PredictedCell, present: Config | None
 ) -> tuple[Config, ...]:
     """Configurations whose measuring says most: what is chosen, and what would prove it wrong."""
@@ -229,7 +230,7 @@ def levers(
         each.batches_per_s.value for each in predict_all(calibration, both, conditions)
     )
     own = (each.usage.own_cpu_cores or 0.0 for each in explained if each.config.num_workers == 1)
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     if pick.num_workers > 1 and unordered >= unordered_pays * ordered:
         found["in_order"] = False
     costs = calibration.in_workers
@@ -246,7 +247,7 @@ def levers(
     if max(own, default=0.0) > 1.3:
         found["worker_threads"] = 1
     return tuple(
-        dataclasses.replace(pick, **{name: value})  # type: ignore[arg-type] # fields by name
+        dataclasses.replace(pick, **{name: value})
         for name, value in found.items()
         if name not in swept and getattr(pick, name) != value
     )
@@ -255,7 +256,7 @@ def levers(
 def next_lever(
     plan: Plan, trials: Sequence[Trial], tried: Sequence[Config], pick: Config
 ) -> Proposal | None:
-    """The trial to run next: a lever and the pick in turns, so that drift hits both."""
+    """The trial to run next: an extra setting and the pick interleaved, so that drift hits both."""
     done = [trial for trial in trials if trial.purpose == "lever"]
     for repetition in range(MIN_REPEATS):
         for config in tried:

@@ -233,7 +233,7 @@ def _set_module(found: Any, again: Callable[[Any], Any]) -> Any:
     def train_dataloader() -> Any:
         return set_each(own() if plain is None else plain(made))
 
-    train_dataloader._dlprof_plain = plain  # type: ignore[attr-defined] # noqa: SLF001 - its own
+    vars(train_dataloader)["_dlprof_plain"] = plain
     made.train_dataloader = train_dataloader
     return made
 

@@ -75,7 +75,7 @@ def build_target(
     """
     if spec.kind == "object":
         # Written a moment ago by the same user's own process, into a directory of its own.
-        live = pickle.loads(Path(spec.source).read_bytes())  # noqa: S301
+        live = pickle.loads(Path(spec.source).read_bytes())  # noqa: S301 - of dlprof's own process
         return build_from_object(live, shuffle=shuffle, seed=seed, text=spec.text, share=share)
     arguments = arguments or {}
     if spec.kind == "builtin":

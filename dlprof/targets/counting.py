@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
@@ -39,9 +39,9 @@ class _Place:
             batch = batch[key] if by_key else getattr(batch, key)
         return self.read(batch)
 
-    def below(self, by_key: bool, key: Any) -> _Place:  # noqa: FBT001 - a step of a path
-        """The same place, seen from the structure that holds it under a key."""
-        return _Place(((by_key, key), *self.path), self.read)
+    def below(self, *step: Any) -> _Place:
+        """The same place, seen from the structure that holds it one step of the path up."""
+        return _Place((step, *self.path), self.read)
 
 
 class SampleCounter:
@@ -230,9 +230,9 @@ def is_resampled(dataset: object, depth: int = 0) -> bool:
             return True
     if depth > 8:
         return False
-    stages: Iterable[object] = getattr(dataset, "__dict__", {}).values()
+    stages: Any = getattr(dataset, "__dict__", {}).values()
     if type(dataset) in (list, tuple):  # no class of the user's, whose code would run
-        stages = dataset  # type: ignore[assignment]
+        stages = dataset
     held = (  # of a list the first: a longer one holds the data
         each
         for each in stages
@@ -298,12 +298,12 @@ def _fields_of(batch: Sequence[object], samples: int) -> bool:
     return all(_is_array(entry) and _leading(entry) == samples for entry in batch)
 
 
-def _content(found: object, depth: int) -> object:
+def _content(found: Any, depth: int) -> object:
     """Something to compare the content of one sample by."""
     if depth > _DEEPEST:
         return None
     if _is_array(found):
-        flat: Any = found.reshape(-1)  # type: ignore[attr-defined]
+        flat = found.reshape(-1)
         # Values of a tensor's row by which samples are distinguished
         values = flat[:: max(1, len(flat) // 1024)].tolist()
         known = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN

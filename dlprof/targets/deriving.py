@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +29,7 @@ def derive_in_place(loader: Any, methods: Mapping[str, Any]) -> Callable[[], Non
         if not isinstance(reduced, tuple):
             return reduced
         make, arguments, *rest = reduced
-        if make is copyreg.__newobj__:  # type: ignore[attr-defined] # which insists on our class
+        if getattr(make, "__name__", "") == "__newobj__":  # which insists on our class
             make = _make
         return (make, tuple(map(underived, arguments)), *rest)
 

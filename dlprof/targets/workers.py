@@ -42,7 +42,7 @@ class WorkerSetup:
         if self.first is not None:
             self.first()
         if self.sharing_strategy is not None:
-            import torch.multiprocessing  # noqa: PLC0415 - as below
+            import torch.multiprocessing
 
             set_strategy: Callable[[str], None] = torch.multiprocessing.set_sharing_strategy
             set_strategy(self.sharing_strategy)
@@ -59,7 +59,7 @@ def limit_threads(count: int) -> None:
 
     Torch limits only its own pool in workers; OpenCV, BLAS and OpenMP pools do not follow it.
     """
-    import torch  # noqa: PLC0415 - a worker of the trial has it; importing this module does not
+    import torch  # a worker of the trial has it; importing this module does not
 
     torch.set_num_threads(count)
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(count)))

@@ -40,10 +40,10 @@ class Tally:
         return taken
 
 
-_Plain: Any = object  # what each class below has from list or tuple, which mypy can't know
+_Plain: Any = object
 
 
-class _Timed(_Plain):  # type: ignore[misc]
+class _Timed(_Plain):  # type: ignore[misc] # what each class below has from list or tuple
     """Times what a loop over a list or tuple does; pickles and copies as a plain one."""
 
     tally: Tally | None = None

@@ -217,5 +217,5 @@ def stamping_context(base: BaseContext | None, hook: Hook) -> BaseContext:
         inner = base.Queue(*args, **options)
         return DataQueue(inner, hook) if made == 1 else IndexQueue(inner, hook)
 
-    context.Queue = queue  # type: ignore[method-assign]
+    vars(context)["Queue"] = queue
     return context

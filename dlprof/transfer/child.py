@@ -120,7 +120,7 @@ def _loading(request: TransferRequest) -> Callable[[bool], Any]:
     Raises:
         DlprofError: The target can't be built or loaded from.
     """
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415 - torch.utils.data with it
+    from dlprof.targets.loader import make_loader  # torch.utils.data with it
 
     if request.build is None:
         raise AssertionError("only called with a target")
@@ -129,7 +129,7 @@ def _loading(request: TransferRequest) -> Callable[[bool], Any]:
     except BaseException as error:
         raise as_target_error(error) from error
 
-    def load(pin: bool) -> Any:  # noqa: FBT001 - handed on as the one thing that differs
+    def load(pin: bool) -> Any:  # noqa: FBT001 - passed on as the one thing that differs
         random.seed(request.seed)
         torch.manual_seed(request.seed)
         loader = make_loader(built, Config(pin_memory=pin, batch_size=request.batch_size))

@@ -73,7 +73,7 @@ def build(request: BuildRequest) -> BuiltTarget:
     except TargetError as error:
         if request.ranks == 1 or _NO_GROUP not in f"{error.message}{error.traceback}":
             raise
-    import torch.distributed  # noqa: PLC0415 - only where a target is built
+    import torch.distributed  # only where a target is built
 
     torch.distributed.init_process_group("gloo", timeout=_MEETING)
     return _build(request)
@@ -82,9 +82,9 @@ def build(request: BuildRequest) -> BuiltTarget:
 def _build(request: BuildRequest) -> BuiltTarget:
     # Torch says so wherever there is no numpy, and it would be all that a short log has to show.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    import torch  # noqa: PLC0415 - only where a target is built
+    import torch  # only where a target is built
 
-    from dlprof.targets.build import build_target  # noqa: PLC0415
+    from dlprof.targets.build import build_target
 
     # A file that reads its command line, as scripts do, finds no arguments of dlprof's own there.
     sys.argv[:] = [request.target.source]
@@ -176,7 +176,7 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     built = builder()
     dropped: int | None = 0
     if request.cold_cache:
-        from dlprof.targets.files import (  # noqa: PLC0415 - of few trials
+        from dlprof.targets.files import (  # of few trials
             dataset_files,
             evict_from_page_cache,
         )
@@ -206,13 +206,13 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
 def _measure(
     request: TrialRequest, built: BuiltTarget, session: Session
 ) -> tuple[Loop, dict[str, Any]]:
-    from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
-    from dlprof.targets.loader import EpochGate  # noqa: PLC0415
-    from dlprof.targets.parts import core_of  # noqa: PLC0415
+    from dlprof.targets.counting import SampleCounter
+    from dlprof.targets.loader import EpochGate
+    from dlprof.targets.parts import core_of
 
     copies: DeviceCopier | None = None
     if request.device != "cpu":
-        from dlprof.trial.copying import make_copier  # noqa: PLC0415 - of use with a device only
+        from dlprof.trial.copying import make_copier  # of use with a device only
 
         copies = make_copier(request)
     consume = copies or make_consumer(request.step_s, request.step_callable, request.step_spread)
@@ -287,7 +287,7 @@ def _least_of_all(rank: int, ranks: int, group: RankGroup) -> Callable[[list[int
     Raises:
         TargetError: They don't reach each other.
     """
-    import torch.distributed  # noqa: PLC0415
+    import torch.distributed
 
     dist: Any = torch.distributed  # which exports what it documents, though not for mypy
     address, soon = os.environ["MASTER_ADDR"], timedelta(seconds=15)  # all of them are there

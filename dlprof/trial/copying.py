@@ -292,8 +292,8 @@ _NO_STATS = "torch reports page-locked memory on CUDA only"
 def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
     """The threads of this process that pin, by their ids; ``None`` where that isn't known."""
     # Where a trial pins only: importing the room takes as long as a trial takes to start.
-    from dlprof.machine.files import list_names, read_text  # noqa: PLC0415
-    from dlprof.machine.procfs import parse_schedstat  # noqa: PLC0415
+    from dlprof.machine.files import list_names, read_text
+    from dlprof.machine.procfs import parse_schedstat
 
     found: dict[int, SchedStat] = {}
     for name in list_names(proc / "task"):
@@ -349,7 +349,7 @@ def _whole(value: object) -> int | None:
 
 def host_memory(kind: str) -> Mapping[str, Any]:
     """Torch's figures of page-locked memory; empty on devices other than CUDA."""
-    import torch  # noqa: PLC0415 - only in a trial's process
+    import torch  # only in a trial's process
 
     if kind != "cuda":
         return {}

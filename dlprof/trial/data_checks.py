@@ -54,9 +54,9 @@ class BatchChecks:
         count: Callable[[Any], int | None],
         loader: object | None = None,
     ) -> None:
-        from torch.utils.data import DataLoader  # noqa: PLC0415
+        from torch.utils.data import DataLoader
 
-        from dlprof.targets.counting import WorkerSamples, is_resampled  # noqa: PLC0415
+        from dlprof.targets.counting import WorkerSamples, is_resampled
 
         self.resampled = is_resampled(getattr(loader, "dataset", None))
         shared = target.kind == "iterable" and config.num_workers > 1 and not self.resampled
@@ -100,7 +100,7 @@ class BatchChecks:
 
     def weigh(self, batch: Any) -> None:
         """Count the bytes of a batch."""
-        from dlprof.targets.counting import count_bytes  # noqa: PLC0415
+        from dlprof.targets.counting import count_bytes
 
         samples = self._count(batch)
         self._seen += 1
@@ -126,7 +126,7 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
         Whether one did, of workers that are started from now on. Also true where it can't be known,
         with a torch without such a class.
     """
-    import torch.multiprocessing as mp  # noqa: PLC0415
+    import torch.multiprocessing as mp
 
     plain = worker_info_class()
     context = getattr(loader, "multiprocessing_context", None) or mp.get_context()
@@ -138,9 +138,10 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
         return lambda: noticing.asked.value == 1
     asked = mmap.mmap(-1, 1)  # shared with the workers
     watched = _watched(plain, lambda: asked.__setitem__(0, 1))
-    for module in [*sys.modules.values()]:  # torchdata's own workers make it by a name of theirs
+    modules: list[Any] = [*sys.modules.values()]
+    for module in modules:  # torchdata's own workers make it by a name of theirs
         if getattr(module, "__dict__", {}).get("WorkerInfo") is plain:
-            module.WorkerInfo = watched  # type: ignore[attr-defined]
+            module.WorkerInfo = watched
     return lambda: asked[0] == 1
 
 
@@ -156,7 +157,7 @@ class Noticing:
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker, before the dataset is."""
-        from torch.utils.data import get_worker_info  # noqa: PLC0415
+        from torch.utils.data import get_worker_info
 
         info = get_worker_info()
         watched = _watched(type(info), lambda: setattr(self.asked, "value", 1))
@@ -169,7 +170,7 @@ def _watched(plain: type, mark: Callable[[], object]) -> type:
     """The class of a worker's own description, that marks when it is asked for its share."""
 
     def read(info: object, name: str) -> Any:
-        if name in _SHARE_FIELDS and not _is_for_nothing(info, sys._getframe(1)):  # noqa: SLF001 - whose it is
+        if name in _SHARE_FIELDS and not _is_for_nothing(info, sys._getframe(1)):  # whose it is
             mark()
             object.__setattr__(info, "__class__", plain)  # costs nothing from here on
         return object.__getattribute__(info, name)
@@ -181,8 +182,8 @@ def _is_for_nothing(info: object, asking: types.FrameType) -> bool:
     """Whether torch asks in order to share a data pipe out, and no part of that can be."""
     if asking.f_code.co_name != "_sharding_worker_init_fn":
         return False
-    from torch.utils.data.graph import traverse_dps  # noqa: PLC0415
-    from torch.utils.data.graph_settings import get_all_graph_pipes  # noqa: PLC0415
+    from torch.utils.data.graph import traverse_dps
+    from torch.utils.data.graph_settings import get_all_graph_pipes
 
     pipes = get_all_graph_pipes(traverse_dps(object.__getattribute__(info, "dataset")))
     return not any(hasattr(pipe, "apply_sharding") for pipe in pipes)

@@ -1,7 +1,7 @@
 """From the times at which batches arrived to a rate with its interval. Pure.
 
 The estimator follows three observations about DataLoader (each reproduced by ``benchmarks/``):
-clocking from ``iter()`` counts start-up as loading; clocking from a moment at which the queues are
+clocking from ``iter()`` counts starting as loading; clocking from a moment at which the queues are
 full counts work done before the clock started; and an in-order loader yields in bursts of
 ``num_workers``, so that single gaps are no independent sample. Hence a steady segment leaves out
 the first ``W*P + W`` yields after an epoch began and the last ``W*P`` before it ended, the window
@@ -216,7 +216,7 @@ def throughput(epochs: Sequence[Epoch], config: Config, *, enough_s: float) -> T
         config: What ran.
         enough_s: Steady time to be content with, in seconds. With less than that, and at least
             one epoch that ended by itself, the epochs are too short to have a steady state: the
-            rate is then that of whole epochs, start-up of workers and turnover included.
+            rate is then that of whole epochs, starts of workers and epoch restarts included.
 
     Returns:
         The rate, or ``None`` if too few batches came to say anything.

@@ -33,8 +33,8 @@ class Explainer:
     def __init__(
         self, loader: Any, window: Callable[[str, float], object], *, computes: bool
     ) -> None:
-        from dlprof.targets.parts import dataloader_of  # noqa: PLC0415
-        from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
+        from dlprof.targets.parts import dataloader_of
+        from dlprof.tracing.tracer import Tracer
 
         self.tracer = Tracer(loader)
         self.tracer.install()
@@ -56,7 +56,7 @@ class Explainer:
             self._began_ns = time.perf_counter_ns()
 
     def _trace(self, edges: tuple[int, int]) -> Trace:
-        from dlprof.tracing.explain import in_window  # noqa: PLC0415
+        from dlprof.tracing.explain import in_window
 
         self.tracer.remove()
         trace = self.tracer.trace()
@@ -72,7 +72,7 @@ class Explainer:
 
     def summary(self, config: Config, copies: DeviceCopier | None = None) -> dict[str, Any]:
         """The explanation and the timeline as plain values; the trial's id is not known here."""
-        from dlprof.tracing.explain import (  # noqa: PLC0415
+        from dlprof.tracing.explain import (
             explain,
             timeline,
             with_copies,
@@ -98,7 +98,7 @@ def take_rested(loop: Loop, config: Config, rate: float) -> None:
     do. A pin thread receives batches while others are made, so that it shows nothing. The queues
     fill by ``rate`` batches a second.
     """
-    from dlprof.tracing.explain import LEAST_RESTED  # noqa: PLC0415
+    from dlprof.tracing.explain import LEAST_RESTED
 
     if not config.num_workers or config.pin_memory or rate <= 0:
         return

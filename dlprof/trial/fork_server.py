@@ -113,7 +113,7 @@ class ForkServer:
         return True
 
     def _build(self, request: Message) -> None:
-        from dlprof.trial import child  # noqa: PLC0415 - imports torch with the target
+        from dlprof.trial import child  # imports torch with the target
 
         wanted = from_json(BuildRequest, request)
         self._built, answer = child.answer_build(wanted, _without_pool())
@@ -126,8 +126,8 @@ class ForkServer:
     def _preload(self, request: Message) -> None:
         self._later = from_json(BuildRequest, request)
         # What every target needs, so that trials that build for themselves start sooner.
-        from dlprof.targets import build, loader  # noqa: F401, PLC0415 - torch comes with them
-        from dlprof.trial import child  # noqa: F401, PLC0415 - likewise
+        from dlprof.targets import build, loader  # noqa: F401 - torch comes with them
+        from dlprof.trial import child  # noqa: F401 - likewise
 
     def _fork(self, request: Message) -> None:
         descriptors, wanted = self._descriptors, from_json(TrialRequest, request)
@@ -221,7 +221,7 @@ class ForkServer:
             os.dup2(descriptors[1], 1)
             os.dup2(descriptors[1], 2)
             os.close(descriptors[1])
-            from dlprof.trial import child  # noqa: PLC0415 - loaded by the fork server already
+            from dlprof.trial import child  # loaded by the fork server already
 
             channel = Channel.of_descriptors(os.dup(descriptors[0]), descriptors[0])
             # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
@@ -239,7 +239,7 @@ class ForkServer:
 
     def _target(self) -> BuiltTarget:
         """In a forked trial: the target, as it was built before the fork or else built now."""
-        from dlprof.trial import child  # noqa: PLC0415 - loaded by now
+        from dlprof.trial import child
 
         if self._built is not None:
             return self._built
@@ -267,7 +267,7 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
     share, one of them would leave to the next as it was when it ended: the barrier of
     mosaicml-streaming half passed, a cache of a ``Manager`` full.
     """
-    import torch  # noqa: PLC0415 - imported already, with the target
+    import torch  # imported already, with the target
 
     others = [
         thread.name for thread in threading.enumerate() if thread is not threading.main_thread()
@@ -276,7 +276,7 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
         return f"building the target started the thread {others[0]!r}"
     if shared := next(_shared(), ""):
         return f"building the target {shared}, which trials would share"
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         return "building the target used CUDA"
     for name in list_names(descriptors):  # none where ``/proc`` is missing
         with contextlib.suppress(OSError):  # the one that lists them is closed by now
@@ -298,7 +298,7 @@ def _without_pool() -> Iterator[None]:
     operation that is large enough to be shared, as when a dataset's tensors are sent to workers
     that are spawned. What the block itself sets is kept.
     """
-    import torch  # noqa: PLC0415 - loaded with the target in any case
+    import torch  # loaded with the target in any case
 
     before, set_threads = torch.get_num_threads(), torch.set_num_threads
     users: list[int] = []
@@ -319,7 +319,7 @@ def _without_pool() -> Iterator[None]:
 
 def _computes_in_fork() -> bool:
     """Whether a fork of this process comes back from an operation that torch shares out."""
-    import torch  # noqa: PLC0415 - imported already, with the target
+    import torch  # imported already, with the target
 
     parent = os.getpid()
     pid = os.fork()
@@ -351,7 +351,7 @@ def _shared() -> Iterator[str]:
 
 
 def main() -> None:
-    """Serve on the socket that was handed down."""
+    """Serve on the socket that was passed down."""
     adopt_orphans()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()

@@ -37,7 +37,7 @@ def guarded_loader(built: BuiltTarget, config: Config, gate: EpochGate | None = 
 
     Those that are forked inherit them from this process.
     """
-    from dlprof.targets.loader import make_loader  # noqa: PLC0415 - torch comes with it
+    from dlprof.targets.loader import make_loader
 
     kept = None if built.target.own_config is None else built.target.own_config.start_method
     method = config.start_method or kept or multiprocessing.get_start_method()
@@ -72,7 +72,7 @@ def add_delay(loader: Any, delay_s: float) -> None:
         TargetError: There is nothing of it that can be made slower.
     """
     if delay_s > 0:
-        from dlprof.targets.parts import core_of  # noqa: PLC0415 - torch.utils.data with it
+        from dlprof.targets.parts import core_of  # torch.utils.data with it
 
         made = core_of(loader)
         if not hasattr(made, "collate_fn"):

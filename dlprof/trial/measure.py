@@ -517,7 +517,7 @@ class Measurement:
             return
         promised = (
             self.loop.promised()
-        )  # a class of the user's own may ask for more than it hands on
+        )  # a class of the user's own may ask for more than it passes on
         if promised is None or came < promised:
             raise ended_early(came, gate.batches)
 

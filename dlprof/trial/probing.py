@@ -46,13 +46,13 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
     """
-    import torch  # noqa: PLC0415
-    import torch.multiprocessing as mp  # noqa: PLC0415
+    import torch
+    import torch.multiprocessing as mp
 
-    from dlprof.targets.counting import count_bytes, count_tensors  # noqa: PLC0415
-    from dlprof.targets.files import dataset_files  # noqa: PLC0415
-    from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
-    from dlprof.targets.parts import core_of  # noqa: PLC0415
+    from dlprof.targets.counting import count_bytes, count_tensors
+    from dlprof.targets.files import dataset_files
+    from dlprof.targets.loader import EpochGate, make_loader
+    from dlprof.targets.parts import core_of
 
     gate = EpochGate()
     loader = make_loader(built, Config(), gate=gate, any_size=True)
@@ -79,15 +79,15 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
-        from dlprof.device.moving import move  # noqa: PLC0415 - needs a device
-        from dlprof.trial.copying import open_device  # noqa: PLC0415 - likewise
+        from dlprof.device.moving import move  # needs a device
+        from dlprof.trial.copying import open_device
 
         runtime = open_device(request.device)
         there = batch if runtime is None else move(batch, runtime.device)
     try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
     strategy = None
     if getattr(core_of(loader), "worker_init_fn", None) is None:
-        strategy = str(mp.get_sharing_strategy())  # type: ignore[no-untyped-call]
+        strategy = str(mp.get_sharing_strategy())
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
         "batch_bytes": size,
@@ -125,7 +125,7 @@ def _refuse_a_loader(built: BuiltTarget, started: Sequence[object]) -> None:
 @contextlib.contextmanager
 def _loaders_started() -> Iterator[list[Any]]:
     """The DataLoaders that are iterated meanwhile, in this disposable process."""
-    from torch.utils.data import DataLoader  # noqa: PLC0415
+    from torch.utils.data import DataLoader
 
     plain, started = iterator_maker(DataLoader), list[Any]()
     if plain is None:  # then none of them is seen
@@ -156,7 +156,7 @@ def _samples_per_batch(
 
     With it comes by what they were counted, in a sentence, where nobody but the batch says.
     """
-    from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
+    from dlprof.targets.counting import SampleCounter
 
     sizes = gate.sizes if gate.attached else None
     if sizes:
@@ -215,7 +215,7 @@ class _Counter(ForkingPickler):
     """Pickles by torch's own rules and counts what would be shared instead of sharing it."""
 
     def __init__(self) -> None:
-        import torch.multiprocessing  # noqa: PLC0415 - registers how tensors are pickled
+        import torch.multiprocessing  # registers how tensors are pickled
 
         super().__init__(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
         self.sizes: dict[int, int] = {}
@@ -330,7 +330,7 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     In ``weight`` is a ``DatasetWeight`` as plain values.
     """
-    from dlprof.targets.weighing import weigh  # noqa: PLC0415 - loads torch
+    from dlprof.targets.weighing import weigh
 
     one = dataclasses.replace(request.config, num_workers=1).canonical()
     loader = _loader(built, one)
@@ -361,13 +361,13 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def _loader(built: BuiltTarget, config: Config) -> Any:
-    from dlprof.targets.parts import core_of  # noqa: PLC0415
+    from dlprof.targets.parts import core_of
 
     return core_of(guarded_loader(built, config))
 
 
 def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerStart | None:
-    from dlprof.trial.starting import measure_start  # noqa: PLC0415
+    from dlprof.trial.starting import measure_start
 
     method, loader = str(config.start_method), _loader(built, config)
     if method not in BY_COPY:
@@ -379,7 +379,7 @@ def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerS
         raise ValueError("the dataset can't be pickled, or takes too long to")
     sent_bytes, more = weight.pickled_bytes, dict[str, float]()
     if too_much:  # another dataset's, with what sending this one would add
-        from torch.utils.data import DataLoader  # noqa: PLC0415
+        from torch.utils.data import DataLoader
 
         loader = DataLoader(_NUMBERS, num_workers=1)
         # A pipe between two processes, each of which copies what goes through it.

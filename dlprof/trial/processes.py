@@ -68,7 +68,7 @@ STOPPED_S = 3.0
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process, so that it does nothing until another comes."""
-    import psutil  # noqa: PLC0415 - asked only of what hangs
+    import psutil  # asked only of what hangs
 
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
@@ -99,7 +99,7 @@ def end_group(
         sleep: Sleeps seconds.
     """
     if not hasattr(os, "killpg"):  # Windows: there are no groups
-        import psutil  # noqa: PLC0415 - where it is needed, there is nothing else
+        import psutil  # where it is needed, there is nothing else
 
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(group)
@@ -133,7 +133,7 @@ def _signal_group(group: int, number: int) -> None:
 
 def _force_but_trackers(group: int) -> None:
     """End by force what isn't one of multiprocessing's trackers, nor of joblib's, in a group."""
-    import psutil  # noqa: PLC0415 - of the few groups that have to be forced
+    import psutil  # of the few groups that have to be forced
 
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):

@@ -75,7 +75,7 @@ def _work(
     """In the worker: what torch would run, with the first batch's stamps sent beside."""
     for name in ("started", "imported", "unpickled"):
         _moments.setdefault(name, _Moment.now())  # forked: nothing was unpickled
-    from dlprof.internals import set_create_fetcher  # noqa: PLC0415 - torch comes before it
+    from dlprof.internals import set_create_fetcher  # torch comes before it
 
     def create(*given: Any) -> Any:
         fetcher = plain(*given)

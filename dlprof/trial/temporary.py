@@ -36,8 +36,15 @@ def keep_sockets_in(directory: str) -> bool:
     # A Unix socket's path on Linux; its structure holds one byte more, for the end.
     if len(os.fsencode(directory + _SOCKET)) > 107:
         return False
-    process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing's only way to say where its sockets go
+    _inherited()["tempdir"] = directory
     return True
+
+
+def _inherited() -> dict[str, str]:
+    """What multiprocessing passes on to each process that it starts, and only so."""
+    own: Any = process.current_process()
+    config: dict[str, str] = own._config  # noqa: SLF001 - it has no public name
+    return config
 
 
 class RememberedNames:
@@ -143,7 +150,7 @@ def mark_processes(directory: str | None = None) -> None:
     By these ``SharedMemoryWatch`` knows what a trial has made. Processes that multiprocessing
     starts from this one know the directory, however long its path is.
     """
-    config: dict[str, str] = process.current_process()._config  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+    config = _inherited()
     if directory is not None:
         config["dlprof_marks"] = directory
     marks = config.get("dlprof_marks")
@@ -189,7 +196,7 @@ class SharedMemoryWatch:
 
     def _files(self) -> set[tuple[str, str]]:
         """Names of torch's files, each with the number of the process that made it."""
-        from dlprof.machine.files import list_names  # noqa: PLC0415 - no started worker's business
+        from dlprof.machine.files import list_names  # no started worker's business
 
         names = list_names(self._folder)
         return {(name, found[1]) for name in names if (found := _OF_PROCESS.match(name))}

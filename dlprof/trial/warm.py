@@ -86,11 +86,11 @@ class Warm:
     """
 
     def __init__(self, built: BuiltTarget, config: Config, delay_s: float = 0.0) -> None:
-        from dlprof.machine.portable import open_tree  # noqa: PLC0415 - torch comes first
-        from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
-        from dlprof.targets.loader import EpochGate  # noqa: PLC0415
-        from dlprof.targets.parts import core_of  # noqa: PLC0415
-        from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
+        from dlprof.machine.portable import open_tree  # torch comes first
+        from dlprof.targets.counting import SampleCounter
+        from dlprof.targets.loader import EpochGate
+        from dlprof.targets.parts import core_of
+        from dlprof.tracing.tracer import Tracer
 
         self._built, self._config = built, config
         self._gate = EpochGate()
@@ -210,7 +210,7 @@ class Warm:
 
         None where it can't be made again and keeps its workers: it would not start.
         """
-        from dlprof.targets.loader import EpochGate  # noqa: PLC0415
+        from dlprof.targets.loader import EpochGate
 
         self._placement.release(self._workers())
         if self._built.own is not None and self._workers():
@@ -248,13 +248,13 @@ def _lasting_loader(built: BuiltTarget, config: Config, gate: EpochGate) -> Any:
 
 def _seed_all(loader: Any, seed: int) -> None:
     """Seed everything that decides which samples come, and what random numbers they draw."""
-    import torch  # noqa: PLC0415 - imported already, with the target
+    import torch  # imported already, with the target
 
     random.seed(seed)
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
-    from dlprof.targets.parts import core_of  # noqa: PLC0415 - likewise
+    from dlprof.targets.parts import core_of
 
     core = core_of(loader)
     batch_sampler = getattr(core, "batch_sampler", None)
@@ -267,7 +267,7 @@ def _seed_all(loader: Any, seed: int) -> None:
 
 def _shared_bytes() -> int | None:
     """What /dev/shm holds now."""
-    from dlprof.machine.memory import read_shared_memory  # noqa: PLC0415 - after the target
+    from dlprof.machine.memory import read_shared_memory  # after the target
 
     now = read_shared_memory()
     return None if now is None else now.used_bytes
@@ -317,7 +317,7 @@ class Server:
             return child.build_failed(error)
         self._built, answer = child.answer_build(wanted)
         if self._built is not None:
-            from dlprof.targets.importing import place_of  # noqa: PLC0415 - torch comes with it
+            from dlprof.targets.importing import place_of
 
             file, line = place_of(wanted.target) or ("", None)
             answer |= {"file": file, "line": line, "stray": _stray(moved)}
@@ -542,7 +542,7 @@ class Placement:
 
 def cores_of(pids: Sequence[int]) -> list[int]:
     """The core that each process's first thread was last on; empty where that isn't known."""
-    import psutil  # noqa: PLC0415 - torch comes first
+    import psutil  # torch comes first
 
     try:
         return [psutil.Process(pid).cpu_num() for pid in pids]

@@ -38,6 +38,6 @@ def tune(
     Raises:
         UsageError: An argument that can't be used.
     """
-    from dlprof.tuning.loader import tune_loader  # noqa: PLC0415 - it needs torch
+    from dlprof.tuning.loader import tune_loader
 
     return tune_loader(loader, max_workers, max_ram, reseed, state, enabled=enabled)

@@ -139,7 +139,7 @@ class Node:
     def __init__(self, path: Path, clock: Any = time.time) -> None:
         self._path, self._clock = path, clock
         self._turn: int | None = None
-        self._number = str(next(_NUMBERS))
+        self.number = str(next(_NUMBERS))
         _NODES.add(self)
 
     @classmethod
@@ -204,7 +204,7 @@ class Node:
 
     @property
     def _name(self) -> str:
-        return f"{os.getpid()}.{self._number}"
+        return f"{os.getpid()}.{self.number}"
 
     def _entry(self, workers: int, wait_share: float, *, waits: bool) -> dict[str, Any]:
         said = {"workers": workers, "wait": wait_share, "waits": waits, "at": self._clock()}
@@ -297,5 +297,5 @@ def _lives(name: str) -> bool:
     """Whether a loader may still load, as far as that is known of another process."""
     pid, _, number = name.partition(".")
     if int(pid) == os.getpid():
-        return any(each._number == number for each in _NODES)  # noqa: SLF001 - of this module
+        return any(each.number == number for each in _NODES)
     return psutil.pid_exists(int(pid))

@@ -1,7 +1,7 @@
 """What to try next, from what batches waited and what steps took; no clock, no I/O.
 
 Whoever holds a loader asks :meth:`Control.begin` what to have and for how long, counts batches,
-hands in what it saw, and gets the next answer.
+passes in what it saw, and gets the next answer.
 """
 
 from __future__ import annotations

@@ -296,11 +296,11 @@ class _Tuner:
     def methods(self) -> dict[str, Any]:
         """What a tuned loader's class has in place of its own."""
         tuner, own = self, self._kind
-        make = internals.iterator_maker(own)
+        make: Any = internals.iterator_maker(own)  # which a DataLoader has
 
         def get_iterator(this: Any) -> Any:
             # Another of its class, as frameworks make, is not tuned.
-            return tuner.iterator() if tuner._loader() is this else make(this)  # type: ignore[misc] # it has one
+            return tuner.iterator() if tuner._loader() is this else make(this)
 
         def state_dict(this: Any, *given: Any, **options: Any) -> Any:
             tuner.turn_off("its state was saved", level=logging.INFO)
@@ -318,7 +318,8 @@ class _Tuner:
         loader = self._loader()
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         if self.tuning.off and self._control.kept == mine and not self.reseeds:
-            return internals.iterator_maker(self._kind)(loader)  # type: ignore[misc] # it has one
+            make: Any = internals.iterator_maker(self._kind)
+            return make(loader)
         # The loader may be gone while its iterator goes on.
         self._context = loader.multiprocessing_context or torch.multiprocessing
         try:
@@ -482,7 +483,7 @@ class _Tuner:
         if self.waits_for_epochs:  # between them there are none that could be looked at
             self._budget.weigh([each.pid for each in internals.workers_of(iterator)])
         self._batch_bytes = max(1, self._batch_bytes, count_bytes(batch))
-        strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+        strategy: str = torch.multiprocessing.get_sharing_strategy()
         if strategy == "file_descriptor":
             self._batch_tensors = max(self._batch_tensors, count_tensors(batch))
         # Of thousands of tensors that takes a while: 1% of the time at most.
@@ -745,7 +746,7 @@ class _Tap:
 
 def _orders_steps() -> bool:
     """Whether this process uses an accelerator, or may; nothing is begun by asking."""
-    in_use = torch.cuda.is_initialized() or torch.xpu.is_initialized()  # type: ignore[no-untyped-call]
+    in_use = torch.cuda.is_initialized() or torch.xpu.is_initialized()
     return in_use or torch.backends.mps.is_available()
 
 
@@ -754,7 +755,7 @@ def _is_short(loader: Any, setting: Setting) -> bool:
     back, dataset = rewinder(loader.generator), loader.dataset
     try:
         if isinstance(dataset, IterableDataset):  # torch holds a loader to its length
-            batches = math.ceil(len(dataset) / (loader.batch_size or 1))  # type: ignore[arg-type] # it may have one
+            batches = math.ceil(len(loader.dataset) / (loader.batch_size or 1))
         else:
             batches = len(loader)
     except Exception:  # noqa: BLE001 - whatever a dataset or a sampler of the user's raises

@@ -4,7 +4,6 @@ A sample waits for 4 ms, as for storage, so that workers bring the same on any m
 where ``ECOSYSTEM_DATA`` says.
 """
 
-# ruff: noqa: PLC0415 - what a loader is stands in its name, and only its package is imported
 from __future__ import annotations
 
 import contextlib
@@ -79,9 +78,9 @@ def _shards(count: int = 8) -> list[str]:
         with tarfile.open(path, "w") as tar:
             for key in range(number, SAMPLES, count):
                 content = str(key).encode()
-                told = tarfile.TarInfo(f"{key:05d}.txt")
-                told.size = len(content)
-                tar.addfile(told, io.BytesIO(content))
+                shown = tarfile.TarInfo(f"{key:05d}.txt")
+                shown.size = len(content)
+                tar.addfile(shown, io.BytesIO(content))
     return [str(path) for path in paths]
 
 

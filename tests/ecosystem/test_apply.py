@@ -82,9 +82,9 @@ def test_training_arguments_are_copied(tmp_path: Path) -> None:
 
 
 def test_a_data_module_of_lightning_gives_loaders_as_advised(tmp_path: Path) -> None:
-    pl = pytest.importorskip("lightning.pytorch")
+    pl: Any = pytest.importorskip("lightning.pytorch")
 
-    class Data(pl.LightningDataModule):  # type: ignore[misc,name-defined] # no stubs are installed
+    class Data(pl.LightningDataModule):
         def setup(self, stage: str) -> None:
             self.rows = ROWS
 
@@ -93,7 +93,7 @@ def test_a_data_module_of_lightning_gives_loaders_as_advised(tmp_path: Path) -> 
 
     seen: list[int] = []
 
-    class Model(pl.LightningModule):  # type: ignore[misc,name-defined] # no stubs are installed
+    class Model(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(1, 2)

@@ -51,10 +51,10 @@ def _rows_of(batches: list[Any]) -> list[float]:
 
 
 def _lightning_training(tmp_path: Path, loader: Any, **options: Any) -> tuple[Any, list[Any]]:
-    pl = pytest.importorskip("lightning.pytorch")
+    pl: Any = pytest.importorskip("lightning.pytorch")
     seen: list[Any] = []
 
-    class Model(pl.LightningModule):  # type: ignore[misc,name-defined] # no stubs are installed
+    class Model(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(4, 2)
@@ -139,9 +139,9 @@ def test_lightning_with_loaders_that_are_made_each_epoch(
 def test_two_loaders_of_lightning_are_logged_apart(tmp_path: Path) -> None:
     loggers_of_lightning = pytest.importorskip("lightning.pytorch.loggers")
     logger = loggers_of_lightning.CSVLogger(tmp_path)
-    pl = pytest.importorskip("lightning.pytorch")
+    pl: Any = pytest.importorskip("lightning.pytorch")
 
-    class Pairs(pl.LightningModule):  # type: ignore[misc,name-defined] # no stubs are installed
+    class Pairs(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(4, 2)
@@ -170,9 +170,9 @@ def test_two_loaders_of_lightning_are_logged_apart(tmp_path: Path) -> None:
 def test_lightning_callback_leaves_the_loader_as_it_was_where_training_fails(
     tmp_path: Path,
 ) -> None:
-    pl = pytest.importorskip("lightning.pytorch")
+    pl: Any = pytest.importorskip("lightning.pytorch")
 
-    class Failing(pl.Callback):  # type: ignore[misc,name-defined] # no stubs are installed
+    class Failing(pl.Callback):
         def on_train_batch_end(self, *_given: Any, **_more: Any) -> None:
             raise RuntimeError("the training's own")
 
@@ -187,7 +187,7 @@ def test_lightning_callback_leaves_the_loader_as_it_was_where_training_fails(
 def test_lightning_callback_can_be_copied_and_pickled() -> None:
     pytest.importorskip("lightning.pytorch")
     callback = callbacks.lightning(every=7)
-    for again in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):  # noqa: S301 - our own
+    for again in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
         assert again._every == 7
 
 
@@ -382,13 +382,13 @@ shell.run_cell("%%dlprof\\n1 / 0")
 shell.run_cell("assert len(list(my_loader)) == 4; print('as ever')")
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    told = ended.stdout
-    assert "4 batches in 1 epoch" in told
-    assert "dlprof.profile(my_loader)" in told
-    assert "ZeroDivisionError" in told
-    assert "no DataLoader was iterated" in told
-    assert "as ever" in told
-    assert "AssertionError" not in told
+    shown = ended.stdout
+    assert "4 batches in 1 epoch" in shown
+    assert "dlprof.profile(my_loader)" in shown
+    assert "ZeroDivisionError" in shown
+    assert "no DataLoader was iterated" in shown
+    assert "as ever" in shown
+    assert "AssertionError" not in shown
 
 
 def test_a_loader_that_is_watched_in_place_copies_as_itself() -> None:
@@ -397,7 +397,7 @@ def test_a_loader_that_is_watched_in_place_copies_as_itself() -> None:
     undo = watch_in_place(loader, watched)
     assert isinstance(loader, DataLoader)
     assert len(list(loader)) == 2
-    for again in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):  # noqa: S301 - our own
+    for again in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
         assert type(again) is DataLoader
         assert len(list(again)) == 2
     assert watched.summary().batches == 2

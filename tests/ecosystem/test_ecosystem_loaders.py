@@ -141,9 +141,9 @@ def test_it_is_swept_and_set_in_its_own_framework(name: str, place: Path) -> Non
     assert all(target["fixed"].get(setting) for setting in case.fixed)
     assert ("num_workers" in target["fixed"]) == (case.fixed == AS_IT_IS)
     shown = dlprof(place, "recommend", run, "--format", "python")
-    told = document["recommendation"]["dataloader_kwargs"]
+    reported = document["recommendation"]["dataloader_kwargs"]
     changed = target["call"]["names"].get("num_workers", "num_workers")
-    assert (f"{changed}={told['num_workers']}" in shown) == (case.fixed != AS_IT_IS)
+    assert (f"{changed}={reported['num_workers']}" in shown) == (case.fixed != AS_IT_IS)
     if case.call != PLAIN:
         assert case.call.partition("{settings}")[0] in shown
 

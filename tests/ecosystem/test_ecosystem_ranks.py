@@ -83,7 +83,7 @@ if __name__ == "__main__":
 """
 
 
-def told(folder: Path, script: str) -> dict[str, Any]:
+def shown(folder: Path, script: str) -> dict[str, Any]:
     """What rank 0 says of a script that two ranks run."""
     (folder / "train.py").write_text(script)
     known = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
@@ -116,7 +116,7 @@ def needs(*packages: str) -> None:
 @pytest.mark.parametrize("spare", [0, 1])
 def test_a_rank_without_a_shard_is_named(spare: int, tmp_path: Path) -> None:
     needs("webdataset")
-    found = unfed(told(tmp_path, UNFED.replace("SPARE", str(spare))))
+    found = unfed(shown(tmp_path, UNFED.replace("SPARE", str(spare))))
     if spare:
         assert not found
         return
@@ -127,7 +127,7 @@ def test_a_rank_without_a_shard_is_named(spare: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dispatch", ["None", "False"])
 def test_dispatch_from_rank_0_is_named(dispatch: str, tmp_path: Path) -> None:
     needs("accelerate", "datasets")
-    document = told(tmp_path, DISPATCHED.replace("=DISPATCH", f"={dispatch}"))
+    document = shown(tmp_path, DISPATCHED.replace("=DISPATCH", f"={dispatch}"))
     (loader,) = document["loaders"]
     assert loader["loads_for"] == (2 if dispatch == "None" else 1)
     found = unfed(document)
@@ -143,6 +143,6 @@ def test_dispatch_from_rank_0_is_named(dispatch: str, tmp_path: Path) -> None:
 def test_datasets_of_fewer_shards_than_ranks_feed_both(tmp_path: Path) -> None:
     """Each rank then reads all of it, and drops what is the other's: nobody goes without."""
     needs("datasets")
-    document = told(tmp_path, SPLIT)
+    document = shown(tmp_path, SPLIT)
     assert not unfed(document)
     assert document["loaders"][0]["batches"] == 20

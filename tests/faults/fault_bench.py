@@ -31,7 +31,7 @@ PATIENT_S = 100.0
 STALL_S = 7.0
 """The same where a fault never does; forked workers are there long before."""
 
-STALL_ANEW_S = 20.0
+STALL_AGAIN_S = 20.0
 """The same where workers import torch again, beside what the bench adds for that."""
 
 _LONG_S = 10.0
@@ -132,7 +132,7 @@ class FaultBench:
         assert trial.batches_per_s is not None
         # What the target itself keeps open lives as long as it does.
         kept = ("fork_server.log", "fault", "listener-")
-        assert not [name for name in os.listdir(self.place) if not name.startswith(kept)]  # noqa: PTH208 - names
+        assert not [name for name in os.listdir(self.place) if not name.startswith(kept)]
 
     def close(self) -> None:
         self.bench.close()

@@ -31,7 +31,7 @@ def _narrow(order: dict[str, Any]) -> None:
     """Make this process's surroundings small, before anything is started."""
     if order.get("shm_bytes"):
         subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={order['shm_bytes']}", "tmpfs", "/dev/shm"],  # noqa: S108 - in a mount namespace of this process's own
+            ["mount", "-t", "tmpfs", "-o", f"size={order['shm_bytes']}", "tmpfs", "/dev/shm"],
             check=True,
         )
     if order.get("cgroup"):
@@ -65,7 +65,7 @@ def main() -> None:
         for fault, fields, trial_s in order["trials"]:
             with _room(fault, order.get("cgroup")) as left:
                 trials.append(bench.run(left, Config(**fields).canonical(), trial_s=trial_s))
-        shm = os.listdir("/dev/shm")  # noqa: PTH208, S108 - names
+        shm = os.listdir("/dev/shm")
     finally:
         bench.bench.close()
         shutil.rmtree(bench.place)

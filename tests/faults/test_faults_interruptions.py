@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,12 +36,12 @@ def command(run_file: Path | str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "dlprof", "sweep", _TARGET, *words]
 
 
-def started(run_file: Path, **details: object) -> subprocess.Popen[bytes]:
+def started(run_file: Path, **details: Any) -> subprocess.Popen[bytes]:
     """A sweep in the midst of its trials."""
     process: subprocess.Popen[bytes] = subprocess.Popen(
         command(run_file),
         start_new_session=True,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **details},  # type: ignore[call-overload]
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **details},
     )
     wait_for_a_trial(run_file)
     return process

@@ -127,7 +127,7 @@ def test_the_trials_process_is_stopped() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.usefixtures("clean")
 def test_the_observer_is_lost(bench: FaultBench, number: signal.Signals) -> None:
-    """Only what it would have told is missing, and the next trial has one again."""
+    """Only what it would have shown is missing, and the next trial has one again."""
     trial = disturbed(bench, observer, number)
     after = bench.run("none", config(1, "fork"))
 

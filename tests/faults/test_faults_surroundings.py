@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ _MIB = 1 << 20
 
 @functools.cache
 def _can_mount() -> bool:
-    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]  # noqa: S108 - in its own namespace
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
     return (
         shutil.which("unshare") is not None
         and subprocess.run(probe, capture_output=True, check=False).returncode == 0
@@ -100,23 +101,31 @@ def test_a_full_dev_shm(attr: str, tried: Config) -> None:
     assert fine["outcome"] == "completed"
 
 
-@pytest.fixture
-def memory_cgroup() -> Iterator[Path]:
-    """A memory control group of the test's own that holds 500 MiB and kills what wants more."""
-    v1 = _V1.is_dir()
-    base = _V1 if v1 else _V2
+@contextlib.contextmanager
+def group_of(base: Path, limits: Mapping[str, str]) -> Iterator[Path]:
+    """A control group of the test's own, by the files of its limits; skips where there is none."""
     group = Path(tempfile.mkdtemp(prefix="dlprof-faults-", dir=base))
     try:
-        limit = group / ("memory.limit_in_bytes" if v1 else "memory.max")
         try:
-            limit.write_text(str(500 * _MIB))
-            if not v1:
-                (group / "memory.swap.max").write_text("0")
+            for name, limit in limits.items():
+                (group / name).write_text(limit)
         except OSError as error:
-            pytest.skip(f"no memory controller here: {error}")
+            pytest.skip(f"no such controller here: {error}")
         yield group
     finally:
         group.rmdir()
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """One that holds 500 MiB and kills what wants more."""
+    most = str(500 * _MIB)
+    if _V1.is_dir():
+        base, limits = _V1, {"memory.limit_in_bytes": most}
+    else:
+        base, limits = _V2, {"memory.max": most, "memory.swap.max": "0"}
+    with group_of(base, limits) as group:
+        yield group
 
 
 @pytest.mark.root
@@ -180,17 +189,10 @@ def test_no_more_descriptors_while_a_batch_is_handed_over(fault: str, workers: i
 
 @pytest.fixture
 def few_processes() -> Iterator[Path]:
-    """A control group of the test's own that holds 32 processes and threads, as a container may."""
+    """One that holds 32 processes and threads, as a container may."""
     base = next((path for path in (_V2 / "pids", _V2) if path.is_dir()), _V2)
-    group = Path(tempfile.mkdtemp(prefix="dlprof-faults-", dir=base))
-    try:
-        try:
-            (group / "pids.max").write_text("32")
-        except OSError as error:
-            pytest.skip(f"no pids controller here: {error}")
+    with group_of(base, {"pids.max": "32"}) as group:
         yield group
-    finally:
-        group.rmdir()
 
 
 @pytest.mark.root

@@ -90,7 +90,7 @@ def test_a_batch_that_no_worker_can_send(tmp_path: Path, start: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attr", "arguments", "prepare", "kind", "told", "remedy"),
+    ("attr", "arguments", "prepare", "kind", "shown", "remedy"),
     [
         (
             *("large", ("--max-shm", "100MiB"), None),
@@ -113,7 +113,7 @@ def test_what_does_not_fit(
     arguments: tuple[str, ...],
     prepare: Callable[[], None] | None,
     kind: str,
-    told: str,
+    shown: str,
     remedy: str,
 ) -> None:
     arguments = ("--num-workers", "0,16", "--persistent-workers", "both", *arguments)
@@ -121,7 +121,7 @@ def test_what_does_not_fit(
 
     assert len(found) == 2
     assert {trial["failure"]["kind"] for trial in found} == {kind}
-    assert told in found[0]["failure"]["message"]
+    assert shown in found[0]["failure"]["message"]
     assert remedy in found[0]["failure"]["hint"]
 
 
@@ -145,4 +145,4 @@ def test_a_sweep_that_goes_on_skips_no_more(tmp_path: Path) -> None:
 
     assert again[: len(first)] == first
     assert len(skipped(again)) == len(skipped(first))
-    assert os.listdir(tmp_path)  # noqa: PTH208 - the run file is there
+    assert os.listdir(tmp_path)  # the run file is there

@@ -176,7 +176,7 @@ def test_a_builder_that_meddles_with_its_process(make_bench: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attr", "told"),
+    ("attr", "shown"),
     [
         ("build_exits", "ended with exit code 0"),
         ("build_segfaults", "was ended by SIGSEGV"),
@@ -188,13 +188,13 @@ def test_a_builder_that_meddles_with_its_process(make_bench: Make) -> None:
     ],
 )
 @pytest.mark.usefixtures("clean")
-def test_a_target_that_can_not_be_used(attr: str, told: str) -> None:
+def test_a_target_that_can_not_be_used(attr: str, shown: str) -> None:
     with pytest.raises(DlprofError) as caught:
         FaultBench(attr)
 
     error = caught.value
     assert isinstance(error, TargetError)
-    assert told in f"{error.message} {error.traceback}"
+    assert shown in f"{error.message} {error.traceback}"
     assert "\n" not in error.message
     assert error.hint
 

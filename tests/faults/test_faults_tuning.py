@@ -26,7 +26,7 @@ from dlprof.tuning.control import Ask, Control, Setting, Window
 BATCHES, BATCH, EPOCHS = 40, 4, 3
 STRIKES, SHARE = 40, 8  # of each kind: in all, and in one test
 PATIENCE_S = 60.0
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is put there
+SHARED_MEMORY = Path("/dev/shm")
 KINDS = ("exception", "worker killed", "Ctrl-C", "Ctrl-C to all", "training killed")
 
 Epoch = list[list[float]]

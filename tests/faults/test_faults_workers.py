@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from fault_bench import STALL_ANEW_S, STALL_S, FaultBench, config
+from fault_bench import STALL_AGAIN_S, STALL_S, FaultBench, config
 
 from dlprof.records import Config
 
@@ -43,7 +43,7 @@ CASES = [
     ("interrupt", EXIT, "ended its own process", "exit", _QUIET_S),
     ("segfault", SIGNAL, "faulthandler", "by", 1.0),
     ("abort", SIGNAL, "faulthandler", "by", 1.0),
-    ("bus", SIGNAL, "/dev/shm", "by", 1.0),  # noqa: S108
+    ("bus", SIGNAL, "/dev/shm", "by", 1.0),
     ("kill", SIGNAL, "killed", "by", 1.0),
     ("alarm", SIGNAL, "alarm", "by", 1.0),
     ("terminate", SIGNAL, "Another program", "by", 1.0),
@@ -109,8 +109,8 @@ def test_a_forked_worker(
 @pytest.mark.usefixtures("clean")
 def test_a_worker_that_is_a_new_interpreter(make_bench: Make, start: str, fault: str) -> None:
     _, kind, hint, message, limit_s = next(case for case in CASES if case[0] == fault)
-    bench = make_bench(stall_s=STALL_ANEW_S) if kind in HANGS else make_bench()
-    grown_s = STALL_ANEW_S + _SPAWN_S if kind in HANGS else 0.0
+    bench = make_bench(stall_s=STALL_AGAIN_S) if kind in HANGS else make_bench()
+    grown_s = STALL_AGAIN_S + _SPAWN_S if kind in HANGS else 0.0
 
     failure = bench.fails(fault, config(1, start), limit_s=limit_s + grown_s + _START_S)
 

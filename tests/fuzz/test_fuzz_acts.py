@@ -1,4 +1,4 @@
-"""What a run file from elsewhere can make the program do: show it, and write where it is told."""
+"""What a run file from elsewhere can make the program do: show it, and write where it is asked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHANGES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.sym
 
 
 class Auditor:
-    """Hears from Python itself what the program does, while it is told to listen."""
+    """Hears from Python itself what the program does, while it is asked to listen."""
 
     def __init__(self) -> None:
         self.listens = False

@@ -50,7 +50,7 @@ def step(features: Any) -> None:
     """As a training step: draws random numbers, changes its batch, needs gradients."""
     weight = torch.ones(4, requires_grad=True)
     features.mul_(torch.rand(1))
-    (torch.nn.functional.dropout(features) @ weight).sum().backward()  # type: ignore[no-untyped-call]
+    (torch.nn.functional.dropout(features) @ weight).sum().backward()
     time.sleep(0.006)
 
 

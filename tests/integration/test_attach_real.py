@@ -81,7 +81,7 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_training_that_waits_for_storage_is_told_so_and_goes_on(script: str) -> None:
+def test_a_training_that_waits_for_storage_is_warned_and_goes_on(script: str) -> None:
     with _running(sys.executable, script, "2", "2000") as training:
         code, found = _dlprof("attach", str(training.pid), "--seconds", "4")
         assert code == 0

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -94,12 +95,12 @@ class Silent:
         """Nothing."""
 
 
-def settings(target: str = "data.py:make", **rest: str) -> CheckSettings:
+def settings(target: str = "data.py:make", **rest: Any) -> CheckSettings:
     made = CheckSettings(sweep=SweepSettings(target=target, budget_s=120.0), block_s=0.02)
-    return dataclasses.replace(made, **{"against": "HEAD", **rest})  # type: ignore[arg-type]
+    return dataclasses.replace(made, **{"against": "HEAD", **rest})
 
 
-def check(folder: Path, **rest: str) -> CheckReport:
+def check(folder: Path, **rest: Any) -> CheckReport:
     return run_check(settings(**rest), listener=Silent(), environ={}, cwd=folder)
 
 
@@ -476,8 +477,8 @@ def test_a_check_that_is_ended_removes_its_worktree_and_processes(
         for _ in range(times):
             running.send_signal(signal.SIGTERM)
             time.sleep(0.1)  # two of one kind at once would be one
-        _, told = running.communicate(timeout=30)
-    assert running.returncode == 130, told
+        _, shown = running.communicate(timeout=30)
+    assert running.returncode == 130, shown
     assert left_nothing(repository)
     while is_alive(int(ready.read_text())) and time.monotonic() < deadline:
         time.sleep(0.02)  # it notices that its parent has gone

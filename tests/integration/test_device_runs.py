@@ -74,9 +74,9 @@ def test_an_explained_trial_tells_copies_apart_from_the_step(tmp_path: Path) -> 
     build = BuildRequest(target=parse_target(f"{TARGETS}:train"))
     with contextlib.closing(TrialRunner(build, directory=tmp_path)) as bench:
         bench.build(limits)
-        trial, told = bench.explain(request, trial_id="t1", repetition=0)
+        trial, shown = bench.explain(request, trial_id="t1", repetition=0)
     assert trial.copies is not None
-    stages = {stage["name"]: stage["mean_s"] for stage in told["explanation"]["stages"]}
+    stages = {stage["name"]: stage["mean_s"] for stage in shown["explanation"]["stages"]}
     assert stages["copy"] == pytest.approx(trial.copies.exposed_s)
     assert stages["copy"] >= 4e-3
     assert stages["step"] >= 10e-3  # it wakes earlier by what sleeping was late when tried

@@ -35,12 +35,12 @@ def measured(emulated: Any, load: Any, config: Config, **where: Any) -> float:
 
 
 def calibrated(emulated: Any, load: Any) -> Calibration:
-    told = []
+    shown = []
     for workers in (0, 1):
         config = Config(num_workers=workers).canonical()
         setup = emulated.Setup(load=load, config=config, cores=1, window_s=0.3, batches=12)
-        told.append(emulated.explanation(setup, emulated.run(setup)[0], f"t{workers}"))
-    return fit(told, [])
+        shown.append(emulated.explanation(setup, emulated.run(setup)[0], f"t{workers}"))
+    return fit(shown, [])
 
 
 def test_computing_takes_emulated_cores(emulated: Any) -> None:

@@ -64,22 +64,22 @@ def test_kernels_memory_and_clocks_show_in_a_window() -> None:
 
 
 def test_copies_show_the_link_as_it_is_while_they_run() -> None:
-    told = _dlprof("transfer", "--device", "cuda:0", "--budget", "5s")
-    device = told["devices"][0]
+    shown = _dlprof("transfer", "--device", "cuda:0", "--budget", "5s")
+    device = shown["devices"][0]
     assert device["timed_by"] == "device events"
     assert device["link"]["generation"] is not None or device["link"]["unavailable"]
     assert {cell["memory"] for cell in device["cells"]} == {"pageable", "pinned"}
 
 
 def test_a_trial_tells_of_its_copies_and_of_its_card(tmp_path: Path) -> None:
-    told = _dlprof(
+    shown = _dlprof(
         *("sweep", "synthetic:cpu_ms=0.2,shape=3x224x224", "--num-workers", "2"),
         *("--pin-memory", "both", "--device", "cuda:0", "--trial-time", "2s", "--repeats", "1"),
         *("-o", str(tmp_path / "run.dlprof.jsonl")),
     )
-    for trial in told["trials"]:
+    for trial in shown["trials"]:
         assert trial["copies"]["exposed_s"] is not None
         assert trial["usage"]["gpu"]
-    pinned = {trial["config"]["pin_memory"]: trial["copies"] for trial in told["trials"]}
+    pinned = {trial["config"]["pin_memory"]: trial["copies"] for trial in shown["trials"]}
     assert pinned[True]["pinned_fraction"] == pytest.approx(1)
     assert pinned[False]["pinned_fraction"] == 0

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -51,9 +52,9 @@ def ranks(place: Path, target: str, count: int = 2, **arguments: str) -> Iterato
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
-def trial(runner: TrialRunner, workers: int = 0, **request: object) -> Trial:
+def trial(runner: TrialRunner, workers: int = 0, **request: Any) -> Trial:
     config = Config(num_workers=workers).canonical()
-    asked = TrialRequest(config=config, trial_s=0.3, **request)  # type: ignore[arg-type] # by name
+    asked = TrialRequest(config=config, trial_s=0.3, **request)
     return runner.run(asked, trial_id="t0001", repetition=0)
 
 

@@ -69,8 +69,8 @@ def _read(library: Path, folder: Path, **scenario: object) -> Any:
 
 
 def test_a_card_tells_everything(library: Path, tmp_path: Path) -> None:
-    told = _read(library, tmp_path, gpm=1, processes=3, held=200, reasons=0x24, link=4)
-    (card,), usage = told["cards"], told["usage"][1][0]
+    shown = _read(library, tmp_path, gpm=1, processes=3, held=200, reasons=0x24, link=4)
+    (card,), usage = shown["cards"], shown["usage"][1][0]
     assert card["name"] == "Stub 0"
     assert card["memory_bytes"] == 24 << 30
     assert (card["pcie_generation"], card["pcie_width"], card["cuda_index"]) == (4, 16, 0)
@@ -83,15 +83,15 @@ def test_a_card_tells_everything(library: Path, tmp_path: Path) -> None:
     assert (usage["sm_clock_hz"], usage["power_w"]) == (1.5e9, 250.5)
     assert usage["throttle_reasons"] == ["power cap", "heat (software)"]
     assert usage["unavailable"] == {}
-    assert told["neighbours"][0]["processes"] == 3
-    assert told["neighbours"][0]["process_memory_bytes"] == 600 << 20
-    assert told["unavailable"] == {}
+    assert shown["neighbours"][0]["processes"] == 3
+    assert shown["neighbours"][0]["process_memory_bytes"] == 600 << 20
+    assert shown["unavailable"] == {}
 
 
 def test_without_a_library_there_is_a_reason(tmp_path: Path) -> None:
-    told = _read(tmp_path, tmp_path)
-    assert told["cards"] == told["neighbours"] == []
-    assert "no NVIDIA driver is installed" in told["unavailable"]["gpus"]
+    shown = _read(tmp_path, tmp_path)
+    assert shown["cards"] == shown["neighbours"] == []
+    assert "no NVIDIA driver is installed" in shown["unavailable"]["gpus"]
 
 
 @pytest.mark.parametrize(
@@ -103,26 +103,26 @@ def test_without_a_library_there_is_a_reason(tmp_path: Path) -> None:
     ],
 )
 def test_no_cards(library: Path, tmp_path: Path, scenario: dict[str, int], reason: str) -> None:
-    told = _read(library, tmp_path, **scenario)
-    assert told["cards"] == told["usage"][0] == told["neighbours"] == []
-    assert told["unavailable"] == {"gpus": reason}
+    shown = _read(library, tmp_path, **scenario)
+    assert shown["cards"] == shown["usage"][0] == shown["neighbours"] == []
+    assert shown["unavailable"] == {"gpus": reason}
 
 
 def test_eight_cards_have_their_links_probed_in_turn(library: Path, tmp_path: Path) -> None:
-    told = _read(library, tmp_path, count=8)
-    assert [card["uuid"][:5] for card in told["cards"]] == [f"GPU-{c}" for c in "abcdefgh"]
+    shown = _read(library, tmp_path, count=8)
+    assert [card["uuid"][:5] for card in shown["cards"]] == [f"GPU-{c}" for c in "abcdefgh"]
     probed = [
         [usage["index"] for usage in sample if usage["pcie_rx_bytes_per_s"] is not None]
-        for sample in told["usage"]
+        for sample in shown["usage"]
     ]
     assert probed == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert told["usage"][0][0]["pcie_rx_bytes_per_s"] == 2000 * 1024
-    assert "came with Hopper" in told["usage"][0][0]["unavailable"]["sm_active_fraction"]
+    assert shown["usage"][0][0]["pcie_rx_bytes_per_s"] == 2000 * 1024
+    assert "came with Hopper" in shown["usage"][0][0]["unavailable"]["sm_active_fraction"]
 
 
 def test_an_old_driver_has_fewer_figures(old_library: Path, tmp_path: Path) -> None:
-    told = _read(old_library, tmp_path, processes=2, reasons=0x40)
-    usage = told["usage"][1][0]
+    shown = _read(old_library, tmp_path, processes=2, reasons=0x40)
+    usage = shown["usage"][1][0]
     assert usage["kernel_active_fraction"] == 0.4
     assert usage["throttle_reasons"] == ["heat (hardware)"]
     assert usage["pcie_rx_bytes_per_s"] == 2000 * 1024
@@ -130,7 +130,7 @@ def test_an_old_driver_has_fewer_figures(old_library: Path, tmp_path: Path) -> N
         "sm_active_fraction": "the driver is too old to report it",
         "sm_occupancy_fraction": "the driver is too old to report it",
     }
-    assert told["neighbours"][0]["processes"] == 2
+    assert shown["neighbours"][0]["processes"] == 2
 
 
 def test_a_split_card_tells_no_activity(library: Path, tmp_path: Path) -> None:
@@ -142,26 +142,26 @@ def test_a_split_card_tells_no_activity(library: Path, tmp_path: Path) -> None:
 
 
 def test_what_may_not_be_asked_has_a_reason(library: Path, tmp_path: Path) -> None:
-    told = _read(
+    shown = _read(
         library, tmp_path, fail="nvmlDeviceGetComputeRunningProcesses_v3", code=4, processes=2
     )
-    assert told["neighbours"][0]["processes"] == 2  # the older function answers
-    told = _read(library, tmp_path, fail="nvmlDeviceGetPowerUsage", code=4)
-    assert told["usage"][0][0]["unavailable"]["power_w"].startswith("this user has no permission")
+    assert shown["neighbours"][0]["processes"] == 2  # the older function answers
+    shown = _read(library, tmp_path, fail="nvmlDeviceGetPowerUsage", code=4)
+    assert shown["usage"][0][0]["unavailable"]["power_w"].startswith("this user has no permission")
 
 
 def test_counters_that_may_not_be_read_leave_the_link_to_probes(
     library: Path, tmp_path: Path
 ) -> None:
-    told = _read(library, tmp_path, gpm=1, fail="nvmlGpmSampleGet", code=4)
-    usage = told["usage"][0][0]
+    shown = _read(library, tmp_path, gpm=1, fail="nvmlGpmSampleGet", code=4)
+    usage = shown["usage"][0][0]
     assert usage["pcie_rx_bytes_per_s"] == 2000 * 1024
     assert usage["unavailable"]["sm_active_fraction"].startswith("this user has no permission")
     lost = _read(library, tmp_path, gpm=1, fail="nvmlGpmMetricsGet", code=15)["usage"][0][0]
     assert "dropped off the bus" in lost["unavailable"]["pcie_rx_bytes_per_s"]
 
 
-def test_processes_whose_memory_is_not_told_are_counted(library: Path, tmp_path: Path) -> None:
+def test_processes_whose_memory_is_not_reported_are_counted(library: Path, tmp_path: Path) -> None:
     (card,) = _read(library, tmp_path, processes=2, held=-1)["neighbours"]
     assert card["processes"] == 2
     assert card["process_memory_bytes"] is None
@@ -186,15 +186,15 @@ def test_unlike_cards_in_an_order_of_cudas_own(
         environ["CUDA_VISIBLE_DEVICES"] = visible
     if order is not None:
         environ["CUDA_DEVICE_ORDER"] = order
-    told = answer_of(_READ, environ)
-    assert [card["cuda_index"] for card in told["cards"]] == expected
-    hidden = [card for card in told["cards"] if card["cuda_index"] is None]
-    assert all(f"gpus[{card['index']}].cuda_index" in told["unavailable"] for card in hidden)
+    shown = answer_of(_READ, environ)
+    assert [card["cuda_index"] for card in shown["cards"]] == expected
+    hidden = [card for card in shown["cards"] if card["cuda_index"] is None]
+    assert all(f"gpus[{card['index']}].cuda_index" in shown["unavailable"] for card in hidden)
 
 
 def test_a_window_of_the_sampler(library: Path, tmp_path: Path) -> None:
-    told = answer_of(_SAMPLE, environment(library, tmp_path, count=2, processes=2, gpm=1))
-    for window in told["windows"]:
+    shown = answer_of(_SAMPLE, environment(library, tmp_path, count=2, processes=2, gpm=1))
+    for window in shown["windows"]:
         assert [usage["other_processes"] for usage in window] == [2, 2]
         assert [usage["other_memory_bytes"] for usage in window] == [200 << 20] * 2
         assert window[0]["kernel_active_fraction"] == pytest.approx(0.4)
@@ -203,18 +203,18 @@ def test_a_window_of_the_sampler(library: Path, tmp_path: Path) -> None:
         assert window[0]["unavailable"] == {}
 
 
-def test_a_card_lost_in_a_window_keeps_what_it_told(library: Path, tmp_path: Path) -> None:
-    told = answer_of(_SAMPLE, environment(library, tmp_path, lost_after=60))
-    last = told["windows"][-1][0]
+def test_a_card_lost_in_a_window_keeps_what_it_reported(library: Path, tmp_path: Path) -> None:
+    shown = answer_of(_SAMPLE, environment(library, tmp_path, lost_after=60))
+    last = shown["windows"][-1][0]
     reasons = " ".join(last["unavailable"].values())
     assert "dropped off the bus" in reasons
 
 
 def test_a_slow_driver_is_asked_less_and_holds_nobody_up(library: Path, tmp_path: Path) -> None:
     scenario = {"slow": "nvmlDeviceGetPcieThroughput", "slow_ms": 20, "count": 8}
-    told = answer_of(_SAMPLE, environment(library, tmp_path, **scenario))
-    assert told["held_s"] < 2
-    assert told["windows"][0][0]["kernel_active_fraction"] == pytest.approx(0.4)
+    shown = answer_of(_SAMPLE, environment(library, tmp_path, **scenario))
+    assert shown["held_s"] < 2
+    assert shown["windows"][0][0]["kernel_active_fraction"] == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(
@@ -225,16 +225,16 @@ def test_a_hung_call_holds_nobody_up(
     library: Path, tmp_path: Path, function: str, good_calls: int
 ) -> None:
     scenario = {"hang": function, "good_calls": good_calls}
-    told = answer_of(_SAMPLE, environment(library, tmp_path, **scenario))
-    assert told["held_s"] < 2
-    last = told["windows"][-1][0]
+    shown = answer_of(_SAMPLE, environment(library, tmp_path, **scenario))
+    assert shown["held_s"] < 2
+    last = shown["windows"][-1][0]
     assert "may hang" in " ".join(last["unavailable"].values())
 
 
 def test_a_driver_that_hangs_as_it_is_loaded(library: Path, tmp_path: Path) -> None:
-    told = answer_of(_SAMPLE, environment(library, tmp_path, hang="nvmlInitWithFlags"))
-    assert told["held_s"] < 2
-    assert told["windows"] == [[], []]
+    shown = answer_of(_SAMPLE, environment(library, tmp_path, hang="nvmlInitWithFlags"))
+    assert shown["held_s"] < 2
+    assert shown["windows"] == [[], []]
 
 
 @pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMaxPcieLinkWidth"])

@@ -20,7 +20,7 @@ _V1_CPU = Path("/sys/fs/cgroup/cpu")
 _V2 = Path("/sys/fs/cgroup")
 _LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 
-# Says so when it is ready, burns CPU time until it is told to stop, and says how much that was.
+# Says so when it is ready, burns CPU time until it is asked to stop, and says how much that was.
 _BURNER = """
 import os, select, sys, time
 print("ready", flush=True)
@@ -74,11 +74,11 @@ def test_cpu_time_is_what_the_processes_say_themselves(kind: str) -> None:
         time.sleep(0.3)
         sampler.take()
         _stop(process)
-        told_s = float(_line(process))
+        reported_s = float(_line(process))
         total_s = sampler.take().tree.cpu_ns / 1e9
-    assert start_ns / 1e9 <= told_s + 0.05
-    # The process tells clock ticks, and keeps a little to itself after it has told.
-    assert total_s == pytest.approx(told_s, abs=0.08)
+    assert start_ns / 1e9 <= reported_s + 0.05
+    # The process tells clock ticks, and keeps a little to itself after it has answered.
+    assert total_s == pytest.approx(reported_s, abs=0.08)
 
 
 @_LINUX

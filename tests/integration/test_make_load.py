@@ -59,7 +59,7 @@ def test_a_load_keeps_cores_memory_and_storage_busy_and_ends(tmp_path: Path) -> 
     assert all(each.startswith("the load of --make-load was smaller") for each in said)
 
 
-def test_a_load_that_is_not_reached_is_told(tmp_path: Path) -> None:
+def test_a_load_that_is_not_reached_is_reported(tmp_path: Path) -> None:
     said = list[str]()
     with made_load({"memory": 1e15}, folder=tmp_path, limit_s=_PATIENCE_S, say=said.append):
         time.sleep(0.2)

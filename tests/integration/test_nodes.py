@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -362,7 +363,7 @@ def test_a_refused_node_hears_why() -> None:
     assert heard == ["Ranks differ"]
 
 
-def test_nobody_at_the_door_is_told_from_silence() -> None:
+def test_nobody_at_the_door_is_distinguished_from_silence() -> None:
     with pytest.raises(ConnectionRefusedError):
         knock("127.0.0.1", ports(), HELLO)
 
@@ -395,9 +396,9 @@ def test_what_fails_on_an_earlier_connection_does_not_close_the_next() -> None:
             link._socket = again
             raise BrokenPipeError
 
-    link = Link("two", [1])
+    link: Any = Link("two", [1])
     with socket.socket() as again:
-        link._socket = Breaks()  # type: ignore[assignment] # what is asked of it is there
+        link._socket = Breaks()
         link.send({"event": "beat"})
         assert link.is_open
         link.close()
@@ -417,8 +418,8 @@ def test_the_last_words_of_a_node_are_heard() -> None:
                 raise queue.Empty
             return {"error": describe_error(UsageError("Too few shards"))}
 
-    link = Ends("two", [1])
-    link.mail = link  # type: ignore[assignment] # what is asked of it is there
+    link: Any = Ends("two", [1])
+    link.mail = link
     leader = Nodes(2)
     leader.links = (link,)
     leader.order("build", 2)
@@ -506,7 +507,7 @@ class NoDescriptors:
 def test_a_door_without_descriptors_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("dlprof.trial.nodes.time.sleep", slept.append)
-    door = Door.__new__(Door)
-    door._listener = NoDescriptors()  # type: ignore[assignment]
+    door: Any = Door.__new__(Door)
+    door._listener = NoDescriptors()
     door._stay({})
     assert slept == [RELAY_S] * 3

@@ -25,7 +25,7 @@ def profile(place: Path, *arguments: str) -> dict[str, Any]:
     return document
 
 
-def test_a_consumer_that_is_the_limit_is_told(tmp_path: Path) -> None:
+def test_a_consumer_that_is_the_limit_is_reported(tmp_path: Path) -> None:
     options = ("--num-workers", "2", "--batch-size", "2", "--step-time", "100ms")
     document = profile(tmp_path, WAITING, *options)
     assert [finding["code"] for finding in document["findings"][:1]] == ["consumer"]
@@ -40,11 +40,11 @@ def remedied(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_waiting_without_workers_is_told_with_a_remedy(tmp_path: Path) -> None:
+def test_waiting_without_workers_is_reported_with_a_remedy(tmp_path: Path) -> None:
     remedied(profile(tmp_path, WAITING, "--num-workers", "0", "--batch-size", "4"))
 
 
-def test_waiting_is_told_with_a_remedy_and_the_run_file_holds_all_of_it(tmp_path: Path) -> None:
+def test_waiting_is_reported_with_a_remedy_and_the_run_file_holds_all_of_it(tmp_path: Path) -> None:
     remedied(profile(tmp_path, WAITING, "--num-workers", "1", "--batch-size", "2"))
     run_file_conforms(tmp_path / "run.dlprof.jsonl")
     run = read_run(tmp_path / "run.dlprof.jsonl")
@@ -61,7 +61,7 @@ def test_waiting_is_told_with_a_remedy_and_the_run_file_holds_all_of_it(tmp_path
         assert dlprof(tmp_path, *command, "run.dlprof.jsonl").returncode == 0
 
 
-def test_a_loader_that_fails_is_told_with_its_own_fault(tmp_path: Path) -> None:
+def test_a_loader_that_fails_is_reported_with_its_own_fault(tmp_path: Path) -> None:
     options = ("--arg", "how=exit", "--num-workers", "1", *QUICK)
     done = dlprof(tmp_path, "profile", f"{TARGETS}:dies", *options)
     assert done.returncode == 6, done.stderr

@@ -40,7 +40,7 @@ LOADING = """
 
 
 def report(target: str, state: GateState) -> CheckReport:
-    verdict = Verdict(state=state, explanation="Service time: as told.")
+    verdict = Verdict(state=state, explanation="Service time: as asked.")
     return CheckReport(
         state=state,
         explanation=verdict.explanation,
@@ -80,7 +80,7 @@ def test_without_arguments_checks_are_skipped_with_the_reason(project: Project) 
     result.stdout.fnmatch_lines(["*nothing to compare with: give --dlprof-against*"])
 
 
-def test_what_is_marked_is_skipped_when_told(project: Project) -> None:
+def test_what_is_marked_is_skipped_when_asked(project: Project) -> None:
     project.run("--dlprof-skip", "--dlprof-against", "main").assert_outcomes(passed=1, skipped=2)
 
 
@@ -220,7 +220,7 @@ def test_a_check_that_can_not_tell_is_skipped_at_the_line_of_the_test(project: P
     project.state = "inconclusive"
     result = project.run("--dlprof-against", "main", "-rs")
     result.assert_outcomes(skipped=1, passed=2)
-    result.stdout.fnmatch_lines(["SKIPPED*test_loading.py:*as told*"])
+    result.stdout.fnmatch_lines(["SKIPPED*test_loading.py:*as asked*"])
 
 
 def test_a_check_that_is_asked_for_late_needs_a_base_too(

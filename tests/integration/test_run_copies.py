@@ -58,12 +58,12 @@ def _ran(folder: Path, *words: str) -> str:
 
 def _run(folder: Path, *words: str) -> dict[str, Any]:
     files = ("-o", "run.dlprof.jsonl", "--json", "run.json", "--force")
-    told = _ran(folder, "-m", "dlprof", "run", *files, *words)
+    shown = _ran(folder, "-m", "dlprof", "run", *files, *words)
     document: dict[str, Any] = json.loads((folder / "run.json").read_text())
-    return {**document, "told": " ".join(told.split())}
+    return {**document, "shown": " ".join(shown.split())}
 
 
-def test_a_scripts_own_copies_are_told_apart_from_its_step(tmp_path: Path) -> None:
+def test_a_scripts_own_copies_are_distinguished_from_its_step(tmp_path: Path) -> None:
     found = _run(tmp_path, "train.py")
     copies = found["loaders"][0]["copies"]
     assert copies["device"] == "meta:0"
@@ -85,7 +85,7 @@ def test_a_scripts_own_copies_are_told_apart_from_its_step(tmp_path: Path) -> No
 def test_without_following_nothing_of_tensors_is_touched(tmp_path: Path) -> None:
     found = _run(tmp_path, "--no-follow", "train.py")
     assert found["loaders"][0]["copies"] is None
-    assert "copies to" not in found["told"]
+    assert "copies to" not in found["shown"]
 
 
 def test_watch_tells_of_the_copies_of_its_loop(tmp_path: Path) -> None:

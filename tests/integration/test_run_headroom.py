@@ -84,9 +84,9 @@ def test_each_loop_has_an_answer_or_a_reason(measured: Measured) -> None:
     _, document = measured
     conforms("run", document)
     loaders = document["loaders"]
-    told, untold = loaders[:4], loaders[4:]
-    assert [each["batches"] for each in told] == [400, 200, 200, 200]
-    for each in told:
+    reported, unreported = loaders[:4], loaders[4:]
+    assert [each["batches"] for each in reported] == [400, 200, 200, 200]
+    for each in reported:
         found = each["headroom"]
         assert found["rounds"] >= 3
         assert found["step_s"] > 0.006
@@ -94,9 +94,9 @@ def test_each_loop_has_an_answer_or_a_reason(measured: Measured) -> None:
         parts = found["waiting_fraction"]["value"] + found["slowed_fraction"]["value"]
         assert parts == pytest.approx(1 - 1 / found["speedup"]["value"])
         assert found["period_s"] / found["step_s"] == pytest.approx(found["speedup"]["value"])
-    assert told[1]["headroom"]["waiting_fraction"]["value"] > 0.15  # 4 ms of 10
-    whys = [each["unavailable"]["headroom"] for each in untold]
-    assert [each["headroom"] for each in untold] == [None] * 6
+    assert reported[1]["headroom"]["waiting_fraction"]["value"] > 0.15  # 4 ms of 10
+    whys = [each["unavailable"]["headroom"] for each in unreported]
+    assert [each["headroom"] for each in unreported] == [None] * 6
     assert whys == [
         "0 of 3 rounds fitted in: each takes some 13 batches of one epoch",
         "its batches are not trained on: gradients are off",

@@ -67,7 +67,7 @@ def test_the_script_does_what_it_does_alone(
     assert traceback in done.stderr
 
 
-def test_every_loader_is_told_apart(
+def test_every_loader_is_distinguished(
     watched: tuple[subprocess.CompletedProcess[str], Run],
 ) -> None:
     _, run = watched
@@ -85,8 +85,9 @@ def test_every_loader_is_told_apart(
     assert (of("plain").batches, of("plain").epochs) == (10, 1)
     assert of("plain").sampler == "RandomSampler"
     assert (of("spawned").batches, of("stream").batches, of("shard").batches) == (2, 12, 5)
-    assert of("spawned").config is not None
-    assert of("spawned").config.start_method == "spawn"  # type: ignore[union-attr]
+    spawned = of("spawned").config
+    assert spawned is not None
+    assert spawned.start_method == "spawn"
     assert of("shard").kind.endswith("DataLoaderShard")
     (workers,) = [each for each in run.watched if each.epochs == 3 and each.batches == 30]
     assert workers.config is not None
@@ -144,7 +145,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
+def test_a_script_that_waits_is_shown_why(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW)
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "--json", "run.json", "train.py"], tmp_path)
     assert done.returncode == 0
@@ -227,7 +228,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_loader_that_is_no_dataloader_is_told_why_it_is_waited_for(tmp_path: Path) -> None:
+def test_a_loader_that_is_no_dataloader_shows_why_it_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FASTAI)
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -257,7 +258,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_wait_whose_cause_cannot_be_told_says_why(tmp_path: Path) -> None:
+def test_a_wait_of_unknown_cause_says_why(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(UNTOLD)
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
     assert done.returncode == 0

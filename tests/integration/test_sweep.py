@@ -294,4 +294,4 @@ class Kept(torch.utils.data.Dataset):
     subprocess.run(
         (sys.executable, "-m", "dlprof", *words, "--trial-time", "100ms"), cwd=tmp_path, check=True
     )
-    assert not Path("/dev/shm", name).exists()  # noqa: S108 - where POSIX has it
+    assert not Path("/dev/shm", name).exists()

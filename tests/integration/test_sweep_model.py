@@ -88,7 +88,7 @@ def test_few_of_many_configurations_are_measured(tmp_path: Path) -> None:
     assert any("predicted" in reason.claim for reason in run.recommendation.reasons)
 
 
-def test_a_budget_without_room_for_the_model_is_told(tmp_path: Path) -> None:
+def test_a_budget_without_room_for_the_model_is_reported(tmp_path: Path) -> None:
     process = command(tmp_path, WAITS, "--num-workers", "0:7", "--budget", "5s")
     _, errors = process.communicate(timeout=150)
     if "can't hold a single trial" not in errors:  # as on a machine that is very slow just now
@@ -127,7 +127,7 @@ def test_a_loader_that_cannot_be_explained_is_measured(tmp_path: Path) -> None:
     assert run.completed
 
 
-def test_a_data_set_that_raises_whatever_the_settings_ends_the_sweep_soon(tmp_path: Path) -> None:
+def test_a_dataset_that_raises_whatever_the_settings_ends_the_sweep_soon(tmp_path: Path) -> None:
     target = f"{Path(__file__).parent / 'faulty_targets.py'}:raises"
     process = command(tmp_path, target, "--trial-time", "0.1s", "-o", "run.dlprof.jsonl")
     _, errors = process.communicate(timeout=150)

@@ -93,7 +93,7 @@ def test_a_file_target_reaches_its_workers(load: Load, method: str) -> None:
 
 @pytest.mark.parametrize("text", ["user_data.py:Endless", "synthetic:iterable=true", "synthetic"])
 @pytest.mark.parametrize("persistent", [True, False])
-def test_an_epoch_ends_on_demand(load: Load, text: str, persistent: bool) -> None:  # noqa: FBT001
+def test_an_epoch_ends_on_demand(load: Load, text: str, persistent: bool) -> None:
     lengths, _, attached, closed = load(
         text,
         {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": persistent},

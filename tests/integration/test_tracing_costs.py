@@ -54,15 +54,15 @@ def traced(**options: Any) -> tuple[Trace, BatchCosts]:
         pass
     tracer.remove()
     trace, config = tracer.trace(), Config(num_workers=options.get("num_workers", 0))
-    told = explain(trace, trial_id="", config=config.canonical(), computes=False)
-    return trace, told.costs
+    shown = explain(trace, trial_id="", config=config.canonical(), computes=False)
+    return trace, shown.costs
 
 
-def test_all_cpu_of_a_worker_is_told() -> None:
+def test_all_cpu_of_a_worker_is_reported() -> None:
     trace, costs = traced(num_workers=1)
     counted = [row.made.process_cpu for row in trace.rows if row.made is not None]
-    told_s = sum(map(sum, (costs.cpu_s[1:], costs.put_cpu_s[1:], costs.between_cpu_s[1:])))
-    assert LEAST < told_s / (1e-9 * (counted[-1] - counted[0])) < MOST
+    shown_s = sum(map(sum, (costs.cpu_s[1:], costs.put_cpu_s[1:], costs.between_cpu_s[1:])))
+    assert LEAST < shown_s / (1e-9 * (counted[-1] - counted[0])) < MOST
 
 
 def computing(_worker: int) -> None:
@@ -77,12 +77,12 @@ def test_starting_a_worker_is_no_cost_of_its_first_batch() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_all_cpu_of_main_is_told(workers: int) -> None:
+def test_all_cpu_of_main_is_reported(workers: int) -> None:
     trace, costs = traced(num_workers=workers)
     counted = [row.thread_cpu for row in trace.rows]
     own = () if workers else costs.cpu_s[1:]
-    told = costs.receive_cpu_s[1:], costs.main_cpu_s[1:], costs.let_go_cpu_s[1:], own
-    assert LEAST < sum(map(sum, told)) / (1e-9 * (counted[-1] - counted[0])) < MOST
+    shown = costs.receive_cpu_s[1:], costs.main_cpu_s[1:], costs.let_go_cpu_s[1:], own
+    assert LEAST < sum(map(sum, shown)) / (1e-9 * (counted[-1] - counted[0])) < MOST
 
 
 class Computed(Dataset[torch.Tensor]):
@@ -105,15 +105,15 @@ def computed() -> DataLoader[torch.Tensor]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no descriptors are asked for")
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_receiving_from_resting_workers_is_told_apart(tmp_path: Path, workers: int) -> None:
+def test_receiving_from_resting_workers_is_distinguished(tmp_path: Path, workers: int) -> None:
     config = Config(num_workers=workers, prefetch_factor=2)
     request = TrialRequest(config=config, trial_s=0.4, turnover=False, explain=True)
     with contextlib.closing(TrialRunner(BUILD, directory=tmp_path)) as bench:
         bench.build(LIMITS)
-        trial, told = bench.explain(request, trial_id="t1", repetition=0)
+        trial, shown = bench.explain(request, trial_id="t1", repetition=0)
     assert trial.failure is None
-    waits = told["explanation"]["costs"]["receive_io_s"]
-    rested_s = told["explanation"]["rested_receive_s"]
+    waits = shown["explanation"]["costs"]["receive_io_s"]
+    rested_s = shown["explanation"]["rested_receive_s"]
     if rested_s is None:  # queues that take seconds to fill are not waited for
         pytest.skip("the machine is too busy to let the workers rest")
     # By how much, the machine decides: its other programs lengthen both.

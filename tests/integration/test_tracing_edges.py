@@ -147,7 +147,7 @@ class TellsHooks(Dataset[Any]):
         return 40
 
     def __getitem__(self, _index: int) -> int:
-        from torch.utils.data import _DatasetKind  # noqa: PLC0415
+        from torch.utils.data import _DatasetKind
 
         return int("torch" not in _DatasetKind.create_fetcher.__module__)
 

@@ -262,7 +262,7 @@ def test_a_thread_of_the_targets_makes_each_trial_build_it(place: Path) -> None:
         pytest.param("computes_with_threads_while_building", False, marks=pytest.mark.slow),
     ],
 )
-def test_torch_s_pool_of_threads_hangs_no_fork(place: Path, target: str, fork_safe: bool) -> None:  # noqa: FBT001 - as pytest passes it
+def test_torch_s_pool_of_threads_hangs_no_fork(place: Path, target: str, fork_safe: bool) -> None:
     running = start(place, target)
     try:
         trial = running.run(config())

@@ -23,10 +23,10 @@ print(*gc.get_count()[1:])
 
 
 def test_a_built_target_leaves_no_collection_due() -> None:
-    told = subprocess.run(
+    shown = subprocess.run(
         [sys.executable, "-c", _ASK], capture_output=True, text=True, check=True, timeout=60
     )
-    assert told.stdout.split() == ["0", "0"]
+    assert shown.stdout.split() == ["0", "0"]
 
 
 def test_who_has_switched_collecting_off_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

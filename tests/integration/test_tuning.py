@@ -60,7 +60,7 @@ class Numbers(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         if not self.draws:
             return torch.tensor([float(index)])
-        drawn = [random.random(), float(torch.rand(())), float(np.random.rand())]  # noqa: NPY002
+        drawn = [random.random(), float(torch.rand(())), float(np.random.rand())]  # noqa: NPY002 - as users draw
         return torch.tensor([float(index), *drawn], dtype=torch.float64)
 
 
@@ -109,7 +109,7 @@ def no_orphan() -> Iterator[None]:
     assert not set(multiprocessing.active_children()) - before
 
 
-def loader(dataset: Any = None, **options: Any) -> DataLoader[Any]:
+def loader(dataset: Any = None, **options: Any) -> Any:
     options = {"batch_size": 4, "num_workers": 2, **options}
     if dataset is None:
         options.setdefault("generator", torch.Generator().manual_seed(5))
@@ -482,7 +482,7 @@ def test_a_sampler_that_draws_beside_the_training_has_it_as_far_ahead_as_ever(
     plain, changing = (loader(Numbers(draws=False), **options) for _ in range(2))
     dlprof.tune(changing, reseed="batch", max_workers=4)
     assert drawn(changing) == drawn(plain)
-    assert "its sampler draws" in changing.tuning.off  # type: ignore[attr-defined] # it has one now
+    assert "its sampler draws" in changing.tuning.off
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -495,7 +495,7 @@ def test_a_shuffle_that_seeds_itself_is_no_such_sampler(scripted: None, workers:
     plain, changing = (loader(Numbers(draws=False), **options) for _ in range(2))
     dlprof.tune(changing, max_workers=4)
     assert drawn(changing) == drawn(plain)
-    assert changing.tuning.off == ""  # type: ignore[attr-defined] # it has one now
+    assert changing.tuning.off == ""
 
 
 class Deep(Scripted):
@@ -683,12 +683,12 @@ def test_a_tuned_loader_is_still_the_users_and_copies_are_plain() -> None:
     made = loader()
     assert dlprof.tune(made) is made
     assert dlprof.tune(made) is made  # once is enough
-    assert isinstance(made, DataLoader)
+    assert issubclass(type(made), DataLoader)
     assert type(made).__qualname__ == "DataLoader"
     assert len(made) == LENGTH // 4
-    assert isinstance(made.tuning, Tuning)  # type: ignore[attr-defined] # it has one now
+    assert isinstance(made.tuning, Tuning)
     plain, again = (
-        pickle.loads(pickle.dumps(each))  # noqa: S301 - our own
+        pickle.loads(pickle.dumps(each))
         for each in (loader(Numbers()), dlprof.tune(loader(Numbers())))
     )
     assert type(again) is DataLoader
@@ -697,7 +697,7 @@ def test_a_tuned_loader_is_still_the_users_and_copies_are_plain() -> None:
     assert not hasattr(remade, "tuning")
     dlprof.tune(remade)
     assert remade.tuning.off == ""
-    assert remade.tuning is not made.tuning  # type: ignore[attr-defined] # it has one now
+    assert remade.tuning is not made.tuning
     assert len(numbers(remade)) == LENGTH // 4
 
 
@@ -814,7 +814,7 @@ def test_a_loader_that_can_not_be_tuned_says_why_and_loads(
     monkeypatch.delattr(torch.utils.data._utils.signal_handling, "_set_worker_pids")
     moved = loader()
     assert f"torch {torch.__version__} has no torch.utils" in _reason(moved, caplog)
-    assert moved.tuning.off  # type: ignore[attr-defined] # it has one now
+    assert moved.tuning.off
 
 
 @pytest.mark.parametrize(
@@ -1061,7 +1061,7 @@ def test_a_ranks_file_that_can_not_be_used_ends_no_training(
     plain, changing = loader(), dlprof.tune(loader())
     for _ in range(2):
         assert numbers(changing) == numbers(plain)
-    assert changing.tuning.off  # type: ignore[attr-defined] # it has one now
+    assert changing.tuning.off
     dlprof.tune(loader(num_workers=0))  # off at once, which it tells the other ranks
 
 
@@ -1101,7 +1101,7 @@ class Sized(Streams):
 
 
 def test_a_length_that_is_asked_for_holds_nobody_to_it_and_draws_nothing() -> None:
-    """Torch warns of each sample above what it was told when a loader was asked for its length."""
+    """Torch warns of each sample above what it was given when a loader was asked for its length."""
     torch.manual_seed(3)
     expected = float(torch.rand(()))
     torch.manual_seed(3)
@@ -1234,8 +1234,8 @@ def test_a_sampler_that_fails_is_not_asked_again(monkeypatch: pytest.MonkeyPatch
     for made in (plain, changing):
         with pytest.raises(LookupError):
             iter(made)
-    assert changing.sampler.asked == plain.sampler.asked  # type: ignore[attr-defined] # both count
-    assert not changing.tuning.off  # type: ignore[attr-defined] # it has one now
+    assert changing.sampler.asked == plain.sampler.asked
+    assert not changing.tuning.off
 
 
 def test_an_epoch_that_ends_in_its_first_batches_lets_other_ranks_try(
@@ -1374,7 +1374,7 @@ def test_what_is_made_in_a_pause_is_on_nobodys_account(monkeypatch: pytest.Monke
 def test_beside_the_wait_steps_may_be_uneven(
     scripted: None,
     waited_ns: int,
-    paused: bool,  # noqa: FBT001 - pytest passes it by name
+    paused: bool,
 ) -> None:
     tap: Any = vars(iter(dlprof.tune(loader())))["_dlprof_tap"]
     seen = {"_count": 8, "_left": 0, "_stepped_ns": 9000, "_longest_ns": 8000}
@@ -1492,7 +1492,7 @@ def test_callbacks_tune_if_asked() -> None:
     assert waits.watch(made, 10) is made
     assert isinstance(made.tuning, Tuning)
     assert numbers(made) == numbers(loader())
-    again = pickle.loads(pickle.dumps(dlprof.tune(waits.watch(loader(Numbers()), 10, 1))))  # noqa: S301 - our own
+    again = pickle.loads(pickle.dumps(dlprof.tune(waits.watch(loader(Numbers()), 10, 1))))
     assert type(again) is DataLoader
     waits.undo()
     assert isinstance(made.tuning, Tuning)

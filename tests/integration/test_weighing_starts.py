@@ -42,12 +42,12 @@ def test_starts_are_split_by_method(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     try:
         bench.build(TrialLimits(wall_s=300.0, stall_s=300.0, usable_cores=1.0))
-        told = bench.weigh(
+        shown = bench.weigh(
             Config(num_workers=2), limit_s=60.0, left_s=290.0, starts=("own", "fork", "forkserver")
         )
     finally:
         bench.close()
-    weight = from_json(DatasetWeight, told["weight"])
+    weight = from_json(DatasetWeight, shown["weight"])
     assert not weight.unavailable
     assert weight.heaviest is not None
     assert weight.heaviest.name == "records"

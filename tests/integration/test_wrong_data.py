@@ -209,7 +209,7 @@ def test_epochs_that_grow_with_their_workers_are_wrong_without_a_promise_too(pla
     assert run.recommendation.config.num_workers < 2
 
 
-def test_workers_that_never_ask_which_samples_are_theirs_are_told(place: Path) -> None:
+def test_workers_that_never_ask_which_samples_are_theirs_are_reported(place: Path) -> None:
     run, output = swept(place, "loaders.py:shuffled")
     assert output.lstrip().startswith(
         "Workers may yield the same samples. The iterable dataset never asks"

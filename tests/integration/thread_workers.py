@@ -50,7 +50,7 @@ def _set_thread_name(name: str) -> None:
 
 
 _NAMES: dict[str, Any] = {"ExceptionWrapper": ExceptionWrapper, "set_thread_name": _set_thread_name}
-exec(_LOOPS, _NAMES)  # noqa: S102 - as the module says
+exec(_LOOPS, _NAMES)  # as the module says
 
 
 class _ThreadingDataLoaderIter(_BaseDataLoaderIter):
@@ -74,7 +74,7 @@ class _ThreadingDataLoaderIter(_BaseDataLoaderIter):
     def _fetch(self, indices: Any) -> Any:
         return self._collate_fn([self._dataset[index] for index in indices])
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's own signature
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
         if not first_iter:
             self._start()
@@ -104,7 +104,7 @@ class _ThreadingDataLoaderIter(_BaseDataLoaderIter):
         self._rcvd_idx += 1
         self._try_put_index()
         if isinstance(batch, ExceptionWrapper):
-            batch.reraise()  # type: ignore[no-untyped-call] # torch's
+            batch.reraise()
         return batch
 
     def _shutdown_workers(self) -> None:

@@ -22,7 +22,7 @@ BATCHES, SAMPLES, BATCH_S = 8, 4, 0.03
 
 
 class Listener:
-    """Keeps what it is told."""
+    """Keeps what it is given."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -67,7 +67,7 @@ class FakeSides(Sides):
         self.now_s += self.block_s if series == "load" else self.start_s
         if self._fails:
             self.failures[side].append(
-                Failure(kind="worker_exception", message="It broke.", hint="Mend it.")
+                Failure(kind="worker_exception", message="It broke.", hint="Fix it.")
             )
             return Block(side=side, failure="It broke.")
         if series == "start":

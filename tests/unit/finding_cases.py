@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from builders import around, config, machine, target, trial
 
-from dlprof.advise.findings import Evidence, Experiment, Observation
+from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation
+from dlprof.model import Conditions
 from dlprof.records import (
     BatchCosts,
+    Calibration,
     Config,
+    Estimate,
     Explanation,
     Finding,
+    Prediction,
     SampleCosts,
     Stage,
     StageName,
@@ -210,6 +214,25 @@ def failing(chosen: Config, made: Trial, **fields: Any) -> Evidence:
         observations=(Observation(experiment=experiment, trial=made),),
         **fields,
     )
+
+
+def modeled(rate: Callable[[Config, float], Estimate | None]) -> ModelAtStep:
+    """A model by what it predicts of a configuration on so many cores: batches per second."""
+
+    class Modeled(ModelAtStep):
+        def __call__(
+            self,
+            chosen: Config,
+            *,
+            cores: float,
+            beside: float = 0.0,
+            costs: object = None,
+            traced: object = None,
+        ) -> Prediction | None:
+            found = rate(chosen, cores)
+            return None if found is None else Prediction(batches_per_s=found)
+
+    return Modeled(calibration=Calibration(), conditions=Conditions(cores=2.0))
 
 
 def codes(findings: Sequence[Finding]) -> list[str]:

@@ -7,12 +7,12 @@ import os
 import time
 from pathlib import Path
 
-_SHM = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is put there
+_SHM = Path("/dev/shm")
 
 
 def shared_memory() -> set[str]:
     """The names of what is there now; none on systems that have no such folder."""
-    return set(os.listdir(_SHM)) if _SHM.is_dir() else set()  # noqa: PTH208 - names
+    return set(os.listdir(_SHM)) if _SHM.is_dir() else set()
 
 
 def shared_memory_left(before: set[str]) -> list[str]:

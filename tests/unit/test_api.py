@@ -336,5 +336,5 @@ def test_an_error_says_what_to_do() -> None:
     assert str(error) == "It is blue. Paint it."
     assert str(UsageError("It is blue!", hint="Paint it.")) == "It is blue! Paint it."
     assert str(UsageError("It is blue")) == "It is blue"
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - made above
+    again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.message, again.hint) == (str(error), "It is blue", "Paint it.")

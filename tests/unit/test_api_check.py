@@ -49,7 +49,7 @@ def test_what_is_given_is_what_is_checked(
     assert cwd == tmp_path / "sub"
 
 
-def test_a_check_takes_a_minute_unless_told(asked: list[tuple[CheckSettings, Any]]) -> None:
+def test_a_check_takes_a_minute_unless_asked(asked: list[tuple[CheckSettings, Any]]) -> None:
     dlprof.check("data.py:make", progress=False)
     assert asked[0][0].sweep.budget_s == 60.0
 

@@ -30,7 +30,7 @@ def test_data_that_holds_the_name_of_the_main_module_is_only_data() -> None:
     assert named == {"target": "<Texts>"}
     assert pickled is not None
     assert b"__main__" in pickled
-    assert pickle.loads(pickled) == target  # noqa: S301 - made above
+    assert pickle.loads(pickled) == target
 
 
 def test_what_a_script_defines_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,4 +60,4 @@ def test_what_cannot_be_pickled_is_said(tmp_path: Path) -> None:
 def test_what_a_module_defines_goes_by_name(target: object) -> None:
     pickled = api._named(target)[1]
     assert pickled is not None
-    assert pickle.loads(pickled) is target  # noqa: S301 - made above
+    assert pickle.loads(pickled) is target

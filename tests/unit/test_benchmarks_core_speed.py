@@ -36,7 +36,7 @@ def test_what_the_speed_explains_is_taken_off_the_scatter(core_speed: Any) -> No
     assert found.spread > 0.2
 
 
-def test_what_a_probe_costs_is_told_with_its_error(core_speed: Any) -> None:
+def test_what_a_probe_costs_is_reported_with_its_error(core_speed: Any) -> None:
     found = core_speed.Lost(load="x", log_ratios=[math.log(0.99), math.log(0.97)] * 8)
     assert found.value == pytest.approx(0.02, abs=0.001)
     assert found.error == pytest.approx(0.0026, abs=0.0002)

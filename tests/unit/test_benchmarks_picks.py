@@ -35,8 +35,8 @@ def rivals() -> Any:
 
 
 @pytest.fixture
-def told() -> Any:
-    return importlib.import_module("picks_told")
+def shown() -> Any:
+    return importlib.import_module("picks_report")
 
 
 def block(rates: Mapping[Config, float], cost_s: float = 1.0) -> dict[Config, Any]:
@@ -117,24 +117,24 @@ def test_other_words_of_loadtune_are_a_failure() -> None:
         peers.loadtune_choice("[loadtune] baseline failed:\n")
 
 
-def outcome(told: Any, picks: Mapping[str, Config | None], **fields: Any) -> Any:
+def outcome(shown: Any, picks: Mapping[str, Config | None], **fields: Any) -> Any:
     chosen = [
-        told.Chosen(who=who, config=None if c is None else c.key, cost_s=20.0)
+        shown.Chosen(who=who, config=None if c is None else c.key, cost_s=20.0)
         for who, c in picks.items()
     ]
     regrets = {SIX.key: 0.0, TWO.key: 0.02, NONE.key: 0.5, ONE.key: 0.6}
     made = {"world": "x", "chosen": chosen, "regrets": regrets, "finals": [], "noise": None}
-    return told.Outcome(**made | fields)
+    return shown.Outcome(**made | fields)
 
 
-def test_scores_count_failures_and_what_is_slower_than_the_default(told: Any) -> None:
+def test_scores_count_failures_and_what_is_slower_than_the_default(shown: Any) -> None:
     found = [
-        outcome(told, {"a": TWO}),
-        outcome(told, {"a": ONE}),
-        outcome(told, {"a": None}),
-        outcome(told, {"b": ONE}),
+        outcome(shown, {"a": TWO}),
+        outcome(shown, {"a": ONE}),
+        outcome(shown, {"a": None}),
+        outcome(shown, {"b": ONE}),
     ]
-    one = told.score(found, "a", 4)
+    one = shown.score(found, "a", 4)
     assert (one.worse, one.failed, one.regrets) == (1, 1, [0.02, 0.6])
     assert found[0].gain(SIX.key) == 2.0
 
@@ -149,38 +149,38 @@ def test_scores_count_failures_and_what_is_slower_than_the_default(told: Any) ->
         (None, SIX, False, None),
     ],
 )
-def test_goals(told: Any, own: Config | None, grid: Config, *, beside: bool, passed: Any) -> None:
+def test_goals(shown: Any, own: Config | None, grid: Config, *, beside: bool, passed: Any) -> None:
     turns = [{SIX.key: 30.0, TWO.key: 29.8, NONE.key: 15.0, ONE.key: 12.0}] * 4
-    found = [outcome(told, {told.DLPROF: own, told.GRID: grid}, finals=turns)]
-    assert told.reached(found, 4, beside=beside) is passed
-    assert told.report(found, ["n"], {}, cells=4, beside=beside).passed is None  # one dataset
-    report = told.report(found * 13, ["n"], {}, cells=4, beside=beside)
+    found = [outcome(shown, {shown.DLPROF: own, shown.GRID: grid}, finals=turns)]
+    assert shown.reached(found, 4, beside=beside) is passed
+    assert shown.report(found, ["n"], {}, cells=4, beside=beside).passed is None  # one dataset
+    report = shown.report(found * 13, ["n"], {}, cells=4, beside=beside)
     assert report.passed is passed
     assert report.name == ("picks_beside" if beside else "picks")
     assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
 
 
-def test_what_was_found_is_read_again_as_it_was(told: Any, tmp_path: Path) -> None:
-    found = [outcome(told, {"a": TWO, "b": None}, finals=[{"w0": 1.5}], noise=0.1)]
-    report = told.report(found, [], {}, cells=4, beside=False)
+def test_what_was_found_is_read_again_as_it_was(shown: Any, tmp_path: Path) -> None:
+    found = [outcome(shown, {"a": TWO, "b": None}, finals=[{"w0": 1.5}], noise=0.1)]
+    report = shown.report(found, [], {}, cells=4, beside=False)
     path = tmp_path / "picks.json"
-    assert told.earlier(path) == []
+    assert shown.earlier(path) == []
     path.write_text(json.dumps({"data": report.data}))
-    assert told.earlier(path) == found
+    assert shown.earlier(path) == found
 
 
-def test_a_whole_grid_costs_what_its_cells_cost(told: Any) -> None:
-    found = outcome(told, {told.GRID: SIX, told.DLPROF: SIX})
+def test_a_whole_grid_costs_what_its_cells_cost(shown: Any) -> None:
+    found = outcome(shown, {shown.GRID: SIX, shown.DLPROF: SIX})
     assert found.whole_grid_s(4) == pytest.approx(5 * 257)
-    assert told.score([found], told.DLPROF, 4).shares == [pytest.approx(20 / (5 * 257))]
+    assert shown.score([found], shown.DLPROF, 4).shares == [pytest.approx(20 / (5 * 257))]
 
 
-def test_how_sure_a_regret_is_follows_from_its_turns(told: Any) -> None:
+def test_how_sure_a_regret_is_follows_from_its_turns(shown: Any) -> None:
     steady = [{SIX.key: 30.0, TWO.key: 20.0}] * 4
-    assert outcome(told, {"a": TWO}, finals=steady).error(TWO.key) == pytest.approx(0)
+    assert outcome(shown, {"a": TWO}, finals=steady).error(TWO.key) == pytest.approx(0)
     turns = [{SIX.key: 30.0, TWO.key: rate} for rate in (20.0, 22.0, 20.0, 22.0)]
     expected = math.log(1.1) / math.sqrt(3) / math.sqrt(4)
-    assert outcome(told, {"a": TWO}, finals=turns).error(TWO.key) == pytest.approx(expected)
+    assert outcome(shown, {"a": TWO}, finals=turns).error(TWO.key) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -192,15 +192,15 @@ def test_how_sure_a_regret_is_follows_from_its_turns(told: Any) -> None:
     ],
 )
 def test_a_pick_is_near_or_far_by_two_errors(
-    told: Any, rates: tuple[float, ...], verdict: str
+    shown: Any, rates: tuple[float, ...], verdict: str
 ) -> None:
     turns = [{SIX.key: 30.0, TWO.key: rate, ONE.key: 5.0} for rate in rates]
-    found = outcome(told, {told.DLPROF: TWO}, finals=turns)
+    found = outcome(shown, {shown.DLPROF: TWO}, finals=turns)
     assert found.verdict(f"{TWO.key}-persistent") == verdict
-    assert told.score([found], told.DLPROF, 4).share(verdict) == 1.0
+    assert shown.score([found], shown.DLPROF, 4).share(verdict) == 1.0
 
 
-def test_rates_are_compared_at_the_usual_speed_of_the_cores(told: Any, rivals: Any) -> None:
+def test_rates_are_compared_at_the_usual_speed_of_the_cores(shown: Any, rivals: Any) -> None:
     """One is measured on fast cores by chance, and is no faster for it."""
     rng = random.Random(5)
     speeds = [(1.0, 1.8) if rng.random() < 0.5 else (1.8, 1.8) for _ in range(12)]
@@ -211,10 +211,10 @@ def test_rates_are_compared_at_the_usual_speed_of_the_cores(told: Any, rivals: A
         }
         for one, two in speeds
     ]
-    for turn in told.at_usual_speed(turns):
+    for turn in shown.at_usual_speed(turns):
         assert turn[ONE.key] == pytest.approx(turn[TWO.key])
     unseen = [{ONE: rivals.Shot(rate=10.0, cost_s=1.0)}]
-    assert told.at_usual_speed(unseen) == [{ONE.key: 10.0}]
+    assert shown.at_usual_speed(unseen) == [{ONE.key: 10.0}]
 
 
 def test_judging_goes_on_until_a_pick_is_known_and_leaves_out_what_has_no_hope() -> None:
@@ -277,7 +277,7 @@ def test_rules_of_thumb_speak_of_the_emulated_machine() -> None:
     assert len(names) == len(set(names)) == 13
 
 
-def test_a_run_on_emulated_cores_is_told_as_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_emulated_cores_is_reported_as_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = importlib.import_module("emulated_bench")
     cores = importlib.import_module("emulated_cores")
     ran = cores.Ran(
@@ -299,12 +299,12 @@ def test_a_run_on_emulated_cores_is_told_as_a_trial(monkeypatch: pytest.MonkeyPa
     made = bench.EmulatedBench(load=cores.Load(cpu_s=0.05), cores=4, seed=2)
     for explain in (False, True):
         request = TrialRequest(config=TWO, trial_s=0.8, step_s=0.01, explain=explain)
-        trial, told = made.explain(request, trial_id="t0001", repetition=1, wall_s=9.0)
-        assert bool(told) is explain
+        trial, shown = made.explain(request, trial_id="t0001", repetition=1, wall_s=9.0)
+        assert bool(shown) is explain
     assert (trial.id, trial.repetition, trial.batches_per_s.value) == ("t0001", 1, 10.0)
     assert trial.usage.own_cpu_cores == pytest.approx(1.0)
     assert trial.usage.available_cpu_cores == 4.0
-    assert from_json(Explanation, told["explanation"]).batches == 20
+    assert from_json(Explanation, shown["explanation"]).batches == 20
     assert [setup.seed for setup in asked] == [2000, 2001]
     assert (asked[0].cores, asked[0].step_s, asked[0].window_s) == (4, 0.01, 0.8)
 
@@ -312,7 +312,7 @@ def test_a_run_on_emulated_cores_is_told_as_a_trial(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "name", ["computed", "remote", "laned", "tiny", "large", "tailed", "shards"]
 )
-def test_data_sets_give_batches(name: str) -> None:
+def test_datasets_give_batches(name: str) -> None:
     loader = getattr(importlib.import_module("real_targets"), name)()
     assert len(list(itertools.islice(iter(loader), 2))) == 2
 
@@ -333,7 +333,7 @@ def real_cell(**fields: Any) -> Any:
     return importlib.import_module("real_data").Compared(**made | fields)
 
 
-def test_errors_are_told_for_all_cores_and_for_those_to_be_had() -> None:
+def test_errors_are_reported_for_all_cores_and_for_those_available() -> None:
     real_data = importlib.import_module("real_data")
     one = real_cell(rates=(100.0, 100.0))
     assert one.error(given=False) == pytest.approx(0.2)

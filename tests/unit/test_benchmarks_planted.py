@@ -44,7 +44,7 @@ def test_every_code_is_planted_twice_and_every_loader_exists(planted: Any) -> No
     targets = importlib.import_module("planted_targets")
     for case in planted.CASES:
         assert callable(getattr(targets, case.target or case.name))
-    assert set(targets.MENDED) <= {case.name for case in planted.CASES}
+    assert set(targets.FIXED) <= {case.name for case in planted.CASES}
 
 
 def test_what_comes_first_counts(planted: Any) -> None:
@@ -55,7 +55,7 @@ def test_what_comes_first_counts(planted: Any) -> None:
     assert not planted.Answer(case=case, findings=[found("lock")], error="it did not end").right
 
 
-def test_a_healthy_loader_may_be_told_of_a_crowd_that_is_there(planted: Any) -> None:
+def test_a_healthy_loader_may_be_warned_of_a_crowd_that_is_there(planted: Any) -> None:
     case = planted.HEALTHY[0]
     crowd = found("cpu.neighbours", evidence={"other_cpu_cores": 1.2})
     alone = found("cpu.neighbours", evidence={"other_cpu_cores": 0.1})

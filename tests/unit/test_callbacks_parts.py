@@ -89,11 +89,11 @@ def test_objects_with_slots_are_watched_in_place_and_lists_are_not() -> None:
 
 
 def test_a_flush_logs_what_is_left_once() -> None:
-    told: list[dict[str, float]] = []
-    watched = dlprof.watch([1, 2, 3], log=told.append, every=2)
+    shown: list[dict[str, float]] = []
+    watched = dlprof.watch([1, 2, 3], log=shown.append, every=2)
     assert list(watched) == [1, 2, 3]
     flush(watched)
     flush(watched)
-    assert [each["dlprof/batches"] for each in told] == [2.0, 3.0]
+    assert [each["dlprof/batches"] for each in shown] == [2.0, 3.0]
     assert list(watched) == [1, 2, 3]
-    assert [each["dlprof/batches"] for each in told] == [2.0, 3.0, 5.0]
+    assert [each["dlprof/batches"] for each in shown] == [2.0, 3.0, 5.0]

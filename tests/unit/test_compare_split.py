@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from builders import around, config, header, run, target, trial
@@ -36,8 +37,8 @@ def _parts(comparison: Comparison) -> dict[str, float]:
         ({"io_s": 0.03}, "storage"),
     ],
 )
-def test_a_single_cause_is_the_whole_difference(changed: dict[str, float], cause: str) -> None:
-    slower = dataclasses.replace(Costs(), **changed)  # type: ignore[arg-type]  # fields by name
+def test_a_single_cause_is_the_whole_difference(changed: dict[str, Any], cause: str) -> None:
+    slower = dataclasses.replace(Costs(), **changed)
     found = compare(made_run(Costs()), made_run(slower))
     total = math.log(found.ratio.value)
     assert total < math.log(0.7)
@@ -79,7 +80,7 @@ def test_the_same_settings_are_compared_where_both_have_them() -> None:
         compare(a, b, num_workers=8)
 
 
-def test_settings_are_told_by_what_was_measured_of_both() -> None:
+def test_settings_are_reported_by_what_was_measured_of_both() -> None:
     a = made_run(Costs(workers=(2, 8)))
     b = made_run(Costs(workers=(2,), cpu_s=0.02))
     found = compare(a, b, best=True)
@@ -251,7 +252,7 @@ def test_rates_of_explaining_passes_are_not_compared() -> None:
         compare(mixed, dataclasses.replace(plain, trials=tuple(slowed)))
 
 
-def test_waiting_on_storage_beside_neighbours_is_told_from_them() -> None:
+def test_waiting_on_storage_beside_neighbours_is_distinguished_from_them() -> None:
     """Neighbours take what a loader that waits leaves: that is not what slows it."""
     quick = made_run(Costs(cpu_s=0.001, affinity=2, taken=0.0, workers=(0, 2)))
     waiting = made_run(Costs(cpu_s=0.001, io_s=0.004, affinity=2, taken=0.0, workers=(0, 2)))
@@ -265,7 +266,7 @@ def test_waiting_on_storage_beside_neighbours_is_told_from_them() -> None:
 
 
 @pytest.mark.parametrize("slower", [Costs(affinity=4), Costs(quota=4.0), Costs(taken=12.0)])
-def test_cores_are_told_without_a_run_queue_too(slower: Costs) -> None:
+def test_cores_are_reported_without_a_run_queue_too(slower: Costs) -> None:
     def blind(made: Run) -> Run:
         trials = [
             dataclasses.replace(

@@ -135,9 +135,9 @@ def test_copies_on_a_side_stream_are_hidden(streams: list[Stream]) -> None:
     streams.pop()
     noticer.asked()
     noticer.pause()
-    (told,) = noticer.moves(1)
-    assert told.copy_s == pytest.approx(1e-3)
-    assert told.exposed_s == 0.0
+    (reported,) = noticer.moves(1)
+    assert reported.copy_s == pytest.approx(1e-3)
+    assert reported.exposed_s == 0.0
 
 
 def test_copies_under_way_are_not_waited_for(
@@ -152,7 +152,7 @@ def test_copies_under_way_are_not_waited_for(
     assert len(noticer.moves(1)) == 2
 
 
-def test_two_loaders_at_once_are_told_apart(streams: list[Stream]) -> None:
+def test_two_loaders_at_once_are_distinguished(streams: list[Stream]) -> None:
     train, validation, tensor = _noticer(), _noticer(), torch.zeros(2)
     train.came()
     tensor.to("meta")
@@ -190,13 +190,14 @@ def test_following_ends_by_itself(streams: list[Stream]) -> None:
 
 def test_anothers_patch_is_left_and_given_back(streams: list[Stream]) -> None:
     calls: list[str] = []
-    plain = torch.Tensor.to
+    tensor: Any = torch.Tensor
+    plain = tensor.to
 
     def below(*args: Any, **kwargs: Any) -> Any:
         calls.append("below")
         return plain(*args, **kwargs)
 
-    torch.Tensor.to = below  # type: ignore[method-assign]
+    tensor.to = below
     noticer = _noticer()
     try:
         noticer.came()
@@ -207,12 +208,12 @@ def test_anothers_patch_is_left_and_given_back(streams: list[Stream]) -> None:
             calls.append("above")
             return ours(*args, **kwargs)
 
-        torch.Tensor.to = above  # type: ignore[method-assign]
+        tensor.to = above
         noticer.pause()
         assert vars(torch.Tensor)["to"] is above
         torch.zeros(2).to("meta")
         assert calls == ["above", "below"]
-        torch.Tensor.to = below  # type: ignore[method-assign]
+        tensor.to = below
         noticer.came()
         noticer.pause()
         assert vars(torch.Tensor)["to"] is below
@@ -226,13 +227,14 @@ def test_errors_and_faults_leave_the_call_as_it_is(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the device is lost")
 
+    tensor: Any = torch.zeros(2)
     with pytest.raises(TypeError) as plain:
-        torch.zeros(2).to("meta", wrong=True)  # type: ignore[call-overload]
+        tensor.to("meta", wrong=True)
     noticer = _noticer()
     _loop(noticer, 2, torch.zeros(2))
     noticer.came()
     with pytest.raises(TypeError) as noticed:
-        torch.zeros(2).to("meta", wrong=True)  # type: ignore[call-overload]
+        tensor.to("meta", wrong=True)
     assert str(noticed.value) == str(plain.value)
     noticer.asked()
     monkeypatch.setattr(patching.seen, "spare", {})
@@ -247,7 +249,7 @@ def test_the_method_in_its_place_can_be_pickled(streams: list[Stream]) -> None:
     noticer.came()
     kept = pickle.dumps(torch.Tensor.to)
     noticer.pause()
-    assert pickle.loads(kept) is torch.Tensor.to  # noqa: S301 - pickled just above
+    assert pickle.loads(kept) is torch.Tensor.to
 
 
 def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> None:
@@ -261,11 +263,16 @@ def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> No
     del take
     gc.collect()
     assert "to" not in vars(torch.Tensor)
-    told = copies.to_record()
-    assert told is not None
-    assert (told.device, told.timed, told.bytes, told.pinned_fraction) == ("meta:0", 2, 8, 0.0)
-    assert told.exposed_s == pytest.approx(1e-3)
-    assert not told.prefetched
+    reported = copies.to_record()
+    assert reported is not None
+    assert (reported.device, reported.timed, reported.bytes, reported.pinned_fraction) == (
+        "meta:0",
+        2,
+        8,
+        0.0,
+    )
+    assert reported.exposed_s == pytest.approx(1e-3)
+    assert not reported.prefetched
 
 
 def test_without_an_accelerator_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,16 +355,16 @@ class _Wrapping(torch.Tensor):
     ) -> Any:
         if func.__name__ == "to":
             return args[0].as_subclass(torch.Tensor).to(*args[1:], **kwargs or {})
-        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call] # torch's
 
 
 def test_a_copy_within_a_copy_is_counted_once(streams: list[Stream]) -> None:
     noticer = _noticer()
     _loop(noticer, 2, torch.zeros(4).as_subclass(_Wrapping))
     noticer.pause()
-    (told,) = noticer.moves(1)
-    assert told.bytes == 16
-    assert told.copy_s == pytest.approx(1e-3)
+    (reported,) = noticer.moves(1)
+    assert reported.bytes == 16
+    assert reported.copy_s == pytest.approx(1e-3)
 
 
 def test_sparse_rows_are_counted_too(streams: list[Stream]) -> None:
@@ -387,11 +394,11 @@ class _Seeing(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
-class _SeeingBelow(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _SeeingBelow(TorchDispatchMode):
     """Notes what operations it is shown."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call] # torch's
         self.shown: list[str] = []
 
     def __torch_dispatch__(
@@ -484,8 +491,8 @@ def test_what_is_converted_or_gathered_on_the_way_is_not_pinned(
         tensor.to("meta", *arguments)
         noticer.asked()
     noticer.pause()
-    told = [(each.bytes, each.pinned_bytes) for each in noticer.moves(1)]
-    assert told == [(16, 16), (16, 16), (8, 0), (64, 0), (16, 16)]
+    reported = [(each.bytes, each.pinned_bytes) for each in noticer.moves(1)]
+    assert reported == [(16, 16), (16, 16), (8, 0), (64, 0), (16, 16)]
 
 
 def test_copies_that_can_not_be_timed_have_a_reason(
@@ -499,9 +506,9 @@ def test_copies_that_can_not_be_timed_have_a_reason(
     monkeypatch.setattr(Event, "query", broken)
     for tensor in loader:
         tensor.to("meta")
-    told = loader.summary()
-    assert told.copies is None
-    assert told.unavailable["copies"] == "they were seen, and could not be timed"
+    reported = loader.summary()
+    assert reported.copies is None
+    assert reported.unavailable["copies"] == "they were seen, and could not be timed"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -104,14 +104,14 @@ def test_staging_a_batch_ahead_is_exposed_where_it_keeps_the_step_waiting(
     kind: Callable[[FakeDevice, float], Step],
 ) -> None:
     """Pageable memory is copied by the calling thread, also to a side stream."""
-    lengths_s, told = {}, {}
+    lengths_s, shown = {}, {}
     for host_s in (0.0, 9e-3):
         device = FakeDevice(copy_s=0.0)
-        told[host_s] = _run(device, kind(device, 5e-3), ahead=True, host_s=host_s)
+        shown[host_s] = _run(device, kind(device, 5e-3), ahead=True, host_s=host_s)
         lengths_s[host_s] = device.clock() / 21
     difference_s = lengths_s[9e-3] - lengths_s[0.0]
-    assert told[0.0].exposed_s == pytest.approx(0.0, abs=1e-9)
-    assert told[9e-3].exposed_s == pytest.approx(difference_s, rel=0.15)
+    assert shown[0.0].exposed_s == pytest.approx(0.0, abs=1e-9)
+    assert shown[9e-3].exposed_s == pytest.approx(difference_s, rel=0.15)
 
 
 def test_a_loop_does_not_run_far_ahead_of_the_device() -> None:
@@ -120,7 +120,7 @@ def test_a_loop_does_not_run_far_ahead_of_the_device() -> None:
     assert device.main.until_s - device.clock() <= 3 * 51e-3
 
 
-def test_the_calling_threads_own_time_in_the_copy_is_told() -> None:
+def test_the_calling_threads_own_time_in_the_copy_is_reported() -> None:
     device = FakeDevice(copy_s=3e-3)
     copies = _run(device, _sleeping(device, 5e-3), ahead=False, host_s=2e-3)
     assert copies.blocked_s == pytest.approx(2e-3)
@@ -168,7 +168,10 @@ def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(
     """Else the loop would be timed, until the device's queue is full, and not the step."""
     device = FakeDevice(copy_s=1e-3)
     monkeypatch.setattr("dlprof.trial.copying.open_device", lambda _name: device)
-    work: Callable[[object], None] = lambda _batch: device.main.order(50e-3)  # noqa: E731
+
+    def work(_batch: object) -> None:
+        device.main.order(50e-3)
+
     monkeypatch.setattr("dlprof.trial.copying.make_consumer", lambda *_: work)
     copying = make_copier(TrialRequest(config=Config(), step_callable="mine:step"))
     assert copying is not None
@@ -177,7 +180,7 @@ def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(
     assert device.main.until_s - device.clock() <= 3 * 51e-3
 
 
-def test_what_pinning_costs_is_told_with_the_copies() -> None:
+def test_what_pinning_costs_is_reported_with_the_copies() -> None:
     device = FakeDevice(copy_s=1e-3)
     watch = DeviceCopier(device, _sleeping(device, 0.0), pins=True, clock=device.clock)
     window = watch.window(lambda _name, _fill_s: None)

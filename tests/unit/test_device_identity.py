@@ -18,8 +18,8 @@ from dlprof.device.runtime import Runtime, held_bytes, identity
 def test_torch_tells_name_and_uuid(
     monkeypatch: pytest.MonkeyPatch, uuid: str | None, expected: str
 ) -> None:
-    told = types.SimpleNamespace(name="Card", uuid=uuid)
-    module = types.SimpleNamespace(get_device_properties=lambda _device: told)
+    shown = types.SimpleNamespace(name="Card", uuid=uuid)
+    module = types.SimpleNamespace(get_device_properties=lambda _device: shown)
     monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
     assert identity(Runtime(torch.device("cuda:0"))) == ("Card", expected)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from builders import config, failed, machine, target, trial
 from finding_cases import Loader, explanation
@@ -21,9 +22,9 @@ DEEP = config(4, prefetch_factor=8)
 ROOMY = Allowance(budget_s=60.0)
 
 
-def _start(present: Config = PRESENT, **fields: object) -> Evidence:
+def _start(present: Config = PRESENT, **fields: Any) -> Evidence:
     made = Evidence(machine=machine(2), target=target(), config=present)
-    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]  # fields of Evidence
+    return dataclasses.replace(made, **fields)
 
 
 def _play(seen: Evidence, allowance: Allowance, gains: Mapping[Config, float]) -> list[str]:
@@ -52,10 +53,10 @@ def _run(asked: Experiment, gains: Mapping[Config, float], number: int) -> Obser
         trial_id=f"t{number:04}",
         wall_s=asked.trial_s + 0.4,
     )
-    told = None
+    shown = None
     if asked.explain:
-        told = explanation(dataclasses.replace(BLOCKED, config=asked.config), made.id)
-    return Observation(experiment=asked, trial=made, explanation=told)
+        shown = explanation(dataclasses.replace(BLOCKED, config=asked.config), made.id)
+    return Observation(experiment=asked, trial=made, explanation=shown)
 
 
 def test_it_begins_with_what_is_and_the_calibration() -> None:
@@ -116,7 +117,7 @@ def test_the_page_cache_is_dropped_once_where_files_are_read() -> None:
     assert "with a cold page cache" not in _play(_start(reads_files=False), ROOMY, {})
 
 
-def test_what_a_budget_leaves_out_is_told() -> None:
+def test_what_a_budget_leaves_out_is_reported() -> None:
     short = Allowance(budget_s=9.0)
     files = _last(_start(reads_files=True), short, {})
     assert left_out(files, short) == ("with a cold page cache",)
@@ -125,7 +126,7 @@ def test_what_a_budget_leaves_out_is_told() -> None:
     assert left_out(_start(), ROOMY) == ()
 
 
-def test_a_present_that_fails_is_told_by_that() -> None:
+def test_a_present_that_fails_is_reported_by_that() -> None:
     lost = Observation(
         experiment=Experiment(name="as it is", role="present", config=PRESENT),
         trial=failed(PRESENT),

@@ -112,7 +112,7 @@ def test_batches_that_torch_can_not_pin_are_named() -> None:
     assert "def pin_memory" in found.fix.code
 
 
-def test_a_slow_link_is_told_with_how_it_was_seen() -> None:
+def test_a_slow_link_is_reported_with_how_it_was_seen() -> None:
     loader = dataclasses.replace(_BUSY, config=_PINNED)
     beside = GpuUsage(index=0, name="A", uuid="a", pcie_rx_bytes_per_s=10e9)
     seen = _used(pcie_generation=1, pcie_width=16)
@@ -174,7 +174,7 @@ def test_a_card_that_can_not_be_joined_is_not_guessed() -> None:
     assert _found(unknown, "gpu.neighbours") is None
 
 
-def test_the_uuid_that_torch_told_goes_before_any_order() -> None:
+def test_the_uuid_that_torch_reported_goes_before_any_order() -> None:
     other = GpuUsage(index=0, name="A", uuid="a", other_processes=3)
     found = _found(_seen(_BUSY, _copies(0.1, uuid="a"), other, _used()), "gpu.neighbours")
     assert found is not None

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 from builders import around, config, trial
-from finding_cases import QUIET, Loader, codes, evidence
+from finding_cases import QUIET, Loader, codes, evidence, modeled
 
-from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, find
+from dlprof.advise.findings import Evidence, Experiment, Observation, find
 from dlprof.advise.findings.machine import growth_per_batch, may_grow
-from dlprof.model import Conditions
-from dlprof.records import BatchCosts, Calibration, Config, Prediction, Usage
+from dlprof.records import BatchCosts, Usage
 
 MIB = 1 << 20
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
@@ -58,7 +57,7 @@ def test_memory_grows_where_it_goes_on(points: Sequence[tuple[int, int]], *, gro
     assert (growth_per_batch(view) is not None) == grows
 
 
-def test_growth_is_told_with_when_memory_is_full() -> None:
+def test_growth_is_reported_with_when_memory_is_full() -> None:
     first = find(_with_memory([(100, 200), (200, 300), (800, 900)]))[0]
     assert first.code == "memory.growth"
     assert first.evidence["growth_bytes_per_batch"] == pytest.approx(MIB, rel=0.01)
@@ -72,24 +71,9 @@ def test_a_suspicion_is_enough_for_a_longer_trial() -> None:
     assert not may_grow(_with_memory([(50, 200)]), 1000)
 
 
-class _Tails(ModelAtStep):
-    """A model that knows what order costs."""
-
-    def __call__(
-        self,
-        chosen: Config,
-        *,
-        cores: float,
-        beside: float = 0.0,
-        costs: object = None,
-        traced: object = None,
-    ) -> Prediction | None:
-        return Prediction(batches_per_s=around(60.0 if chosen.in_order else 90.0))
-
-
 def test_a_trial_too_short_to_tell_asks_the_model() -> None:
     loader = Loader(config=config(4), fetch_io=0.04, hold_up=0.05, busy=0.55, rate=60)
-    model = _Tails(calibration=Calibration(), conditions=Conditions(cores=2.0))
+    model = modeled(lambda chosen, _: around(60.0 if chosen.in_order else 90.0))
     seen = evidence(loader, variants={config(4, in_order=False): 1.05}, predict=model)
     seen = dataclasses.replace(seen, observations=tuple(map(_slow_tail, seen.observations)))
     first = find(seen)[0]
@@ -107,8 +91,8 @@ def _slow_tail(seen: Observation) -> Observation:
         dataclasses.replace(stage, max_s=10 * stage.median_s) if stage.name == "fetch" else stage
         for stage in explained.stages
     )
-    told = dataclasses.replace(explained, stages=stages)
-    return dataclasses.replace(seen, trial=made, explanation=told)
+    shown = dataclasses.replace(explained, stages=stages)
+    return dataclasses.replace(seen, trial=made, explanation=shown)
 
 
 def test_a_crowd_comes_before_what_loading_takes_and_behind_what_is_wrong() -> None:
@@ -137,7 +121,7 @@ def test_waiting_for_a_starved_worker_is_no_receiving() -> None:
     assert found[0] == "cpu.oversubscribed"
 
 
-def test_one_cpu_for_the_whole_program_is_told() -> None:
+def test_one_cpu_for_the_whole_program_is_reported() -> None:
     loader = Loader(fetch_cpu=0.01, starved=0.01, affinity=1, rate=100)
     usage = dataclasses.replace(QUIET, run_queue_wait_fraction=0.5)
     fields = {"affinity_cpus": 1, "logical_cpus": 8, "usable_cores": 1.0}
@@ -156,7 +140,7 @@ def test_threads_of_workers_that_sleep_compete_for_nothing() -> None:
     assert "cpu.threads" not in codes(find(evidence(loader)))
 
 
-def test_idle_workers_are_told_even_where_trials_disagree() -> None:
+def test_idle_workers_are_reported_even_where_trials_disagree() -> None:
     loader = Loader(config=config(6), fetch_cpu=0.019, idle_workers=4, busy=1.0, rate=100)
     found = find(evidence(loader, variants={config(2): 0.7}))
     assert "too_many_workers" in codes(found)
@@ -237,7 +221,7 @@ def test_more_and_fewer_workers_are_not_advised_at_once() -> None:
     assert "too_many_workers" not in found
 
 
-def test_a_busy_worker_that_keeps_main_waiting_is_told_with_its_remedy() -> None:
+def test_a_busy_worker_that_keeps_main_waiting_is_reported_with_its_remedy() -> None:
     by_name = config(2, sharing_strategy="file_system")
     loader = Loader(fetch_cpu=0.03, receive=0.002, hand_shake=0.012, busy=0.6, step=0.04, rate=18)
     first = find(evidence(loader, variants={by_name: 1.25}))[0]
@@ -344,8 +328,8 @@ def test_threads_of_main_that_cost_more_than_they_give(
         )
         for each in seen.observations
     ]
-    told = find(dataclasses.replace(seen, observations=tuple(observed)))
-    pools = [each for each in told if each.code == "cpu.threads"]
+    shown = find(dataclasses.replace(seen, observations=tuple(observed)))
+    pools = [each for each in shown if each.code == "cpu.threads"]
     assert bool(pools) is (gain is not None)
     for pool in pools:
         assert pool.fix is not None

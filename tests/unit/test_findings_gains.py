@@ -1,4 +1,4 @@
-"""What a change would bring: measured before modelled before reckoned."""
+"""What a change would bring: measured, else modeled, else estimated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from builders import around, config, failed
-from finding_cases import QUIET, Loader, evidence
+from finding_cases import QUIET, Loader, evidence, modeled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,47 +28,32 @@ from dlprof.advise.findings.claims import (
     measured_gain,
 )
 from dlprof.advise.findings.evidence import Costs, StageTime, costs_of
-from dlprof.model import Conditions, fit
+from dlprof.model import fit
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import (
     BatchCosts,
-    Calibration,
     Config,
     Estimate,
     Explanation,
-    Prediction,
     RankFigures,
     Stage,
     Usage,
 )
+from dlprof.records.stages import StageName
 
 WAITING = Loader(fetch_io=0.02, rate=100)
 MORE = config(8)
 
 
-class _Model(ModelAtStep):
-    """A model that gives 50 batches per second for each worker, and knows of no more than 8."""
-
-    def __call__(
-        self,
-        chosen: Config,
-        *,
-        cores: float,
-        beside: float = 0.0,
-        costs: object = None,
-        traced: object = None,
-    ) -> Prediction | None:
-        if chosen.num_workers > 8:
-            return None
-        return Prediction(batches_per_s=around(50.0 * chosen.num_workers * min(1.0, cores)))
-
-
-def _model(kind: type[ModelAtStep]) -> ModelAtStep:
-    return kind(calibration=Calibration(), conditions=Conditions(cores=2.0))
+def of_workers(chosen: Config, cores: float) -> Estimate | None:
+    """50 batches per second for each worker; no more than 8 workers are known of."""
+    if chosen.num_workers > 8:
+        return None
+    return around(50.0 * chosen.num_workers * min(1.0, cores))
 
 
 def test_a_measured_gain_comes_first() -> None:
-    view = evidence(WAITING, variants={MORE: 3.0}, predict=_model(_Model))
+    view = evidence(WAITING, variants={MORE: 3.0}, predict=modeled(of_workers))
     gain = gain_of(view, MORE)
     assert gain is not None
     assert gain.source == "measured"
@@ -77,7 +62,7 @@ def test_a_measured_gain_comes_first() -> None:
 
 
 def test_the_model_comes_before_the_bound() -> None:
-    view = evidence(WAITING, predict=_model(_Model))
+    view = evidence(WAITING, predict=modeled(of_workers))
     gain = gain_of(view, MORE)
     assert gain is not None
     assert (gain.source, gain.value) == ("model", 4.0)
@@ -88,21 +73,11 @@ def test_the_model_comes_before_the_bound() -> None:
 def predicted_gain(chosen: Config, *, before: float, after: float) -> Estimate:
     """Of a model whose rates may each be off by such logarithms."""
 
-    class Off(ModelAtStep):
-        def __call__(
-            self,
-            asked: Config,
-            *,
-            cores: float,
-            beside: float = 0.0,
-            costs: object = None,
-            traced: object = None,
-        ) -> Prediction | None:
-            half = before if asked == WAITING.config else after
-            rate = Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))
-            return Prediction(batches_per_s=rate)
+    def off(asked: Config, _cores: float) -> Estimate:
+        half = before if asked == WAITING.config else after
+        return Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))
 
-    gain = gain_of(evidence(WAITING, predict=_model(Off)), chosen)
+    gain = gain_of(evidence(WAITING, predict=modeled(off)), chosen)
     assert gain is not None
     return gain.estimate
 
@@ -120,8 +95,8 @@ def test_what_only_one_of_two_predictions_is_sure_of_does_not_cancel() -> None:
     assert alone.low == pytest.approx(math.exp(-0.5))
 
 
-def test_what_the_model_can_not_tell_is_reckoned() -> None:
-    view = evidence(WAITING, predict=_model(_Model))
+def test_what_the_model_does_not_know_is_estimated() -> None:
+    view = evidence(WAITING, predict=modeled(of_workers))
     gain = gain_of(view, config(12))
     assert gain is not None
     assert gain.source == "bound"
@@ -234,8 +209,8 @@ def test_stages_alone_count_as_cpu() -> None:
     assert costs_of(bare).fetch.cpu_s == pytest.approx(0.06)
 
 
-def _plain(name: str, mean_s: float) -> Stage:
-    return Stage(name=name, mean_s=mean_s, median_s=mean_s, p95_s=mean_s, max_s=mean_s)  # type: ignore[arg-type]  # the names above are stages
+def _plain(name: StageName, mean_s: float) -> Stage:
+    return Stage(name=name, mean_s=mean_s, median_s=mean_s, p95_s=mean_s, max_s=mean_s)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_workers_without_data_are_named_first() -> None:
     assert first.predicted_gain.value == pytest.approx(2.0, rel=0.1)
 
 
-def test_a_split_that_starves_is_told_from_too_few_shards() -> None:
+def test_a_split_that_starves_is_distinguished_from_too_few_shards() -> None:
     seen = dataclasses.replace(_starving(1, 4), weight=DatasetWeight(shards=8))
     assert "its split leaves these workers without" in find(seen)[0].explanation
 

@@ -271,7 +271,7 @@ def test_the_cause_comes_first(code: str, make: Any) -> None:
     assert (first.fix is None) == (code == "consumer")
 
 
-def test_a_busy_device_is_told_behind_what_slows_the_loader() -> None:
+def test_a_busy_device_is_reported_behind_what_slows_the_loader() -> None:
     assert codes(find(_shared_device()))[-1] == "gpu.neighbours"
 
 
@@ -302,7 +302,7 @@ def test_one_neighbour_comes_behind_what_the_cores_are_needed_for() -> None:
 @pytest.mark.parametrize(
     ("others", "first"), [(1.0, "fetch.cpu"), (6.0, "cpu.neighbours"), (None, "cpu.neighbours")]
 )
-def test_whether_others_are_a_crowd_is_told_by_how_many_want_a_core(
+def test_whether_others_are_a_crowd_is_reported_by_how_many_want_a_core(
     others: float | None, first: str
 ) -> None:
     """Between two sessions the kernel halves two cores, however many threads the other has."""
@@ -323,7 +323,7 @@ def test_whether_others_are_a_crowd_is_told_by_how_many_want_a_core(
 @pytest.mark.parametrize(("read", "named"), [(9.7e6, True), (2e6, False)])
 def test_a_cgroup_that_throttles_reads_is_named_where_they_reach_its_limit(
     read: float,
-    named: bool,  # noqa: FBT001
+    named: bool,
 ) -> None:
     first = find(_held_back(read))[0]
     assert first.code == "fetch.io"
@@ -360,7 +360,7 @@ def test_deeper_queues_that_do_more_than_giving_up_the_order() -> None:
     assert "order.blocking" not in found
 
 
-def test_a_remedy_that_was_tried_and_did_nothing_is_not_told() -> None:
+def test_a_remedy_that_was_tried_and_did_nothing_is_not_reported() -> None:
     loader = Loader(config=config(4), fetch_io=0.04, hold_up=0.02, busy=0.55, rate=60)
     free, deep = config(4, in_order=False), config(4, prefetch_factor=8)
     found = codes(find(evidence(loader, variants={free: 1.0, deep: 1.01})))

@@ -70,7 +70,7 @@ def diagnosed(
     assert loader.step is not None
     assert loader.wait is not None
     step_s, wait_s = loader.step.mean_s, loader.wait.mean_s
-    told = dataclasses.replace(
+    shown = dataclasses.replace(
         TOLD,
         config=config,
         stages=(
@@ -89,7 +89,7 @@ def diagnosed(
     )
     found = diagnose_script(
         [dataclasses.replace(loader, config=config)],
-        [told],
+        [shown],
         builders.machine(cores),
         builders.target(),
         wall_s=10.0,
@@ -137,7 +137,7 @@ def test_a_step_of_several_threads_leaves_cores_to_the_workers() -> None:
 
 
 @pytest.mark.parametrize(("pin", "said"), [(True, "GIL"), (False, "memory bandwidth")])
-def test_where_there_are_cores_for_both(pin: bool, said: str) -> None:  # noqa: FBT001 - a case
+def test_where_there_are_cores_for_both(pin: bool, said: str) -> None:
     copies = Copies(device="cuda:0", batches=50, exposed_s=0.0, copy_s=0.0)
     first = diagnosed(loop(headroom(), copies=copies), cores=16, pin=pin)[0]
     assert first.code == "step.slowed"

@@ -19,7 +19,7 @@ def _slow_start(start_method: str) -> Finding:
     return next(each for each in find(seen) if each.code == "startup")
 
 
-def test_forked_workers_are_not_told_to_fork() -> None:
+def test_forked_workers_are_not_asked_to_fork() -> None:
     found = _slow_start("fork")
     assert found.fix is not None
     assert "worker_init_fn" in found.fix.text

@@ -25,7 +25,7 @@ def _crowd(*, followed: bool) -> Finding:
     return next(each for each in find(seen) if each.code == "cpu.neighbours")
 
 
-def test_others_are_told_without_a_gain_that_nothing_speaks_for() -> None:
+def test_others_are_reported_without_a_gain_that_nothing_speaks_for() -> None:
     found = _crowd(followed=False)
     assert found.predicted_gain is None
     assert "88% of the time that the loader's processes could run" in found.explanation

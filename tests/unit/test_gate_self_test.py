@@ -71,7 +71,7 @@ def test_slower_code_that_does_not_fail_takes_the_trust(
     assert said in test.explanation
 
 
-def test_equal_code_that_can_not_be_told_takes_the_trust() -> None:
+def test_equal_code_that_can_not_be_shown_takes_the_trust() -> None:
     test = examined(check(0.0, noise=0.5), check(0.10))
     assert not test.trusted
     assert "could not be distinguished from slower code" in test.explanation

@@ -148,42 +148,42 @@ class Training:
 
 def test_a_loop_that_waits() -> None:
     training = Training(World(make_ms=10.0, step_ms=5.0, slower=0.1))
-    told = training.run().summary()
-    assert told is not None
-    assert told.period_s == pytest.approx(0.010, rel=0.01)
-    assert told.step_s == pytest.approx(0.005, rel=0.011)
-    assert told.speedup.value == pytest.approx(2.0, rel=0.02)
-    assert told.waiting_fraction.value == pytest.approx(0.45, abs=0.012)
-    assert told.slowed_fraction.value == pytest.approx(0.05, abs=0.012)
-    assert told.rounds >= 8
-    assert told.extra_steps == told.replayed_batches + 2 * told.rounds
-    assert told.extra_steps == len(training.seen) - 1000
+    shown = training.run().summary()
+    assert shown is not None
+    assert shown.period_s == pytest.approx(0.010, rel=0.01)
+    assert shown.step_s == pytest.approx(0.005, rel=0.011)
+    assert shown.speedup.value == pytest.approx(2.0, rel=0.02)
+    assert shown.waiting_fraction.value == pytest.approx(0.45, abs=0.012)
+    assert shown.slowed_fraction.value == pytest.approx(0.05, abs=0.012)
+    assert shown.rounds >= 8
+    assert shown.extra_steps == shown.replayed_batches + 2 * shown.rounds
+    assert shown.extra_steps == len(training.seen) - 1000
 
 
 def test_a_loop_that_nearly_keeps_up_is_not_taken_for_fed() -> None:
     """Full queues, left by a pause, hide a wait of 5% for 80 batches."""
-    told = Training(World(make_ms=10.0, step_ms=9.5, slower=0.0)).run().summary()
-    assert told is not None
-    assert told.speedup.value == pytest.approx(10 / 9.5, rel=0.01)
-    assert told.waiting_fraction.value == pytest.approx(0.05, abs=0.01)
+    shown = Training(World(make_ms=10.0, step_ms=9.5, slower=0.0)).run().summary()
+    assert shown is not None
+    assert shown.speedup.value == pytest.approx(10 / 9.5, rel=0.01)
+    assert shown.waiting_fraction.value == pytest.approx(0.05, abs=0.01)
 
 
 def test_a_step_that_is_slowed_while_the_loader_keeps_up() -> None:
     """Workers make a batch in 8 of 10 ms; so the step is slower for that long."""
-    told = Training(World(make_ms=8.0, step_ms=10.0, slower=0.25)).run().summary()
-    assert told is not None
-    assert told.step_s == pytest.approx(0.010, rel=0.01)
-    assert told.waiting_fraction.value == pytest.approx(0.0, abs=0.005)
-    assert told.slowed_fraction.value == pytest.approx(1.6 / 11.6, abs=0.01)
-    assert told.slowed_fraction.low is not None
-    assert told.slowed_fraction.low > 0
+    shown = Training(World(make_ms=8.0, step_ms=10.0, slower=0.25)).run().summary()
+    assert shown is not None
+    assert shown.step_s == pytest.approx(0.010, rel=0.01)
+    assert shown.waiting_fraction.value == pytest.approx(0.0, abs=0.005)
+    assert shown.slowed_fraction.value == pytest.approx(1.6 / 11.6, abs=0.01)
+    assert shown.slowed_fraction.low is not None
+    assert shown.slowed_fraction.low > 0
 
 
 def test_without_workers_all_of_loading_is_wait() -> None:
-    told = Training(World(workers=0, make_ms=3.0, step_ms=6.0)).run().summary()
-    assert told is not None
-    assert told.waiting_fraction.value == pytest.approx(1 / 3, abs=0.01)
-    assert told.slowed_fraction.value == pytest.approx(0.0, abs=0.01)
+    shown = Training(World(workers=0, make_ms=3.0, step_ms=6.0)).run().summary()
+    assert shown is not None
+    assert shown.waiting_fraction.value == pytest.approx(1 / 3, abs=0.01)
+    assert shown.slowed_fraction.value == pytest.approx(0.0, abs=0.01)
 
 
 @pytest.mark.parametrize("workers", [0, 2, 5])
@@ -307,7 +307,7 @@ def test_a_seed_that_is_set_after_a_loop_is_left_stays(seed: int) -> None:
 
 def test_batches_that_grow_are_kept_within_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headroom, "_MOST_BYTES", 20_000)
-    world = World()
+    world: Any = World()
     training, plain, held = Training(world), world.advance, list[int]()
 
     def advance(iterator: Any) -> Any:
@@ -316,11 +316,11 @@ def test_batches_that_grow_are_kept_within_the_same_bytes(monkeypatch: pytest.Mo
         wide = 100 if len(held) < 10 or len(held) > 600 else 400
         return {**batch, "wide": torch.zeros(wide)}
 
-    world.advance = advance  # type: ignore[method-assign,assignment]
-    told = training.run().summary()
+    world.advance = advance
+    shown = training.run().summary()
     assert max(held) <= 20_000
-    assert told is not None
-    assert told.speedup.value == pytest.approx(2.0, rel=0.03)
+    assert shown is not None
+    assert shown.speedup.value == pytest.approx(2.0, rel=0.03)
 
 
 def test_steps_that_do_something_else_as_well_are_left_out() -> None:
@@ -328,9 +328,9 @@ def test_steps_that_do_something_else_as_well_are_left_out() -> None:
     for _ in range(4):
         for number, _ in enumerate(training.batches(250)):
             training.world.step(factor=30.0 if number % 25 == 0 else 1.0)
-    told = training.loop.summary()
-    assert told is not None
-    assert told.speedup.value == pytest.approx(1.0, abs=0.01)
+    shown = training.loop.summary()
+    assert shown is not None
+    assert shown.speedup.value == pytest.approx(1.0, abs=0.01)
 
 
 def test_copies_wait_until_batches_are_followed_no_more() -> None:
@@ -378,9 +378,9 @@ def test_a_validation_in_the_middle_ends_its_round_only() -> None:
             with torch.no_grad():
                 for _ in other.batches(20):
                     pass
-    told = training.loop.summary()
-    assert told is not None
-    assert told.speedup.value == pytest.approx(2.0, rel=0.03)
+    shown = training.loop.summary()
+    assert shown is not None
+    assert shown.speedup.value == pytest.approx(2.0, rel=0.03)
     assert other.loop.summary() is None
     assert len(other.seen) == 20 * (len(training.seen) // 70)
 
@@ -400,7 +400,7 @@ class Unique:
     ],
 )
 def test_batches_that_cannot_be_kept(batch: Any, why: str) -> None:
-    world = World()
+    world: Any = World()
     training = Training(world)
     plain, came = world.advance, []
 
@@ -409,7 +409,7 @@ def test_batches_that_cannot_be_kept(batch: Any, why: str) -> None:
         came.append(batch)
         return {"x": torch.zeros(1), "big": batch}
 
-    world.advance = advance  # type: ignore[method-assign,assignment]
+    world.advance = advance
     loop = training.run(epochs=1)
     assert loop.summary() is None
     assert loop.why_not.startswith(why)
@@ -434,7 +434,7 @@ def test_a_loader_taken_in_a_thread() -> None:
 
 
 def test_an_error_of_the_loaders_is_the_scripts() -> None:
-    world = World()
+    world: Any = World()
     training = Training(world)
 
     def fail(_iterator: Any) -> Any:
@@ -443,7 +443,7 @@ def test_an_error_of_the_loaders_is_the_scripts() -> None:
     batches = training.batches(250)
     for _ in range(30):
         next(batches)
-    world.advance = fail  # type: ignore[method-assign]
+    world.advance = fail
     with pytest.raises(OSError, match="no disk"):
         list(batches)
 
@@ -463,9 +463,9 @@ def test_what_overlaps_with_the_device_is_no_exposed_wait() -> None:
     rounds = Rounds()
     for _ in range(4):
         rounds.add([(6 * MS, 5 * MS)] * 8, [9 * MS] * 8)
-    told = rounds.summary(extra_steps=40, extra_s=1.0, overlaps=True)
-    assert told.waiting_fraction.value == pytest.approx(2 / 11)
-    assert told.slowed_fraction.value == pytest.approx(0.0)
+    shown = rounds.summary(extra_steps=40, extra_s=1.0, overlaps=True)
+    assert shown.waiting_fraction.value == pytest.approx(2 / 11)
+    assert shown.slowed_fraction.value == pytest.approx(0.0)
     plain = rounds.summary(extra_steps=40, extra_s=1.0, overlaps=False)
     assert plain.waiting_fraction.value == pytest.approx(6 / 11)
     assert plain.slowed_fraction.value == pytest.approx(-4 / 11)
@@ -476,9 +476,9 @@ def test_what_slows_both_sides_leaves_the_interval_narrow() -> None:
     for _ in range(12):
         speed = numbers.uniform(0.5, 1.5)
         rounds.add([(0, round(12 * MS * speed))] * 8, [round(10 * MS * speed)] * 8)
-    told = rounds.summary(extra_steps=120, extra_s=1.0, overlaps=False)
-    assert told.speedup.low == pytest.approx(1.2, abs=0.001)
-    assert told.speedup.high == pytest.approx(1.2, abs=0.001)
+    shown = rounds.summary(extra_steps=120, extra_s=1.0, overlaps=False)
+    assert shown.speedup.low == pytest.approx(1.2, abs=0.001)
+    assert shown.speedup.high == pytest.approx(1.2, abs=0.001)
     assert rounds.sure
 
 

@@ -46,6 +46,9 @@ def _names(path: Path) -> Iterator[str]:
             yield node.value
 
 
+EIGHT: Any = [*range(8)]  # a list is indexed, as a dataset is
+
+
 def test_no_other_module_names_a_private_part_of_torch() -> None:
     own = {"create_fetcher", "_next_index"}  # functions of ours may be called as theirs are
     for path in PACKAGE.rglob("*.py"):
@@ -55,7 +58,7 @@ def test_no_other_module_names_a_private_part_of_torch() -> None:
 
 
 def test_this_torch_has_all_that_is_asked_for() -> None:
-    loader: Any = DataLoader([*range(8)])  # type: ignore[arg-type] # a list is indexed, too
+    loader: Any = DataLoader(EIGHT)
     assert internals.untraceable(loader) == ""
     assert internals.iterator_class(sys.modules["torch.utils.data.dataloader"])
     assert internals.worker_info_class() is torch_worker.WorkerInfo
@@ -74,7 +77,7 @@ def test_this_torch_has_all_that_is_asked_for() -> None:
 def test_a_torch_that_has_moved_a_part_is_named_and_waits_are_timed(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    loader: Any = DataLoader([*range(8)], batch_size=2)  # type: ignore[arg-type] # a list is indexed, too
+    loader: Any = DataLoader(EIGHT, batch_size=2)
     renamed = vars(owner)[name]
     monkeypatch.delattr(owner, name)
     tracer = Tracer(loader)
@@ -157,7 +160,7 @@ class Iterator26:
     def _next_index(self) -> int:
         return next(self._sampler_iter)
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Begin an epoch."""
 
     def _try_put_index(self) -> None:
@@ -219,7 +222,7 @@ def test_iterators_of_each_torch_are_steered_and_given_workers(
     vars(iterator).update(_dlprof_live=internals._Live(2, 4), _dlprof_epoch=0, _dlprof_seeded=False)
     vars(iterator)["_dlprof_tap"] = lambda advance, this: advance(this)
     shape.__init__(iterator, 2, 40)
-    loader: Any = DataLoader([*range(8)], num_workers=1)  # type: ignore[arg-type] # a list is indexed, too
+    loader: Any = DataLoader(EIGHT, num_workers=1)
     assert internals.untunable(loader) == ""
     iterator._try_put_index()
     assert [worker for worker, _ in iterator.handed_out] == [0, 1, 0, 1]
@@ -252,12 +255,12 @@ class Renamed:
 
     _next_index = _try_put_index = __next__
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._index_queues: list[Any] = []
 
 
 def test_an_iterator_of_another_shape_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader: Any = DataLoader([*range(8)], num_workers=1)  # type: ignore[arg-type] # a list is indexed, too
+    loader: Any = DataLoader(EIGHT, num_workers=1)
     monkeypatch.setattr(torch_loader, "_MultiProcessingDataLoaderIter", Renamed)
     assert "has no _workers, by which workers are added" in internals.untunable(loader)
     monkeypatch.setattr(torch_loader, "_SingleProcessDataLoaderIter", Iterator)
@@ -265,7 +268,7 @@ def test_an_iterator_of_another_shape_is_not_touched(monkeypatch: pytest.MonkeyP
 
 
 def test_workers_that_are_started_otherwise_are_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader: Any = DataLoader([*range(8)], num_workers=1)  # type: ignore[arg-type] # a list is indexed, too
+    loader: Any = DataLoader(EIGHT, num_workers=1)
     assert internals.untunable(loader) == ""
     monkeypatch.setattr(torch_worker, "_worker_loop", lambda *_: None)
     assert "starts workers with other arguments" in internals.untunable(loader)

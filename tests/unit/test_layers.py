@@ -109,9 +109,7 @@ def test_a_room_imports_the_rooms_of_its_row(room: str) -> None:
     }
     extra = {other: str(path) for other, path in found.items() if other not in TABLE[room].rooms}
     assert not extra, f"dlprof/{room} may not import these rooms"
-    assert not TABLE[room].rooms - set(found), (
-        f"dlprof/{room} no longer imports these: mend the row"
-    )
+    assert not TABLE[room].rooms - set(found), f"dlprof/{room} no longer imports these: fix the row"
 
 
 @pytest.mark.parametrize("room", sorted(MODULES))

@@ -57,7 +57,7 @@ def test_what_loses_least_is_near_the_best_in_both() -> None:
 )
 def test_what_the_model_can_not_take_away_is_to_be_measured(
     load: dict[str, float],
-    known: bool,  # noqa: FBT001 - of the parameters
+    known: bool,
 ) -> None:
     answer = recommend(_beside(load, known=known))
     (reason,) = [each for each in answer.reasons if "load of dlprof's own" in each.claim]

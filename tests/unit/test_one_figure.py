@@ -59,11 +59,11 @@ def test_the_table_the_recommendation_and_the_prediction_have_the_same_rates(run
     known, advice = rates(run), run.recommendation
     assert advice is not None
     assert known.keys() == RATES.keys()
-    told = [
+    reported = [
         (advice.config, advice.expected),
         *((a.config, a.expected) for a in advice.alternatives),
     ]
-    for chosen, expected in told:
+    for chosen, expected in reported:
         assert expected.samples_per_s is not None
         assert expected.samples_per_s.value == pytest.approx(known[chosen])
     for rule in advice.rules_of_thumb:
@@ -163,10 +163,10 @@ def test_every_view_has_the_rate_and_the_needs_of_each_configuration(any_run: Ru
             if each.measured:
                 assert each.samples_per_s == known[each.config].rate
                 assert each.ratio == known[each.config].relative
-        told = {advice.config: advice.expected} | {
+        reported = {advice.config: advice.expected} | {
             a.config: a.expected for a in advice.alternatives
         }
-        for key, expected in told.items():
+        for key, expected in reported.items():
             assert expected.samples_per_s == known[key].rate
             assert expected.pss_bytes == known[key].seen.pss_bytes
             assert expected.shm_bytes == known[key].seen.shm_bytes
@@ -225,9 +225,11 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
     answer = forecast(run, None, where)
     rows = {row.config: row for row in answer.rows}
     assert answer.pick == advice.config
-    told = {advice.config: advice.expected} | {a.config: a.expected for a in advice.alternatives}
+    reported = {advice.config: advice.expected} | {
+        a.config: a.expected for a in advice.alternatives
+    }
     assert configs <= rows.keys()
-    for chosen, expected in told.items():
+    for chosen, expected in reported.items():
         row = rows[chosen]
         shown, known = row.samples_per_s, expected.samples_per_s
         assert shown is not None
@@ -341,7 +343,7 @@ def test_how_long_a_predicted_epoch_restart_takes_is_not_certain() -> None:
     assert ratio.low < 0.99 * ratio.value
 
 
-def test_what_was_predicted_before_epochs_were_seen_is_told_over_them_too() -> None:
+def test_what_was_predicted_before_epochs_were_seen_is_reported_over_them_too() -> None:
     endless = target(kind="iterable", length=None, batches_per_epoch=None)
     cells = [config(w, p) for w in (2, 4, 8) for p in (2, 4)]
     made = calibrated(target=endless, plan=plan(RATES, cells=(config(0), *cells)))
@@ -383,8 +385,10 @@ def same_answer(run: Run, question: dict[str, Any]) -> None:
     assert (row.measured is not None) == (advice.basis == "measured")
     wait = row.prediction if row.measured is None else row.measured
     assert wait.wait_fraction == advice.expected.wait_fraction
-    told = {advice.config: advice.expected} | {a.config: a.expected for a in advice.alternatives}
-    for chosen, expected in told.items():
+    reported = {advice.config: advice.expected} | {
+        a.config: a.expected for a in advice.alternatives
+    }
+    for chosen, expected in reported.items():
         shown = rows[chosen].samples_per_s if chosen in rows else expected.samples_per_s
         assert shown is not None
         known = dataclasses.astuple(expected.samples_per_s)

@@ -72,7 +72,7 @@ def test_what_taking_batches_in_costs_is_added_to_what_is_asked() -> None:
     assert found.reached
 
 
-def test_a_wait_that_hardly_any_loader_keeps_is_told_as_such() -> None:
+def test_a_wait_that_hardly_any_loader_keeps_is_reported_as_such() -> None:
     found = fed_by(calibration(cpu=0.02, receive=0.00018), step_s=0.01)
     assert found.least_wait_fraction < 0.02 < found.max_wait_fraction
     text = " ".join(drawn(feed_report(calibrated(), found), 200).split())
@@ -80,7 +80,7 @@ def test_a_wait_that_hardly_any_loader_keeps_is_told_as_such() -> None:
     assert "no loader" not in text
 
 
-def test_storage_that_is_too_slow_is_told() -> None:
+def test_storage_that_is_too_slow_is_reported() -> None:
     found = fed_by(calibration(cpu=1e-4), step_s=0.01, storage_bytes_per_s=2e7)
     # 2 MB a batch, 10 batches a second instead of 100
     assert found.least_wait_fraction == pytest.approx(0.9, abs=0.02)
@@ -143,7 +143,7 @@ def test_the_document_holds_the_answer() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 @pytest.mark.parametrize("there", [False, True])
-def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:  # noqa: FBT001
+def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:
     costs = calibration(cpu=0.02, receive=0.002, read_bytes_per_batch=0.0)
     machine = elsewhere() if there else None
     run = calibrated(costs)
@@ -165,7 +165,7 @@ def test_the_least_wait_is_that_of_workers_at_rest() -> None:
     assert found.workers.value == 3
 
 
-def test_a_step_that_no_loader_feeds_is_told_as_such() -> None:
+def test_a_step_that_no_loader_feeds_is_reported_as_such() -> None:
     found = fed_by(calibration(cpu=0.02, receive=0.002), step_s=1e-6, cores=2.0)
     assert found.least_wait_fraction > 0.99
     assert found.max_wait_fraction < 1

@@ -49,7 +49,7 @@ def test_a_run_without_a_calibration_says_what_to_do() -> None:
         assert "dlprof sweep" in str(caught.value.hint)
 
 
-def test_another_run_s_calibration_is_told_by_its_batch_size() -> None:
+def test_another_run_s_calibration_is_reported_by_its_batch_size() -> None:
     mine = trial(config(1, batch_size=16), purpose="explain")
     for size in (None, 32):
         costs = calibration(cpu=0.004, batch_size=size, trials=("t0001",))
@@ -190,7 +190,9 @@ def test_neighbours_that_were_there_explain_a_low_rate() -> None:
         (calibrated(), {"cores": 64.0}, "medium", "not 64"),
     ],
 )
-def test_doubts_are_told(run: Run, question: dict[str, Any], confidence: str, words: str) -> None:
+def test_doubts_are_reported(
+    run: Run, question: dict[str, Any], confidence: str, words: str
+) -> None:
     found = predicted(run, **question)
     assert found.confidence == confidence
     assert words in found.confidence_reason

@@ -158,7 +158,7 @@ def test_whatever_speeds_a_file_holds_errors_stay_finite(speeds: list[float]) ->
     assert math.isfinite(Situation.of(run).conditions.speed_error)
 
 
-def test_unless_told_otherwise_it_is_as_it_was() -> None:
+def test_unless_asked_otherwise_it_is_as_it_was() -> None:
     run = calibrated(settings={"step_s": 0.02})
     place = asked(run)
     assert place.conditions == Conditions(cores=8.0, step_s=0.02, epoch_batches=1000)
@@ -210,15 +210,17 @@ def test_what_no_machine_has_is_refused() -> None:
 
 def test_a_step_that_is_a_function_is_taken_as_it_was_measured() -> None:
     step = Stage(name="step", mean_s=0.03, median_s=0.03, p95_s=0.03, max_s=0.03, cpu_s=0.01)
-    told = Explanation(trial_id="t0001", config=config(2), window_s=1.0, batches=30, stages=(step,))
+    shown = Explanation(
+        trial_id="t0001", config=config(2), window_s=1.0, batches=30, stages=(step,)
+    )
     run = calibrated(settings={"step_callable": "steps:run"})
     assert measured_step(run) == (0.0, 0.0)
-    run = dataclasses.replace(run, explanations=(told,))
+    run = dataclasses.replace(run, explanations=(shown,))
     assert sum(measured_step(run)) == pytest.approx(0.03)
     assert measured_step(run)[1] == pytest.approx(0.01)
 
 
-def test_neighbours_that_were_seen_are_told() -> None:
+def test_neighbours_that_were_seen_are_reported() -> None:
     busy = trial(config(2), usage=Usage(other_cpu_cores=3.0))
     run = calibrated(trials=[busy])
     assert neighbours_seen(run) == 3.0
@@ -256,7 +258,7 @@ def test_neighbours_on_cores_that_a_quota_forbids_take_nothing() -> None:
         assert asked(run).neighbours == left
 
 
-def test_hyper_threads_are_told_apart() -> None:
+def test_hyper_threads_are_distinguished() -> None:
     there = elsewhere(96, physical_cores=48)
     notes = asked(calibrated(), machine=there, neighbours=0.0).notes
     assert any("hyper-threads of 48 cores" in note for note in notes)

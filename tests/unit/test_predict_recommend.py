@@ -70,7 +70,7 @@ def test_a_step_that_was_measured_is_not_predicted() -> None:
     assert recommend(steps, Constraints(step_s=0.02)).basis == "predicted"
 
 
-def test_a_step_that_waits_to_take_batches_in_is_not_told_to_be_kept_up_with() -> None:
+def test_a_step_that_waits_to_take_batches_in_is_not_asked_to_be_kept_up_with() -> None:
     costs = calibration(cpu=0.004, receive=0.005)
     answer = recommend(calibrated(costs), Constraints(step_s=0.05))
     text = " ".join(reason.claim for reason in answer.reasons)
@@ -147,8 +147,8 @@ def test_a_target_with_arguments_is_named_with_them() -> None:
 def with_settings(run: Run, **chosen: Any) -> Run:
     """The run of a sweep that recommended some settings beside workers."""
     found = config(1, **chosen)
-    told = recommend(run, Constraints(ranks=2))
-    return dataclasses.replace(run, recommendation=dataclasses.replace(told, config=found))
+    shown = recommend(run, Constraints(ranks=2))
+    return dataclasses.replace(run, recommendation=dataclasses.replace(shown, config=found))
 
 
 def test_what_is_to_be_measured_is_what_was_predicted() -> None:
@@ -240,7 +240,7 @@ def test_workers_beyond_an_epoch_s_batches_are_not_recommended() -> None:
 
 
 @pytest.mark.parametrize(("starts_s", "kept"), [(4.0, True), (0.03, True), (0.0, False)])
-def test_workers_that_are_dear_to_start_are_kept_not_left_out(
+def test_workers_that_are_expensive_to_start_are_kept_not_left_out(
     starts_s: float, *, kept: bool
 ) -> None:
     waits = calibration(
@@ -257,10 +257,10 @@ def test_workers_that_are_dear_to_start_are_kept_not_left_out(
     )
     assert answer.config.num_workers > 8
     assert answer.config.persistent_workers is kept
-    told = [
+    shown = [
         claim for reason in answer.reasons if "persistent_workers=True" in (claim := reason.claim)
     ]
-    assert bool(told) == kept
+    assert bool(shown) == kept
 
 
 def test_the_cheapest_that_keeps_the_step_fed_is_enough() -> None:
@@ -283,8 +283,8 @@ def test_a_fast_loader_keeps_pytorch_s_default() -> None:
 def test_batches_in_any_order_are_named_where_slow_ones_hold_back_the_rest() -> None:
     uneven = recommend(calibrated(tailed(io=0.01)), Constraints(ranks=2, max_workers=4))
     even = recommend(calibrated(), Constraints(ranks=2, max_workers=4))
-    told = [any("in_order=False" in r.claim for r in each.reasons) for each in (uneven, even)]
-    assert told == [True, False]
+    shown = [any("in_order=False" in r.claim for r in each.reasons) for each in (uneven, even)]
+    assert shown == [True, False]
 
 
 def test_rules_of_thumb_are_predicted_too() -> None:

@@ -45,7 +45,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, costs: Calibration) -> N
         assert "recommended" in text
 
 
-def test_measured_and_predicted_are_told_apart() -> None:
+def test_measured_and_predicted_are_distinguished() -> None:
     run = calibrated(trials=[trial(config(2), 1234.0)])
     text = screen(run, 200)
     (seen,) = summarize(run)
@@ -66,7 +66,7 @@ def test_rows_tell_what_they_differ_in() -> None:
     assert "persist" not in screen(calibrated(), 120, whole=True, workers="0:8")
 
 
-def test_limits_are_told_in_words() -> None:
+def test_limits_are_reported_in_words() -> None:
     assert "  Bottleneck   the cores: all available ones are busy" in screen(calibrated(), 120)
     text = screen(calibrated(), 120, workers="0:16")
     assert "  Bottleneck   the workers: each is busy with a batch all the time" in text

@@ -11,7 +11,7 @@ PATIENCE_S = 30.0
 
 
 class Runner(threading.Thread):
-    """Takes a turn and keeps it until told to go on."""
+    """Takes a turn and keeps it until asked to go on."""
 
     def __init__(self, folder: Path, *, alone: bool) -> None:
         super().__init__(daemon=True)

@@ -113,8 +113,8 @@ def test_an_epoch_that_grows_with_its_workers_is_wrong_though_no_sample_was_the_
     longer = iterable([plain, two])
     assert faulty(longer, 0, 1, 2, 4) == [2, 4]
     said = "An epoch has 3,200 samples with num_workers=2, and 1,600 with fewer workers"
-    told = said_first(checked(longer))[0]
-    assert told.startswith(f"Workers may yield the same samples. {said}. Each sample comes")
+    shown = said_first(checked(longer))[0]
+    assert shown.startswith(f"Workers may yield the same samples. {said}. Each sample comes")
     seen = trial(config(4), epoch_samples=6400, warnings=(SHARED_SIGN,))
     assert said_first(checked(iterable([plain, two, seen])))[0].startswith("Workers yield")
     random = dataclasses.replace(two, warnings=(VARIED_SIGN,))
@@ -133,16 +133,16 @@ MORE = "an epoch gave 1,040 batches where __len__ promises 1,020"
 def test_workers_that_give_more_than_is_promised_give_the_same() -> None:
     found = iterable([trial(config(0)), trial(config(2), warnings=(MORE,))])
     assert faulty(found, 0, 1, 2, 4) == [2, 4]
-    told = said_first(checked(found))[0]
-    assert told.startswith(
+    shown = said_first(checked(found))[0]
+    assert shown.startswith(
         "Workers may yield the same samples. An epoch gave 1,040 batches where __len__ promises "
         "1,020. Each sample comes several times"
     )
     same = iterable([trial(config(0)), trial(config(2), warnings=(MORE, SHARED_SIGN))])
-    told = said_first(checked(same))[0]
+    shown = said_first(checked(same))[0]
     assert (
         "not split them between workers. An epoch gave 1,040 batches where __len__ promises 1,020."
-        in told
+        in shown
     )
     both = [trial(config(0), warnings=(MORE,)), trial(config(2), warnings=(MORE,))]
     assert not faulty(iterable(both), 0, 1, 2, 4)  # the promise is broken by one worker alone
@@ -187,7 +187,7 @@ def test_a_map_style_dataset_that_ends_early_does_so_with_any_number_of_workers(
     assert faulty(run(seen_whole), 0, 1, 2, 4) == [1, 2, 4]
 
 
-def test_workers_that_never_ask_for_their_share_are_told_where_no_whole_epoch_tells() -> None:
+def test_workers_that_never_ask_for_their_share_are_reported_where_no_whole_epoch_tells() -> None:
     silent = trial(config(2), warnings=(UNSHARED_SIGN,))
     assert len(Integrity.of(iterable([trial(config(0)), silent])).unshared) == 1
     whole = [trial(config(0), epoch_samples=320), dataclasses.replace(silent, epoch_samples=320)]
@@ -393,8 +393,8 @@ def test_what_was_drawn_from_wrong_data_goes() -> None:
     assert [cell.config for cell in found.prediction.cells] == [config(0), config(1)]
     assert found.prediction.race == (config(0), config(1))
     assert checked(old(calibration=by_one, prediction=prediction(config(2)))).prediction is None
-    told = (explanation(Loader(), "t0002"), explanation(Loader(), "t0001"))
-    assert [each.trial_id for each in checked(old(explanations=told)).explanations] == ["t0001"]
+    shown = (explanation(Loader(), "t0002"), explanation(Loader(), "t0001"))
+    assert [each.trial_id for each in checked(old(explanations=shown)).explanations] == ["t0001"]
 
 
 def test_a_recommendation_that_knew_nothing_of_it_goes() -> None:
@@ -416,10 +416,12 @@ def test_findings_of_an_old_profile_promise_nothing_by_wrong_data() -> None:
         fix=Fix(text="Set it.", dataloader_kwargs={"num_workers": 16}),
     )
     other = dataclasses.replace(finding, code="collate", predicted_gain=around(1.2))
-    told = (finding, more, other)
-    plain = checked(old(diagnosis=Diagnosis(config=config(0), findings=told)))
+    shown = (finding, more, other)
+    plain = checked(old(diagnosis=Diagnosis(config=config(0), findings=shown)))
     assert plain.findings == (finding, other)
-    assert checked(old(diagnosis=Diagnosis(config=config(2), findings=told))).findings == (finding,)
+    assert checked(old(diagnosis=Diagnosis(config=config(2), findings=shown))).findings == (
+        finding,
+    )
 
 
 def test_a_file_is_checked_as_it_is_read(tmp_path: Path) -> None:

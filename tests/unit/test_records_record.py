@@ -53,7 +53,7 @@ def test_a_record_can_not_be_changed_but_copied_and_sent() -> None:
         one.name = "b"  # type: ignore[misc] # what is tried
     assert dataclasses.replace(one, name="b") == One("b")
     assert copy.deepcopy(one) == one
-    assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 - made here
+    assert pickle.loads(pickle.dumps(one)) == one
 
 
 def test_an_interval_goes_the_way_of_its_figure() -> None:

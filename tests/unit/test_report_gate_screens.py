@@ -152,12 +152,12 @@ def test_where_the_time_went_never_contradicts_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "told"), [(512, ["Blocks load the same 32 of 512 samples."]), (32, []), (None, [])]
+    ("length", "shown"), [(512, ["Blocks load the same 32 of 512 samples."]), (32, []), (None, [])]
 )
-def test_how_much_of_the_data_blocks_load_is_said(length: int | None, told: list[str]) -> None:
+def test_how_much_of_the_data_blocks_load_is_said(length: int | None, shown: list[str]) -> None:
     target = failing_check().target
     target = dataclasses.replace(target, length=length)
-    assert notes(target) == [*told, *target.verdict.notes]
+    assert notes(target) == [*shown, *target.verdict.notes]
 
 
 def test_cores_that_differ_are_not_cured_by_time() -> None:

@@ -29,13 +29,13 @@ FED = dataclasses.replace(
 
 def diagnosed(loader: WatchedLoader) -> Diagnosis | None:
     stages = tuple(each for each in TOLD.stages if each.name not in {"wait", "step"})
-    told = dataclasses.replace(
+    shown = dataclasses.replace(
         TOLD,
         stages=(*stages, stage("wait", 0.0002), stage("copy", 0.004), stage("step", 0.006)),
         window_s=1.53,
         wait_fraction=0.02,
     )
-    return diagnose_script([loader], [told], builders.machine(8), builders.target(), wall_s=2.0)
+    return diagnose_script([loader], [shown], builders.machine(8), builders.target(), wall_s=2.0)
 
 
 def test_exposed_copies_of_a_loader_that_keeps_up_are_the_first_cause() -> None:
@@ -59,10 +59,10 @@ def test_pinned_copies_and_none_at_all_are_no_such_cause() -> None:
 
 
 def test_a_loaders_lines_tell_copies_apart_from_the_rest_of_the_step() -> None:
-    told = " ".join(summary_text(FED).split())
+    shown = " ".join(summary_text(FED).split())
     assert (
         "exposed copies to cuda:0: 4.0 ms of each step, the rest takes 6.0 ms; 8.0 MiB a batch, "
-        "0% of it pinned" in told
+        "0% of it pinned" in shown
     )
     hidden = dataclasses.replace(COPIES, exposed_s=0.0, hidden_s=0.004)
     beside = summary_text(dataclasses.replace(FED, copies=hidden))

@@ -47,6 +47,7 @@ from dlprof.records import (
     WatchedLoader,
     WatchedScript,
 )
+from dlprof.records.watched import ScriptEnding
 from dlprof.report.script import script_document, script_report
 from dlprof.report.terminal import plain_text
 from dlprof.store import RunWriter, read_run
@@ -400,7 +401,12 @@ def test_two_ranks_are_compared_by_what_each_does_alone() -> None:
 
 
 def write(
-    path: Path, rank: int, *, ending: str = "returned", started_at: str = "", host: str = ""
+    path: Path,
+    rank: int,
+    *,
+    ending: ScriptEnding = "returned",
+    started_at: str = "",
+    host: str = "",
 ) -> RunHeader:
     header = new_header("train.py")
     if started_at:
@@ -410,7 +416,7 @@ def write(
         header = dataclasses.replace(header, machine=machine)
     writer = RunWriter.create(Rank(rank=rank, world_size=3).file(path), header)
     writer.append(of(rank))
-    writer.append(WatchedScript(wall_s=1.0, ending=ending, rank=rank, world_size=3))  # type: ignore[arg-type]
+    writer.append(WatchedScript(wall_s=1.0, ending=ending, rank=rank, world_size=3))
     writer.close()
     return header
 
@@ -589,7 +595,7 @@ def test_the_dispatcher_that_iterates_a_loader_is_seen() -> None:
     at_home = {"SimpleNamespace": types.SimpleNamespace, "look": look}
     for module, ranks in (("accelerate.data_loader", 4), ("elsewhere", 1)):
         there: dict[str, Any] = {"__name__": module, **at_home}
-        exec(DISPATCHER, there)  # noqa: S102 - a module of that name, as frames show it
+        exec(DISPATCHER, there)  # a module of that name, as frames show it
         assert there["DataLoaderDispatcher"]().iterated() == ranks
     assert look() == 1
 

@@ -1,4 +1,4 @@
-"""Loaders told apart and counted, on classes shaped like torch's, so that no torch is needed."""
+"""Loaders distinguished and counted, on classes shaped like torch's, so that no torch is needed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import os
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def torch_like() -> Any:
 @pytest.fixture
 def recorder(torch_like: Any) -> LoaderRecorder:
     ticks = itertools.count(1000, 1000)
-    made = LoaderRecorder(clock=lambda: next(ticks), folder=os.path.dirname(__file__))  # noqa: PTH120
+    made = LoaderRecorder(clock=lambda: next(ticks), folder=str(Path(__file__).parent))
     made.attach(torch_like)
     assert not made.faults
     return made
@@ -104,7 +105,7 @@ def test_two_callers_of_one_line_are_two_loaders(torch_like: Any, recorder: Load
     assert one.called_from != two.called_from
 
 
-def test_two_data_sets_at_one_place_are_two_loaders(
+def test_two_datasets_at_one_place_are_two_loaders(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     loaders = [torch_like.DataLoader(Data([number])) for number in range(2)]
@@ -112,7 +113,7 @@ def test_two_data_sets_at_one_place_are_two_loaders(
     assert [each.made for each in recorder.records()] == [1, 1]
 
 
-def test_a_loader_made_anew_for_each_epoch_is_one(
+def test_a_loader_made_again_for_each_epoch_is_one(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     data = Data([1, 2])
@@ -124,7 +125,7 @@ def test_a_loader_made_anew_for_each_epoch_is_one(
     assert seen.turnover.count == 4
 
 
-def test_so_is_one_whose_data_set_is_made_anew_too(
+def test_so_is_one_whose_dataset_is_made_again_too(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     for _ in range(5):
@@ -171,7 +172,7 @@ def test_so_do_a_thousand_places(torch_like: Any, recorder: LoaderRecorder) -> N
     for number in range(200):
         code = compile("loader = make([1, 2])", f"/project/part{number}.py", "exec")
         names: dict[str, Any] = {"make": lambda rows: torch_like.DataLoader(Data(rows))}
-        exec(code, names)  # noqa: S102 - code of many files is what the test needs
+        exec(code, names)  # code of many files is what the test needs
         assert list(names["loader"]) == [1, 2]
     records = recorder.records()
     assert len(records) == 65
@@ -196,7 +197,7 @@ def test_iterators_of_their_own_count_once(torch_like: Any, recorder: LoaderReco
     Written to its public behaviour; the library itself is not installed here.
     """
 
-    class _StatefulIter(torch_like._BaseDataLoaderIter):  # type: ignore[misc]
+    class _StatefulIter(torch_like._BaseDataLoaderIter):
         def __init__(self, loader: Any, state: int | None) -> None:
             super().__init__(loader)
             self.finished = False
@@ -214,7 +215,7 @@ def test_iterators_of_their_own_count_once(torch_like: Any, recorder: LoaderReco
                 self.finished = True
                 raise
 
-    class StatefulDataLoader(torch_like.DataLoader):  # type: ignore[misc]
+    class StatefulDataLoader(torch_like.DataLoader):
         def __init__(self, dataset: Any, state: int | None) -> None:
             self.dataset, self.num_workers, self.batch_size = dataset, 0, 1
             self.prefetch_factor = self.multiprocessing_context = None
@@ -245,7 +246,7 @@ def test_wrapping_loaders_count_once(torch_like: Any, recorder: LoaderRecorder) 
     Written to their public behaviour; the library itself is not installed here.
     """
 
-    class DataLoaderShard(torch_like.DataLoader):  # type: ignore[misc]
+    class DataLoaderShard(torch_like.DataLoader):
         def __iter__(self) -> Iterator[Any]:
             batches = super().__iter__()
             current = next(batches)
@@ -266,7 +267,7 @@ def test_wrapping_loaders_count_once(torch_like: Any, recorder: LoaderRecorder) 
     assert [each.batches for each in recorder.records()] == [3, 2]
 
 
-def test_waits_inside_the_waits_of_another_loader_are_told(
+def test_waits_inside_the_waits_of_another_loader_are_reported(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
     inner = torch_like.DataLoader(Data([1, 2]))
@@ -299,7 +300,7 @@ def test_what_a_loader_raises_comes_through(torch_like: Any, recorder: LoaderRec
 def test_a_loader_that_refuses_everything_still_works(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
-    class Odd(torch_like.DataLoader):  # type: ignore[misc]
+    class Odd(torch_like.DataLoader):
         @property
         def multiprocessing_context(self) -> Any:
             raise RuntimeError("no")
@@ -331,7 +332,7 @@ def test_a_torch_without_these_classes_is_said_and_not_raised() -> None:
 
 
 def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: LoaderRecorder) -> None:
-    import inspect  # noqa: PLC0415
+    import inspect
 
     names: list[str] = []
 
@@ -339,7 +340,7 @@ def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: LoaderRec
         def __init_subclass__(cls, **kwargs: Any) -> None:
             names.append(cls.__name__)
 
-    class Mixed(torch_like.DataLoader, Mixin):  # type: ignore[misc]
+    class Mixed(torch_like.DataLoader, Mixin):
         pass
 
     assert names == ["Mixed"]
@@ -350,7 +351,7 @@ def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: LoaderRec
 def asking_by(torch_like: Any, name: str) -> types.FunctionType:
     """A function of a module of that name, which asks for its worker as that module knows how."""
     scope = {"__name__": name, "module": torch_like}
-    exec("def ask():\n    return module.get_worker_info()", scope)  # noqa: S102 - a module of any name
+    exec("def ask():\n    return module.get_worker_info()", scope)  # a module of any name
     asked = scope["ask"]
     assert isinstance(asked, types.FunctionType)
     return asked

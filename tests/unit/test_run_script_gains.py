@@ -27,13 +27,13 @@ WAITING = dataclasses.replace(TOLD, step_cpu_s=0.001)
 
 def diagnosed(
     loader: WatchedLoader = LOADER,
-    told: Explanation = WAITING,
+    shown: Explanation = WAITING,
     *,
     wall_s: float = 16.0,
     **rest: Any,
 ) -> Diagnosis:
     found = diagnose_script(
-        [loader], [told], builders.machine(2), builders.target(), wall_s=wall_s, **rest
+        [loader], [shown], builders.machine(2), builders.target(), wall_s=wall_s, **rest
     )
     assert found is not None
     return found
@@ -94,8 +94,8 @@ def spawned(epochs: int, *, made: int = 1) -> Diagnosis:
         wait=durations(0.03, batches - epochs),
         step=durations(0.01, batches),
     )
-    told = dataclasses.replace(WAITING, config=SPAWNED, workers=TOLD.workers * 2)
-    return diagnosed(loader, told, wall_s=4.0 + 3.0 * made + 2.0 * epochs)
+    shown = dataclasses.replace(WAITING, config=SPAWNED, workers=TOLD.workers * 2)
+    return diagnosed(loader, shown, wall_s=4.0 + 3.0 * made + 2.0 * epochs)
 
 
 def test_a_start_that_is_paid_once_is_not_counted_for_each_epoch() -> None:
@@ -164,13 +164,13 @@ def from_no_workers(usage: Usage, batches: int = BATCHES) -> Finding:
         step=durations(0.002, batches),
     )
     rest = tuple(each for each in WAITING.stages if each.name not in ("fetch", "step", "wait"))
-    told = dataclasses.replace(
+    shown = dataclasses.replace(
         WAITING,
         config=config,
         stages=(stage("fetch", 0.064, 0.001), stage("wait", 0.065), stage("step", 0.002), *rest),
         costs=dataclasses.replace(WAITING.costs, io_s=(0.063,) * BATCHES),
     )
-    return diagnosed(loader, told, wall_s=2.0 + 0.067 * batches, usage=usage).findings[0]
+    return diagnosed(loader, shown, wall_s=2.0 + 0.067 * batches, usage=usage).findings[0]
 
 
 def test_cores_that_others_kept_for_a_moment_leave_a_start_its_fair_share() -> None:
@@ -204,8 +204,8 @@ def test_a_start_by_another_method_says_nothing_of_the_wait_between_batches() ->
 def test_a_step_of_several_threads_promises_nothing_to_workers_that_compute() -> None:
     alone = dataclasses.replace(CONFIG, num_workers=0, prefetch_factor=None)
     loader = dataclasses.replace(LOADER, config=alone)
-    told = dataclasses.replace(computing(0.030, step_cpu_s=0.020), config=alone, workers=())
-    first = diagnosed(loader, told).findings[0]
+    shown = dataclasses.replace(computing(0.030, step_cpu_s=0.020), config=alone, workers=())
+    first = diagnosed(loader, shown).findings[0]
     assert first.code == "too_few_workers"
     assert (first.predicted_gain, first.script_gain) == (None, None)
     assert first.severity != "high"
@@ -217,10 +217,10 @@ def test_a_step_of_several_threads_promises_nothing_to_workers_that_compute() ->
 def test_a_step_that_sleeps_while_idle_threads_spin_is_not_one_of_many() -> None:
     """Torch's pool spins for a while after collating: 4 ms in all threads of a step of 10 ms."""
     alone = dataclasses.replace(CONFIG, num_workers=0, prefetch_factor=None)
-    told = dataclasses.replace(computing(0.030, step_cpu_s=0.004), config=alone, workers=())
-    sleeps = (*(each for each in told.stages if each.name != "step"), stage("step", 0.010, 0.0003))
-    told = dataclasses.replace(told, stages=sleeps)
-    first = diagnosed(dataclasses.replace(LOADER, config=alone), told).findings[0]
+    shown = dataclasses.replace(computing(0.030, step_cpu_s=0.004), config=alone, workers=())
+    sleeps = (*(each for each in shown.stages if each.name != "step"), stage("step", 0.010, 0.0003))
+    shown = dataclasses.replace(shown, stages=sleeps)
+    first = diagnosed(dataclasses.replace(LOADER, config=alone), shown).findings[0]
     assert first.code == "too_few_workers"
     assert first.script_gain is not None
 
@@ -232,8 +232,8 @@ def test_a_step_of_one_thread_shares_the_cores_with_workers() -> None:
     """
     alone = dataclasses.replace(CONFIG, num_workers=0, prefetch_factor=None)
     loader = dataclasses.replace(LOADER, config=alone)
-    told = dataclasses.replace(computing(0.030, step_cpu_s=0.010), config=alone, workers=())
-    first = diagnosed(loader, told).findings[0]
+    shown = dataclasses.replace(computing(0.030, step_cpu_s=0.010), config=alone, workers=())
+    first = diagnosed(loader, shown).findings[0]
     assert first.code == "too_few_workers"
     assert first.predicted_gain is not None
     assert first.predicted_gain.value == pytest.approx(40 / 20 / 1.33, rel=0.07)
@@ -243,8 +243,8 @@ def test_a_step_of_one_thread_shares_the_cores_with_workers() -> None:
 
 @pytest.mark.parametrize("step_cpu_s", [None, 0.018])
 def test_nothing_is_high_beside_a_step_that_takes_the_cores(step_cpu_s: float | None) -> None:
-    told = dataclasses.replace(TOLD, step_cpu_s=step_cpu_s)
-    findings = diagnosed(LOADER, told).findings
+    shown = dataclasses.replace(TOLD, step_cpu_s=step_cpu_s)
+    findings = diagnosed(LOADER, shown).findings
     assert findings
     assert "high" not in {each.severity for each in findings}
 
@@ -283,7 +283,7 @@ def test_duplicated_data_comes_first_and_no_speed_of_it_is_promised() -> None:
     ],
 )
 def test_more_workers_of_an_iterable_may_repeat_its_samples(
-    asks: bool | None,  # noqa: FBT001 - a parameter of the test
+    asks: bool | None,
     start_method: str,
     said: str,
 ) -> None:

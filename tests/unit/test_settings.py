@@ -263,7 +263,7 @@ def test_steps_that_differ_keep_how_they_do() -> None:
         settings_from_json({**written, "step_spread": "evil:1"})
 
 
-def test_the_shortest_step_is_told_as_it_may_be_given() -> None:
+def test_the_shortest_step_is_reported_as_it_may_be_given() -> None:
     with pytest.raises(UsageError) as caught:
         resolve({"step_time": "0"})
     assert "from 1 µs to 1 h" in f"{caught.value.message} {caught.value.hint}"

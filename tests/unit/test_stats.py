@@ -89,9 +89,9 @@ def test_mean_interval_refuses_what_has_no_mean(values: list[float]) -> None:
 def test_the_ratio_of_paired_values() -> None:
     alike = ratio_interval([2.0, 4.0, 8.0], [1.0, 2.0, 4.0])
     assert (alike.value, alike.low, alike.high) == (2.0, 2.0, 2.0)
-    told = ratio_interval([3.0, 5.0], [2.0, 2.0])  # residuals of -1 and 1: an error of 1
-    assert told.value == 2.0
-    assert told.high == pytest.approx(2 + t_quantile(0.975, 1) / 2)
+    shown = ratio_interval([3.0, 5.0], [2.0, 2.0])  # residuals of -1 and 1: an error of 1
+    assert shown.value == 2.0
+    assert shown.high == pytest.approx(2 + t_quantile(0.975, 1) / 2)
     assert ratio_interval([3.0], [2.0]) == Estimate(value=1.5)
     for over, under in (([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0])):
         with pytest.raises(ValueError, match="a ratio"):

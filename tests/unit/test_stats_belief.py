@@ -246,7 +246,7 @@ def test_predictions_of_the_same_workers_are_off_by_much_the_same() -> None:
 
 
 def test_the_speed_of_the_cores_explains_what_it_can() -> None:
-    def table(rng: random.Random, *, told: bool) -> list[ObservedRate]:
+    def table(rng: random.Random, *, shown: bool) -> list[ObservedRate]:
         made = []
         for block in range(4):
             for key, rate in {"a": 100.0, "b": 110.0}.items():
@@ -257,17 +257,17 @@ def test_the_speed_of_the_cores_explains_what_it_can() -> None:
                         key=key,
                         block=block,
                         log_rate=log_rate,
-                        log_sd=ADJUSTED_LOG_SD if told else COMPUTING_LOG_SD,
-                        log_speed=3 + speed if told else None,
+                        log_sd=ADJUSTED_LOG_SD if shown else COMPUTING_LOG_SD,
+                        log_speed=3 + speed if shown else None,
                     )
                 )
         return made
 
     errors = {}
-    for told in (False, True):
-        found = [believe(table(random.Random(seed), told=told)) for seed in range(60)]
+    for shown in (False, True):
+        found = [believe(table(random.Random(seed), shown=shown)) for seed in range(60)]
         off = [math.log(each.ratio("b", "a").value / 1.1) for each in found]
-        errors[told] = math.sqrt(sum(e * e for e in off) / len(off))
+        errors[shown] = math.sqrt(sum(e * e for e in off) / len(off))
     assert errors[True] < errors[False] / 3
 
 
@@ -686,7 +686,7 @@ def test_a_trial_that_contradicts_the_others_counts_though_its_interval_has_no_e
     assert believe(both).rate(config(0).key).value > 70
 
 
-def test_observe_takes_another_rate_where_told() -> None:
+def test_observe_takes_another_rate_where_asked() -> None:
     made = observe(trial(config(2), 1000), 500.0)
     assert made is not None
     assert made.log_rate == pytest.approx(math.log(500))

@@ -188,8 +188,8 @@ def test_two_processes_that_replace_and_go_on_never_write_into_a_file_without_a_
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    told = [int(process.communicate(timeout=60)[0]) for process in both]
-    assert sum(told) > 0
+    shown = [int(process.communicate(timeout=60)[0]) for process in both]
+    assert sum(shown) > 0
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -103,7 +103,7 @@ def test_each_stage_has_its_length() -> None:
     assert set(found.unavailable) == {"samples"}
 
 
-def test_cpu_waiting_for_a_core_and_true_waiting_are_told_apart() -> None:
+def test_cpu_waiting_for_a_core_and_true_waiting_are_distinguished() -> None:
     fetch = explained(row(0)).stage("fetch")
     assert fetch is not None
     assert (fetch.cpu_s, fetch.run_queue_s, fetch.io_s) == pytest.approx((0.001, 0.001, 0.002))
@@ -275,7 +275,7 @@ def test_what_a_worker_does() -> None:
     assert worker.pss_growth_bytes_per_batch == pytest.approx(1000)
 
 
-def test_a_worker_that_was_started_anew_did_not_shrink() -> None:
+def test_a_worker_that_was_started_again_did_not_shrink() -> None:
     rows = worker_rows()
     assert rows[12].made is not None
     for number, each in enumerate(rows[12:]):

@@ -1,4 +1,4 @@
-"""What a dataset keeps is found past its properties, and what grows is told by two looks."""
+"""What a dataset keeps is found past its properties, and what grows is shown by two looks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Leaking:
 
     def __init__(self) -> None:
         self.cache = {0: b"x" * 1000}
-        self.inner = collections.namedtuple("Pair", "queue")(collections.deque([1, 2]))  # noqa: PYI024
+        self.inner = collections.namedtuple("Pair", "queue")(collections.deque([1, 2]))  # noqa: PYI024 - as people write it
         self.other = type("Other", (), {})()
         self.other.rows = [[1, 2], [3, 4]] * 20
 
@@ -63,7 +63,7 @@ def _made(ordinal: int, dataset: Any) -> Made:
     return Made(0, ordinal, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, facts=facts)
 
 
-def test_what_grows_is_told_in_bytes_a_batch() -> None:
+def test_what_grows_is_reported_in_bytes_a_batch() -> None:
     dataset, made = Leaking(), []
     for ordinal in range(0, 60, 10):
         made.append(_made(ordinal, dataset))

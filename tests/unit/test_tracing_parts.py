@@ -46,7 +46,7 @@ def test_a_kernel_that_tells_nothing(tmp_path: Path, text: str | None) -> None:
 
 
 def unpickled(text: bytes) -> Any:
-    return pickle.loads(text)  # noqa: S301 - of this very test
+    return pickle.loads(text)
 
 
 def through_pickle(given: Any) -> Any:
@@ -162,8 +162,8 @@ def test_a_chain_that_fails_counts_no_failed_step() -> None:
 
 def test_chains_are_found_behind_wrappers() -> None:
     chain, other = Chain([double]), Chain([AddOne()])
-    inner = Holder(transforms=Holder(transform=chain), itself=None)
-    inner.itself = inner  # type: ignore[attr-defined]
+    inner: Any = Holder(transforms=Holder(transform=chain), itself=None)
+    inner.itself = inner
     wrapped: Any = Holder(datasets=[inner, Holder(target_transform=other)])
     dataset: Any = Subset(wrapped, [0])
     assert find_chains(dataset) == [other, chain]
@@ -383,7 +383,7 @@ def test_parcels_that_come_after_the_end_are_unpacked() -> None:
     stamper.let_go()
 
 
-def test_workers_are_told_of_the_end_once_with_their_next_indices() -> None:
+def test_workers_hear_of_the_end_once_with_their_next_indices() -> None:
     seen, pipe = Seen(), Pipe()
     main, worker = Hook(seen), Hook(None)
     sender, taker = IndexQueue(pipe, main), IndexQueue(pipe, worker)

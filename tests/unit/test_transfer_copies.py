@@ -219,7 +219,7 @@ def test_nodes_are_not_compared_where_pinned_memory_is_kept(
         near_and_far(device, 1 << 16, {0: (0,), 1: (1,)}, near=1)
 
 
-def _batch(pin: bool) -> Any:  # noqa: FBT001 - the shape of what loads batches
+def _batch(pin: bool) -> Any:
     del pin
     return {"image": torch.ones(4, 3), "label": [torch.ones(4, dtype=torch.int64)]}
 
@@ -251,7 +251,7 @@ def test_a_batch_that_the_loader_did_not_pin_is_no_figure_of_pinning() -> None:
 
 
 def test_a_batch_that_the_loader_can_not_pin_is_measured_otherwise() -> None:
-    def load(pin: bool) -> Any:  # noqa: FBT001 - the shape of what loads batches
+    def load(pin: bool) -> Any:
         if pin:
             raise TargetError("Loading a batch raised RuntimeError: cannot pin it.")
         return _batch(pin)
@@ -279,19 +279,19 @@ def test_what_can_not_be_pinned_is_no_figure_of_pinning(monkeypatch: pytest.Monk
 
 
 def _asked(request: TransferRequest) -> list[Message]:
-    told: list[Message] = []
-    answer(request, told.append)
-    return told
+    shown: list[Message] = []
+    answer(request, shown.append)
+    return shown
 
 
 def test_the_process_tells_each_part_and_ends_with_done() -> None:
-    told = _asked(TransferRequest(most_bytes=1 << 14, budget_s=0.0))
-    assert [message["event"] for message in told] == ["progress", "device", "done"]
-    assert told[-1]["accelerator"] is None
+    shown = _asked(TransferRequest(most_bytes=1 << 14, budget_s=0.0))
+    assert [message["event"] for message in shown] == ["progress", "device", "done"]
+    assert shown[-1]["accelerator"] is None
 
 
 def test_an_accelerator_comes_before_the_cpu_and_has_the_batch(device: FakeDevice) -> None:
-    told: list[Message] = []
+    shown: list[Message] = []
     request = TransferRequest(
         device="fake",
         most_bytes=1 << 14,
@@ -299,10 +299,10 @@ def test_an_accelerator_comes_before_the_cpu_and_has_the_batch(device: FakeDevic
         build=BuildRequest(target=parse_target("synthetic:cpu_ms=0,shape=2x2")),
         batch_size=4,
     )
-    answer(request, told.append, lambda _name: device)
-    names = [message["event"] for message in told]
+    answer(request, shown.append, lambda _name: device)
+    names = [message["event"] for message in shown]
     assert names.count("device") == 1  # the fake calls itself cpu too, and so is the only one
-    (batch,) = [message["batch"] for message in told if message["event"] == "batch"]
+    (batch,) = [message["batch"] for message in shown if message["event"] == "batch"]
     assert batch["tensors"][0]["shape"][0] == 4
     assert names[-1] == "done"
 
@@ -314,22 +314,22 @@ def test_a_batch_that_can_not_go_leaves_the_rest(
         raise ValueError("this batch stays")
 
     monkeypatch.setattr("dlprof.transfer.batches.bring", fail)
-    told: list[Message] = []
+    shown: list[Message] = []
     build = BuildRequest(target=parse_target("synthetic:cpu_ms=0,shape=2x2"))
     request = TransferRequest(device="fake", most_bytes=1 << 14, budget_s=0.0, build=build)
-    answer(request, told.append, lambda _name: device)
-    assert told[-2] == {
+    answer(request, shown.append, lambda _name: device)
+    assert shown[-2] == {
         "event": "missing",
         "what": "batch",
         "reason": "ValueError: this batch stays",
     }
-    assert told[-1]["event"] == "done"
+    assert shown[-1]["event"] == "done"
 
 
 def test_a_device_that_is_not_there_is_the_users_fault() -> None:
-    (told,) = _asked(TransferRequest(device="cuda:0", most_bytes=1 << 14, budget_s=0.0))
-    assert told["error"]["kind"] == "usage"
-    assert "--device cuda:0" in told["error"]["message"]
+    (shown,) = _asked(TransferRequest(device="cuda:0", most_bytes=1 << 14, budget_s=0.0))
+    assert shown["error"]["kind"] == "usage"
+    assert "--device cuda:0" in shown["error"]["message"]
 
 
 def test_buffers_shrink_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_buffers_shrink_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -
     assert "64 MiB could not be allocated" in found.unavailable["sizes"]
 
 
-def test_a_device_that_fails_is_told_and_the_others_are_measured(
+def test_a_device_that_fails_is_reported_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: Any, **__: Any) -> Any:
@@ -361,7 +361,7 @@ def test_a_device_that_fails_is_told_and_the_others_are_measured(
     assert found.unavailable["link"] == "no copy could be measured"
 
 
-def test_an_accelerators_link_and_nodes_have_reasons_where_they_are_not_told(
+def test_an_accelerators_link_and_nodes_have_reasons_where_they_are_not_reported(
     device: FakeDevice,
 ) -> None:
     request = TransferRequest(most_bytes=1 << 16, budget_s=0.0, nodes={"0": (0,), "1": (1,)})

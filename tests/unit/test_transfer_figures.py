@@ -281,7 +281,7 @@ def test_there_is_no_gain_without_both_figures() -> None:
     assert pin_gains([on]) == ()
 
 
-def test_a_typical_gain_is_told_with_what_it_costs() -> None:
+def test_a_typical_gain_is_reported_with_what_it_costs() -> None:
     off = [_trial("t1", 100.0, 4e-3, pin=False), _trial("t3", 100.0, 5e-3, pin=False)]
     on = [_trial("t2", 125.0, 1e-3, pin=True), _trial("t4", 125.0, 2e-3, pin=True)]
     blocks = [
@@ -422,9 +422,10 @@ def test_the_screen_fits_any_width(width: int) -> None:
 
 
 def _with_batch(**times: Estimate) -> Transfers:
+    by_way: dict[Any, Estimate] = {**times}
     found = _transfers()
     assert found.batch is not None
-    ways = tuple(WayTime(way=way, copy_s=time) for way, time in times.items())  # type: ignore[arg-type] # as the record names them
+    ways = tuple(WayTime(way=way, copy_s=time) for way, time in by_way.items())
     return dataclasses.replace(found, batch=dataclasses.replace(found.batch, together=ways))
 
 

@@ -150,7 +150,7 @@ def test_a_worker_that_is_forked_as_the_file_is_locked_keeps_nobody_from_it(
 def test_only_a_process_of_its_own_has_no_node(
     environ: dict[str, str],
     world: int,
-    there: bool,  # noqa: FBT001 - pytest passes it by name
+    there: bool,
 ) -> None:
     assert (Node.of(environ, world) is not None) is there
 

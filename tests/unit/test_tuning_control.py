@@ -261,7 +261,7 @@ def test_depth_alone_changes_where_workers_may_not() -> None:
         (0.02, False, "67% of the time waits for data, nothing larger may be tried"),
     ],
 )
-def test_where_nothing_is_tried_it_says_why(waited_s: float, live: bool, why: str) -> None:  # noqa: FBT001 - pytest passes it by name
+def test_where_nothing_is_tried_it_says_why(waited_s: float, live: bool, why: str) -> None:
     control = Control(Setting(1, 16), 1, live=live)
     assert control.idle == ""
     fed(control, lambda _: waited_s, 20)
@@ -301,10 +301,10 @@ def test_beside_other_ranks_the_wait_is_judged() -> None:
         ([0.02, -0.02], True, None),
     ],
 )
-def test_a_gain_is_told_from_noise(
+def test_a_gain_is_distinguished_from_noise(
     gains: list[float],
-    cheaper: bool,  # noqa: FBT001 - pytest passes it by name
-    verdict: bool | None,  # noqa: FBT001 - the same
+    cheaper: bool,
+    verdict: bool | None,
 ) -> None:
     assert judged(gains, cheaper=cheaper) is verdict
     # In the end the mean decides: what can't be known for sure is lost by either choice as often.

@@ -21,7 +21,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """A clock that goes on only when it is told to."""
+    """A clock that goes on only when it is asked to."""
 
     def __init__(self) -> None:
         self.now = 5 * MS
@@ -61,7 +61,7 @@ def watched(loader: Any, clock: Clock, log: Logger | None = None, every: int = 1
     return Watched(loader, log=log, every=every, name="loader", clock=clock)
 
 
-def test_waits_steps_start_up_and_turnover_are_told_apart() -> None:
+def test_waits_steps_start_up_and_turnover_are_distinguished() -> None:
     clock = Clock()
     loader = watched(Loader(clock), clock)
     for _ in range(2):
@@ -246,16 +246,16 @@ def test_threads_share_an_iterator() -> None:
     assert seen.waited_s - seen.background_s <= seen.startup_s  # iter() was called in this thread
 
 
-def test_the_logger_is_told_of_every_so_many_batches() -> None:
+def test_the_logger_hears_of_every_so_many_batches() -> None:
     clock = Clock()
-    told: list[dict[str, float]] = []
-    loader = watched(Loader(clock, batches=5), clock, log=told.append, every=4)
+    shown: list[dict[str, float]] = []
+    loader = watched(Loader(clock, batches=5), clock, log=shown.append, every=4)
     for _ in range(2):
         for _ in loader:
             clock.wait(20)
-    assert [values["dlprof/batches"] for values in told] == [4.0, 8.0]
-    assert all(type(value) is float for values in told for value in values.values())
-    first, second = told
+    assert [values["dlprof/batches"] for values in shown] == [4.0, 8.0]
+    assert all(type(value) is float for values in shown for value in values.values())
+    first, second = shown
     assert first["dlprof/wait_fraction"] == pytest.approx(180 / 240)
     assert first["dlprof/wait_mean_s"] == pytest.approx(0.010)
     assert first["dlprof/step_mean_s"] == pytest.approx(0.020)
@@ -299,7 +299,7 @@ def test_a_log_that_cannot_be_called_is_refused_at_once() -> None:
 
 def test_what_cannot_be_iterated_is_refused() -> None:
     with pytest.raises(dlprof.DlprofError, match="a int can't be iterated"):
-        dlprof.watch(3)  # type: ignore[arg-type]
+        dlprof.watch(3)  # type: ignore[arg-type] # likewise
 
 
 def test_a_loader_without_length_works_with_list() -> None:
@@ -343,7 +343,7 @@ def test_copies_load_the_same_and_count_for_themselves() -> None:
     for copied in (
         copy.copy(watched),
         copy.deepcopy(watched),
-        pickle.loads(pickle.dumps(watched)),  # noqa: S301 - its own
+        pickle.loads(pickle.dumps(watched)),
     ):
         assert copied.summary().batches == 0
         assert list(copied) == [1, 2, 3]
@@ -352,7 +352,7 @@ def test_copies_load_the_same_and_count_for_themselves() -> None:
 
 
 def test_a_deep_copy_shares_the_logger() -> None:
-    told: list[dict[str, float]] = []
-    copied = copy.deepcopy(dlprof.watch([1, 2], log=told.append, every=1))
+    shown: list[dict[str, float]] = []
+    copied = copy.deepcopy(dlprof.watch([1, 2], log=shown.append, every=1))
     list(copied)
-    assert told
+    assert shown

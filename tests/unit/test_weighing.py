@@ -63,7 +63,7 @@ def test_bytes_are_those_of_the_pickle() -> None:
 
 
 def torch_pickled(value: object) -> bytes:
-    from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415
+    from multiprocessing.reduction import ForkingPickler
 
     return bytes(ForkingPickler.dumps(value))
 
@@ -98,7 +98,7 @@ def test_what_is_shared_by_two_attributes_weighs_once() -> None:
 def test_tensors_are_shared_and_stay_where_they_are() -> None:
     tensor = torch.zeros(1 << 20)
     found = _weighed(tensor=tensor, few=[1, 2])
-    assert not tensor.is_shared()  # type: ignore[no-untyped-call]
+    assert not tensor.is_shared()
     assert found.pickled_bytes < 4096
     assert found.flat_bytes >= 4 << 20
 
@@ -123,7 +123,7 @@ def test_a_lazy_proxy_is_not_asked_for_its_class() -> None:
         def __init__(self) -> None:
             self.made = [1, 2, 3]
 
-        @property  # type: ignore[misc]
+        @property  # type: ignore[misc] # typing knows no class that a property makes
         def __class__(self) -> type:
             raise AssertionError("the proxy was evaluated")
 

@@ -252,9 +252,9 @@ def test_a_profile_of_wrong_data_shows_what_is_wrong() -> None:
     found = checked(run([trial(config(2), warnings=(OLD_DUPLICATED,))]))
     seen = evidence(Loader())
     only = dataclasses.replace(seen.observations[0], trial=found.trials[0])
-    told = find(dataclasses.replace(seen, observations=(only,)))
-    assert codes(told) == ["data.duplicated"]
-    profile = dataclasses.replace(found, diagnosis=Diagnosis(config=config(2), findings=told))
+    reported = find(dataclasses.replace(seen, observations=(only,)))
+    assert codes(reported) == ["data.duplicated"]
+    profile = dataclasses.replace(found, diagnosis=Diagnosis(config=config(2), findings=reported))
     assert "Workers yield the same samples" in drawn(profile_report(profile), 120)
 
 

@@ -277,7 +277,7 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
 
 
 def _agreeing(found: Sequence[Placed]) -> list[Placed]:
-    """Without the lesser of two that contradict each other: more workers, and fewer."""
+    """Without the lesser of two that exclude each other: more workers, and fewer."""
     gains = {
         each.code: each.predicted_gain.value if each.predicted_gain else 1.0 for _, each in found
     }

@@ -1,1 +1,1 @@
-"""The runner of a check: two sides, measured in turns until the rules of ``dlprof.gate`` decide."""
+"""The runner of a check: two sides, interleaved until the rules of ``dlprof.gate`` decide."""

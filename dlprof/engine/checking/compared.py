@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from dlprof import files
 from dlprof.engine.checking.git import (
     Git,
     default_ref,
@@ -135,7 +136,7 @@ def _directory(against: str, cwd: Path) -> Path | None:
     path = Path(os.path.realpath(cwd / os.path.expanduser(against)))  # noqa: PTH111 - never raises
     if os.path.isdir(path):  # noqa: PTH112 - never raises, however long the path
         return path
-    if os.path.exists(path):  # noqa: PTH110
+    if files.is_there(path):
         raise UsageError(
             f"--against {against} is a file",
             hint="Give a git ref or a directory; a stored history goes to --baseline.",

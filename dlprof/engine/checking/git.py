@@ -1,4 +1,4 @@
-"""What git tells of the working directory: refs, merge bases, changes that are not committed."""
+"""What git says of the working directory: refs, merge bases, changes that are not committed."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _remove(git: Git, path: Path) -> None:
 
 
 def _path_like(checkout: Path) -> Path:
-    """A path that doesn't exist, as long as the checkout's and on its disk where that can be had.
+    """A path that doesn't exist, as long as the checkout's and on its disk where that is possible.
 
     Paths of different length have shown differences of speed by themselves, and data that git
     tracks would be read from another file system.

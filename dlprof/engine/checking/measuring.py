@@ -122,7 +122,7 @@ def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s:
 
 
 def _unequal(sides: Sides) -> str:
-    """That the change alone is so slow, where the blocks that were tried tell so.
+    """That the change alone is so slow, where the blocks that were tried show so.
 
     The base is tried first, so that caches which were cold can't be why the change took longer.
     """

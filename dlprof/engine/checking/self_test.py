@@ -26,7 +26,7 @@ def run_self_test(
     cwd: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> SelfTest:
-    """Find out what checks of a target can tell on this machine.
+    """Find out what checks of a target can detect on this machine.
 
     Each of the two checks has the whole budget, as checks have it.
 
@@ -61,7 +61,7 @@ def _batch_s(quads: Sequence[Quad], sides: Sides) -> float:
     """What the base takes for a batch, in seconds of service time.
 
     Raises:
-        NothingMeasuredError: No block tells.
+        NothingMeasuredError: No block was measured.
     """
     blocks = (block for quad in quads for block in quad.blocks if block.side == "base")
     costs = [sum(block.service_s) / sides.batches for block in blocks if block.service_s]

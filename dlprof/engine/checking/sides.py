@@ -1,4 +1,4 @@
-"""Both sides of a check as they run: built, warmed up, and measured in turns."""
+"""Both sides of a check as they run: built, warmed up, and measured interleaved."""
 
 from __future__ import annotations
 
@@ -304,10 +304,10 @@ class Sides:
         return blocks
 
     def blocks(self, order: str, series: Series, cores: tuple[int, ...] = ()) -> tuple[Block, ...]:
-        """Measure blocks in an order of ``A`` and ``B``; failed ones tell why they have no figures.
+        """Measure blocks in an order of ``A`` and ``B``; failed ones say why they have no figures.
 
         Args:
-            order: Which side's, in turns.
+            order: Which side's, one after the other.
             series: What is measured.
             cores: What the sides are held to; free where it is empty.
         """

@@ -1,5 +1,4 @@
 """What a saved run can be written as: the formats' names, their suffixes, and who renders each."""
-# ruff: noqa: PLC0415 - each format has libraries of its own to load
 
 from __future__ import annotations
 

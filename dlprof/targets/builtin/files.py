@@ -64,7 +64,7 @@ def directory(name: str, *numbers: int, progress: Progress = silent) -> Path:
 
 
 def _make_images(folder: Path, progress: Progress, count: int) -> None:
-    from dlprof.targets.builtin import pictures  # noqa: PLC0415 - Pillow, only to make files
+    from dlprof.targets.builtin import pictures  # Pillow, only to make files
 
     rng = random.Random(_SEED)
     progress("JPEG files", 0, count)
@@ -108,7 +108,7 @@ def _make_text(folder: Path, progress: Progress, lines: int, words: int) -> None
 
 
 def _make_voc(folder: Path, progress: Progress, count: int) -> None:
-    from dlprof.targets.builtin import pictures  # noqa: PLC0415 - Pillow, only to make files
+    from dlprof.targets.builtin import pictures  # Pillow, only to make files
 
     pictures.make_voc(random.Random(_SEED), folder, count, progress)
 

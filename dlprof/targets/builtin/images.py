@@ -1,4 +1,4 @@
-"""``images``: JPEG files on disk, decoded in full, cropped, flipped, normalised."""
+"""``images``: JPEG files on disk, decoded in full, cropped, flipped, normalized."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def make_loader(options: ImagesOptions, *, seed: int) -> DataLoader[Sample]:
     return DataLoader(dataset, batch_size=32, shuffle=True, generator=generator)
 
 
-# Means and standard deviations of ImageNet, the usual normalisation.
+# Means and standard deviations of ImageNet, the usual normalization.
 _MEAN = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
 _STD = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
 
 
 def training_image(image: Image.Image, size: int) -> torch.Tensor:
-    """Random resized crop, random flip, tensor, normalised: the ImageNet training recipe."""
+    """Random resized crop, random flip, tensor, normalized: the ImageNet training recipe."""
     box = _random_crop(*image.size)
     cropped = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     if random.random() < 0.5:

@@ -87,7 +87,7 @@ class SyntheticOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesOptions:
-    """``images``: JPEG files, decoded, cropped, flipped, normalised.
+    """``images``: JPEG files, decoded, cropped, flipped, normalized.
 
     Attributes:
         count: Files.

@@ -1,7 +1,7 @@
 """Pictures with the statistics of photographs, made by Pillow from a few large textures.
 
 Photographs have power spectra near ``1/f`` (Field, "Relations between the statistics of natural
-images", 1987), smooth regions beside detailed ones, sharp edges, and colour that varies slower
+images", 1987), smooth regions beside detailed ones, sharp edges, and color that varies slower
 than brightness. That is what makes a JPEG decoder work as hard as it does on real data.
 """
 
@@ -21,14 +21,14 @@ _COMMON_SIZES = ((500, 375), (500, 375), (500, 333), (375, 500), (333, 500), (40
 
 
 def make_textures(rng: random.Random) -> list[Image.Image]:
-    """Large colour textures to cut pictures from; about 0.2 s each."""
+    """Large color textures to cut pictures from; about 0.2 s each."""
     return [_texture(rng) for _ in range(6)]
 
 
 def cut_picture(
     rng: random.Random, textures: list[Image.Image], size: tuple[int, int]
 ) -> Image.Image:
-    """A picture of a size: part of a texture, scaled, sometimes flipped, recoloured."""
+    """A picture of a size: part of a texture, scaled, sometimes flipped, recolored."""
     texture = rng.choice(textures)
     scale = rng.uniform(0.45, 1.0)
     aspect = size[0] / size[1]
@@ -54,7 +54,7 @@ def picture_size(rng: random.Random) -> tuple[int, int]:
 
 
 def save_jpeg(rng: random.Random, picture: Image.Image, path: Path) -> None:
-    """Write a picture with 4:2:0 colour at a quality of 75 to 95, more often high than low."""
+    """Write a picture with 4:2:0 color at a quality of 75 to 95, more often high than low."""
     picture.save(path, "JPEG", quality=round(rng.triangular(75, 95, 95)))
 
 

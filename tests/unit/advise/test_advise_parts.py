@@ -277,11 +277,11 @@ def test_a_choice_whose_trials_were_mostly_disturbed_is_not_high(
 
 def test_windows_that_tell_little_are_a_doubt() -> None:
     """By their own intervals, as short ones have."""
-    told, vague = (
+    reported, vague = (
         confidence(run(blocks({W4: [100] * 3, W8: [100] * 3}, usage=WAITING, spread=spread)))[0]
         for spread in (0.01, 0.4)
     )
-    assert (told, vague) == ("high", "low")
+    assert (reported, vague) == ("high", "low")
 
 
 def test_repeats_that_differ_are_a_doubt_where_they_differ_from_each_other() -> None:
@@ -292,7 +292,7 @@ def test_repeats_that_differ_are_a_doubt_where_they_differ_from_each_other() -> 
     assert confidence(alike)[0] == "high"
 
 
-def test_a_rate_that_is_hardly_known_is_told_as_that() -> None:
+def test_a_rate_that_is_hardly_known_is_reported_as_that() -> None:
     """Two trials twenty times apart: their mean is a rate that was never seen."""
     answer = recommend(run(blocks({W4: [6428, 320]}, usage=WAITING)))
     rate = answer.expected.samples_per_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from builders import WAITING, around, blocks, config, failed, run, trial
@@ -27,14 +28,14 @@ NONE, TWO, FOUR = config(0), config(2), config(4)
 COMPUTING = Usage(own_cpu_cores=8.0, available_cpu_cores=8.0)
 
 
-def predicted(rates: dict[Config, float], **rest: object) -> SweepPrediction:
+def predicted(rates: dict[Config, float], **rest: Any) -> SweepPrediction:
     best = max(rates.values())
     cells = tuple(
         PredictedCell(config=each, samples_per_s=around(rate, 0.1), speed=rate / best)
         for each, rate in sorted(rates.items(), key=lambda item: item[0].cost_key)
     )
-    fields = {"race": (NONE, TWO), "pick": TWO, "cores": 2.0, "log_sd": 0.08} | rest
-    return SweepPrediction(cells=cells, **fields)  # type: ignore[arg-type] # fields by name
+    fields: dict[str, Any] = {"race": (NONE, TWO), "pick": TWO, "cores": 2.0, "log_sd": 0.08} | rest
+    return SweepPrediction(cells=cells, **fields)
 
 
 def led(trials: list[Trial], prediction: SweepPrediction) -> Run:
@@ -45,7 +46,7 @@ def claims(found: Run) -> str:
     return "\n".join(reason.claim for reason in recommend(found).reasons)
 
 
-def test_how_much_was_foretold_and_how_much_seen_is_told() -> None:
+def test_how_much_was_predicted_and_how_much_seen_is_reported() -> None:
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
     text = claims(led(trials, predicted({NONE: 100.0, TWO: 190.0, FOUR: 192.0})))
     assert "3 configurations predicted, and 2 measured" in text
@@ -61,7 +62,7 @@ def test_noise_does_not_change_the_choice_that_the_model_made() -> None:
     assert recommend(led(noisy, predicted({NONE: 100.0, TWO: 190.0}))).config == TWO
 
 
-def test_the_rate_that_is_told_is_the_one_that_was_measured() -> None:
+def test_the_rate_that_is_reported_is_the_one_that_was_measured() -> None:
     trials = blocks({NONE: [100.0, 101.0], TWO: [150.0, 151.0]}, usage=WAITING)
     plain = recommend(run(trials))
     by_model = recommend(led(trials, predicted({NONE: 100.0, TWO: 160.0})))
@@ -107,7 +108,7 @@ def test_what_was_not_measured_is_of_the_certificate_too() -> None:
 
 @pytest.mark.parametrize("log_sd", [0.0, -1.0, 1e-60, 1e60])
 @pytest.mark.parametrize("rates", [(0.0, 0.0), (-1.0, 5.0), (1e-60, 1e60)])
-def test_whatever_a_file_says_was_foretold_leads_to_an_answer(
+def test_whatever_a_file_says_was_predicted_leads_to_an_answer(
     log_sd: float, rates: tuple[float, float]
 ) -> None:
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
@@ -121,7 +122,7 @@ def test_whatever_a_file_says_was_foretold_leads_to_an_answer(
     assert summarize(found)
 
 
-def test_rules_that_were_not_measured_are_told_as_predicted() -> None:
+def test_rules_that_were_not_measured_are_reported_as_predicted() -> None:
     eight = config(8)
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
     found = recommend(led(trials, predicted({NONE: 100.0, TWO: 190.0, eight: 170.0})))
@@ -130,7 +131,7 @@ def test_rules_that_were_not_measured_are_told_as_predicted() -> None:
     assert math.isclose(by_cores.expected_samples_per_s or 0.0, 170.0, rel_tol=0.05)
 
 
-def test_rules_that_failed_are_not_told_as_predicted() -> None:
+def test_rules_that_failed_are_not_reported_as_predicted() -> None:
     eight = config(8)
     prediction = predicted({NONE: 100.0, TWO: 200.0, eight: 170.0})
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
@@ -150,7 +151,7 @@ def test_a_lever_that_gained_is_a_reason_and_no_recommendation() -> None:
     assert "can't be repeated" in claims(found)
 
 
-def test_a_lever_that_gained_nothing_is_not_told() -> None:
+def test_a_lever_that_gained_nothing_is_not_reported() -> None:
     unordered = config(2, in_order=False)
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
     tried = blocks({TWO: [200.0, 199.0], unordered: [201.0, 200.0]}, purpose="lever")
@@ -181,7 +182,7 @@ def test_a_pick_that_levers_were_tried_with_is_no_lever_itself() -> None:
         (4, 700.0, "predicted", 2),  # surely wrong of 8, and so of 4; 2 are what it was fitted with
     ],
 )
-def test_a_limit_below_what_was_raced_is_answered_by_what_was_foretold(
+def test_a_limit_below_what_was_measured_is_answered_by_what_was_predicted(
     most: int, seen: float, basis: str, workers: int
 ) -> None:
     rates = {NONE: 720.0, TWO: 1450.0, FOUR: 2900.0, config(8): 5800.0}
@@ -195,7 +196,7 @@ def test_a_limit_below_what_was_raced_is_answered_by_what_was_foretold(
     assert answer.confidence == "low" or seen == 5700.0
 
 
-def test_what_failed_is_not_foretold_in_its_place() -> None:
+def test_what_failed_is_not_predicted_in_its_place() -> None:
     six, twelve, most = config(6), config(12), config(24)
     rates = {NONE: 720.0, six: 4300.0, twelve: 5800.0, config(14): 5810.0, most: 5900.0}
     raced = {NONE: [720.0] * 3, six: [4300.0] * 3, most: [5900.0] * 3}
@@ -208,7 +209,7 @@ def test_what_failed_is_not_foretold_in_its_place() -> None:
     assert (answer.basis, answer.config) == ("measured", six)
 
 
-def test_settings_that_were_only_foretold_are_never_told_with_high_confidence() -> None:
+def test_settings_that_were_only_predicted_are_never_reported_with_high_confidence() -> None:
     rates = {NONE: 720.0, FOUR: 2900.0, config(8): 5800.0}
     raced = {NONE: [720.0] * 4, config(8): [5800.0] * 4}
     prediction = predicted(rates, race=tuple(raced), pick=config(8), cores=8.0)
@@ -240,7 +241,7 @@ def test_a_forecast_that_every_trial_belies_picks_nothing(trials: list[Trial]) -
 
 
 TINY = calibration(cpu=1e-4, put=0.0005, receive=0.001)
-"""Batches that are dearer to hand over than to load: without workers 10,000 a second."""
+"""Batches that are costlier to hand over than to load: without workers 10,000 a second."""
 
 
 def test_a_budget_that_ended_before_the_best_was_measured_leaves_it_to_the_model() -> None:

@@ -105,7 +105,7 @@ def owned(present: Config) -> Target:
     return target(own_config=present)
 
 
-def test_the_gain_over_the_present_settings_is_told_first() -> None:
+def test_the_gain_over_the_present_settings_is_reported_first() -> None:
     answer = recommend(run(rising(), target=owned(W2)))
     assert answer.config == W4
     gain = answer.reasons[0]
@@ -155,7 +155,7 @@ def test_present_settings_may_be_the_recommended_ones() -> None:
     assert "present settings" not in claims(alone)
 
 
-def test_present_settings_that_are_torch_s_default_are_told_once() -> None:
+def test_present_settings_that_are_torch_s_default_are_reported_once() -> None:
     answer = recommend(run(rising(), target=owned(W0)))
     assert relations(answer)["w0"] == "present"
     assert "as fast as the present settings, num_workers=0" in answer.reasons[0].claim
@@ -353,7 +353,7 @@ def test_explained_trials_only() -> None:
     assert "or give this run file to dlprof predict" in found.value.hint
 
 
-def test_a_limit_on_workers_is_kept_and_told() -> None:
+def test_a_limit_on_workers_is_kept_and_reported() -> None:
     answer = recommend(run(rising()), Constraints(max_workers=2))
     assert answer.config == W2
     assert "max_workers=2 leaves out num_workers=4 and 1 more: num_workers=4 has 4" in (
@@ -403,7 +403,7 @@ def test_drift_between_blocks_cancels() -> None:
     assert default.speed == pytest.approx(0.5, rel=0.001)
 
 
-def test_busy_cores_and_neighbours_are_told() -> None:
+def test_busy_cores_and_neighbours_are_reported() -> None:
     usage = Usage(own_cpu_cores=5.8, available_cpu_cores=6.0, other_cpu_cores=2.0)
     answer = recommend(run(blocks({W4: [100, 101]}, usage=usage)))
     assert "Cores are the limit: it used 5.8 of the 6.0 available" in claims(answer)

@@ -59,14 +59,14 @@ def figures(*rates: float) -> tuple[RankFigures, ...]:
     )
 
 
-def scaled(count: int, rate: float, **usage: float) -> Trial:
+def scaled(count: int, rate: float, **usage: Any) -> Trial:
     """A trial of so many equal ranks for the sake of scaling."""
     return trial(
         PICK,
         rate,
         purpose="scaling",
         ranks=figures(*[rate] * count) if count > 1 else (),
-        usage=Usage(**usage),  # type: ignore[arg-type] # fields by name
+        usage=Usage(**usage),
     )
 
 
@@ -455,7 +455,7 @@ def test_what_places_ranks_is_said_where_there_are_nodes(
     nodes: int,
     ranks: int,
     gpus: int,
-    named: bool,  # noqa: FBT001
+    named: bool,
 ) -> None:
     cards = tuple(GpuInfo(index=n, name="X", uuid=str(n)) for n in range(gpus))
     made = run(blocks({PICK: (100.0, 101.0)}), machine=machine(numa_nodes=nodes, gpus=cards))

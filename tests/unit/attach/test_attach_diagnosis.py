@@ -215,7 +215,7 @@ def test_the_cause_that_looks_show_comes_first(code: str, seen: Seen) -> None:
     assert _first(seen) == code
 
 
-def test_workers_that_share_the_cores_with_others_are_told_so() -> None:
+def test_workers_that_share_the_cores_with_others_are_warned() -> None:
     crowd = Usage(
         own_cpu_cores=0.8, available_cpu_cores=0.8, other_cpu_cores=1.2, other_runnable=4.0
     )
@@ -270,7 +270,7 @@ def test_without_workers_it_says_what_it_can_not_see() -> None:
     assert _first(_seen(idle, workers=0, batches=0, main={"run_s": 0.01})) == "none"
 
 
-def test_a_loader_that_hangs_is_told_apart_from_a_slow_one() -> None:
+def test_a_loader_that_hangs_is_distinguished_from_a_slow_one() -> None:
     stuck = _looks((200, _look("queue", idle=2)))
     found = _diagnose(_seen(stuck, batches=0, worker_waits={"queue": 200}))
     assert found.finding is None
@@ -322,7 +322,7 @@ def test_a_pin_thread_that_copies_all_the_time_is_the_limit() -> None:
     assert _first(seen) == "main.pin"
 
 
-def test_workers_that_wait_for_their_gil_are_told_from_those_that_read() -> None:
+def test_workers_that_wait_for_their_gil_are_distinguished_from_those_that_read() -> None:
     looks = _looks((190, WAITS), (10, _look("running")))
     fields: dict[str, Any] = {"worker": {"run_s": 0.5}, "main": {"run_s": 0.3}}
     held = _seen(looks, worker_waits={"gil": 180, "running": 20}, **fields)

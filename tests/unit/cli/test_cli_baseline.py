@@ -94,7 +94,7 @@ def test_a_regression_warns_unless_it_is_to_fail(
     assert dlprof("check", TARGET, "--baseline", FILE, *options) == wanted
 
 
-def test_a_verdict_is_told_although_a_file_cannot_be_written(
+def test_a_verdict_is_reported_although_a_file_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
@@ -106,9 +106,9 @@ def test_a_verdict_is_told_although_a_file_cannot_be_written(
     words = ("check", TARGET, "--baseline", FILE, "-o", "run.json")
     assert dlprof(*words, "--regression", "fail") == ExitCode.REGRESSION
     assert dlprof(*words) == ExitCode.USAGE
-    told = capsys.readouterr()
-    assert "FAIL" in told.out
-    assert told.err.count("dlprof: The disk is full.\n  Free some space.\n") == 2
+    shown = capsys.readouterr()
+    assert "FAIL" in shown.out
+    assert shown.err.count("dlprof: The disk is full.\n  Free some space.\n") == 2
 
 
 def test_a_history_that_cannot_be_kept_is_refused_before_it_is_measured(
@@ -156,9 +156,9 @@ def test_a_run_that_is_no_measure_for_later_ones_is_kept_with_a_warning(
     Path("run.json").write_text(json.dumps(document | changes))
     capsys.readouterr()
     assert dlprof("baseline", "update", FILE, "--from", "run.json") == ExitCode.OK
-    told = capsys.readouterr().err
-    assert warning in told
-    assert ("warning" in told) == bool(warning)
+    shown = capsys.readouterr().err
+    assert warning in shown
+    assert ("warning" in shown) == bool(warning)
     assert Path(FILE).exists()
 
 

@@ -77,7 +77,7 @@ def test_files_of_all_formats(failed: CheckReport, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "is_page"), [("a.HTML", True), ("a.htm", True), ("a.json", False)]
 )
-def test_a_page_by_the_suffix(name: str, is_page: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_a_page_by_the_suffix(name: str, is_page: bool) -> None:
     assert checked.is_page(Path(name)) is is_page
 
 
@@ -182,8 +182,8 @@ def test_a_check_without_a_verdict_leaves_none_of_before_and_tells_github(
     assert re.search(
         r"^verdict<<(\w+)\nerror\n\1$", files["GITHUB_OUTPUT"].read_text(), re.MULTILINE
     )
-    told = capsys.readouterr().err
-    assert "::error title=dlprof::--against ./nowhere: there is no such directory" in told
+    shown = capsys.readouterr().err
+    assert "::error title=dlprof::--against ./nowhere: there is no such directory" in shown
 
 
 @pytest.mark.parametrize("words", [["--no-such-option"], ["a", "b"], ["synthetic", "--brief"]])

@@ -310,7 +310,7 @@ def test_ctrl_c_while_the_program_is_loaded(*, ignored: bool) -> None:
         assert (done.returncode, done.stderr) == (130, "dlprof: Interrupted.\n")
 
 
-def test_a_second_interrupt_does_not_cut_off_what_is_told(
+def test_a_second_interrupt_does_not_cut_off_what_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def tell_slowly(*args: Any, **kwargs: Any) -> Any:

@@ -105,7 +105,7 @@ def test_resume_takes_the_file_that_is_named(fake: FakeSweep) -> None:
     assert fake.options["given"] == frozenset()
 
 
-def test_what_flags_name_is_told_apart_from_defaults(fake: FakeSweep) -> None:
+def test_what_flags_name_is_distinguished_from_defaults(fake: FakeSweep) -> None:
     assert (
         run(["sweep", "-q", "--resume", "-o", "old.jsonl", "--budget", "90s", "--arg", "a=b"], {})
         == 0

@@ -34,7 +34,7 @@ def rate(chosen: Config, cost_s: float = 0.02) -> float:
 
 
 class Quiet:
-    """A listener that keeps what it was told in words."""
+    """A listener that keeps what it was given in words."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -43,7 +43,7 @@ class Quiet:
         self.messages.append(text)
 
     def __getattr__(self, _name: str) -> Callable[..., None]:
-        return lambda *_told: None
+        return lambda *_shown: None
 
 
 @dataclasses.dataclass
@@ -112,7 +112,7 @@ class PretendedBench:
         done = trial(request.config, found, usage=usage, **about)
         if not request.explain:
             return done, {}
-        told = to_json(
+        shown = to_json(
             Explanation(
                 trial_id=trial_id,
                 config=request.config,
@@ -122,8 +122,8 @@ class PretendedBench:
             )
         )
         if self.explains:
-            told["costs"]["cpu_s"] = [self.cost_s] * _FIGURES  # not finite by a replaced clock
-        return done, {"explanation": told}
+            shown["costs"]["cpu_s"] = [self.cost_s] * _FIGURES  # not finite by a replaced clock
+        return done, {"explanation": shown}
 
 
 def led_plan(**rest: Any) -> Plan:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,14 +42,14 @@ def repository(tmp_path: Path) -> Path:
     return folder.resolve()
 
 
-def settings(target: str = "data.py:make", **rest: str) -> CheckSettings:
-    return CheckSettings(sweep=SweepSettings(target=target), **rest)  # type: ignore[arg-type]
+def settings(target: str = "data.py:make", **rest: Any) -> CheckSettings:
+    return CheckSettings(sweep=SweepSettings(target=target), **rest)
 
 
 def test_a_worktree_is_on_the_disk_of_the_checkout(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = Path("/dev/shm")  # noqa: S108 - a file system of its own
+    memory = Path("/dev/shm")  # a file system of its own
     if not memory.is_dir() or memory.stat().st_dev == repository.stat().st_dev:
         pytest.skip("there is no other file system for temporary files here")
     monkeypatch.setattr(tempfile, "tempdir", str(memory))
@@ -102,7 +103,7 @@ def next_check(repository: Path, **named: str) -> None:
 def test_worktrees_of_checks_that_were_killed_go_with_the_next(
     repository: Path, tmp_path: Path, begin: Callable[[Path], None], *, folder_is_there: bool
 ) -> None:
-    import platform  # noqa: PLC0415 - its name for this machine, only here
+    import platform  # its name for this machine, only here
 
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

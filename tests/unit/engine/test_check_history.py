@@ -57,7 +57,7 @@ def test_a_run_is_the_median_of_many_blocks(opened: Opened, tmp_path: Path) -> N
     assert run.entry.commit == ""
 
 
-def test_a_baseline_that_is_not_there_is_told_before_anything_is_measured(
+def test_a_baseline_that_is_not_there_is_reported_before_anything_is_measured(
     opened: Opened, baseline: Path, tmp_path: Path
 ) -> None:
     listener = Listener()

@@ -32,7 +32,7 @@ from dlprof.trial.launch import Built
 from dlprof.trial.protocol import BlockRequest, BuildRequest
 from dlprof.trial.side import SideProcess
 
-BROKEN = Failure(kind="worker_exception", message="It broke.", hint="Mend it.")
+BROKEN = Failure(kind="worker_exception", message="It broke.", hint="Fix it.")
 HANGS = Failure(kind="timeout", message="It did not answer within 1 min.", hint="Look.")
 THREADS = "its code computes with several threads"
 
@@ -131,7 +131,7 @@ class FakeProcess:
 
 
 class Listener:
-    """Remembers what it was told."""
+    """Remembers what it was given."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -440,7 +440,7 @@ def test_a_side_that_fails_again_and_again_ends_the_check() -> None:
     with pytest.raises(NothingMeasuredError) as caught:
         measured(made)
     expected = "The change (working tree) failed 3 times while it was measured: It broke."
-    assert (caught.value.message, caught.value.hint) == (expected, "Mend it.")
+    assert (caught.value.message, caught.value.hint) == (expected, "Fix it.")
 
 
 def test_a_block_that_fails_once_is_forgiven() -> None:

@@ -15,25 +15,25 @@ from dlprof.records.codec import to_json
 
 
 @pytest.mark.parametrize(
-    "told",
+    "shown",
     [{}, {"explanation": None}, {"explanation": {"batches": float("nan")}}, {"explanation": []}],
 )
-def test_what_makes_no_sense_is_no_explanation(told: dict[str, object]) -> None:
-    assert explanation_of(told, trial(config(2))) is None
-    assert sent(Timeline, told, "timeline", trial_id="t0001") is None
+def test_what_makes_no_sense_is_no_explanation(shown: dict[str, object]) -> None:
+    assert explanation_of(shown, trial(config(2))) is None
+    assert sent(Timeline, shown, "timeline", trial_id="t0001") is None
 
 
 def test_an_explanation_bears_the_id_of_its_trial() -> None:
-    told = to_json(dataclasses.replace(explanation(Loader()), trial_id=""))
+    shown = to_json(dataclasses.replace(explanation(Loader()), trial_id=""))
     made = dataclasses.replace(trial(config(2)), id="t0007")
-    assert explanation_of({"explanation": told}, made) == explanation(Loader(), "t0007")
+    assert explanation_of({"explanation": shown}, made) == explanation(Loader(), "t0007")
 
 
 def test_a_trial_that_was_glanced_at_tells_waits_for_the_gil_apart() -> None:
-    told = {"explanation": to_json(explanation(Loader(fetch_cpu=0.001, fetch_io=0.018)))}
+    shown = {"explanation": to_json(explanation(Loader(fetch_cpu=0.001, fetch_io=0.018)))}
     waits = {"running": 0.1, "gil": 0.6, "sleep": 0.3}
     seen = dataclasses.replace(trial(config(2)), usage=Usage(worker_waits=waits))
-    found = explanation_of(told, seen)
+    found = explanation_of(shown, seen)
     assert found is not None
     fetch = found.stage("fetch")
     assert fetch is not None

@@ -107,7 +107,7 @@ class FullDisk(PretendedBench):
         return super().explain(*request, **about)
 
 
-def test_a_fault_that_ends_it_is_told_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+def test_a_fault_that_ends_it_is_reported_and_what_was_measured_is_kept(tmp_path: Path) -> None:
     listener = Quiet()
     run = swept(tmp_path / "run", FullDisk(stop_after=6), listener)
     assert run.recommendation is not None
@@ -118,7 +118,7 @@ def test_a_fault_that_ends_it_is_told_and_what_was_measured_is_kept(tmp_path: Pa
 
 
 @pytest.mark.parametrize("records", range(10, 16))
-def test_a_full_disk_costs_the_file_its_end_and_is_told_once(
+def test_a_full_disk_costs_the_file_its_end_and_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
     write, calls = RunWriter._write, iter(range(1000))
@@ -269,9 +269,9 @@ class Raising(PretendedBench):
     def explain(self, *request: Any, **about: Any) -> Told:
         """A trial that fails by the target's own fault."""
         self.rates = lambda _chosen: None
-        trial, told = super().explain(*request, **about)
+        trial, shown = super().explain(*request, **about)
         failure = Failure(kind="worker_exception", message="KeyError: 7")
-        return dataclasses.replace(trial, failure=failure), told
+        return dataclasses.replace(trial, failure=failure), shown
 
 
 def test_what_raises_whatever_the_settings_is_tried_once_more_where_it_is_resumed(
@@ -293,10 +293,10 @@ class WrongData(PretendedBench):
 
     def explain(self, *request: Any, **about: Any) -> Told:
         """A trial with its figures, or the fault of so many workers."""
-        done, told = super().explain(*request, **about)
+        done, shown = super().explain(*request, **about)
         fault = self.faults.get(done.config.num_workers)
         if fault is None:
-            return done, told
+            return done, shown
         fields: dict[str, Any] = {
             "trial_id": done.id,
             "repetition": done.repetition,

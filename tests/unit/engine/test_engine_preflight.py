@@ -116,7 +116,7 @@ def test_workers_and_full_queues_must_fit_memory() -> None:
     assert found.fault(config(4, 2)) is None
 
 
-def test_workers_that_import_torch_anew_need_more() -> None:
+def test_workers_that_import_torch_again_need_more() -> None:
     found = preflight(memory_available_bytes=500_000_000)
     assert found.fault(config(8, 2, start_method="fork")) is None
     assert "95.4 MiB" in fault(found, config(8, 2, start_method="spawn")).message

@@ -48,10 +48,10 @@ def test_a_budget_that_building_the_target_used_up_is_refused_with_one_that_hold
         deadline = Deadline(budget_s=10.0, began_s=0.0, clock=lambda: spent_s)
         refuse_spent(settings, Config(), cost, deadline)
 
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as shown:
         refuse(12.0)
-    assert "starting, building and probing the target took 12 s" in str(told.value)
-    assert told.value.hint == "Give a budget of 20 s or more."
+    assert "starting, building and probing the target took 12 s" in str(shown.value)
+    assert shown.value.hint == "Give a budget of 20 s or more."
     refuse(8.8)
     with pytest.raises(UsageError, match="can't hold a single trial"):
         refuse(9.8)  # half a second is left, and the first trial takes 1.4
@@ -135,8 +135,8 @@ def test_a_disk_that_is_full_costs_a_profile_its_file_and_not_its_diagnosis(
     run = profiled(tmp_path / "run", PretendedBench(), listener)
     assert run.diagnosis is not None
     assert run.trials
-    told = [*listener.messages, *run.diagnosis.notes]
-    assert sum("The disk is full. Free some space." in text for text in told) == 1
+    shown = [*listener.messages, *run.diagnosis.notes]
+    assert sum("The disk is full. Free some space." in text for text in shown) == 1
     kept = read_run(tmp_path / "run").trials
     assert kept == run.trials[: len(kept)]
 

@@ -155,7 +155,7 @@ def test_numbers_that_do_not_fit_are_refused(wrong: dict[str, str]) -> None:
 def test_a_single_core_that_nobody_asked_srun_for_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     asked: str | None,
-    refused: bool,  # noqa: FBT001
+    refused: bool,
 ) -> None:
     """What sbatch was asked for stays in the environment, and srun doesn't go by it."""
     monkeypatch.setattr("os.cpu_count", lambda: 64)

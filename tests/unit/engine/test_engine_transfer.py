@@ -32,14 +32,14 @@ request = json.loads(sys.stdin.readline())
 
 
 class Listener:
-    """Keeps what it is told."""
+    """Keeps what it is given."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.shown: list[str] = []
 
     def message(self, text: str) -> None:
         """Keep it."""
-        self.told.append(text)
+        self.shown.append(text)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Nothing is made here."""
@@ -65,7 +65,7 @@ def other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return script
 
 
-def test_what_is_told_comes_together(other: Any) -> None:
+def test_what_is_reported_comes_together(other: Any) -> None:
     started = other(
         f"""
 tell(event="progress", text="copying")
@@ -77,7 +77,7 @@ time.sleep(60)
     )
     listener = Listener()
     found = run_transfer(TransferSettings(all_devices=True), listener)
-    assert listener.told == ["copying"]
+    assert listener.shown == ["copying"]
     assert [device.device for device in found.devices] == ["cpu"]
     assert [type(rate) for rate in found.together] == [TogetherRate]
     assert found.accelerator == "cuda"
@@ -106,7 +106,7 @@ tell(event="done", torch_version="2.13", accelerator=None)
     assert found.unavailable["batch"] == "it stays"
 
 
-def test_a_process_that_dies_before_anything_is_told_with_its_last_words(other: Any) -> None:
+def test_a_process_that_dies_before_anything_is_reported_with_its_last_words(other: Any) -> None:
     other('sys.stderr.write("no driver\\n"); sys.stderr.flush(); os._exit(4)')
     with pytest.raises(NothingMeasuredError, match="No copy could be measured") as caught:
         run_transfer(TransferSettings(), Listener())
@@ -141,8 +141,8 @@ time.sleep(60)
     ("kind", "error"), [("target", TargetError), ("usage", UsageError), ("odd", TargetError)]
 )
 def test_its_errors_are_raised_again(other: Any, kind: str, error: type[Exception]) -> None:
-    told = {"kind": kind, "message": "It is wrong.", "hint": "Mend it.", "traceback": ""}
-    other(f'tell(event="failed", error={told!r}); time.sleep(60)')
+    shown = {"kind": kind, "message": "It is wrong.", "hint": "Fix it.", "traceback": ""}
+    other(f'tell(event="failed", error={shown!r}); time.sleep(60)')
     with pytest.raises(error, match="It is wrong"):
         run_transfer(TransferSettings(), Listener())
 

@@ -11,15 +11,15 @@ class NVMLError(Exception):
     """The base class that most of NVML's faults have."""
 
 
-class NVMLError_NotSupported(NVMLError):  # noqa: N801
+class NVMLError_NotSupported(NVMLError):  # noqa: N801 - NVML's name
     """What a card or its mode doesn't tell."""
 
 
-class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801
+class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801 - NVML's name
     """A library without a driver."""
 
 
-class NVMLError_GpuIsLost(NVMLError):  # noqa: N801
+class NVMLError_GpuIsLost(NVMLError):  # noqa: N801 - NVML's name
     """A card off the bus."""
 
 

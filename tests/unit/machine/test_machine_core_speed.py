@@ -171,7 +171,7 @@ def test_a_core_that_was_not_visited_leaves_none(made: Made) -> None:
     assert probe.speeds == {0: pytest.approx(_SLOW)}
 
 
-def test_a_window_that_begins_anew_forgets(made: Made) -> None:
+def test_a_window_that_begins_again_forgets(made: Made) -> None:
     cores, probe = made({0: _SLOW_NS})
     window(cores, probe, {0: 100})
     assert probe.mean == pytest.approx(_SLOW)
@@ -180,7 +180,7 @@ def test_a_window_that_begins_anew_forgets(made: Made) -> None:
     assert probe.mean == pytest.approx(_FAST)
 
 
-def test_beginning_anew_without_an_end_leaves_no_thread_behind(made: Made) -> None:
+def test_beginning_again_without_an_end_leaves_no_thread_behind(made: Made) -> None:
     before = threading.active_count()
     cores, probe = made({0: _SLOW_NS, 1: _FAST_NS})
     for _ in range(3):

@@ -45,7 +45,7 @@ FACTS = SystemFacts(
     hard_open_files=1_048_576,
     torch="2.9.0",
     gpu_devices=1,
-    temporary="/var/tmp",  # noqa: S108 - a name, at which no file is made
+    temporary="/var/tmp",
     clock="tsc",
 )
 

@@ -194,12 +194,12 @@ _FRACTIONS = st.none() | st.floats(0, 1)
 
 
 @given(st.lists(st.tuples(_FRACTIONS, st.none() | st.integers(0, 1 << 40)), min_size=1))
-def test_means_lie_among_what_was_told_and_are_missing_only_where_nothing_was(
-    told: list[tuple[float | None, int | None]],
+def test_means_lie_among_what_was_reported_and_are_missing_only_where_nothing_was(
+    shown: list[tuple[float | None, int | None]],
 ) -> None:
-    (mean,) = mean_usage([[_usage(active, memory)] for active, memory in told])
-    shares = [active for active, _ in told if active is not None]
-    sizes = [memory for _, memory in told if memory is not None]
+    (mean,) = mean_usage([[_usage(active, memory)] for active, memory in shown])
+    shares = [active for active, _ in shown if active is not None]
+    sizes = [memory for _, memory in shown if memory is not None]
     assert mean.memory_used_bytes == max(sizes, default=None)
     assert (mean.kernel_active_fraction is None) == (not shares)
     if mean.kernel_active_fraction is not None:

@@ -75,12 +75,12 @@ def test_what_amdsmi_tells() -> None:
 
 
 def test_what_it_does_not_tell_has_reasons() -> None:
-    told = _AmdSmi(
+    shown = _AmdSmi(
         amdsmi_get_gpu_activity={"gfx_activity": "N/A"},
         amdsmi_get_power_info=_AmdSmiError("no right"),
         amdsmi_get_gpu_vram_usage=["another shape"],
     )
-    (usage,) = AmdReader(told).sample()
+    (usage,) = AmdReader(shown).sample()
     assert usage.kernel_active_fraction is None
     assert usage.memory_used_bytes is None
     assert usage.power_w is None
@@ -88,14 +88,14 @@ def test_what_it_does_not_tell_has_reasons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("shown", "reason"),
     [
         (_AmdSmi(amdsmi_init=_AmdSmiError("no driver")), "no driver"),
         (_AmdSmi(amdsmi_get_processor_handles=[]), "lists no GPU"),
     ],
 )
-def test_no_cards_have_a_reason(told: _AmdSmi, reason: str) -> None:
-    reader = AmdReader(told)
+def test_no_cards_have_a_reason(shown: _AmdSmi, reason: str) -> None:
+    reader = AmdReader(shown)
     assert reader.list_gpus() == ()
     assert reason in reader.unavailable["gpus"]
 

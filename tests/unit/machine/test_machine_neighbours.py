@@ -94,7 +94,7 @@ def test_an_id_used_again_is_another_process() -> None:
     assert _by_user(_between(first, last)) == {"user8": (0.25, 1)}
 
 
-def test_what_no_visible_process_used_is_told_apart() -> None:
+def test_what_no_visible_process_used_is_distinguished() -> None:
     first = _look(0, {(1, 0): _used(7, 0)}, CpuTicks(busy=0, idle=0, stolen=0))
     last = _look(
         1,

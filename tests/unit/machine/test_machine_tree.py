@@ -121,26 +121,20 @@ def test_an_orphan_stays_in_the_tree(proc: FakeProc) -> None:
     assert usage.cpu_ns == 90 * MS
 
 
-def test_an_id_that_is_used_again_by_a_stranger_is_not_followed(proc: FakeProc) -> None:
+@pytest.mark.parametrize(
+    ("parent", "run_ms", "counted"), [(1, 7000, (1, 110 * MS)), (10, 40, (2, 150 * MS))]
+)
+def test_an_id_that_is_used_again_counts_as_new_of_a_child_and_not_of_a_stranger(
+    proc: FakeProc, parent: int, run_ms: int, counted: tuple[int, int]
+) -> None:
     proc.start(10, run_ns=10 * MS)
     proc.start(11, parent=10, run_ns=100 * MS)
     tree = _tree(proc)
     tree.read()
     proc.end(11, reaped=True)
-    proc.start(11, parent=1, start=999, run_ns=7000 * MS)
+    proc.start(11, parent=parent, start=999, run_ns=run_ms * MS)
     usage = _read(proc, tree)
-    assert (usage.processes, usage.cpu_ns) == (1, 110 * MS)
-
-
-def test_an_id_that_is_used_again_by_a_new_child_counts_as_new(proc: FakeProc) -> None:
-    proc.start(10, run_ns=10 * MS)
-    proc.start(11, parent=10, run_ns=100 * MS)
-    tree = _tree(proc)
-    tree.read()
-    proc.end(11, reaped=True)
-    proc.start(11, parent=10, start=999, run_ns=40 * MS)
-    usage = _read(proc, tree)
-    assert (usage.processes, usage.cpu_ns) == (2, 150 * MS)
+    assert (usage.processes, usage.cpu_ns) == counted
 
 
 def test_a_tree_that_has_ended_keeps_its_totals(proc: FakeProc) -> None:

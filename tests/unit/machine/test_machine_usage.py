@@ -67,7 +67,7 @@ def test_own_idle_and_other_cores_are_all_the_cores() -> None:
     assert usage.other_cpu_cores == 1.5
 
 
-def test_what_a_hypervisor_took_is_told_of_what_others_had() -> None:
+def test_what_a_hypervisor_took_is_reported_of_what_others_had() -> None:
     usage, missing = _window(_tree(cpu_ns=3 * _S), idle_ns=2 * _S, stolen_ns=_S)
     assert (usage.other_cpu_cores, usage.stolen_cpu_cores) == (1.5, None)
     assert "stolen_cpu_cores" in missing
@@ -163,12 +163,12 @@ def test_reasons_come_with_every_missing_figure_and_no_other() -> None:
         idle_ns=None,
         throttled_ns=None,
         pressures_us=_pressures(None, 0, 0),
-        unavailable={"throttled_fraction": "told by the snapshot"},
+        unavailable={"throttled_fraction": "left to the snapshot"},
     )
     usage, missing = usage_between(_START, last)
     empty = {f.name for f in dataclasses.fields(Usage) if getattr(usage, f.name) is None}
     assert set(missing) == empty
-    assert missing["throttled_fraction"] == "told by the snapshot"
+    assert missing["throttled_fraction"] == "left to the snapshot"
     assert usage.own_cpu_cores == 0
     assert usage.available_cpu_cores is None
 

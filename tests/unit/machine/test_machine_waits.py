@@ -72,7 +72,7 @@ MAPS = """\
 """
 
 
-def test_the_gil_is_told_from_locks_of_the_program_by_where_it_is() -> None:
+def test_the_gil_is_distinguished_from_locks_of_the_program_by_where_it_is() -> None:
     gil = python_data(MAPS)
     assert [len(each) for each in gil] == [0x1000, 0x50000]
     for address, wait in (

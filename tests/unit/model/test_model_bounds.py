@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from model_calibrations import constant, fed, lowest_bound, prediction, rate
@@ -172,6 +173,6 @@ def test_a_calibration_says_nothing_of_another_batch_size() -> None:
         {"cores": 1.0, "storage_bytes_per_s": 0.0},
     ],
 )
-def test_conditions_that_no_machine_has_are_refused(wrong: dict[str, float]) -> None:
+def test_conditions_that_no_machine_has_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
-        Conditions(**wrong)  # type: ignore[arg-type] # wrong on purpose
+        Conditions(**wrong)

@@ -42,7 +42,7 @@ def test_a_copy_lengthens_the_step() -> None:
 
 
 def test_pinning_pays_by_its_copies_and_costs_by_its_thread() -> None:
-    def rate(pin_memory: bool, pin_s: float) -> float:  # noqa: FBT001 - the setting itself
+    def rate(pin_memory: bool, pin_s: float) -> float:  # the setting itself
         calibration = constant(cpu=0.001, copy_s=0.004, pinned_copy_s=0.001, pin=pin_s)
         chosen = dataclasses.replace(config(2), pin_memory=pin_memory)
         (found,) = predict_all(calibration, [chosen], _ALONE)

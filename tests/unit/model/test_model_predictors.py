@@ -186,7 +186,7 @@ def test_each_thread_of_a_step_wants_a_core(
 
 
 @BOTH
-def test_receiving_is_dearer_while_workers_compute(rate: Rate) -> None:
+def test_receiving_is_costlier_while_workers_compute(rate: Rate) -> None:
     """Two workers that are just fast enough; while they compute, main waits for them besides."""
     handshake = {"default": 3 * MS}
     computing = constant(cpu=14 * MS, receive_io=0.8 * MS, receive_busy_s=handshake)

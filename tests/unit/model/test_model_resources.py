@@ -69,7 +69,7 @@ def test_workers_that_persist_turn_over_at_once() -> None:
     assert needs(KNOWN, Config(num_workers=4)).turnover_s == 0.2
 
 
-def test_what_was_not_calibrated_is_not_told() -> None:
+def test_what_was_not_calibrated_is_not_reported() -> None:
     found = needs(Calibration(startup_s={"fork": (0.1,)}), Config(num_workers=2))
     assert found.pss_bytes is None
     assert found.shm_bytes is None
@@ -82,7 +82,7 @@ def test_what_was_not_calibrated_is_not_told() -> None:
 
 
 def test_workers_that_seem_to_take_less_than_nothing_take_nothing() -> None:
-    """What is told of them all is then their mean, not more than any of them took."""
+    """What is shown of them all is then their mean, not more than any of them took."""
     starts = [
         trial(Config(num_workers=1), startup_s=0.5),
         trial(Config(num_workers=2), startup_s=0.4),

@@ -97,8 +97,8 @@ def test_a_crowd_that_was_there_while_it_was_calibrated_is_no_other_place() -> N
 
 
 @pytest.mark.parametrize("step_ms", [4.5, 4.9, 5.1, 5.5, 6.0])
-def test_an_interval_knows_what_limits_where_batches_are_dearer(step_ms: float) -> None:
-    """From 5 ms on the step is the limit; were batches a half dearer, the workers would be."""
+def test_an_interval_knows_what_limits_where_batches_are_costlier(step_ms: float) -> None:
+    """From 5 ms on the step is the limit; were batches a half costlier, the workers would be."""
     calibration = constant(cpu=0.020, drift=0.2)
     found = prediction(calibration, fed(4), step_s=step_ms / 1000).batches_per_s
     assert found.low is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from example_runs import FOUR, HOSTILE, example_run, hostile_run
 
@@ -20,9 +21,10 @@ from dlprof.records import (
     TransformCost,
     WorkerCosts,
 )
+from dlprof.records.stages import StageName
 
 
-def made_timeline(count: int = 40, workers: int = 4, **changes: object) -> Timeline:
+def made_timeline(count: int = 40, workers: int = 4, **changes: Any) -> Timeline:
     """A loader of steady workers, at whose batches the consumer works 5 ms each."""
     numbers = range(count)
     lanes = max(1, workers)
@@ -46,12 +48,12 @@ def made_timeline(count: int = 40, workers: int = 4, **changes: object) -> Timel
         yielded_s=tuple(yielded),
         asked_s=tuple(at - 0.0005 for at in yielded),
     )
-    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]  # fields by name
+    return dataclasses.replace(made, **changes)
 
 
 def made_explanation(text: str = "RandomResizedCrop") -> Explanation:
     """Stages, samples, transforms and workers."""
-    means = {
+    means: dict[StageName, float] = {
         "fetch": 0.041,
         "collate": 0.004,
         "serialise": 0.001,
@@ -62,7 +64,7 @@ def made_explanation(text: str = "RandomResizedCrop") -> Explanation:
     }
     stages = tuple(
         Stage(
-            name=name,  # type: ignore[arg-type]  # names of stages
+            name=name,
             mean_s=mean,
             median_s=mean * 0.9,
             p95_s=mean * 2,

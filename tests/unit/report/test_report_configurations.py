@@ -34,7 +34,7 @@ def _short_epochs() -> Run:
     return run(trials, target=target(batches_per_epoch=10, length=320))
 
 
-def test_the_slower_of_a_pair_is_told_apart_as_in_the_recommendation() -> None:
+def test_the_slower_of_a_pair_is_distinguished_as_in_the_recommendation() -> None:
     measured = _advised(_short_epochs())
     assert measured.recommendation is not None
     assert measured.recommendation.config == KEPT

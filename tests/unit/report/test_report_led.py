@@ -12,6 +12,7 @@ from golden import drawn
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Cost, PredictedCell, Run, RunEnd, SweepPrediction, Trial
+from dlprof.records.run import EndReason
 from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.sweep import sweep_report
 
@@ -32,12 +33,12 @@ PREDICTION = SweepPrediction(
 def led(
     trials: Iterable[Trial],
     prediction: SweepPrediction | None = PREDICTION,
-    reason: str = "decided",
+    reason: EndReason = "decided",
 ) -> Run:
     calibration = (NONE, config(1), TWO)
     planned = plan((NONE, TWO, config(4), EIGHT), search="model", calibration=calibration)
     cost = Cost(measured=3.0, overhead=1.0, total=4.0)
-    end = RunEnd(ended_at="2026-01-01T00:01:00Z", reason=reason, cost_s=cost)  # type: ignore[arg-type] # a literal
+    end = RunEnd(ended_at="2026-01-01T00:01:00Z", reason=reason, cost_s=cost)
     made = run(trials, plan=planned, machine=machine(8))
     return dataclasses.replace(made, end=end, prediction=prediction)
 
@@ -71,7 +72,7 @@ def test_rules_that_were_predicted_are_marked_beside_those_that_were_measured() 
     assert "PyTorch's default: num_workers=0: 100 samples/s" in text
 
 
-def test_what_was_predicted_is_told_as_what_was_measured_lets_expect() -> None:
+def test_what_was_predicted_is_reported_as_what_was_measured_lets_expect() -> None:
     """All was predicted twice as fast as it is: so is the rule's."""
     found = led([*blocks({NONE: [50.0, 50.5], TWO: [99.0, 100.5]}), failed(config(7))])
     made = recommend(found)
@@ -82,7 +83,7 @@ def test_what_was_predicted_is_told_as_what_was_measured_lets_expect() -> None:
 
 
 @pytest.mark.parametrize("reason", typing.get_args(typing.get_type_hints(RunEnd)["reason"]))
-def test_reports_tell_every_way_in_which_a_sweep_can_end(reason: str) -> None:
+def test_reports_tell_every_way_in_which_a_sweep_can_end(reason: EndReason) -> None:
     found = led(blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]}), reason=reason)
     assert "; ended: " in render_as(found, "markdown").decode()
     assert ">ended<" in render_html(found)

@@ -117,7 +117,7 @@ def test_the_best_so_far_is_the_best_mean() -> None:
 @pytest.mark.parametrize(
     ("rates", "interval"), [((100, 1000), False), ((100, 1000, 120), True), ((0, 0, 0), False)]
 )
-def test_no_interval_of_a_rate_goes_below_zero(rates: tuple[float, ...], interval: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_no_interval_of_a_rate_goes_below_zero(rates: tuple[float, ...], interval: bool) -> None:
     found = best_so_far([trial(config(2), rate) for rate in rates])
     assert found is not None
     best = found[1]

@@ -210,7 +210,7 @@ def test_what_limits_cost_is_said_in_words() -> None:
     assert "at most 0 workers" in text
 
 
-def test_what_a_data_set_raised_is_told_with_its_place() -> None:
+def test_what_a_dataset_raised_is_reported_with_its_place() -> None:
     tail = """Traceback (most recent call last):
   File "/lib/torch/fetch.py", line 54, in fetch
     data = [self.dataset[idx] for idx in possibly_batched_index]
@@ -226,10 +226,10 @@ ValueError: bad sample 77
     assert text.count('The last call in it: "/my data/images.py", line 32, in __getitem__.') == 1
 
 
-@pytest.mark.parametrize(("cores", "told"), [(1.0, "1 usable core)"), (1.5, "1.5 usable cores)")])
-def test_one_core_is_one(cores: float, told: str) -> None:
+@pytest.mark.parametrize(("cores", "shown"), [(1.0, "1 usable core)"), (1.5, "1.5 usable cores)")])
+def test_one_core_is_one(cores: float, shown: str) -> None:
     found = Run(path="run.jsonl", header=header(machine=machine(cores)))
-    assert told in drawn(sweep_report(found), 200, verbose=True)
+    assert shown in drawn(sweep_report(found), 200, verbose=True)
 
 
 def test_the_present_settings_are_named_and_compared_with() -> None:
@@ -312,5 +312,5 @@ def test_by_what_samples_are_counted_is_said_below_the_table() -> None:
     run = example_run()
     note = "The second batch counts as 11 samples, by the length of batch['x']."
     target = dataclasses.replace(run.header.target, notes=(note,))
-    told = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
-    assert note in drawn(sweep_report(told), 200, verbose=True)
+    shown = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
+    assert note in drawn(sweep_report(shown), 200, verbose=True)

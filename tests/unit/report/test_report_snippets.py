@@ -213,7 +213,7 @@ def test_a_pod_s_shared_memory_holds_the_queues_of_all_ranks() -> None:
     assert volume["emptyDir"]["medium"] == "Memory"
     assert int(volume["emptyDir"]["sizeLimit"].removesuffix("Mi")) >= 8 * 100
     (mount,) = container["volumeMounts"]
-    assert mount == {"name": volume["name"], "mountPath": "/dev/shm"}  # noqa: S108 - not this one's
+    assert mount == {"name": volume["name"], "mountPath": "/dev/shm"}
     assert container["command"] == ["torchrun", "--nproc-per-node=8", "--standalone", "train.py"]
     assert container["resources"]["requests"] == {"cpu": 40, "memory": "16384Mi"}
 

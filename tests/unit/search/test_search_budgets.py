@@ -46,7 +46,7 @@ def test_what_is_passed_over_for_something_less_important_costs_more(
         assert not unjustly_passed_over(done)
 
 
-def test_where_trials_turn_out_dear_the_important_ones_are_measured() -> None:
+def test_where_trials_turn_out_expensive_the_important_ones_are_measured() -> None:
     """Three times as dear as planned: at most the first trial goes to anything less telling."""
     for seed in SEEDS:
         done = sweep(replace(COMPUTING, dearness=3.0), 60.0, seed=seed)

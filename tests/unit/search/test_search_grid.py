@@ -225,7 +225,7 @@ def test_costs_are_learned_from_what_trials_took() -> None:
     assert grid.propose([slow], remaining_s=8.0) == "budget"
 
 
-def test_dear_trials_leave_out_the_least_important_rather_than_the_repeats() -> None:
+def test_expensive_trials_leave_out_the_least_important_rather_than_the_repeats() -> None:
     """Planned for 1.4 s a trial, which takes 3 s: of ten such, the best are measured twice."""
     grid, left_s, trials = search(), 30.0, list[Trial]()
     while isinstance(step := grid.propose(trials, remaining_s=left_s), Proposal):

@@ -20,12 +20,12 @@ from dlprof.records.codec import from_json, to_json
 from dlprof.search.grid import GridSearch, Proposal, StopReason
 from dlprof.search.led import (
     calibration_configs,
+    final_plan,
+    final_trial_s,
     has_room,
     next_calibration,
     next_lever,
     predict_sweep,
-    race_plan,
-    race_trial_s,
     wants_model,
 )
 from dlprof.search.led import levers as levers_of
@@ -151,10 +151,10 @@ def test_a_budget_without_room_for_it_is_known_before() -> None:
 
 
 @pytest.mark.parametrize(("left_s", "window_s"), [(60.0, 1.0), (20.0, 0.69), (8.0, 0.3)])
-def test_the_windows_of_a_race_are_as_long_as_its_repeats_leave_room_for(
+def test_the_windows_of_a_final_comparison_are_as_long_as_its_repeats_leave_room_for(
     left_s: float, window_s: float
 ) -> None:
-    found = race_trial_s(led(planned_repeats=3, cost=TrialCost(overhead_s=0.4)), left_s)
+    found = final_trial_s(led(planned_repeats=3, cost=TrialCost(overhead_s=0.4)), left_s)
     assert found == pytest.approx(window_s, abs=0.01)
 
 
@@ -171,7 +171,7 @@ def test_no_more_workers_than_cores_where_batches_compute() -> None:
     assert {each.num_workers for each in found.race} == {0, 1, 2, 4}
 
 
-def test_a_choice_is_never_alone_in_its_race_where_fewer_workers_are_named() -> None:
+def test_a_choice_is_never_alone_in_its_final_comparison_where_fewer_workers_are_named() -> None:
     named = [config(workers, prefetch) for workers in (3, 4) for prefetch in (2, 4)]
     found = predict_sweep(WAITS, named, Conditions(cores=2.0))
     assert found.pick == config(4)
@@ -246,11 +246,11 @@ def raced(
         rates: What all give; ``None`` for one that fails.
         predicted: What a model said of them, and of what may be measured as well.
     """
-    told = ExpectedRates(
+    shown = ExpectedRates(
         log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
         log_sd=RELATIVE_ERROR,
     )
-    search = GridSearch(plan=race_plan(led(), race), expected=told, cells=tuple(predicted))
+    search = GridSearch(plan=final_plan(led(), race), expected=shown, cells=tuple(predicted))
     history: list[Trial] = []
     while isinstance(found := search.propose(history), Proposal):
         rate, block = rates[found.config], found.repetition
@@ -266,14 +266,14 @@ def raced(
 NONE, ONE, TWO, THREE, FOUR, EIGHT, SIXTEEN = map(config, (0, 1, 2, 3, 4, 8, 16))
 
 
-def test_a_race_is_over_when_it_says_what_was_predicted() -> None:
+def test_a_final_comparison_is_over_when_it_says_what_was_predicted() -> None:
     rates = {NONE: 100.0, ONE: 101.0, TWO: 199.0}
     blocks, end = raced((NONE, ONE, TWO), rates, {NONE: 100.0, ONE: 100.0, TWO: 200.0})
     assert end == "decided"
     assert len(blocks) == 2
 
 
-def test_a_race_goes_on_until_what_was_predicted_equal_is_known_to_be() -> None:
+def test_a_final_comparison_goes_on_until_what_was_predicted_equal_is_known_to_be() -> None:
     blocks, end = raced(
         (TWO, FOUR), dict.fromkeys((TWO, FOUR), 100.0), dict.fromkeys((TWO, FOUR), 105.0)
     )
@@ -313,13 +313,13 @@ def test_predictions_that_prove_wrong_are_measured_rather_than_believed() -> Non
 def test_what_costs_more_of_the_budget_than_it_promises_is_left_alone() -> None:
     """Sixteen workers may be better, but hardly, and take a third of the budget to start."""
     predicted = {NONE: 30.0, TWO: 100.0, THREE: 101.0, FOUR: 102.0, SIXTEEN: 90.0}
-    told = ExpectedRates(
+    shown = ExpectedRates(
         log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
         log_sd=RELATIVE_ERROR,
         families={each.key: each.num_workers for each in predicted},
     )
-    race = race_plan(led(), (NONE, TWO, FOUR))
-    search = GridSearch(plan=race, expected=told, cells=tuple(predicted))
+    race = final_plan(led(), (NONE, TWO, FOUR))
+    search = GridSearch(plan=race, expected=shown, cells=tuple(predicted))
     for start_s, looked_at in ((0.0, True), (1.0, False)):
         history, left_s = list[Trial](), 50.0
         while isinstance(found := search.propose(history, remaining_s=left_s), Proposal):
@@ -335,7 +335,7 @@ def test_what_costs_more_of_the_budget_than_it_promises_is_left_alone() -> None:
 
 
 def test_explained_trials_are_no_part_of_a_race() -> None:
-    search = GridSearch(plan=race_plan(led(), (config(0), config(2))))
+    search = GridSearch(plan=final_plan(led(), (config(0), config(2))))
     found = search.propose([explained(config(0)), explained(config(2))])
     assert isinstance(found, Proposal)
     assert found.repetition == 0
@@ -403,7 +403,7 @@ def test_where_pinning_is_compared_it_is_calibrated_too() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_cheapest_that_is_predicted_near_the_best_is_measured_first(seed: int) -> None:
     found = predict_sweep(COMPUTES, NET, Conditions(cores=8.0))
-    raced = race_plan(led(), found.race)
+    raced = final_plan(led(), found.race)
     expected = ExpectedRates.of(found)
     first = GridSearch(plan=raced, seed=seed, expected=expected).propose([], remaining_s=60.0)
     assert isinstance(first, Proposal)

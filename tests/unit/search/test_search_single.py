@@ -20,7 +20,7 @@ OWN = dataclasses.replace(
 )
 
 
-def test_a_bare_data_set_is_explained_at_pytorchs_defaults() -> None:
+def test_a_bare_dataset_is_explained_at_pytorchs_defaults() -> None:
     assert single_config(SweepSettings(), BARE, has_accelerator=True) == Config()
 
 

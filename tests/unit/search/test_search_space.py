@@ -82,7 +82,7 @@ def test_explicit_workers_are_taken_as_they_are() -> None:
     assert found.configs == (config(2, 3), config(4, 3))
 
 
-def test_equal_configurations_are_merged_and_the_user_told() -> None:
+def test_equal_configurations_are_merged_and_the_user_informed() -> None:
     found = space(num_workers=(0, 2), prefetch_factor=(2, 4), persistent_workers=(True,))
     assert found.configs == (
         config(0),

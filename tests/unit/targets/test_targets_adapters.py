@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,8 +114,8 @@ def test_what_raises_as_it_is_asked_for_its_loader_is_named() -> None:
 def test_a_version_that_has_moved_its_classes_is_named_and_taken_as_anything_else(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = ModuleType("transformers")
-    module.__version__ = "99.1"  # type: ignore[attr-defined]
+    module: Any = ModuleType("transformers")
+    module.__version__ = "99.1"
     monkeypatch.setitem(sys.modules, "transformers", module)
     rows = {"__iter__": lambda _self: iter(DataLoader(Numbers(), batch_size=6))}
     moved = of("transformers", "Trainer", args=arguments(), **rows)
@@ -145,7 +146,7 @@ def test_what_is_prepared_by_accelerate_is_set_where_it_loads() -> None:
                 raise AttributeError(name)
             return getattr(self.base_dataloader, name)
 
-        def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        def __iter__(self) -> Any:
             return (batch * 2 for batch in self.base_dataloader)
 
     adapter = of("accelerate", "DataLoaderAdapter")
@@ -168,14 +169,15 @@ class Sampling(DataLoader[Any]):
 
     def __init__(self, data: Any, fanout: int, **rest: Any) -> None:
         self.secret = fanout * 2
-        super().__init__(range(len(data)), collate_fn=self.gathered, **rest)  # type: ignore[arg-type]
+        rows: Any = range(len(data))
+        super().__init__(rows, collate_fn=self.gathered, **rest)
 
     def gathered(self, indices: list[int]) -> torch.Tensor:
         return torch.tensor(indices) * self.secret
 
 
 def test_a_class_whose_arguments_are_kept_nowhere_is_copied() -> None:
-    own = Sampling([0] * 6, 5, batch_size=3, num_workers=1, persistent_workers=True)
+    own: Any = Sampling([0] * 6, 5, batch_size=3, num_workers=1, persistent_workers=True)
     next(iter(own))  # its workers are its own
     built = build_from_object(own)
     made: Any = make_loader(built, Config(num_workers=2, prefetch_factor=3))
@@ -188,7 +190,7 @@ def test_a_class_whose_arguments_are_kept_nowhere_is_copied() -> None:
     assert batches(build_from_object(own, shuffle=True, seed=1)) != [[0, 10, 20], [30, 40, 50]]
     assert built.target.call.text == "Sampling(data, ..., {settings})"
     assert not built.target.notes
-    own._iterator._shutdown_workers()  # type: ignore[union-attr]
+    own._iterator._shutdown_workers()
 
 
 def test_what_is_no_dataset_is_measured_as_it_is() -> None:
@@ -254,7 +256,7 @@ def test_a_loader_of_endless_indices_ends_its_epochs_itself() -> None:
         def __len__(self) -> int:
             return 3
 
-        def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        def __iter__(self) -> Any:
             self.kept = super().__iter__() if self.kept is None else self.kept
             for _ in range(3):
                 yield next(self.kept)
@@ -296,9 +298,8 @@ def adapter(found):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: feeder\nVersion: 2.0\n")
     (info / "entry_points.txt").write_text("[dlprof.loaders]\nfeeder = feeder_dlprof:adapter\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    from feeder import Feeder  # type: ignore[import-not-found] # noqa: PLC0415
-
-    built = build_from_object(Feeder([1, 2, 3, 4]))
+    feeder = importlib.import_module("feeder")
+    built = build_from_object(feeder.Feeder([1, 2, 3, 4]))
     assert batches(built, num_workers=1) == [[1, 2], [3, 4]]
     assert built.target.call.assigned({"num_workers": 4}) == "loader = feeder.loader(processes=4)"
     assert built.target.fixed["pin_memory"] == "a Feeder pins nothing"
@@ -341,7 +342,7 @@ def made(dataset):
         seen.append(call_at(frame, lambda path: path == "library.py"))
 
     library: dict[str, Any] = {"look": look}
-    exec(compile(source, "library.py", "exec"), library)  # noqa: S102 - frames of a file of its name
+    exec(compile(source, "library.py", "exec"), library)  # frames of a file of its name
     library["create"](Numbers())
     library["made"](Numbers())
     assert seen == [LoaderCall(text="create(dataset, ..., {settings})"), None]

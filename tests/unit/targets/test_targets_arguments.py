@@ -64,7 +64,7 @@ def test_by_annotation(key: str, text: str, value: object) -> None:
 
 
 def test_by_default_and_without_any_sign() -> None:
-    def make(a=1, b=2.0, c=False, d="x", e=Path(), f=None, *, g): ...  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, FBT002
+    def make(a=1, b=2.0, c=False, d="x", e=Path(), f=None, *, g): ...  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - as users write it
 
     found = bind(make, a="3", b="3", c="yes", d="3", e="3", f="3", g="03")
     assert found == {"a": 3, "b": 3.0, "c": True, "d": "3", "e": Path("3"), "f": 3, "g": "03"}
@@ -141,7 +141,7 @@ def test_settings_pass_as_they_are_and_partials_work() -> None:
 
 
 def test_annotations_that_do_not_resolve_fall_back_to_their_names() -> None:
-    def make(n: int, other: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+    def make(n: int, other: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821 - what is tried
 
     assert bind(make, n="4", other="5") == {"n": 4, "other": 5}
 

@@ -102,13 +102,13 @@ def fault(build: Callable[[], object]) -> TargetError:
 
 
 @pytest.mark.parametrize("found", [Numbers(), Numbers, list(range(10)), torch.arange(10)])
-def test_data_sets_of_all_kinds_are_taken_in_sequence(found: object) -> None:
+def test_datasets_of_all_kinds_are_taken_in_sequence(found: object) -> None:
     loader = rebuilt(found, batch_size=4)
     assert [len(batch) for batch in loader] == [4, 4, 2]
     assert isinstance(loader.sampler, SequentialSampler)
 
 
-def test_an_iterable_data_set_and_an_endless_one() -> None:
+def test_an_iterable_dataset_and_an_endless_one() -> None:
     assert [len(batch) for batch in rebuilt(Stream(), batch_size=4)] == [4, 4, 2]
     built = build_from_object(Endless())
     assert (built.target.kind, built.target.length, built.target.batches_per_epoch) == (
@@ -501,7 +501,7 @@ def test_the_user_s_own_settings_are_those_of_a_callable_s_defaults() -> None:
     assert build_from_object(make_half_open).target.own_config is None
 
 
-def test_a_data_set_smaller_than_one_batch() -> None:
+def test_a_dataset_smaller_than_one_batch() -> None:
     built = build_from_object(Numbers(10))
     error = fault(lambda: make_loader(built, Config()))
     assert "has 10 samples, batch_size is 32" in error.message

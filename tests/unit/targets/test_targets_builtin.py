@@ -210,15 +210,15 @@ def test_left_overs_of_killed_runs_go_after_a_day(tmp_path: Path) -> None:
 
 
 def test_preparing_tells_how_far_it_is_and_makes_no_file_twice(cache: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    shown: list[tuple[str, int, int]] = []
     spec = parse_target("images:count=3")
-    builtin.prepare(spec, lambda *step: told.append(step))
-    assert told == [("JPEG files", n, 3) for n in range(4)]
-    told.clear()
-    builtin.prepare(spec, lambda *step: told.append(step))
-    builtin.prepare(parse_target("data:make"), lambda *step: told.append(step))
-    builtin.prepare(parse_target("synthetic"), lambda *step: told.append(step))
-    assert told == []
+    builtin.prepare(spec, lambda *step: shown.append(step))
+    assert shown == [("JPEG files", n, 3) for n in range(4)]
+    shown.clear()
+    builtin.prepare(spec, lambda *step: shown.append(step))
+    builtin.prepare(parse_target("data:make"), lambda *step: shown.append(step))
+    builtin.prepare(parse_target("synthetic"), lambda *step: shown.append(step))
+    assert shown == []
 
 
 # Loading
@@ -228,7 +228,7 @@ def test_preparing_tells_how_far_it_is_and_makes_no_file_twice(cache: Path) -> N
 def test_every_workload_loads_and_pickles(cache: Path, name: str) -> None:
     built = build_target(parse_target(SMALL[name]), seed=1)
     assert built.parts is not None
-    pickle.loads(pickle.dumps((built.parts.dataset, built.parts.kept["collate_fn"])))  # noqa: S301
+    pickle.loads(pickle.dumps((built.parts.dataset, built.parts.kept["collate_fn"])))
     first = next(iter(make_loader(built, Config(batch_size=4))))
     assert first is not None
     pickle.dumps(built.parts.dataset)  # also once files are open
@@ -345,7 +345,7 @@ def test_burning_advances_the_threads_own_clock() -> None:
     synthetic.burn(0)
 
 
-def test_a_sample_waits_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_waits_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     sample = synthetic.make_sample(SyntheticOptions(wait_ms=5, tail=(1, 3), dtype="uint8"), 7)

@@ -172,7 +172,7 @@ def test_what_a_batch_holds_beside_its_samples_is_content_too() -> None:
     assert not {whole for whole, _ in one} & {whole for whole, _ in other}
 
 
-def test_single_numbers_are_told_apart_from_the_rest_of_a_sample() -> None:
+def test_single_numbers_are_distinguished_from_the_rest_of_a_sample() -> None:
     alike = sample_digests([torch.ones(3, 2, 2), torch.arange(3)], 3)
     assert [len({each[kind] for each in alike}) for kind in (0, 1)] == [3, 1]
     bare = sample_digests(torch.arange(3), 3)
@@ -249,7 +249,7 @@ def test_an_object_that_refuses_to_be_asked_counts_as_having_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_of", "told", "earlier"),
+    ("batch_of", "shown", "earlier"),
     [
         (lambda n: [torch.zeros(n, 16), torch.zeros(n)], "[0]", None),
         (lambda n: [torch.zeros(n, 9), torch.zeros(n, 9, dtype=torch.bool)], "[0]", None),
@@ -259,12 +259,12 @@ def test_an_object_that_refuses_to_be_asked_counts_as_having_nothing() -> None:
     ],
 )
 def test_a_first_batch_of_one_sample_does_not_say_how_all_are_counted(
-    batch_of: Callable[[int], object], told: str, earlier: int | None
+    batch_of: Callable[[int], object], shown: str, earlier: int | None
 ) -> None:
     count = SampleCounter()
     first = count(batch_of(1))
     assert [count(batch_of(n)) for n in (10, 1, 3)] == [10, 1, 3]
-    assert count.wording == f", by the length of batch{told}"
+    assert count.wording == f", by the length of batch{shown}"
     assert count.earlier == earlier
     assert first == 1 or earlier == 1
 

@@ -139,7 +139,8 @@ def test_index_batches_without_a_length_are_not_counted() -> None:
         def __iter__(self) -> Iterator[Iterator[int]]:
             yield iter([1, 2])
 
-    loader, gate = gated(DataLoader(Squares(), batch_sampler=Lazy()))  # type: ignore[arg-type]
+    lazy: Any = Lazy()
+    loader, gate = gated(DataLoader(Squares(), batch_sampler=lazy))
     assert [batch.tolist() for batch in loader] == [[1, 4]]
     assert (gate.batches, gate.sizes, gate.exact) == (1, None, True)
 
@@ -150,8 +151,9 @@ def test_the_loader_looks_as_before() -> None:
     assert len(loader) == len(own)
     assert (loader.batch_size, loader.drop_last) == (3, True)
     assert loader.sampler is own.sampler
-    assert loader.batch_sampler.batch_size == 3  # type: ignore[union-attr]
-    assert isinstance(copy.copy(loader.batch_sampler), GatedIndices)
+    indices: Any = loader.batch_sampler
+    assert indices.batch_size == 3
+    assert isinstance(copy.copy(indices), GatedIndices)
     unbatched, _ = gated(DataLoader(Squares(), batch_size=None, sampler=own.sampler))
     sampler: Any = unbatched.sampler
     assert sampler.set_epoch(4) == 4

@@ -69,7 +69,7 @@ def test_dictionaries_as_monai_lists_its_images(folder: Path) -> None:
     assert names(Holder(by_name={"a": folder / "a.jpg", "n": 3})) == ["a.jpg"]
 
 
-def test_data_sets_inside_data_sets(folder: Path) -> None:
+def test_datasets_inside_datasets(folder: Path) -> None:
     first, second = Holder(path=folder / "a.jpg"), Holder(path=folder / "b.jpg")
     both: Dataset[int] = ConcatDataset([Subset(first, [0]), second])
     assert names(both) == ["a.jpg", "b.jpg"]

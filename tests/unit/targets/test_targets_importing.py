@@ -46,7 +46,7 @@ def test_a_file_is_imported_under_its_own_name_and_pickles(tmp_path: Path) -> No
     assert isinstance(found, type)
     assert found.__module__ == "dlp_data"
     assert sys.path[0] == str(tmp_path)
-    assert isinstance(pickle.loads(pickle.dumps(found())), found)  # noqa: S301 - our own bytes
+    assert isinstance(pickle.loads(pickle.dumps(found())), found)
 
 
 def test_a_file_in_a_package_gets_its_dotted_name(tmp_path: Path) -> None:

@@ -28,15 +28,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_all_pools_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    opencv, pools = types.ModuleType("cv2"), types.ModuleType("threadpoolctl")
-    opencv.setNumThreads = told.append  # type: ignore[attr-defined]
-    pools.threadpool_limits = lambda limits: told.append(("pools", limits))  # type: ignore[attr-defined]
+    asked: list[object] = []
+    pools = types.SimpleNamespace(threadpool_limits=lambda limits: asked.append(("pools", limits)))
+    opencv = types.SimpleNamespace(setNumThreads=asked.append)
     monkeypatch.setitem(sys.modules, "cv2", opencv)
     monkeypatch.setitem(sys.modules, "threadpoolctl", pools)
     limit_threads(2)
     assert torch.get_num_threads() == 2
-    assert told == [2, ("pools", 2)]
+    assert asked == [2, ("pools", 2)]
     assert os.environ["OMP_NUM_THREADS"] == "2"
 
 
@@ -48,12 +47,12 @@ def test_pools_that_are_not_there_are_passed_over(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_user_s_own_function_is_called_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(torch.multiprocessing, "set_sharing_strategy", told.append)
-    WorkerSetup(told.append, "file_system", None)(3)
-    assert told == ["file_system", 3]
+    asked: list[object] = []
+    monkeypatch.setattr(torch.multiprocessing, "set_sharing_strategy", asked.append)
+    WorkerSetup(asked.append, "file_system", None)(3)
+    assert asked == ["file_system", 3]
     WorkerSetup(None, None, None)(0)
-    assert len(told) == 2
+    assert len(asked) == 2
 
 
 def test_the_threads_that_were_asked_for_outlast_the_user_s_own_function() -> None:
@@ -71,4 +70,4 @@ def test_it_is_put_in_only_where_asked_for() -> None:
     assert setup(Config(num_workers=1)) is None
     assert setup(Config(worker_threads=2)) is None  # no workers
     found = setup(Config(num_workers=1, worker_threads=2))
-    assert pickle.loads(pickle.dumps(found)) == WorkerSetup(None, None, 2)  # noqa: S301
+    assert pickle.loads(pickle.dumps(found)) == WorkerSetup(None, None, 2)

@@ -271,7 +271,7 @@ def seeds(_: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asks", "settings", "told"),
+    ("asks", "settings", "shown"),
     [
         (True, {}, True),
         (False, {}, False),
@@ -284,14 +284,14 @@ def seeds(_: int) -> None:
     ],
 )
 def test_whether_a_worker_asks_which_one_it_is(
-    monkeypatch: pytest.MonkeyPatch, *, asks: bool, settings: dict[str, Any], told: bool
+    monkeypatch: pytest.MonkeyPatch, *, asks: bool, settings: dict[str, Any], shown: bool
 ) -> None:
     monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)  # given back afterwards
     workers = 1 if "multiprocessing_context" in settings else 2  # one that imports torch is enough
     loader = DataLoader(Numbers(asks=asks), batch_size=4, num_workers=workers, **settings)
     asked = watch_worker_info(loader)
     assert len(list(loader)) == 16 * (1 if asks else workers)
-    assert asked() is told
+    assert asked() is shown
 
 
 @pytest.mark.parametrize("shards", [True, False])
@@ -306,7 +306,7 @@ def test_torch_asks_for_nothing_for_data_pipes_without_a_filter(
     assert asked() is shards
 
 
-def test_workers_that_ask_are_told_by_their_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_ask_are_reported_by_their_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their shares may begin alike: they are looked at for longer, and no error is raised."""
     monkeypatch.setattr(data_checks, "watch_worker_info", lambda _: lambda: True)
     target = Target(spec="x", kind="iterable", dataset="X")
@@ -335,8 +335,8 @@ def test_idle_workers_are_no_other_workers() -> None:
 def test_workers_of_another_package_are_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torchdata's ``StatefulDataLoader``, whose worker binds the class at import."""
     monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)
-    others = types.ModuleType("others")
-    others.WorkerInfo = worker.WorkerInfo  # type: ignore[attr-defined]
+    others: Any = types.ModuleType("others")
+    others.WorkerInfo = worker.WorkerInfo
     monkeypatch.setitem(sys.modules, "others", others)
     asked = watch_worker_info(DataLoader(Numbers(asks=True), num_workers=2))
     info = others.WorkerInfo(id=0, num_workers=2, seed=1, dataset=None)

@@ -20,7 +20,7 @@ from dlprof.trial.failures import classify
         ),
     ],
 )
-def test_a_devices_fault_is_not_blamed_on_the_data_set(error: Exception, hint: str) -> None:
+def test_a_devices_fault_is_not_blamed_on_the_dataset(error: Exception, hint: str) -> None:
     failure = classify(error)
     assert hint in failure.hint
     assert str(error).splitlines()[0] in failure.message

@@ -11,22 +11,22 @@ from dlprof.trial.explaining import take_rested
 
 
 class Taken:
-    """A loop; each call of ``take`` is told beside the sleep before it."""
+    """A loop; each call of ``take`` is shown beside the sleep before it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, lasts: int = 9) -> None:
-        self.told: list[float | int] = []
+        self.shown: list[float | int] = []
         self._lasts = lasts
-        monkeypatch.setattr("time.sleep", self.told.append)
+        monkeypatch.setattr("time.sleep", self.shown.append)
 
     def take(self, count: int) -> bool:
-        self.told.append(count)
+        self.shown.append(count)
         self._lasts -= 1
         return self._lasts > 0
 
 
 def rested(loop: Taken, config: Config, rate: float) -> list[float | int]:
     take_rested(cast("Any", loop), config, rate)
-    return loop.told
+    return loop.shown
 
 
 def test_a_batch_of_each_worker_is_taken_once_the_queues_are_full(

@@ -80,8 +80,8 @@ def test_an_exception_names_where_it_was_raised() -> None:
 
     assert classify(passed_on).message == "ValueError in a worker process: bad"
     assert classify(KeyError("x")).message == "KeyError in the main process: 'x'"
-    told = classify(ValueError("bad 37\nsecond line")).message
-    assert told == "ValueError in the main process: bad 37"
+    shown = classify(ValueError("bad 37\nsecond line")).message
+    assert shown == "ValueError in the main process: bad 37"
 
 
 class UnreadableError(Exception):
@@ -101,7 +101,7 @@ class UnreadableError(Exception):
         (ValueError("\r boom"), "ValueError in a worker process: boom"),
     ],
 )
-def test_what_torch_cannot_raise_anew_is_still_told(raised: Exception, message: str) -> None:
+def test_what_torch_cannot_raise_again_is_still_reported(raised: Exception, message: str) -> None:
     """It makes an exception of the same type of one message, and some don't let it."""
     wrapper: Any = ExceptionWrapper
     try:
@@ -130,7 +130,7 @@ def broken_link() -> OSError:
 
 
 @pytest.mark.parametrize(
-    ("codes", "kind", "told"),
+    ("codes", "kind", "shown"),
     [
         ((-9, 0), "worker_signal", "SIGKILL"),
         ((2,), "worker_exit", "exit code 2"),
@@ -138,12 +138,12 @@ def broken_link() -> OSError:
     ],
 )
 def test_a_worker_that_is_gone_when_its_batch_is_fetched(
-    codes: tuple[int, ...], kind: str, told: str
+    codes: tuple[int, ...], kind: str, shown: str
 ) -> None:
     failure = classify(broken_link(), codes)
 
     assert failure.kind == kind
-    assert told in failure.message
+    assert shown in failure.message
 
 
 def test_a_crash_is_known_by_what_torch_wrote_of_it() -> None:

@@ -1,10 +1,11 @@
-"""The GPU sampler with cards that are made up: windows, patience and what is told of both."""
+"""The GPU sampler with cards that are made up: windows, patience and what is shown of both."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ class _Cards(Gpus):
 
     def neighbours(self) -> tuple[GpuNeighbours, ...]:
         self.calls.append("crowd")
-        reasons = {"process_memory_bytes": "not told"}
+        reasons = {"process_memory_bytes": "not reported"}
         return tuple(
             GpuNeighbours(index=i, name="X", processes=i, unavailable=reasons) for i in range(2)
         )
@@ -79,19 +80,20 @@ def test_a_window_is_primed_sampled_and_framed_by_looks_at_who_is_there() -> Non
     assert (
         second.unavailable["pcie_rx_bytes_per_s"] == "the window was too short for this card's turn"
     )
-    assert second.unavailable["other_memory_bytes"] == "not told"
+    assert second.unavailable["other_memory_bytes"] == "not reported"
 
 
 def test_a_window_shorter_than_the_period_has_one_sample_without_a_probe() -> None:
-    cards, begun = _Cards(), threading.Event()
-    cards.prime = begun.set  # type: ignore[method-assign]  # tells that the window has begun
+    cards: Any = _Cards()
+    begun = threading.Event()
+    cards.prime = begun.set  # as the window begins
     sampler = GpuSampler(lambda: cards, period_s=60)
     usage = _window(sampler, begun)
     sampler.close()
     assert [usage[0].samples, cards.calls.count("sample"), cards.calls.count("probe")] == [1, 1, 0]
 
 
-def test_a_window_that_begins_anew_forgets_its_samples() -> None:
+def test_a_window_that_begins_again_forgets_its_samples() -> None:
     more = threading.Event()
     cards = _Cards(obstacle=lambda: not cards.sampled.is_set() or more.wait(10))
     sampler = GpuSampler(lambda: cards, period_s=0.001)
@@ -107,7 +109,7 @@ def test_a_window_that_begins_anew_forgets_its_samples() -> None:
     assert usage[0].samples < sum(call in {"probe", "sample"} for call in cards.calls)
 
 
-def test_each_trial_begins_anew() -> None:
+def test_each_trial_begins_again() -> None:
     cards = _Cards()
     sampler = GpuSampler(lambda: cards, period_s=0.001)
     _window(sampler, cards.sampled)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,9 +60,9 @@ MAIN = f"""Current thread 0x02 (most recent call first):
 STILL = Standstill(waited_s=20.0, log="", stacks={}, idle=True)
 
 
-def stuck(*texts: str, **details: object) -> Standstill:
+def stuck(*texts: str, **details: Any) -> Standstill:
     stacks = {number: parse_stacks(text) for number, text in enumerate(texts)}
-    return dataclasses.replace(STILL, stacks=stacks, **details)  # type: ignore[arg-type]
+    return dataclasses.replace(STILL, stacks=stacks, **details)
 
 
 SAMPLER = """Current thread 0x02 (most recent call first):

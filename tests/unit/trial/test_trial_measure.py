@@ -135,7 +135,7 @@ def test_the_turnover_is_left_out_on_request() -> None:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_workers_that_an_early_end_leaves_busy_are_no_turnover(exact: bool) -> None:  # noqa: FBT001
+def test_workers_that_an_early_end_leaves_busy_are_no_turnover(exact: bool) -> None:
     """As mosaicml-streaming's, whose threads go on: an epoch that ends by itself stops them."""
     loader = FakeLoader(VirtualClock(), workers=2, turnover_s=10.0)
     gate = FakeGate(loader)

@@ -32,7 +32,7 @@ def batch(size: int) -> dict[str, torch.Tensor]:
         (None, None, (12.0, "The second batch counts as 12 samples, by the length of batch['x'].")),
     ],
 )
-def test_only_what_nobody_says_is_told(
+def test_only_what_nobody_says_is_reported(
     sizes: list[int] | None, batch_size: int | None, found: tuple[float, str]
 ) -> None:
     gate: Any = types.SimpleNamespace(sizes=sizes, attached=sizes is not None)
@@ -40,19 +40,19 @@ def test_only_what_nobody_says_is_told(
     assert probing._samples_per_batch(gate, batch(8), batch(12), built) == found
 
 
-def test_one_sample_at_a_time_is_told() -> None:
+def test_one_sample_at_a_time_is_reported() -> None:
     gate: Any = types.SimpleNamespace(sizes=None, attached=False)
     built: Any = types.SimpleNamespace(target=types.SimpleNamespace(batch_size=None))
     image = torch.zeros(3, 16, 16)
-    told = probing._samples_per_batch(gate, image, image, built)
-    assert told == (1.0, "The second batch counts as 1 sample.")
+    shown = probing._samples_per_batch(gate, image, image, built)
+    assert shown == (1.0, "The second batch counts as 1 sample.")
 
 
 SPAWN = Config(num_workers=1, start_method="spawn").canonical()
 
 
 class Refuses:
-    """Raises what it is told when it is pickled."""
+    """Raises what it is given when it is pickled."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -138,7 +138,7 @@ def test_what_may_pass_is_no_fault_of_the_batch(error: Exception) -> None:
     assert parcel.shared_bytes is None
 
 
-def test_a_data_set_that_can_not_be_pickled() -> None:
+def test_a_dataset_that_can_not_be_pickled() -> None:
     """It needs no process to be found out."""
     before = set(multiprocessing.active_children())
     failure = try_start(DataLoader(Numbers(threading.Lock()), num_workers=1), SPAWN)

@@ -68,7 +68,7 @@ def test_what_a_forced_group_has_in_shared_memory_is_removed(tmp_path: Path) -> 
         "time.sleep(60)\n"
     )
     with start(making.format(path=str(printed))) as process:
-        path = Path("/dev/shm", printed.read_text())  # noqa: S108 - where POSIX has it
+        path = Path("/dev/shm", printed.read_text())
         assert path.is_file()
         # It is given no time to end when it is asked, and all that the tracker needs.
         ticks = itertools.chain([0.0] * 3, itertools.repeat(100.0, 5000), itertools.repeat(1e9))
@@ -156,7 +156,7 @@ def test_a_process_that_is_gone_is_signalled_no_more(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("lives", [True, False])
 def test_a_worker_whose_loader_has_died_before_it_was_there_ends(
     monkeypatch: pytest.MonkeyPatch,
-    lives: bool,  # noqa: FBT001 - as pytest passes it
+    lives: bool,
 ) -> None:
     ended: list[int] = []
     parent = types.SimpleNamespace(is_alive=lambda: lives)

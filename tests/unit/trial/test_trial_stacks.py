@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,11 +109,11 @@ def test_the_users_own_handler_of_sigusr1_is_not_called(tmp_path: Path) -> None:
     assert [stack[0].function for stack in found[process.pid]] == ["<module>"]
 
 
-def _started(log: object, code: str = _STANDS) -> subprocess.Popen[bytes]:
+def _started(log: Any, code: str = _STANDS) -> subprocess.Popen[bytes]:
     process: subprocess.Popen[bytes] = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
-        stderr=log,  # type: ignore[call-overload]
+        stderr=log,
     )
     assert process.stdout is not None
     process.stdout.readline()

@@ -1,4 +1,4 @@
-"""What the supervisor makes of what it is told, without processes."""
+"""What the supervisor makes of what it is given, without processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WHOLE = (
     Received(TRIAL, RESULT),
     exited(0),
 )
-FAILURE = {"kind": "worker_exception", "message": "ValueError", "hint": "mend it"}
+FAILURE = {"kind": "worker_exception", "message": "ValueError", "hint": "fix it"}
 
 
 class Supervised:

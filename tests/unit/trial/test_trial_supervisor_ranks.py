@@ -124,7 +124,7 @@ def test_uneven_epochs_are_named(tmp_path: Path) -> None:
 def test_uneven_epochs_without_a_length_are_named_as_they_were_seen(
     tmp_path: Path,
     samples: tuple[int, int],
-    named: bool,  # noqa: FBT001
+    named: bool,
 ) -> None:
     ends = []
     for number, count in zip(NUMBERS, samples, strict=True):

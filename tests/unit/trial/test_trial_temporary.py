@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from multiprocessing import process, util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory for temporary files, and nothing that this process goes on to remember."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(tempfile, "_name_sequence", None)
-    config = process.current_process()._config  # type: ignore[attr-defined]
+    current: Any = process.current_process()
+    config = current._config
     before = dict(config)
     yield tmp_path
     config.clear()
@@ -46,7 +48,7 @@ def test_a_file_is_removed_in_whose_making_an_error_burst(
     names = remember_names()
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "_TemporaryFileWrapper", burst)
-        patch.setattr(tempfile._os, "unlink", burst)  # type: ignore[attr-defined]
+        patch.setattr("os.unlink", burst)
         with pytest.raises(RuntimeError):
             tempfile.NamedTemporaryFile()  # noqa: SIM115 - it is never made
 
@@ -57,7 +59,7 @@ def test_a_file_is_removed_in_whose_making_an_error_burst(
 
 
 def test_a_file_is_removed_whose_removal_an_error_cut_short(folder: Path) -> None:
-    """Nobody is told of what bursts while an object is let go."""
+    """Nobody hears of what bursts while an object is let go."""
     names = remember_names()
     file = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115 - it stays
     file.close()
@@ -89,16 +91,17 @@ def test_only_the_last_names_are_remembered() -> None:
     assert list(itertools.islice(names, 1000))[-64:] == list(names.given)
 
 
-def test_sockets_go_where_they_are_told(folder: Path) -> None:
+def test_sockets_go_where_they_are_sent(folder: Path) -> None:
     assert keep_sockets_in(str(folder))
     assert util.get_temp_dir() == str(folder)
 
 
 def test_a_path_too_long_for_a_socket_is_not_taken(folder: Path) -> None:
-    before = dict(process.current_process()._config)  # type: ignore[attr-defined]
+    current: Any = process.current_process()
+    before = dict(current._config)
 
     assert not keep_sockets_in("/" + "x" * 90)
-    assert process.current_process()._config == before  # type: ignore[attr-defined]
+    assert current._config == before
     assert keep_sockets_in("/" + "x" * 88)
 
 
