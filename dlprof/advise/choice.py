@@ -291,8 +291,9 @@ def perhaps_faster(
 ) -> Candidate | None:
     """What no trial shows, keeps the limits, and seems over 3 % faster than a measured pick.
 
-    The cheapest that is near the best of ``others``, which are in that order; ``None`` where the
-    pick keeps the step fed.
+    The pick with workers that persist, whose steady rate trials show, if that alone is; else the
+    cheapest that is near the best of ``others``, which are in that order. ``None`` where the pick
+    keeps the step fed.
     """
     wait = speeds.wait_fraction(pick)
     if not pick.measured or (wait is not None and wait <= FED_WAIT_FRACTION):
@@ -302,10 +303,15 @@ def perhaps_faster(
         for each in others
         if not each.measured and breach(each, situation) is None
     }
+    now = speeds.rate(pick.key).value
     least = NEAR * max(rates.values(), default=0.0)
-    if least <= speeds.rate(pick.key).value:
+    if least <= now:
         return None
-    return next(each for each in others if rates.get(each.key, 0.0) >= least)
+    kept = dataclasses.replace(pick.config, persistent_workers=True)
+    same = [
+        each for each in others if each.config == kept and NEAR * rates.get(each.key, 0.0) > now
+    ]
+    return next(iter(same or (each for each in others if rates.get(each.key, 0.0) >= least)))
 
 
 def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:

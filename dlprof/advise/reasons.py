@@ -326,15 +326,19 @@ def _more(choice: Choice) -> Iterator[Reason]:
 
 
 def _persistent(choice: Choice) -> Iterator[Reason]:
-    """What keeping workers between epochs earns."""
+    """What keeping workers between epochs earns, or would where restarts take long."""
     pick, other = choice.pick, _counterpart(choice, "persistent_workers")
     batches = choice.situation.epoch_batches(pick.config)
-    if other is not None and pick.config.persistent_workers and batches is not None:
+    if other is None or batches is None:
+        return
+    kept, fresh = (pick, other) if pick.config.persistent_workers else (other, pick)
+    restarts = -math.expm1(choice.speeds.epochs[fresh.key].value)
+    if kept is pick or restarts >= at.NOTABLE:
         claim = (
-            f"persistent_workers=True {{be}} {{fast}}{{ci}} over epochs of {batches:,.0f} batches, "
-            f"as starting workers again takes {format_duration(other.epoch_turnover_s)}"
+            f"persistent_workers=True {{be}} {{fast}}{{ci}} over epochs of {batches:,.0f} batches: "
+            f"starting workers again takes {format_duration(fresh.epoch_turnover_s)}"
         )
-        yield _compare(choice, pick, other, claim)
+        yield _compare(choice, kept, fresh, claim)
 
 
 def _pin(choice: Choice) -> Iterator[Reason]:

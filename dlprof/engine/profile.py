@@ -306,7 +306,7 @@ class _Profile(Measuring):
         """What batches cost; ``None`` where no trial shows it."""
         found = fit(
             evidence.explanations(),
-            evidence.trials("present", "calibration"),
+            evidence.trials("present", "calibration", "variant"),  # whose starts tell of more
             batch_tensors=self.header.target.batch_tensors,
         )
         return None if found.in_main is None and found.in_workers is None else sensible(found)

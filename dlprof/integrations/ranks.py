@@ -229,35 +229,37 @@ def _figures(rank: int, run: Run, name: str) -> RankFigures:
 def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis | None:
     """The diagnosis of the rank that holds the others up, where it has one; else ``found``.
 
-    So it is where ``found`` is of wrong data. ``runs`` are those of the ranks, the first of which
-    has all ranks' figures in its script.
+    That is ``found`` itself where it is of the first rank. So it is where ``found`` is of wrong
+    data. ``runs`` are those of the ranks, the first of which has all ranks' figures in its script.
     """
     if found is not None and any(each.code in WRONG_DATA for each in found.findings):
         return found
-    late = straggler_of(runs[min(runs)])
-    theirs = None if late is None or late.rank is None else runs[late.rank].diagnosis
-    here = late is None or not late.in_step or late.rank == min(runs)
-    if late is None or here or theirs is None or not theirs.findings:
+    first = min(runs)
+    late = straggler_of(runs[first])
+    if late is None or late.rank is None or not late.in_step:
         return found
-    most = 1 / max(1e-9, 1 - waits_for_late(runs[min(runs)], late))
+    theirs = found if late.rank == first else runs[late.rank].diagnosis
+    if theirs is None or not theirs.findings:
+        return found
+    most = 1 / max(1e-9, 1 - waits_for_late(runs[first], late))
     findings = tuple(_of_rank(late.rank, each, most) for each in theirs.findings)
     return dataclasses.replace(theirs, findings=findings)
 
 
 def _of_rank(rank: int | None, finding: Finding, most: float) -> Finding:
     """A finding of a rank that others wait for, which speeds them up so much at most."""
-    finding = dataclasses.replace(
-        finding,
-        title=f"Rank {rank}: {finding.title}",
-        evidence={**finding.evidence, "rank": rank},
-    )
+    if finding.code == "workers.unfed":  # which is of several ranks, and names them
+        return finding
+    # All ranks go at its pace.
+    evidence = {**finding.evidence, "rank": rank, "gain_at": "for the whole job"}
+    finding = dataclasses.replace(finding, title=f"Rank {rank}: {finding.title}", evidence=evidence)
     gain = finding.predicted_gain
     if gain is None or gain.value <= most:
         return finding
     return dataclasses.replace(
         finding,
         explanation=f"{finding.explanation} With more than that the next rank is the slowest.",
-        evidence={**finding.evidence, "gain_from": "bound", "gain_at": "at most"},
+        evidence={**evidence, "gain_from": "bound", "gain_at": f"{evidence['gain_at']} at most"},
         predicted_gain=Estimate(value=most),
         script_gain=None,
     )

@@ -88,9 +88,7 @@ class IterationTimer:
 
     def skip(self, passed_ns: int) -> None:
         """Leave so much of what passed since this thread's last batch out of its step."""
-        times = self.times.get(get_ident())
-        if times:
-            times[-1] += passed_ns
+        self._statistics.note_skip(self, passed_ns)
 
 
 class StepLog:
@@ -238,6 +236,15 @@ class WaitStatistics:
                 reading.empty = True
                 self.empty += 1
         self._settled()
+
+    def note_skip(self, reading: IterationTimer, passed_ns: int) -> None:
+        """Note what passed since this thread's last batch and is no part of its step."""
+        thread = get_ident()
+        times = reading.times.get(thread)
+        if times:
+            with self.held():  # the entry that moves ends the wait for that batch as well
+                self._work_out(times, thread)
+            times[-1] += passed_ns
 
     def settle(self) -> None:
         """Work out what is pending; called in the consumer's thread, and never in its way."""

@@ -186,13 +186,14 @@ class Config:
     def text_naming(self, *always: str) -> str:
         """As ``text``, some settings named also at their defaults, where workers give them sense.
 
-        >>> Config(num_workers=4, prefetch_factor=2).text_naming("prefetch_factor")
+        >>> Config(num_workers=4).text_naming("prefetch_factor")
         'num_workers=4, prefetch_factor=2'
         """
         plain = Config(num_workers=self.num_workers).canonical()
+        depth = self.prefetch_factor or plain.prefetch_factor  # as torch takes None
         parts = [f"num_workers={self.num_workers}"]
         for field in dataclasses.fields(self)[1:]:
-            value = getattr(self, field.name)
+            value = depth if field.name == "prefetch_factor" else getattr(self, field.name)
             named = field.name in always and self.num_workers > 0
             if named or value != getattr(plain, field.name):
                 parts.append(f"{field.name}={value}")

@@ -76,7 +76,9 @@ def answer(
         return
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
-        change = _change(finding.fix, sharded=sharded) or finding.fix.text
+        change = _change(finding.fix, sharded=sharded)
+        which = f" for rank {finding.evidence['rank']}" if "rank" in finding.evidence else ""
+        change = f"{change}{which}" if change else finding.fix.text
         known = wait is not None and workers is not None and not sharded
         more = known and _more_may_pay(finding, wait or 0.0, workers or 0)
         yield "Fix", f"{change} (more may gain more: dlprof sweep)" if more else change
@@ -89,16 +91,18 @@ def answer(
     yield from _worth(finding, gain)
     if (other := _next_best(findings)) is not None:
         change = "" if other.fix is None else _change(other.fix, sharded=sharded)
-        worth = ", ".join(filter(None, (change, _gain(other, names_step=False))))
-        if change and other.evidence.get("gain_from") != "measured":
+        # Each gain is that of one change alone, whichever of them brings more.
+        gain = _gain(other, names_step=False, over="the settings now")
+        worth = ", ".join(filter(None, (change, gain)))
+        measured = [each.evidence.get("gain_from") == "measured" for each in (finding, other)]
+        if change and not measured[1]:
             worth += " (dlprof sweep measures it)"
         one, two = (
             {*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other)
         )
-        # Each gain is that of one change alone, whichever of them brings more.
-        label, how = (
-            ("Or", "instead of Fix") if one & two else ("Next", "both may be done, Fix first")
-        )
+        label, how = ("Or", "instead of Fix") if one & two else ("Next", "both may be done")
+        if label == "Next" and measured == [True, False]:
+            how += ", Fix first: it is measured"
         yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {worth}; {how}")
 
 
@@ -147,14 +151,14 @@ def known_gain(finding: Finding) -> str:
     return gain and gain + _trials(finding.evidence.get("gain_trials"))
 
 
-def _gain(finding: Finding, *, names_step: bool = True) -> str:
+def _gain(finding: Finding, *, names_step: bool = True, over: str = "") -> str:
     gain, evidence = finding.predicted_gain, finding.evidence
     if gain is None:
         return ""
     at = str(evidence.get("gain_at") or "")
     at = "" if at.startswith("at a step of") and not names_step else at
     known = _SOURCES.get(str(evidence.get("gain_from")), "")
-    return ", ".join(filter(None, (f"{gain_text(gain)} {at}".strip(), known)))
+    return ", ".join(filter(None, (f"{gain_text(gain, over)} {at}".strip(), known)))
 
 
 def _trials(trials: object) -> str:

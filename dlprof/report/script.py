@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dlprof.advise.scaling import straggler_of, waits_for_late
+from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import (
     SCRIPT_SPEC,
     Copies,
@@ -20,7 +21,7 @@ from dlprof.records import (
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards, more_findings
-from dlprof.report.labels import about_file, gain_text, percent_text
+from dlprof.report.labels import about_file, gain_text, percent_text, ratio_text
 from dlprof.report.profile import stage_sections
 from dlprof.report.ranks import training_facts, training_sections
 from dlprof.units import counted, format_bytes, format_duration, format_rate
@@ -85,6 +86,7 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
         yield from answer(shown, _wait_of(run, shown[0]), workers=workers)
     elif diagnosis is not None and diagnosis.trials and run.watched:
         yield from answer(())  # looked for, and not found
+        yield from _to_gain(run)
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
     yield from training_facts(run)
@@ -116,25 +118,43 @@ def _data_wait(run: Run) -> str:
 def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
     """What a perfect loader would bring to this loop, or why that isn't known, where asked."""
     if loader.headroom is not None:
-        yield "Headroom", headroom_text(loader.headroom)
+        yield "Headroom", headroom_text(loader.headroom, loader.wait_fraction)
     elif "headroom" in loader.unavailable:
         yield "Headroom", f"not measured: {loader.unavailable['headroom']}"
 
 
-def headroom_text(found: Headroom) -> str:
-    """What a perfect loader would bring, and whether loading slows the step beside the wait."""
+def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:
+    """How sure it is that nothing is to be gained: no loader saves more than the wait for data."""
+    script = run.script
+    wait = None if script is None else script.wait_fraction
+    if script is None or wait is None or wait >= 1 or len(script.ranks) > 1:
+        return  # of several ranks each waits for the others as well
+    most = f"without any wait for data the script is {ratio_text(1 / (1 - wait))} as fast at most"
+    yield "Certainty", f"{most}; it ran once, so how far that spreads is unknown"
+
+
+def headroom_text(found: Headroom, whole: float | None = None) -> str:
+    """What a perfect loader would bring, and whether loading slows the step beside the wait.
+
+    ``whole`` is the share of the wait in all of the loop: pauses of its measuring fill queues,
+    which hide a part.
+    """
     slower, most = found.slowed_fraction, found.slowed_fraction.high or 0.0
     if most < 0:
         # A thread that never waits gets its turns later, where others want the cores as well.
         step = f"without waits the step itself takes {percent_text(-slower.value)} more"
     elif slower.low is not None and slower.low <= 0:
         # A share below this is written as less than 1%.
-        high = f" (at most {percent_text(most)})" if most >= 0.005 else ""
-        step = f"loading doesn't measurably slow the step{high}"
+        high = f"loading slows the step by {percent_text(most)} at most"
+        step = high if most >= 0.005 else "loading doesn't slow the step"
     else:
         step = f"loading slows the step, by {percent_text(slower.value)} of a batch's time"
     now, then = format_duration(found.period_s), format_duration(found.step_s)
-    times = "" if found.speedup.is_wide else f": {then} a batch, not {now}"  # whose quotient it is
+    waits = percent_text(max(0.0, found.waiting_fraction.value))
+    less = whole is not None and round(100 * whole) < round(100 * found.waiting_fraction.value)
+    why = " (less in the whole run, as pauses fill the queues)" if less else ""
+    times = f": {then} a batch, not {now}, of which {waits} is waiting{why}"
+    times = "" if found.speedup.is_wide else times  # whose quotient it is
     return f"{gain_text(found.speedup)} with a perfect loader{times}; {step}"
 
 
@@ -163,14 +183,14 @@ def _names(listed: object) -> list[str]:
 def _is_of_the_slowest(run: Run, first: Finding) -> bool:
     """Whether the findings are of the loader that the verdict names, and cost time."""
     if "rank" in first.evidence:  # of the one that the others wait for
-        return True
+        return first.code != "consumer"  # which disagrees with that
     if is_harmless(run.watched, run.script):
         return first.code.startswith(("transfer.", "step."))
     # What ranks show of a loader needs no traced batches.
     trials = () if run.diagnosis is None else run.diagnosis.trials
     named = (*trials, *_names(first.evidence.get("seen_in")))
     of_it = not run.watched or _slowest(run.watched).name in named
-    return of_it and first.code != "consumer"  # else it disagrees with the wait
+    return of_it and first.code != "consumer"  # likewise
 
 
 def _wait_of(run: Run, first: Finding) -> float | None:
@@ -278,7 +298,13 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
         of_all = whole is not None and whole < _HARDLY
         who, wait = ("the script", whole) if of_all else (name, share)
         return f"No DataLoader bottleneck: {who} spends {percent_text(wait)} waiting for data."
-    sentence = f"{name} spends {percent_text(share)} of its time waiting for data."
+    sentence = f"{name} spends {percent_text(share)} of its time waiting for data"
+    begun_s = (slowest.startup_s or 0.0) + (slowest.turnover.total_s if slowest.turnover else 0.0)
+    begun = begun_s / (slowest.waited_s + slowest.stepped_s)
+    if begun >= NOTABLE:
+        within = max(0, round(100 * share) - round(100 * begun))
+        sentence += f": {within}% in epochs, {percent_text(begun)} starting them"
+    sentence += "."
     if slowest.background_s > slowest.waited_s / 2:
         sentence += " That is in a background thread; the main one need not wait for it."
     return sentence
@@ -350,11 +376,10 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
     if loader.headroom is not None:
         found = loader.headroom
         yield headroom_text(found)
-        waits = percent_text(max(0.0, found.waiting_fraction.value))
         yield (
-            f"{waits} of a batch's time there is waiting for data; {found.rounds} rounds of "
-            f"{found.live_batches} batches as they came and {found.replayed_batches} given again; "
-            f"{found.extra_steps} steps more, {format_duration(found.extra_s)}"
+            f"{found.rounds} rounds of {found.live_batches} batches as they came and "
+            f"{found.replayed_batches} given again; {found.extra_steps} steps more, "
+            f"{format_duration(found.extra_s)}"
         )
     if loader.startup_s is not None:
         begun = f"time to first batch {format_duration(loader.startup_s)}"

@@ -207,6 +207,11 @@ def test_batches_given_again_are_no_part_of_what_was_seen_of_the_loader() -> Non
     assert records[1].step is not None
     assert records[1].step.mean_s == pytest.approx(records[0].step.mean_s, rel=0.01)
     assert records[1].step.max_s < 0.007
+    # Nor are pauses and copies waits; queues that fill in a pause shorten some.
+    assert records[0].wait is not None
+    assert records[1].wait is not None
+    assert records[1].wait.max_s <= 1.01 * records[0].wait.max_s
+    assert records[1].waited_s < records[0].waited_s
 
 
 def test_what_a_step_does_to_its_batch_stays_with_that_batch() -> None:

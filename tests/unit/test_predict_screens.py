@@ -19,7 +19,7 @@ from dlprof.advise.recommend import recommend
 from dlprof.advise.summary import summarize
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
-from dlprof.records import Calibration, Run
+from dlprof.records import Calibration, Constraints, Run
 from dlprof.report.predict import forecast_report
 from dlprof.report.sweep import recommendation_report
 from dlprof.settings import parse_option
@@ -181,6 +181,21 @@ def test_of_one_measured_setting_predict_and_recommend_say_the_same() -> None:
         assert "Faster? num_workers=" in text
     owned = calibrated(run.calibration, run.trials, target=target(own_config=config(2)))
     assert "Recommended num_workers=2" in " ".join(screen(owned, 80).split())
+
+
+def test_workers_that_persist_are_what_may_be_faster_where_restarts_take_long() -> None:
+    """Their steady rate was measured; of fewer workers all is predicted, their restarts too."""
+    seven = trial(config(7), 1475.0, wait_fraction=0.05, startup_s=0.34, epoch_turnover_s=None)
+    costs = calibration(
+        cpu=0.003, io=0.13, startup_s={"default": (0.17, 0.0)}, turnover_s={"default": 0.17}
+    )
+    short = target(length=3200, batches_per_epoch=100)
+    run = calibrated(costs, [seven] * 3, target=short, settings={"step_s": 0.02})
+    advice = recommend(run, Constraints(step_s=0.02))
+    assert advice.config == config(7)
+    assert advice.expected.turnover_fraction == pytest.approx(0.13, abs=0.02)
+    better = [each.config for each in advice.alternatives if each.relation == "predicted"]
+    assert better == [config(7, persistent_workers=True)]
 
 
 def test_the_bottleneck_is_what_the_step_waits_for() -> None:

@@ -379,6 +379,8 @@ def watched_run(*loaders: WatchedLoader, **more: Any) -> Run:
 def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     slow, quick = loader("train.py:31", 0.38), loader("train.py:32", 0.01)
     assert verdict([quick, slow]) == "train.py:31 spends 38% of its time waiting for data."
+    late = dataclasses.replace(slow, startup_s=8.4)  # and 2.6 s of restarts, of 100 s
+    assert verdict([quick, late]).endswith(" data: 27% in epochs, 11% starting them.")
     assert verdict([quick]).startswith("No DataLoader bottleneck")
     aside = loader("a.py:1", 0.5, background_s=50.0)
     assert "in a background thread" in verdict([aside])
@@ -404,6 +406,8 @@ def test_the_verdict_names_the_likeliest_cause_of_that_loader(
     run = dataclasses.replace(watched_run(loader("train.py:3", share)), diagnosis=found)
     text = " ".join(drawn(script_report(run), 80).split())
     assert (f"Bottleneck Samples wait {code}" in text) is told
+    at_most = "without any wait for data the script is 1.61x as fast at most; it ran once"
+    assert (f"Bottleneck none found that is worth fixing Certainty {at_most}" in text) is not told
 
 
 TRIED = (

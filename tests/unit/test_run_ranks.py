@@ -204,8 +204,9 @@ def rank_run(rank: int, times: StepTimes, **changes: Any) -> Run:
         usage=Usage(**{"own_cpu_cores": 0.5, "other_cpu_cores": 1.5, **changes.pop("usage", {})}),
         ranks=(place,),
     )
+    run = builders.run([], target=builders.target(spec="run:train.py"))
     return dataclasses.replace(
-        builders.run([]), watched=(loader,), explanations=(traced,), script=script, **changes
+        run, watched=(loader,), explanations=(traced,), script=script, **changes
     )
 
 
@@ -244,7 +245,17 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
     ) in text
     assert "Bottleneck Rank 1: Blocking I/O" in text
     # Not 1.11x, by its own wait of 10%.
-    assert "Fix num_workers=4 Speed-up not known; at most 1.67x, without any wait for data" in text
+    assert "Fix num_workers=4 for rank 1 Speed-up not known; at most 1.67x, without any " in text
+
+
+def test_a_step_is_not_the_limit_of_a_rank_whose_data_others_wait_for() -> None:
+    (finding,) = slow_reads().findings
+    step = dataclasses.replace(finding, code="consumer", title="The training step", fix=None)
+    for rank in (0, 1):
+        found = dataclasses.replace(slow_reads(), findings=(step,))
+        runs = {n: rank_run(n, came(0.1)) for n in (0, 1)}
+        _, text = shown(runs | {rank: rank_run(rank, came(0.5), io_s=0.4, diagnosis=found)})
+        assert "Bottleneck none found that is worth fixing" in text
 
 
 def test_the_screen_of_ranks_is_the_recorded_one() -> None:
@@ -258,11 +269,14 @@ def test_the_screen_of_ranks_is_the_recorded_one() -> None:
 
 
 def test_a_late_rank_0_reports_its_own_wait() -> None:
-    late = rank_run(0, came(0.5), io_s=0.4, diagnosis=slow_reads())
+    found = slow_reads(gain=Estimate(value=3.0, low=2.0, high=4.0))
+    late = rank_run(0, came(0.5), io_s=0.4, diagnosis=found)
     _, text = shown({0: late, 1: rank_run(1, came(0.1))})
     assert "train.py:7 spends 50% of its time waiting for data." in text
     assert "rank 0's batches come last" in text
-    assert "Bottleneck Blocking I/O" in text
+    assert "Bottleneck Rank 0: Blocking I/O" in text
+    # Not 3x, which is its loader's alone: the other one is then the slowest.
+    assert "Fix num_workers=4 for rank 0 Speed-up 1.67x for the whole job at most, an" in text
 
 
 def test_the_fix_of_a_late_rank_brings_what_the_next_one_allows() -> None:
@@ -276,7 +290,7 @@ def test_the_fix_of_a_late_rank_brings_what_the_next_one_allows() -> None:
     assert found[0] is not None
     assert found[0].value == pytest.approx(1 / 0.7)
     assert found[1] == gains[1]
-    assert "1.43x at most" in text
+    assert "1.43x for the whole job at most, an estimate" in text
 
 
 def test_wrong_data_comes_before_who_is_late() -> None:

@@ -248,11 +248,26 @@ def test_persistent_workers_pay_where_epochs_are_short() -> None:
     short = recommend(run(trials, target=target(length=320, batches_per_epoch=10)))
     assert short.config == keep
     assert "persistent_workers=True is 3.92x as fast (95% CI " in claims(short)
-    assert "epochs of 10 batches, as starting workers again takes 1" in claims(short)
+    assert "epochs of 10 batches: starting workers again takes 1" in claims(short)
     long = recommend(run(trials, target=target(batches_per_epoch=10_000)))
     assert long.config == W4
     unknown = recommend(run(trials, target=target(length=None, batches_per_epoch=None)))
     assert unknown.config == W4
+
+
+def test_long_restarts_that_persistent_workers_would_not_spare_are_a_reason() -> None:
+    """They take the first batch, which workers that persist have to load as well."""
+    keep = config(4, persistent_workers=True)
+    trials = [
+        *blocks({W4: [1000, 1001, 999]}, epoch_turnover_s=0.30),
+        *blocks({keep: [1000, 1000, 1000]}, epoch_turnover_s=0.29),
+    ]
+    answer = recommend(run(trials, target=target(length=1280, batches_per_epoch=40)))
+    assert answer.config == W4
+    assert "persistent_workers=True is 1.01x as fast (95% CI " in claims(answer)
+    assert "epochs of 40 batches: starting workers again takes 300 ms" in claims(answer)
+    long = recommend(run(trials, target=target(batches_per_epoch=10_000)))
+    assert "persistent_workers=True" not in claims(long)
 
 
 def test_noise_between_twins_is_no_reason_to_keep_workers() -> None:
