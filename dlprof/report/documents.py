@@ -35,7 +35,7 @@ def line_by_line(fields: Mapping[str, Any]) -> str:
 
 def sweep_document(run: Run) -> str:
     """What ``dlprof sweep --json`` prints."""
-    from dlprof.report.sweep import asked_accelerators  # noqa: PLC0415 - which has documents
+    from dlprof.report.sweep import asked_accelerators
 
     found = asked_accelerators(run)
     return json_document(

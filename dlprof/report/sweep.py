@@ -249,7 +249,7 @@ def asked_accelerators(run: Run) -> Accelerators | str | None:
     """What a sweep was asked of utilization; why that isn't known, or ``None`` if it wasn't."""
     if run.header.settings.get("au") is None:
         return None
-    from dlprof.advise.forecast import accelerators_of  # noqa: PLC0415 - where it predicts
+    from dlprof.advise.forecast import accelerators_of
 
     try:
         return accelerators_of(run)

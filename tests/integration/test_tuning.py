@@ -243,7 +243,7 @@ class Ebbing(Scripted):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_queues_become_shallow_after_workers_of_an_iterable_have_ended(
     monkeypatch: pytest.MonkeyPatch,
-    persistent: bool,  # noqa: FBT001 - pytest passes it by name
+    persistent: bool,
 ) -> None:
     """Torch counts as on its way what they were sent beyond their end, and orders no more then."""
     monkeypatch.setattr(tuned, "Control", Ebbing)
