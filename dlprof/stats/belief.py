@@ -9,7 +9,7 @@ that rest on figures of their own (loading without workers), ``d_i`` how far thi
 changes slowly with ``num_workers`` (a Brownian motion over its logarithm, held at those that the
 model was fitted with), and a small one of its own. ``b_j`` is what drifts between blocks, ``x_t``
 the speed of the cores in that very window, times the share of them that the loader computes on,
-``y_t`` how many of others' threads wanted cores, against the usual, times the same. All errors have
+``y_t`` what others took of the cores, against the usual, times the same. All errors have
 heavy tails (Student's t), so that one disturbed trial, or one wrong prediction, is outvoted by the
 others; how far off predictions are is learned from those that were measured, as far as their trials
 show it (MacKay 1992), so that a model which proves wrong, altogether or of some, claims less of the
@@ -68,9 +68,6 @@ ADJUSTED_LOG_SD = 0.05
 NOISY_LOG_SD = 0.30
 """For trials marked noisy, at least: beside a neighbor that took half of the cores a CV of 34 % was
 measured, half of the logarithm of what it left."""
-
-_CROWD = math.log1p(1 / 2)
-"""That of the neighbor of which these 34 % were measured: one thread for two cores."""
 
 _MODEL_TAIL_DF = 2.0
 """Degrees of freedom of predictions' errors: 7.3 % in the median and 26 % at the 90th percentile on
@@ -131,9 +128,6 @@ class ObservedRate:
         steady_log_sd: ``log_sd`` of one that others disturb alike all the time.
         log_left: Natural logarithm of the share of the cores that others left it; ``None`` where
             unknown.
-        crowd: Natural logarithm of one plus the threads of others that wanted a core, by core:
-            unlike what they took of the cores, it doesn't follow from how many workers there are.
-            ``None`` where unknown.
         group: Configurations of one group have the same rate by construction; empty for one
             that stands alone.
         whole_epochs: Whether the rate covers whole epochs, turnovers included.
@@ -149,7 +143,6 @@ class ObservedRate:
     noisy: bool = False
     steady_log_sd: float = COMPUTING_LOG_SD
     log_left: float | None = None
-    crowd: float | None = None
     group: str = ""
     whole_epochs: bool = False
     cpu_share: float = 1.0
@@ -175,12 +168,10 @@ def observe(
     speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
-    log_left = crowd = None
+    log_left = None
     if usage.available_cpu_cores is not None:
         others, left = usage.other_cpu_cores or 0.0, max(usage.available_cpu_cores, 0.01)
         log_left = -math.log1p(others / left)
-        if usage.other_runnable is not None:
-            crowd = math.log1p(usage.other_runnable / (left + others))
     if trial.noisy:  # half of what the cores that others took would have added
         computing = max(NOISY_LOG_SD, -(log_left or 0.0) / 2)
     between = math.hypot(WAITING_LOG_SD, share * computing)
@@ -197,7 +188,6 @@ def observe(
         noisy=trial.noisy,
         steady_log_sd=min(max(steady, within, _LEAST_LOG_SD), _MOST_LOG_SD),
         log_left=log_left,
-        crowd=crowd,
         group="" if trial.whole_epochs else _steady_group(trial.config),
         whole_epochs=trial.whole_epochs,
         cpu_share=share,
@@ -644,10 +634,10 @@ class _Fit:
         self._rows = [
             {
                 _SPEED: speed,
-                _NOISE: o.cpu_share * crowd,
+                _NOISE: o.cpu_share * taken,
                 _BLOCKS + self._place[o.block]: 1.0,
             }
-            for o, speed, crowd in zip(observations, speeds, _crowds(observations), strict=True)
+            for o, speed, taken in zip(observations, speeds, _taken(observations), strict=True)
         ]
         self._by_group: dict[str, list[int]] = {group: [] for group in groups.values()}
         for number, o in enumerate(observations):
@@ -922,18 +912,18 @@ def _as_others_are(observations: Sequence[ObservedRate]) -> Sequence[ObservedRat
     ]
 
 
-def _crowds(observations: Sequence[ObservedRate]) -> list[float]:
-    """How much more others wanted cores than in the mean of all trials: 1 is one thread for two.
+def _taken(observations: Sequence[ObservedRate]) -> list[float]:
+    """How much more others took of the cores than in the mean of all: 1 is half of what was left.
 
-    A loader that one core is enough for is as fast beside such a neighbor, and not disturbed: that
-    it was not is no sign that others were gone. Where nobody counted them, trials marked noisy are
-    those beside one.
+    A loader that one core is enough for is as fast beside a busy process, and not disturbed: that
+    it was not is no sign that others were gone. Where it is unknown, trials marked noisy are those
+    beside others.
     """
-    crowds = [o.crowd / _CROWD for o in observations if o.crowd is not None]
-    if len(crowds) < len(observations):
-        crowds = [float(o.noisy) for o in observations]
-    usual = math.fsum(crowds) / max(1, len(crowds))
-    return [crowd - usual for crowd in crowds]
+    taken = [-o.log_left / math.log(2) for o in observations if o.log_left is not None]
+    if len(taken) < len(observations):
+        taken = [float(o.noisy) for o in observations]
+    mean = math.fsum(taken) / max(1, len(taken))
+    return [each - mean for each in taken]
 
 
 def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:

@@ -275,6 +275,15 @@ def test_a_choice_whose_trials_were_mostly_disturbed_is_not_high(
     assert reason.endswith(f"the best (95%){said}")
 
 
+def test_a_cheaper_one_that_may_be_as_fast_is_said() -> None:
+    """Two of its trials are so vague that its interval reaches the choice's, which is near the best."""
+    vague = [trial(W2, 250, repetition=block, usage=WAITING, spread=0.7) for block in range(2)]
+    sure = [trial(W8, 400, repetition=block, usage=WAITING) for block in range(4)]
+    found, reason = confidence(run([*vague, *sure]))
+    assert found != "low"
+    assert reason.endswith("the best (95%); a cheaper one may be as fast")
+
+
 def test_windows_that_tell_little_are_a_doubt() -> None:
     """By their own intervals, as short ones have."""
     reported, vague = (
