@@ -300,7 +300,8 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
         return f"No DataLoader bottleneck: {who} spends {percent_text(wait)} waiting for data."
     sentence = f"{name} spends {percent_text(share)} of its time waiting for data"
     begun_s = (slowest.startup_s or 0.0) + (slowest.turnover.total_s if slowest.turnover else 0.0)
-    begun = begun_s / (slowest.waited_s + slowest.stepped_s)
+    whole_s = slowest.waited_s + slowest.stepped_s
+    begun = begun_s / whole_s if whole_s > 0 else 0.0
     if begun >= NOTABLE:
         within = max(0, round(100 * share) - round(100 * begun))
         sentence += f": {within}% in epochs, {percent_text(begun)} starting them"

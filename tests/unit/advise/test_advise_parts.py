@@ -276,7 +276,7 @@ def test_a_choice_whose_trials_were_mostly_disturbed_is_not_high(
 
 
 def test_a_cheaper_one_that_may_be_as_fast_is_said() -> None:
-    """Two of its trials are so vague that its interval reaches the choice's, which is near the best."""
+    """Its trials are so vague that their interval reaches what is chosen."""
     vague = [trial(W2, 250, repetition=block, usage=WAITING, spread=0.7) for block in range(2)]
     sure = [trial(W8, 400, repetition=block, usage=WAITING) for block in range(4)]
     found, reason = confidence(run([*vague, *sure]))

@@ -267,7 +267,7 @@ def test_long_restarts_that_persistent_workers_would_not_spare_are_a_reason() ->
     assert "persistent_workers=True is 1.01x as fast (95% CI " in claims(answer)
     assert "epochs of 40 batches: starting workers again takes 300 ms" in claims(answer)
     long = recommend(run(trials, target=target(batches_per_epoch=10_000)))
-    assert "persistent_workers=True" not in claims(long)
+    assert "starting workers again takes" not in claims(long)
 
 
 def test_noise_between_twins_is_no_reason_to_keep_workers() -> None:

@@ -9,19 +9,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from builders import header, machine
+from builders import config, header, machine
+from finding_cases import Loader, evidence
 from led_sweeps import PretendedBench, Quiet
 
 from dlprof.engine.preparation import Outlook
 from dlprof.engine.profile import _Profile, for_one, refuse_spent
 from dlprof.engine.trials import Deadline
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
-from dlprof.model.calibrate import startups_of
 from dlprof.records import Config, Run, Trial, TrialCost
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
 from dlprof.store import RunWriter, read_run
-from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runner import TrialRunner
 
 
@@ -144,20 +143,20 @@ def test_a_disk_that_is_full_costs_a_profile_its_file_and_not_its_diagnosis(
     assert kept == run.trials[: len(kept)]
 
 
-class SlowStarts(PretendedBench):
-    """Each further worker takes twice as long to start."""
-
-    def explain(self, request: TrialRequest, **about: Any) -> tuple[Trial, Mapping[str, Any]]:
-        """A trial that starts as slowly as it has workers."""
-        done, told = super().explain(request, **about)
-        return dataclasses.replace(done, startup_s=0.05 * 2**request.config.num_workers), told
-
-
-def test_starts_of_all_workers_that_were_tried_are_calibrated(tmp_path: Path) -> None:
-    run = profiled(tmp_path / "run", SlowStarts())
-    assert run.calibration is not None
-    assert max(trial.config.num_workers for trial in run.trials) > 2
-    assert run.calibration.startup_s == startups_of(run.trials)
+def test_starts_of_all_workers_that_were_tried_are_calibrated() -> None:
+    """A remedy's among them: two workers start as soon as one, and eight may not."""
+    seen = evidence(Loader(), variants={config(8): 2.0})
+    observations = tuple(
+        dataclasses.replace(
+            each,
+            trial=dataclasses.replace(each.trial, startup_s=0.1 * each.trial.config.num_workers),
+        )
+        for each in seen.observations
+    )
+    profile = cast(_Profile, SimpleNamespace(header=header()))
+    found = _Profile._calibration(profile, dataclasses.replace(seen, observations=observations))
+    assert found is not None
+    assert found.startup_s["default"] == pytest.approx((0.1, 0.1))
 
 
 def test_the_dataset_is_weighed_first_and_its_starts_only_where_it_is_heavy(

@@ -234,6 +234,7 @@ def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
     alone = "num_workers=8, 1.60x over the settings now (95% CI 1.40-1.80), predicted (dlprof sweep"
     assert f"{alone} measures it); both may be done " in " ".join(text.split())
     assert "Fix first" not in text
+    assert "(2 more findings)" in text
     sure = dataclasses.replace(
         first,
         evidence={"gain_from": "measured"},
@@ -242,7 +243,6 @@ def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
     both = Diagnosis(config=PRESENT, findings=(sure, more[2]))
     text = " ".join(drawn(shown(both, _explanation()), 100).split())
     assert "; both may be done, Fix first: it is measured " in text
-    assert "(2 more findings)" in text
     none = Diagnosis(config=PRESENT, findings=(first, more[0]))
     text = drawn(shown(none, _explanation()), 100)
     assert "Next" not in text
