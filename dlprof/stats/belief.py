@@ -128,6 +128,7 @@ class ObservedRate:
         steady_log_sd: ``log_sd`` of one that others disturb alike all the time.
         log_left: Natural logarithm of the share of the cores that others left it; ``None`` where
             unknown.
+        log_wanted: The same of those that it would use if others left it all.
         group: Configurations of one group have the same rate by construction; empty for one
             that stands alone.
         whole_epochs: Whether the rate covers whole epochs, turnovers included.
@@ -143,6 +144,7 @@ class ObservedRate:
     noisy: bool = False
     steady_log_sd: float = COMPUTING_LOG_SD
     log_left: float | None = None
+    log_wanted: float = 0.0
     group: str = ""
     whole_epochs: bool = False
     cpu_share: float = 1.0
@@ -168,10 +170,12 @@ def observe(
     speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
-    log_left = None
+    log_left, log_wanted = None, 0.0
     if usage.available_cpu_cores is not None:
         others, left = usage.other_cpu_cores or 0.0, max(usage.available_cpu_cores, 0.01)
         log_left = -math.log1p(others / left)
+        most = max(1, trial.config.num_workers) * max(share, 0.01)
+        log_wanted = min(0.0, math.log(most / (left + others)))
     if trial.noisy:  # half of what the cores that others took would have added
         computing = max(NOISY_LOG_SD, -(log_left or 0.0) / 2)
     between = math.hypot(WAITING_LOG_SD, share * computing)
@@ -188,6 +192,7 @@ def observe(
         noisy=trial.noisy,
         steady_log_sd=min(max(steady, within, _LEAST_LOG_SD), _MOST_LOG_SD),
         log_left=log_left,
+        log_wanted=log_wanted,
         group="" if trial.whole_epochs else _steady_group(trial.config),
         whole_epochs=trial.whole_epochs,
         cpu_share=share,
@@ -913,17 +918,21 @@ def _as_others_are(observations: Sequence[ObservedRate]) -> Sequence[ObservedRat
 
 
 def _taken(observations: Sequence[ObservedRate]) -> list[float]:
-    """How much more others took of the cores than in the mean of all: 1 is half of what was left.
+    """By how much more others kept each off the cores than they usually would; 1 is half of them.
 
-    A loader that one core is enough for is as fast beside a busy process, and not disturbed: that
-    it was not is no sign that others were gone. Where it is unknown, trials marked noisy are those
-    beside others.
+    Usual is what they leave in the mean of all trials. A loader that has all that it could use is
+    not slower beside others, and that it was not disturbed is no sign that they were gone. Where
+    it is unknown, trials marked noisy are those beside others.
     """
-    taken = [-o.log_left / math.log(2) for o in observations if o.log_left is not None]
-    if len(taken) < len(observations):
-        taken = [float(o.noisy) for o in observations]
-    mean = math.fsum(taken) / max(1, len(taken))
-    return [each - mean for each in taken]
+    left = [o.log_left for o in observations if o.log_left is not None]
+    if len(left) < len(observations):
+        noisy = math.fsum(o.noisy for o in observations) / max(1, len(observations))
+        return [o.noisy - noisy for o in observations]
+    usual = math.fsum(left) / max(1, len(left))
+    return [
+        (min(0.0, usual - o.log_wanted) - min(0.0, each - o.log_wanted)) / math.log(2)
+        for o, each in zip(observations, left, strict=True)
+    ]
 
 
 def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:
