@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import blocks, config, machine
+from builders import blocks, config, failed, machine, target, trial
 from golden import drawn
 from predicted_runs import asked, calibrated, calibration
 
@@ -16,7 +16,7 @@ from dlprof.advise.forecast import Accelerators, Forecast, forecast
 from dlprof.advise.recommend import recommend
 from dlprof.cli.entry import run as dlprof
 from dlprof.model import maxplus
-from dlprof.records import Calibration, Constraints
+from dlprof.records import Calibration, Constraints, Failure
 from dlprof.report.predict import forecast_report, predict_document
 from dlprof.settings import parse_option
 from dlprof.store import RunWriter
@@ -237,6 +237,15 @@ def test_a_main_process_that_is_too_slow_keeps_no_accelerator_busy() -> None:
     found = _kept(0.9, costs=calibration(cpu=0.03, receive=0.05), step_s=0.02)
     assert found.count.value == 0
     assert found.utilization < 0.9
+
+
+def test_accelerators_have_no_workers_where_the_dataset_raises_with_one() -> None:
+    raises = Failure(kind="worker_exception", message="A worker raised KeyError.")
+    trials = [trial(config(0)), failed(config(1), failure=raises)]
+    run = calibrated(calibration(cpu=0.2), trials, target=target(kind="iterable"))
+    found = forecast(run, [config(0)], asked(run, step_s=0.1), au=0.9).accelerators
+    assert found is not None
+    assert (found.count.value, found.config) == (0, config(0))
 
 
 def test_no_more_accelerators_are_looked_at_than_ranks_are_asked_for() -> None:

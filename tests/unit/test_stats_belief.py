@@ -14,7 +14,7 @@ from builders import config, failed, trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.records import Estimate, Trial, Usage
+from dlprof.records import Estimate, RankFigures, Trial, Usage
 from dlprof.stats import (
     NEAR,
     NEAR_LOG,
@@ -409,6 +409,13 @@ def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:
     assert room.value == shared.value == pytest.approx(math.log(2 / 1.6))
     assert room.error >= COMPUTING_LOG_SD
     assert waits.value > 5  # a loader that waits needs none
+    held = trial(config(2), usage=Usage(own_cpu_cores=1.6, available_cpu_cores=2.0))
+    held = dataclasses.replace(held, usage=dataclasses.replace(held.usage, other_cpu_cores=62.0))
+    known = observe(held)
+    assert known is not None
+    quota = room_of([(held, known, None)], least_work=log_work(held), usable_cores=2.0)
+    assert quota is not None
+    assert quota.value == room.value  # what others use beyond a quota, none of it can get
     deep = with_room(1.6, 0.6)  # of both, what leaves less
     assert deep is not None
     assert deep.value == room.value
@@ -542,6 +549,25 @@ def test_a_trial_is_less_sure_the_more_others_took() -> None:
     assert most is not None
     assert half.log_sd == pytest.approx(math.log(2) / 2, rel=0.01)
     assert most.log_sd == pytest.approx(math.log(10) / 2, rel=0.01)
+
+
+def test_what_a_quota_leaves_to_nobody_makes_no_trial_less_sure() -> None:
+    """On a host of 64 cores that others keep busy: two are a trial's own, and it had both."""
+
+    def log_sd(available: float, ranks: int = 1) -> float:
+        share = available / ranks
+        usage = Usage(
+            own_cpu_cores=share, available_cpu_cores=share, other_cpu_cores=64 - available
+        )
+        some = tuple(RankFigures(rank=n, host="node") for n in range(ranks)) if ranks > 1 else ()
+        throttled = trial(config(2), 1000, noisy=True, spread=0.0, usage=usage, ranks=some)
+        known = observe(throttled, usable_cores=2.0)
+        assert known is not None
+        return known.log_sd / known.cpu_share
+
+    assert log_sd(2.0) == pytest.approx(NOISY_LOG_SD, rel=0.01)
+    assert log_sd(0.5) == pytest.approx(math.log(4) / 2, rel=0.01)
+    assert log_sd(0.5, ranks=4) == pytest.approx(math.log(4) / 2, rel=0.03)
 
 
 def test_a_starved_window_is_no_sign_of_waiting() -> None:
