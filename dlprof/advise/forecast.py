@@ -1001,7 +1001,8 @@ class _Search:
         def is_fed(workers: int) -> bool:
             return self.wait_here(self.config(workers), ranks) <= allowed
 
-        return self.config(0 if is_fed(0) else _first(is_fed, 1, self._most))
+        few = min(1, self._most)  # none may have right data
+        return self.config(0 if is_fed(0) else _first(is_fed, few, self._most))
 
     def held_by(self, ranks: int, allowed: float) -> str:
         """What keeps so many from being fed; empty where nothing does."""

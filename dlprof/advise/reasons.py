@@ -127,7 +127,9 @@ def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
 def levers(run: Run, pick: Config) -> Iterator[Reason]:
     """Settings beside the swept ones that were tried with the pick and gained something."""
     tried = [trial for trial in run.trials if trial.purpose == "lever"]
-    seen = [each for trial in tried if (each := observe(trial)) is not None]
+    usable = run.header.machine.usable_cores
+    made = (observe(trial, usable_cores=usable) for trial in tried)
+    seen = [each for each in made if each is not None]
     for config in dict.fromkeys(trial.config for trial in tried):
         changed = _differing(pick, config)
         if len(changed) != 1 or changed[0] not in CAVEATS:

@@ -117,11 +117,12 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
     rates = [[rank.batches_per_s for rank in trial.ranks] for trial in trials]
     paces = [[0.0 if rate is None else rate.value for rate in each] for each in rates]
     slowest = [each.index(min(each)) for each in paces]
-    fit = _believed(
+    each_rank = (
         (str(rank), trial, each.samples_per_s)
         for trial in trials
         for rank, each in enumerate(trial.ranks)
     )
+    fit = _believed(run, each_rank)
     found = []
     for rank in range(count):
         seen = [trial.ranks[rank] for trial in trials]
@@ -474,9 +475,10 @@ def _scaled(run: Run) -> tuple[_Groups, Belief, int] | None:
         if trial.purpose == "scaling" and _measured(trial):
             key = max(1, len(trial.ranks)), trial.config.num_workers
             groups.setdefault(key, []).append(trial)
-    fit = _believed(
+    each_group = (
         (str(key), trial, trial.samples_per_s) for key, each in groups.items() for trial in each
     )
+    fit = _believed(run, each_group)
     return None if fit is None else (groups, fit, max(groups)[1])
 
 
@@ -492,8 +494,7 @@ def _limit(run: Run, more: Sequence[Trial], fewer: Sequence[Trial]) -> str:
     if own is not None and had and (own >= at.USED_UP * had or delayed > at.STARVED):
         return "cores"
     if (typical(usage.io_pressure_fraction for usage in usages) or 0.0) > at.STORAGE_WAITS:
-        here = sum(each.host == more[0].ranks[0].host for each in more[0].ranks)
-        reads = here * (typical(usage.read_bytes_per_s for usage in usages) or 0.0)
+        reads = typical(trial.node_usage.read_bytes_per_s for trial in more) or 0.0
         held = reads_at_most is not None and reads >= at.USED_UP * reads_at_most
         return "storage: a cgroup throttles reads" if held else "storage"
     if max(_receiving(run, trials) for trials in (more, fewer)) >= at.BUSY:
@@ -539,17 +540,18 @@ def _measured(trial: Trial) -> bool:
     return has_rate(trial) and rate is not None and rate.low is not None
 
 
-def _believed(rates: Iterable[tuple[str, Trial, Estimate | None]]) -> Belief | None:
+def _believed(run: Run, rates: Iterable[tuple[str, Trial, Estimate | None]]) -> Belief | None:
     """The rate of each key from its trials; ``None`` without any.
 
     Where more ranks load, cores get slower: that is their doing, and no matter of the window.
     """
-    seen = []
+    seen, cores = [], run.header.machine.usable_cores
     for key, trial, rate in rates:
         usage = dataclasses.replace(trial.usage, core_speed=None)
         if rate is None or rate.value <= 0:
             continue
-        found = observe(dataclasses.replace(trial, usage=usage), rate.value)
+        alone = dataclasses.replace(trial, usage=usage)
+        found = observe(alone, rate.value, usable_cores=cores)
         if found is not None:
             seen.append(dataclasses.replace(found, key=key, group=""))
     return believe(seen) if seen else None

@@ -133,7 +133,9 @@ class Situation:
         cores = there.usable_cores if asked.cores is None else asked.cores
         mine = dataclasses.replace(header.machine, core_speed=usual_speed(run))
         speed = core_speed(mine, there, ghz=ghz, given=asked.speed)
-        seen = neighbours_seen(run) or 0.0
+        # Cores that a quota leaves to nobody here are others' first.
+        spare = max(0.0, header.machine.affinity_cpus - header.machine.usable_cores)
+        seen = max(0.0, (neighbours_seen(run) or 0.0) - spare)
         as_measured = (
             same_step
             and not other

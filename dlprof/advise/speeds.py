@@ -151,15 +151,16 @@ class Speeds:
         """
         turnover, model = self.epochs[candidate.key].value, candidate.prediction
         if candidate.measured:
+            usable = situation.machine.usable_cores
             seen = [
                 (each, observed, own.wait_fraction)
                 for each in candidate.trials
                 if (own := self.rates.get(each.id)) is not None
-                and (observed := observe(each, own.samples_per_s, wait=own.wait_fraction))
+                and (observed := _observed(each, own, usable)) is not None
             ]
             works = [[w for t in one.trials if (w := log_work(t)) is not None] for one in alike]
             least = min(map(statistics.fmean, filter(None, works)), default=None)
-            return room_of(seen, turnover, least_work=least)
+            return room_of(seen, turnover, least_work=least, usable_cores=usable)
         if model is None:
             return None
         rooms = [] if model.wait_fraction is None else [(room_beside(model.wait_fraction), 0.0)]
@@ -197,8 +198,8 @@ def speeds_of(
         trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
         for trial in trials
     }
-    pairs = ((trial, rates[trial.id]) for trial in trials)
-    made = (observe(trial, own.samples_per_s, wait=own.wait_fraction) for trial, own in pairs)
+    usable = run.header.machine.usable_cores
+    made = (_observed(trial, rates[trial.id], usable) for trial in trials)
     seen = [each for each in made if each is not None]
     expected = None
     if situation.as_measured:
@@ -283,6 +284,11 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
         epoch_s = loading_s + (idle - at_once) * waiting / batches + turnover_s
         factor = loading_s / max(loading_s, epoch_s)
     return Rates(samples_per_s=batches * samples_per_batch, epoch_factor=factor, wait_fraction=wait)
+
+
+def _observed(trial: Trial, own: Rates, usable_cores: float) -> ObservedRate | None:
+    """A trial as the belief sees it, by its rates in the situation that counts."""
+    return observe(trial, own.samples_per_s, wait=own.wait_fraction, usable_cores=usable_cores)
 
 
 def cores_share(trial: Trial, situation: Situation) -> float:
@@ -460,7 +466,9 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     before, seen = models, list[ObservedRate]()
     if calibration.samples_per_batch is not None:
         trials = (trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial))
-        seen = [each for trial in trials if (each := observe(trial)) is not None]
+        usable = run.header.machine.usable_cores
+        made = (observe(trial, usable_cores=usable) for trial in trials)
+        seen = [each for each in made if each is not None]
     if seen:
         ours = {each.config for each in gather(run)}
         ours = {each for each in ours if each.batch_size == calibration.batch_size}
@@ -580,7 +588,7 @@ def agreement(run: Run) -> Agreement | None:
         (trial, each)
         for trial in run.completed
         if trial.config.batch_size in {None, calibration.batch_size}
-        and (each := observe(trial)) is not None
+        and (each := observe(trial, usable_cores=run.header.machine.usable_cores)) is not None
     ]
     if not seen or calibration.samples_per_batch is None:
         return None

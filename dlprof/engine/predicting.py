@@ -91,12 +91,14 @@ def _worth_predicting(
     # A trial starts its workers up to three times, and there are several trials; starts of half a
     # second are no reason to leave anything out.
     longest_s = max(0.5, budget_s / 30) if isinstance(budget_s, int | float) else math.inf
+    starts_s = {cell: needs(calibration, cell).startup_s for cell in cells}
+    # As long as the first batch takes, all of them start, without workers too.
+    longest_s += min((each for each in starts_s.values() if each is not None), default=0.0)
 
     def worth(cell: Config) -> bool:
         looked_at = cell.num_workers in many and cell.prefetch_factor == depth
-        startup_s = needs(calibration, cell).startup_s or 0.0
         few = cell.num_workers <= most or looked_at
-        return few and startup_s <= longest_s
+        return few and (starts_s[cell] or 0.0) <= longest_s
 
     present = None if plan is None else plan.present
     return [cell for cell in cells if cell == present or worth(cell)]

@@ -236,6 +236,7 @@ class Sweep(Measuring):
                 seed=self.settings.seed,
                 expected=expected,
                 cells=tuple(each for each in cells if not found.is_useless(each)),
+                usable_cores=self.header.machine.usable_cores,
             )
             proposal = search.propose(
                 self.so_far.trials, remaining_s=self.deadline.left_s - self._kept_s

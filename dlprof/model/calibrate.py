@@ -94,10 +94,7 @@ def fit(
         main_standard_error=alone,
         drift=_drift_of(usable),
         run_queue_fraction=run_queue,
-        available_cores=_mean(
-            None if (had := t.usage.available_cpu_cores) is None else had * max(1, len(t.ranks))
-            for t in mine
-        ),
+        available_cores=_mean(t.node_usage.available_cpu_cores for t in mine),
         trials=tuple(each.trial_id for each in usable),
         doubts=tuple(_doubts(traced, usable, error, run_queue)),
     )
@@ -300,7 +297,8 @@ def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]
 
 def _cleaned(each: Explanation, trial: Trial | None) -> Explanation:
     """A trial with costs that make sense, as they are where nobody else uses the machine."""
-    usage = Usage() if trial is None else trial.usage
+    # Others, and a hypervisor, take what they take from all ranks together.
+    usage = Usage() if trial is None else trial.node_usage
     costs = _unstolen(cleaned(each.costs), usage)
     return dataclasses.replace(each, costs=_with_wakings(each, costs, usage))
 

@@ -167,12 +167,12 @@ class Usage:
     gpu: tuple[GpuUsage, ...] = ()
 
     def taken_cores(self, usable_cores: float) -> float:
-        """Cores that others kept busy, where it could not have had all that it may use; else 0.
+        """Cores that others kept busy of those that it may use.
 
         On a large machine others use what a quota leaves to nobody here, and take nothing by it.
         """
-        all_left = (self.available_cpu_cores or 0.0) >= usable_cores
-        return 0.0 if all_left else self.other_cpu_cores or 0.0
+        lacked = usable_cores - (self.available_cpu_cores or 0.0)
+        return max(0.0, min(self.other_cpu_cores or 0.0, lacked))
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -338,6 +338,18 @@ class Trial:
     whole_epochs: bool = False
     copies: Copies | None = None
     ranks: tuple[RankFigures, ...] = ()
+
+    @property
+    def node_usage(self) -> Usage:
+        """Its ``usage`` with the cores and bytes of all ranks on one machine, which share it."""
+        here = len(self.ranks) / max(1, len({each.host for each in self.ranks}))
+        if here <= 1:
+            return self.usage
+        names = ("own_cpu_cores", "available_cpu_cores", "read_bytes_per_s")
+        known = ((name, getattr(self.usage, name)) for name in names)
+        return dataclasses.replace(
+            self.usage, **{name: here * share for name, share in known if share is not None}
+        )
 
     @property
     def together_samples_per_s(self) -> Estimate | None:

@@ -72,12 +72,14 @@ class GridSearch:
         seed: Decides the order within each block.
         expected: What a model predicted of them, if one did.
         cells: What was predicted and may be measured as well.
+        usable_cores: Of the machine that it is measured on.
     """
 
     plan: Plan
     seed: int = 0
     expected: ExpectedRates | None = None
     cells: Sequence[Config] = ()
+    usable_cores: float = math.inf
 
     def propose(
         self, history: Sequence[Trial], *, remaining_s: float | None = None
@@ -164,7 +166,8 @@ class GridSearch:
         pick = near_best({c: rates[c] for c in seen}, self.plan.present, gap)[0]
         others = [c for c in working if belief.groups[c.key] != belief.groups[pick.key]]
         gaps = {c: gap(c, pick) for c in others}
-        own = ((t, observe(t)) for t in earlier if t.config == pick)
+        cores = self.usable_cores
+        own = ((t, observe(t, usable_cores=cores)) for t in earlier if t.config == pick)
         waits = ((t, o, t.wait_fraction) for t, o in own if o is not None)
         room = room_of(waits, over.get(pick.key, 0.0))
         short = belief.shortfall(pick.key, {c.key: gap for c, gap in gaps.items()}, room)
@@ -211,7 +214,9 @@ class GridSearch:
     def _judge(self, trials: Sequence[Trial]) -> Belief | None:
         """What is believed by trials that worked, and by predictions; ``None`` without either."""
         failed = {trial.config for trial in trials if trial.outcome != "completed"}
-        seen = [o for t in trials if t.config not in failed and (o := observe(t)) is not None]
+        worked = (trial for trial in trials if trial.config not in failed)
+        known = (observe(trial, usable_cores=self.usable_cores) for trial in worked)
+        seen = [each for each in known if each is not None]
         expected = self.expected
         if expected is not None and any(o.whole_epochs for o in seen):  # all of them over such
             rates = {**expected.log_rates, **expected.epoch_log_rates}

@@ -153,7 +153,11 @@ class ObservedRate:
 
 
 def observe(
-    trial: Trial, rate: float | None = None, *, wait: float | None = None
+    trial: Trial,
+    rate: float | None = None,
+    *,
+    wait: float | None = None,
+    usable_cores: float = math.inf,
 ) -> ObservedRate | None:
     """A trial as the belief sees it.
 
@@ -161,7 +165,8 @@ def observe(
     cores is known, or what the trial's own interval says of its window, if that is more. A trial
     without an interval was too short for one and counts like a noisy trial. Configurations that
     differ only in ``persistent_workers`` are of one group, as torch looks at it between epochs
-    only; not so where the rates cover whole epochs. ``None`` for a trial without a positive rate.
+    only; not so where the rates cover whole epochs. Beyond ``usable_cores`` of the machine others
+    took nothing from it. ``None`` for a trial without a positive rate.
     """
     measured, usage = trial.samples_per_s, trial.usage
     if trial.outcome != "completed" or measured is None or measured.value <= 0:
@@ -170,12 +175,13 @@ def observe(
     speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
-    log_left, log_wanted = None, 0.0
-    if usage.available_cpu_cores is not None:
-        others, left = usage.other_cpu_cores or 0.0, max(usage.available_cpu_cores, 0.01)
+    node, log_left, log_wanted = trial.node_usage, None, 0.0
+    if node.available_cpu_cores is not None:
+        others, left = node.taken_cores(usable_cores), max(node.available_cpu_cores, 0.01)
         log_left = -math.log1p(others / left)
-        most = max(1, trial.config.num_workers) * max(share, 0.01)
-        log_wanted = min(0.0, math.log(most / (left + others)))
+        ranks = left / max(usage.available_cpu_cores or 0.0, 0.01)
+        wanted = ranks * max(1, trial.config.num_workers) * max(share, 0.01)
+        log_wanted = min(0.0, math.log(wanted / (left + others)))
     if trial.noisy:  # half of what the cores that others took would have added
         computing = max(NOISY_LOG_SD, -(log_left or 0.0) / 2)
     between = math.hypot(WAITING_LOG_SD, share * computing)
@@ -514,6 +520,7 @@ def room_of(
     turnover: float = 0.0,
     *,
     least_work: float | None = None,
+    usable_cores: float = math.inf,
 ) -> Gap | None:
     """By how much a log rate could grow at most: by what its step waited, and by idle cores.
 
@@ -525,6 +532,7 @@ def room_of(
         turnover: What epochs leave of its log rate beside that, 0 or less.
         least_work: That of ``log_work``, of configurations whose samples cost much the same; where
             it is ``None``, cores don't tell.
+        usable_cores: Of the machine, which are all that it can have if others leave.
 
     Returns:
         ``None`` where no trial tells.
@@ -537,7 +545,7 @@ def room_of(
             waiting.append((room_beside(wait), seen.log_sd))
         work = log_work(trial)
         if least_work is not None and work is not None and own and available and not trial.ranks:
-            others = trial.usage.other_cpu_cores or 0.0  # which may leave it theirs
+            others = trial.usage.taken_cores(usable_cores)  # which may leave it theirs
             room = math.log(max(1.0, (available + others) / own))
             computing.append((room + work - least_work, seen.log_sd))
     rooms = []

@@ -27,8 +27,7 @@ def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> 
     felt = waited is None or waited > 0.05
     # dlprof's own supervisor and observer take a few hundredths of a core of it.
     if felt and other > 0.15 * usable_cores:
-        kept = min(other, usable_cores)
-        found.append(f"other processes kept {kept:.1f} of the usable cores busy")
+        found.append(f"other processes kept {other:.1f} of the usable cores busy")
     throttled = usage.throttled_fraction
     if throttled is not None and throttled > 0.05:
         found.append(f"a CPU quota throttled the trial for {throttled:.0%} of the window")

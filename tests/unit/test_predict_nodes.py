@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import around, blocks, config, machine, trial
+from builders import around, blocks, config, failed, machine, target, trial
 from golden import drawn
 from predicted_runs import asked, calibrated, calibration
 
@@ -17,7 +17,15 @@ from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import usable_calibration
 from dlprof.cli.entry import run as dlprof
 from dlprof.model import maxplus
-from dlprof.records import Calibration, Constraints, Estimate, RankFigures, Run, Usage
+from dlprof.records import (
+    Calibration,
+    Constraints,
+    Estimate,
+    Failure,
+    RankFigures,
+    Run,
+    Usage,
+)
 from dlprof.report.documents import sweep_document
 from dlprof.report.predict import forecast_report, predict_document
 from dlprof.report.sweep import sweep_report
@@ -384,6 +392,15 @@ def test_utilization_needs_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert "au = 90% is the share of time in which a step passes" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_accelerators_have_no_workers_where_the_dataset_raises_with_one() -> None:
+    raises = Failure(kind="worker_exception", message="A worker raised KeyError.")
+    trials = [trial(config(0)), failed(config(1), failure=raises)]
+    run = calibrated(calibration(cpu=0.2), trials, target=target(kind="iterable"))
+    found = forecast(run, [config(0)], asked(run, step_s=0.1), au=0.9).accelerators
+    assert found is not None
+    assert (found.count.value, found.config) == (0, config(0))
 
 
 def test_no_more_accelerators_are_looked_at_than_ranks_are_asked_for() -> None:

@@ -256,6 +256,7 @@ def test_neighbours_on_cores_that_a_quota_forbids_take_nothing() -> None:
         usage = Usage(other_cpu_cores=busy, other_runnable=90.0, run_queue_wait_fraction=0.5)
         run = calibrated(trials=[trial(config(2), usage=usage)], machine=host)
         assert asked(run).neighbours == left
+        assert asked(run, neighbours=left).as_measured
 
 
 def test_hyper_threads_are_distinguished() -> None:

@@ -14,7 +14,7 @@ from builders import config, failed, trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.records import Estimate, Trial, Usage
+from dlprof.records import Estimate, RankFigures, Trial, Usage
 from dlprof.stats import (
     NEAR,
     NEAR_LOG,
@@ -409,6 +409,13 @@ def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:
     assert room.value == shared.value == pytest.approx(math.log(2 / 1.6))
     assert room.error >= COMPUTING_LOG_SD
     assert waits.value > 5  # a loader that waits needs none
+    held = trial(config(2), usage=Usage(own_cpu_cores=1.6, available_cpu_cores=2.0))
+    held = dataclasses.replace(held, usage=dataclasses.replace(held.usage, other_cpu_cores=62.0))
+    known = observe(held)
+    assert known is not None
+    quota = room_of([(held, known, None)], least_work=log_work(held), usable_cores=2.0)
+    assert quota is not None
+    assert quota.value == room.value  # what others use beyond a quota, none of it can get
     deep = with_room(1.6, 0.6)  # of both, what leaves less
     assert deep is not None
     assert deep.value == room.value
@@ -544,15 +551,13 @@ def test_a_trial_is_less_sure_the_more_others_took() -> None:
     assert most.log_sd == pytest.approx(math.log(10) / 2, rel=0.01)
 
 
-def beside(left: Sequence[float], crowd: float = 1.0) -> list[ObservedRate]:
+def beside(left: Sequence[float]) -> list[ObservedRate]:
     """Trials of two workers on two cores beside others, who left them so much of one another."""
     usages = [
         Usage(
             own_cpu_cores=n,
             available_cpu_cores=n,
             other_cpu_cores=2 - n,
-            other_runnable=crowd,
-            run_queue_wait_fraction=0.0,
         )
         for n in left
     ]
@@ -565,7 +570,7 @@ def beside(left: Sequence[float], crowd: float = 1.0) -> list[ObservedRate]:
 
 def test_trials_beside_a_steady_neighbor_outvote_a_prediction_that_is_off() -> None:
     """As seen of workers beside a busy process that the kernel gave one of two cores."""
-    model = dataclasses.replace(expected(0.17, **{config(2).key: 540.0}))
+    model = expected(0.17, **{config(2).key: 540.0})
     steady, coming = (
         beside([1.0, 1.02, 0.98, 1.0, 1.01, 0.99]),
         beside([1.0, 1.9, 0.5, 0.4, 1.7, 1]),
@@ -575,9 +580,7 @@ def test_trials_beside_a_steady_neighbor_outvote_a_prediction_that_is_off() -> N
     assert width(found) < width(believe(coming, model).rate(config(2).key)) / 1.5
 
 
-def test_a_loader_that_needs_one_core_is_no_slower_on_average_than_where_it_was_undisturbed() -> (
-    None
-):
+def test_a_loader_that_one_core_is_enough_for_is_as_fast_as_it_was() -> None:
     """All trials were beside one neighbor, and only those that want two cores were disturbed."""
     alone = observe(
         trial(
@@ -588,7 +591,6 @@ def test_a_loader_that_needs_one_core_is_no_slower_on_average_than_where_it_was_
                 own_cpu_cores=1.0,
                 available_cpu_cores=1.0,
                 other_cpu_cores=1.0,
-                other_runnable=1.0,
                 core_speed=10.0,
             ),
         )
@@ -599,6 +601,25 @@ def test_a_loader_that_needs_one_core_is_no_slower_on_average_than_where_it_was_
     assert found.value == pytest.approx(320, rel=0.03)
     assert found.low is not None
     assert found.low > 270
+
+
+def test_what_a_quota_leaves_to_nobody_makes_no_trial_less_sure() -> None:
+    """On a host of 64 cores that others keep busy: two are a trial's own, and it had both."""
+
+    def log_sd(available: float, ranks: int = 1) -> float:
+        share = available / ranks
+        usage = Usage(
+            own_cpu_cores=share, available_cpu_cores=share, other_cpu_cores=64 - available
+        )
+        some = tuple(RankFigures(rank=n, host="node") for n in range(ranks)) if ranks > 1 else ()
+        throttled = trial(config(2), 1000, noisy=True, spread=0.0, usage=usage, ranks=some)
+        known = observe(throttled, usable_cores=2.0)
+        assert known is not None
+        return known.log_sd / known.cpu_share
+
+    assert log_sd(2.0) == pytest.approx(NOISY_LOG_SD, rel=0.01)
+    assert log_sd(0.5) == pytest.approx(math.log(4) / 2, rel=0.01)
+    assert log_sd(0.5, ranks=4) == pytest.approx(math.log(4) / 2, rel=0.03)
 
 
 def test_a_starved_window_is_no_sign_of_waiting() -> None:

@@ -15,7 +15,16 @@ from model_calibrations import constant
 
 from dlprof.model import Conditions, fit, predict_all
 from dlprof.model.work import work_of
-from dlprof.records import BatchCosts, Calibration, Config, Explanation, Trial, Usage, WorkerCosts
+from dlprof.records import (
+    BatchCosts,
+    Calibration,
+    Config,
+    Explanation,
+    RankFigures,
+    Trial,
+    Usage,
+    WorkerCosts,
+)
 from dlprof.records.codec import from_json
 from dlprof.records.stages import Stage
 
@@ -83,6 +92,31 @@ def test_what_a_hypervisor_took_is_no_waiting(cores: float | None, left: float) 
     assert made.in_workers.cpu_s == (10 * MS,) * 50
     assert made.in_workers.io_s == pytest.approx([0.75 * left * MS, 1.25 * left * MS] * 25)
     assert made.in_workers.receive_io_s == tuple(io)  # main computed nothing
+
+
+@pytest.mark.parametrize("hosts", ["aaaa", "aabb"])
+def test_what_was_taken_from_all_ranks_of_a_machine_is_no_loss_of_one(hosts: str) -> None:
+    """Each rank's record has its share of the cores, beside what was taken from all of them."""
+    whole, here = stolen(0.3), hosts.count("a")
+    shares: dict[str, Any] = {"own_cpu_cores": 1.2 / here, "available_cpu_cores": 1.5 / here}
+    ranks = tuple(RankFigures(rank=n, host=host) for n, host in enumerate(hosts))
+    usage = dataclasses.replace(whole.usage, **shares)
+    shared = dataclasses.replace(whole, ranks=ranks, usage=usage)
+    wakes = Stage(
+        name="rebuild",
+        mean_s=9 * MS,
+        median_s=9 * MS,
+        p95_s=9 * MS,
+        max_s=9 * MS,
+        cpu_s=2 * MS,
+        run_queue_s=3 * MS,
+    )
+    seen = explained(1, io=(4 * MS,) * 50, receive_io=(1 * MS,) * 50)
+    one, several = (
+        fit([dataclasses.replace(seen, stages=(wakes,))], [each]) for each in (whole, shared)
+    )
+    assert several.in_workers == one.in_workers
+    assert several.available_cores == pytest.approx(1.5)
 
 
 def test_a_trial_that_did_not_pin_borrows_the_cost_of_pinning() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dlprof.records import Usage
 from dlprof.trial.state import disturbances
 
@@ -29,7 +31,14 @@ def test_others_take_nothing_by_cores_that_a_quota_leaves_to_nobody() -> None:
     taken = Usage(other_cpu_cores=62.5, available_cpu_cores=1.5, run_queue_wait_fraction=0.4)
 
     assert disturbances(held, SPREAD, usable_cores=2.0) == ()
-    assert "kept 2.0 of the usable" in disturbances(taken, SPREAD, usable_cores=2.0)[0]
+    assert "kept 0.5 of the usable" in disturbances(taken, SPREAD, usable_cores=2.0)[0]
+
+
+def test_others_took_no_more_than_a_quota_lacked() -> None:
+    nearly = Usage(other_cpu_cores=62.1, available_cpu_cores=1.9, run_queue_wait_fraction=0.4)
+    assert nearly.taken_cores(2.0) == pytest.approx(0.1)
+    assert disturbances(nearly, SPREAD, usable_cores=2.0) == ()
+    assert Usage(available_cpu_cores=2.1, other_cpu_cores=0.5).taken_cores(2.0) == 0
 
 
 def test_many_cores_bear_more() -> None:
