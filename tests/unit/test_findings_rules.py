@@ -291,7 +291,7 @@ def test_a_light_step_keeps_its_loader_quiet() -> None:
 
 
 def test_one_neighbour_comes_behind_what_the_cores_are_needed_for() -> None:
-    usage = Usage(own_cpu_cores=1.3, available_cpu_cores=1.35, other_cpu_cores=0.65)
+    usage = Usage(own_cpu_cores=1.3, available_cpu_cores=1.34, other_cpu_cores=0.66)
     seen = evidence(Loader(fetch_cpu=0.019, starved=0.009, rate=68), usage=usage, noisy=True)
     findings = find(seen)
     assert codes(findings) == ["fetch.cpu", "cpu.neighbours"]
