@@ -28,8 +28,10 @@ def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> 
     # dlprof's own supervisor and observer take a few hundredths of a core of it.
     if felt and other > 0.15 * usable_cores:
         found.append(f"other processes kept {other:.1f} of the usable cores busy")
-    throttled = usage.throttled_fraction
-    if throttled is not None and throttled > 0.05:
+    throttled, own = usage.throttled_fraction, usage.own_cpu_cores
+    # One that uses all that it may is held back by its own work, in each window alike.
+    is_full = own is not None and own > 0.9 * usable_cores
+    if throttled is not None and throttled > 0.05 and not is_full:
         found.append(f"a CPU quota throttled the trial for {throttled:.0%} of the window")
     if spread is not None and spread > 0.25:
         found.append(f"the rate is uncertain by ±{spread:.0%}: batches came unevenly")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from dlprof.records import Usage
@@ -47,8 +49,13 @@ def test_many_cores_bear_more() -> None:
     assert disturbances(usage, SPREAD, usable_cores=16.0) == ()
 
 
-def test_a_quota_that_holds_back_is_a_disturbance() -> None:
-    assert "quota" in disturbances(Usage(throttled_fraction=0.3), SPREAD, usable_cores=2.0)[0]
+def test_a_quota_that_holds_back_is_a_disturbance_where_others_use_it_up() -> None:
+    unknown = Usage(throttled_fraction=0.3)
+    shared = dataclasses.replace(unknown, own_cpu_cores=1.0, available_cpu_cores=2.0)
+    whole = dataclasses.replace(unknown, own_cpu_cores=1.99, available_cpu_cores=2.0)
+    assert "quota" in disturbances(unknown, SPREAD, usable_cores=2.0)[0]
+    assert "quota" in disturbances(shared, SPREAD, usable_cores=2.0)[0]
+    assert disturbances(whole, SPREAD, usable_cores=2.0) == ()
 
 
 def test_an_uncertain_rate_is_a_disturbance() -> None:
