@@ -171,7 +171,8 @@ class Usage:
 
         On a large machine others use what a quota leaves to nobody here, and take nothing by it.
         """
-        lacked = usable_cores - (self.available_cpu_cores or 0.0)
+        # Without a quota both are the same figure, but for the rounding of differences.
+        lacked = round(usable_cores - (self.available_cpu_cores or 0.0), 9)
         return max(0.0, min(self.other_cpu_cores or 0.0, lacked))
 
 
