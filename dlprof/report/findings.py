@@ -100,7 +100,8 @@ def answer(
         one, two = (
             {*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other)
         )
-        label, how = ("Or", "instead of Fix") if one & two else ("Next", "both may be done")
+        together = "both may be done (together: not known)"
+        label, how = ("Or", "instead of Fix") if one & two else ("Next", together)
         if label == "Next" and measured == [True, False]:
             how += ", Fix first: it is measured"
         yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {worth}; {how}")

@@ -118,7 +118,8 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         else:
             yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
         for row in (row for row in forecast.rows if row.config == forecast.faster):
-            yield perhaps_faster(run, row.config, _rate(row), _unit(forecast.rows))
+            ratio = None if row.ratio is None else row.ratio.value
+            yield perhaps_faster(run, row.config, _rate(row), ratio, _unit(forecast.rows))
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         yield "Speed-up", _speed_up(forecast, picked.config, named=named)

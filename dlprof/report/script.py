@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -208,9 +209,13 @@ def _how_it_went(run: Run) -> str:
         return f"{name}, cut off"
     parts = [f"{name} ran {format_duration(script.wall_s)}"]
     if run.watched:
-        waited = format_duration(script.waited_s)
-        share = percent_text(script.wait_fraction)
-        parts = [f"{parts[0]} and waited {waited} of that for data ({share})"]
+        waited, rest, share = format_duration(script.waited_s), "that", script.wait_fraction
+        # Batches given again are no part of the script as it runs otherwise.
+        extra_s = math.fsum(each.headroom.extra_s for each in run.watched if each.headroom)
+        if 0 < extra_s < script.wall_s:
+            parts = [f"{parts[0]}, {format_duration(extra_s)} of that for --headroom,"]
+            rest, share = "the rest", min(1.0, script.waited_s / (script.wall_s - extra_s))
+        parts = [f"{parts[0]} and waited {waited} of {rest} for data ({percent_text(share)})"]
     if script.ending == "running":
         parts.append("cut off")
     if script.ending in _ENDINGS:

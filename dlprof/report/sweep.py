@@ -158,7 +158,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
     faster = [
-        perhaps_faster(run, each.config, each.expected.samples_per_s)
+        perhaps_faster(run, each.config, each.expected.samples_per_s, each.speed)
         for each in advice.alternatives
         if each.relation == "predicted"
     ]
@@ -208,12 +208,12 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
 
 
 def perhaps_faster(
-    run: Run, config: Config, rate: Estimate, unit: str = "samples/s"
+    run: Run, config: Config, rate: Estimate, ratio: float | None, unit: str = "samples/s"
 ) -> tuple[str, str]:
-    """What seems faster than what is recommended, and how that is found out."""
+    """What seems faster than what is recommended, by so much, and how that is found out."""
     if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
     predicted = f"only predicted{if_fed} (dlprof sweep measures it)"
-    return "Faster?", f"{config.text}: {rate_text(rate, unit)}, {predicted}"
+    return "Faster?", f"{config.text}: {ratio_text(ratio)}, {rate_text(rate, unit)}, {predicted}"
 
 
 def _speed_up(run: Run, advice: Recommendation) -> str:

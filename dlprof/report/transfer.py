@@ -74,7 +74,8 @@ def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
         why = missing.get("pinned", "no pinned copy was timed")
         yield "Recommended", f"nothing: what pinning brings is not known, {why}"
         return
-    yield "Recommended", doc.Styled(f"pin_memory={pinning.pays}", "strong")
+    copy = " and .to(device, non_blocking=True)" if pinning.pays else ""
+    yield "Recommended", (doc.Styled(f"pin_memory={pinning.pays}", "strong"), copy)
     size = format_bytes(pinning.bytes)
     what = f"a batch of {size}" if pinning.of_batch else f"{size} at a time"
     time = seconds_text(pinning.pinned_s.value)

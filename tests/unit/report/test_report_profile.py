@@ -242,7 +242,7 @@ def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
     )
     both = Diagnosis(config=PRESENT, findings=(sure, more[2]))
     text = " ".join(drawn(shown(both, _explanation()), 100).split())
-    assert "; both may be done, Fix first: it is measured " in text
+    assert "; both may be done (together: not known), Fix first: it is measured " in text
     none = Diagnosis(config=PRESENT, findings=(first, more[0]))
     text = drawn(shown(none, _explanation()), 100)
     assert "Next" not in text
