@@ -12,9 +12,11 @@ import multiprocessing
 import os
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -1016,8 +1018,8 @@ def test_ranks_that_train_together_grow_one_after_another_to_what_their_machine_
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(RANKS)
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+    # A socket's path has at most 107 characters, and torch puts some into TMPDIR.
+    temporary = Path(tempfile.mkdtemp(prefix="dlprof-"))
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = subprocess.run(
         [sys.executable, *launcher, "train.py"],
@@ -1049,6 +1051,7 @@ def test_ranks_that_train_together_grow_one_after_another_to_what_their_machine_
             tries = None
     assert sorted(has) == [3, 4]  # the one that has fewer, and waits longer, comes first
     assert not [*temporary.glob("dlprof-tune-*")]
+    shutil.rmtree(temporary)
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"x": {}}'])
