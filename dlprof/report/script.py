@@ -92,10 +92,9 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     yield from training_facts(run)
     notes = () if run.script is None else run.script.notes
     tuned = [note.removeprefix(_TUNING) for note in notes if note.startswith(_TUNING)]
-    shown = tuned if len(tuned) < 3 else tuned[:1]  # -v has all
-    for said in shown:
-        yield "Tuning", said
-    if len(tuned) > len(shown):
+    few = tuned if len(tuned) < 3 else tuned[:1]  # -v has all
+    yield from (("Tuning", said) for said in few)
+    if len(tuned) > len(few):
         yield "Tuning", f"of {len(tuned) - 1} more loaders: -v"
 
 
