@@ -89,7 +89,8 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
         count = now if now in workers else max(workers)
         title = _DUPLICATED
         text = f"With {count} workers an epoch holds each sample up to {count} times: the iterable "
-        text += "dataset does not split them between workers."
+        some = max(found.right, *found.shared_out, 1) > 1
+        text += f"dataset does not split them between {'so many ' if some else ''}workers."
         warnings = itertools.chain.from_iterable(trial.warnings for trial in seen)
         if faults and all(map(is_guessed, faults)):  # trials don't prove it
             title, text = _UNSHARED, _PERHAPS.format(faults[0].message.rstrip("."))

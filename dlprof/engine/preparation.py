@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
@@ -133,20 +133,20 @@ def look_at(
     runner: TrialRunner,
     settings: SweepSettings,
     machine: Machine,
-    left_s: float,
+    left_s: Callable[[], float],
     *,
     one: bool = False,
 ) -> Outlook:
     """Build the target, probe it, and see what can work.
 
-    A target that hangs keeps to ``left_s``, too. ``one`` says that the settings name a single
-    configuration, which may be one that can't work.
+    A target that hangs keeps to ``left_s``, too: what is left of the budget as it is called.
+    ``one`` says that the settings name a single configuration, which may be one that can't work.
 
     Raises:
         DlprofError: The target can't be built or loaded from, several are named where there is to
             be one, or nothing of many can work here.
     """
-    target, accelerator, probe = _probed(runner, settings, machine, left_s)
+    target, accelerator, probe = _probed(runner, settings, machine, left_s())
     has = accelerator is not None
     if one:
         named = single_config(settings, target, has_accelerator=has)
@@ -156,7 +156,8 @@ def look_at(
     preflight = Preflight.of(settings, target, machine, probe)
     copied = next(filter(preflight.starts_by_copy, space.configs), None)
     if copied is not None:  # a process tries once whether workers can be started again
-        unstartable = runner.try_workers(dataclasses.replace(copied, num_workers=1))
+        one_worker = dataclasses.replace(copied, num_workers=1)
+        unstartable = runner.try_workers(one_worker, left_s=left_s())
         preflight = dataclasses.replace(preflight, unstartable=unstartable)
     found = ((config, preflight.fault(config)) for config in space.configs)
     faults = {config: fault for config, fault in found if fault is not None}

@@ -120,7 +120,7 @@ def run_profile(
     settings, ranks = resolve_ranks(settings, ranks or Ranks())
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
-        outlook = look_at(runner, settings, machine, deadline.cut_s, one=True)
+        outlook = look_at(runner, settings, machine, lambda: deadline.cut_s, one=True)
         config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, runner)
         if config not in outlook.faults:
             refuse_spent(settings, config, cost, deadline)

@@ -351,7 +351,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
-        outlook = look_at(runner, settings, machine, deadline.cut_s)
+        outlook = look_at(runner, settings, machine, lambda: deadline.cut_s)
         if before is None:
             gone_s = settings.budget_s - deadline.left_s
             plan, no_room = plan_sweep(settings, machine, outlook, runner, gone_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import dataclasses
 import importlib.abc
@@ -343,7 +344,9 @@ class _Watching:
         notes = [f"dlprof has a fault of its own: {fault}" for fault in self._recorder.faults]
         if not self._recorder.records():
             notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
-        notes += [tuning.summary() for tuning in self._tuned]
+        # A loader that is made again in each epoch says the same each time.
+        said = collections.Counter(tuning.summary() for tuning in self._tuned)
+        notes += [f"{text} ({n} loaders)" if n > 1 else text for text, n in said.items()]
         return tuple(notes)
 
 

@@ -210,6 +210,9 @@ class Integrity:
         """What lets samples of so many workers seem to come more than once; mostly empty."""
         if workers < 2 or workers in self.shared_out:
             return ""
+        if self.duplicated is not None:  # who cut shares wrongly once may do so again
+            known = f"{_UNTRIED} num_workers={self.fewest}"
+            return f"{known}, and no whole epoch shows that {workers} don't"
         return next(iter(self.unshared.values()), "")
 
     def is_unproven(self, config: Config) -> bool:

@@ -91,9 +91,12 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
     yield from training_facts(run)
-    for note in () if run.script is None else run.script.notes:
-        if note.startswith(_TUNING):
-            yield "Tuning", note.removeprefix(_TUNING)
+    notes = () if run.script is None else run.script.notes
+    tuned = [note.removeprefix(_TUNING) for note in notes if note.startswith(_TUNING)]
+    few = tuned if len(tuned) < 3 else tuned[:1]  # -v has all
+    yield from (("Tuning", said) for said in few)
+    if len(tuned) > len(few):
+        yield "Tuning", f"of {len(tuned) - 1} more loaders: -v"
 
 
 def _data_wait(run: Run) -> str:

@@ -13,7 +13,7 @@ from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import background_text
-from dlprof.advise.wrong_data import present_of, said_first
+from dlprof.advise.wrong_data import present_failure, present_of, said_first
 from dlprof.errors import DlprofError
 from dlprof.records import (
     DATA_FAULTS,
@@ -133,6 +133,11 @@ def is_alone(run: Run, pick: Config, rated: Sized) -> bool:
 
 def nothing_yet(run: Run, pick: Config) -> str:
     """That the only settings which have a rate were compared with none, and what to do."""
+    others = [trial for trial in run.trials if trial.config != pick]
+    faults = [t.failure for t in others if t.outcome == "skipped" and t.failure is not None]
+    if faults and len(faults) == len(others):  # no budget would change that
+        why = faults[0].hint if any(present_failure(run)) else _with_hint(faults[0])
+        return f"nothing: only {pick.text} can work here. {why}"
     more = "fix what failed (below), then sweep again" if any(what_failed(run)) else _more(run)
     return f"nothing yet: only {pick.text} worked; {more}"
 

@@ -35,6 +35,7 @@ PICKLABLE = (
     "Define it at the top level of a module (no lambda, no nested function, no open file), or use "
     "--start-method fork."
 )
+SENT_SOONER = "Use --start-method fork, keep less in the dataset"
 SENDABLE_BATCH = (
     "Return tensors without a gradient, numbers, text, containers of them and objects of "
     "classes at the top level of a module; no open file, lock, generator or lambda."

@@ -15,7 +15,7 @@ from typing import TypeVar
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import BY_COPY, Config, Failure, Target, Trial, Usage
 from dlprof.records.codec import from_json
-from dlprof.trial.failures import as_failure
+from dlprof.trial.failures import SENT_SOONER, as_failure
 from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, FreshLauncher, Launcher
 from dlprof.trial.load import made_load
 from dlprof.trial.nodes import Link, Ranks
@@ -32,6 +32,7 @@ from dlprof.trial.supervisor import (
 
 _REBUILT = "each trial builds the target for itself, because {reason}"
 _LEAST_PROBE_S = 3.0  # for two batches, however little is left of a budget
+_IMPORT_S = 4.0  # of an interpreter that imports torch, on a busy core
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 _UNEVEN = (
@@ -190,11 +191,27 @@ class TrialRunner:
         limits = dataclasses.replace(limits, stall_s=min(limits.stall_s, stall_s))
         return self._supervisor(limits).probe(request)
 
-    def try_workers(self, config: Config) -> Failure | None:
-        """Why workers of a configuration can't start; ``None`` if they can, or that isn't known."""
+    def try_workers(self, config: Config, *, left_s: float = math.inf) -> Failure | None:
+        """Why workers of a configuration can't start; ``None`` if they can, or that isn't known.
+
+        One that is longer about it than a trial may be without a batch can't, nor one that takes
+        half of ``left_s``, which is left of the budget: no trial of it would come to an end.
+        """
         request = TrialRequest(config=config)
+        stall_s, cut_s = self._stall_s(config), max(_IMPORT_S, left_s / 2)
+        more = "." if stall_s <= cut_s else ", or give a larger --budget."
+        stall_s = min(stall_s, cut_s)
         try:
-            answer = self.look(request, limit_s=self._limits.wall_s, stall_s=self._stall_s(config))
+            answer = self.look(request, limit_s=self._limits.wall_s, stall_s=stall_s)
+        except ProbeTimeoutError as error:
+            method = config.start_method or self._start_method
+            text = f"A worker that is started by {method} isn't there after {stall_s:.0f} s: "
+            return Failure(
+                kind="timeout",
+                message=f"{text}sending it the dataset, or importing what it needs, takes longer.",
+                hint=SENT_SOONER + more,
+                stderr_tail=error.traceback,
+            )
         except DlprofError:
             return None
         return record_of(Failure, answer["failure"])
@@ -326,8 +343,7 @@ class TrialRunner:
         if not self.fork_safe:
             slow_s += self._build_s
         if (config.start_method or self._start_method) in BY_COPY:
-            # One interpreter that imports torch, on a busy core.
-            slow_s += 4.0 * config.num_workers
+            slow_s += _IMPORT_S * config.num_workers
         return self._limits.stall_s + slow_s
 
     def _supervisor(self, limits: TrialLimits, left_s: float = math.inf) -> Supervisor:

@@ -473,6 +473,18 @@ def unpicklable_collate(switch: str) -> DataLoader[Any]:
     )
 
 
+class PickledInAnHour(Samples):
+    """Sends itself, but by nobody who waits a minute for it."""
+
+    def __getstate__(self) -> object:
+        time.sleep(3600.0)
+        return self.__dict__
+
+
+def pickled_in_an_hour(switch: str) -> DataLoader[Any]:
+    return DataLoader(PickledInAnHour(Switch(switch)), batch_size=SIZE)
+
+
 class CannotBeUnpickled(Samples):
     """Pickles, and is lost on the way."""
 

@@ -41,6 +41,22 @@ def test_what_must_be_pickled_and_can_not_be(make_bench: Make, attr: str, start:
     assert bench.run("none", config(1, "fork")).outcome == "completed"
 
 
+@pytest.mark.usefixtures("clean")
+def test_a_dataset_that_takes_minutes_to_be_pickled(make_bench: Make) -> None:
+    """No trial of it would come to an end, and half of the budget is enough to see that."""
+    bench = make_bench("pickled_in_an_hour")
+
+    began_s = time.monotonic()
+    known = bench.bench.try_workers(config(1, "spawn"), left_s=10.0)
+
+    assert time.monotonic() - began_s < 5.0 + MARGIN_S
+    assert known is not None
+    assert known.kind == "timeout"
+    assert known.message.startswith("A worker that is started by spawn isn't there after 5 s")
+    assert "give a larger --budget" in known.hint
+    assert bench.run("none", config(1, "fork")).outcome == "completed"
+
+
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 @pytest.mark.usefixtures("clean")
 def test_workers_that_can_be_started_are_known_too(make_bench: Make, start: str) -> None:

@@ -439,6 +439,10 @@ def test_workers_that_were_seen_to_give_the_right_data_stay_right() -> None:
     found = Integrity.of(iterable([trial(config(2)), wrong(config(4), "duplicated")]))
     assert found.fault(config(2)) is None
     assert found.most_workers == 2
+    assert "same samples with num_workers=4" in found.doubt(2)  # as long as no whole epoch is seen
+    plain, two = (trial(config(n), epoch_samples=96, samples_per_batch=8.0) for n in (0, 2))
+    found = Integrity.of(iterable([plain, two, wrong(config(4), "duplicated")]))
+    assert found.doubt(2) == ""
     assert found.fault(config(3)) is not None
 
 

@@ -474,6 +474,11 @@ def test_a_thousand_loaders_are_not_all_shown() -> None:
     shown = watched_run(*(loader(f"train.py:{line}", 0.2) for line in range(60)))
     assert len(drawn(script_report(shown), 80).splitlines()) <= 16
     assert "10 are not shown." in drawn(script_report(shown), 80, verbose=True)
+    notes = tuple(f"dlprof.tune: {n} changes tried" for n in range(60))
+    tuned = drawn(script_report(watched_run(loader("train.py:1", 0.2), notes=notes)), 80)
+    assert "0 changes tried" in tuned
+    assert "of 59 more loaders: -v" in tuned
+    assert len(tuned.splitlines()) <= 16
 
 
 def test_the_document_holds_script_and_loaders() -> None:

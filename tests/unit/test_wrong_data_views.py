@@ -118,6 +118,19 @@ def test_settings_that_are_right_are_not_called_wrong() -> None:
     assert not said_first(run(blocks({config(0): [1000], config(2): [1900]})))
 
 
+def test_fewer_workers_than_those_that_are_wrong_are_in_doubt_until_an_epoch_was_seen() -> None:
+    trials = blocks({config(0): [500, 505], config(2): [1000, 1010]})
+    trials.append(wrong(config(4), "duplicated"))
+    found = checked(run(trials, target=target(kind="iterable")))
+    advice = recommend(found)
+    assert (advice.config, advice.confidence) == (config(2), "low")
+    assert "yield the same samples with num_workers=4" in advice.confidence_reason
+    assert "split them between so many workers" in said_first(found)[0]
+    seen = [dataclasses.replace(t, epoch_samples=96, samples_per_batch=8.0) for t in trials[:-1]]
+    sure = recommend(checked(run([*seen, trials[-1]], target=target(kind="iterable"))))
+    assert (sure.config, sure.confidence == "low") == (config(2), False)
+
+
 def test_where_all_is_wrong_one_sentence_says_so() -> None:
     found = checked(run([trial(config(2), 2000.0, warnings=(OLD_DUPLICATED,)), trial(config(4))]))
     with pytest.raises(NothingMeasuredError, match="No settings give the right data") as raised:

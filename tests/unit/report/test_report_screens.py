@@ -101,6 +101,13 @@ def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> 
     assert "fix what failed (below), then sweep again" in " ".join(other.split())
     short = " ".join(drawn(run_report(dataclasses.replace(run, trials=run.completed)), 80).split())
     assert "only num_workers=0 worked; sweep again with --budget 10s" in short
+    skipped = tuple(
+        dataclasses.replace(each, outcome="skipped") if each.failure else each
+        for each in run.trials
+    )
+    none = " ".join(drawn(run_report(dataclasses.replace(run, trials=skipped)), 80).split())
+    assert "nothing: only num_workers=0 can work here. " in none  # no budget changes that
+    assert "--budget" not in none
 
 
 def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn() -> None:
