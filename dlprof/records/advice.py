@@ -250,7 +250,8 @@ class Certificate:
         if self.epsilon > USELESS or self.measured == self.configurations:
             rest = "; the others are too uncertain" if self.epsilon > USELESS else ""
             return f"of the {self.measured} measured settings, {near} {sure}{rest}"
-        return f"{near} of {self.configurations} settings {sure}"
+        some = f", {self.measured} of them measured" if self.measured else ""
+        return f"{near} of {self.configurations} settings {sure}{some}"
 
 
 @record(frozen=True, slots=True, kw_only=True)
