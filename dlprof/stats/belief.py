@@ -69,6 +69,9 @@ NOISY_LOG_SD = 0.30
 """For trials marked noisy, at least: beside a neighbor that took half of the cores a CV of 34 % was
 measured, half of the logarithm of what it left."""
 
+_UNSEEN = 0.05
+"""Of a disturbed trial: others that took less than 5 % of the cores are not what disturbed it."""
+
 _MODEL_TAIL_DF = 2.0
 """Degrees of freedom of predictions' errors: 7.3 % in the median and 26 % at the 90th percentile on
 real data are as far apart as those of Student's t with 2 (0.82 and 2.9)."""
@@ -903,44 +906,56 @@ class _Predicted(NamedTuple):
         return math.log2(self.workers) if self.workers else None
 
 
+def _kept_off(observations: Sequence[ObservedRate]) -> list[float | None]:
+    """By how much more others kept each off the cores that it would use than they usually would.
+
+    As a natural logarithm. Usual is what they leave in the mean of all trials. A loader that has
+    all that it could use is not slower beside others, and that it was not disturbed is no sign that
+    they were gone. ``None`` where it isn't known: nobody looked, or what disturbed it doesn't show
+    there, as others that use up the same quota don't.
+    """
+    left = [
+        None if o.noisy and o.log_left is not None and o.log_left > -_UNSEEN else o.log_left
+        for o in observations
+    ]
+    known = [each for each in left if each is not None]
+    usual = math.fsum(known) / max(1, len(known))
+    return [
+        None if each is None else min(0.0, usual - o.log_wanted) - min(0.0, each - o.log_wanted)
+        for o, each in zip(observations, left, strict=True)
+    ]
+
+
 def _as_others_are(observations: Sequence[ObservedRate]) -> Sequence[ObservedRate]:
     """Disturbed ones as unsure as others are unsteady, as far as their trials show it.
 
     What others left is seen in each window. Where it hardly differs, those windows are like any
     other; what a neighbor that comes and goes would make of them counts as ``TAIL_DF`` of them.
     """
-    left = [o.log_left for o in observations if o.noisy and o.log_left is not None]
-    if len(left) < 2:
+    kept = _kept_off(observations)
+    pairs = zip(observations, kept, strict=True)
+    known = [each for o, each in pairs if o.noisy and each is not None]
+    if len(known) < 2:
         return observations
-    middle = math.fsum(left) / len(left)
-    squares, df = math.fsum((each - middle) ** 2 for each in left), TAIL_DF + len(left) - 1
+    squares, df = math.fsum(each**2 for each in known), TAIL_DF + len(known) - 1
 
     def sd(o: ObservedRate) -> float:
         learned = math.sqrt((TAIL_DF * o.log_sd**2 + o.cpu_share**2 * squares) / df)
-        return max(learned, o.steady_log_sd)
+        return min(max(learned, o.steady_log_sd), _MOST_LOG_SD)
 
     return [
-        dataclasses.replace(o, log_sd=sd(o)) if o.noisy and o.log_left is not None else o
-        for o in observations
+        dataclasses.replace(o, log_sd=sd(o)) if o.noisy and each is not None else o
+        for o, each in zip(observations, kept, strict=True)
     ]
 
 
 def _taken(observations: Sequence[ObservedRate]) -> list[float]:
-    """By how much more others kept each off the cores than they usually would; 1 is half of them.
-
-    Usual is what they leave in the mean of all trials. A loader that has all that it could use is
-    not slower beside others, and that it was not disturbed is no sign that they were gone. Where
-    it is unknown, trials marked noisy are those beside others.
-    """
-    left = [o.log_left for o in observations if o.log_left is not None]
-    if len(left) < len(observations):
-        noisy = math.fsum(o.noisy for o in observations) / max(1, len(observations))
-        return [o.noisy - noisy for o in observations]
-    usual = math.fsum(left) / max(1, len(left))
-    return [
-        (min(0.0, usual - o.log_wanted) - min(0.0, each - o.log_wanted)) / math.log(2)
-        for o, each in zip(observations, left, strict=True)
-    ]
+    """The same in halvings of what others leave; where it is unknown, noisy ones are one more."""
+    kept = _kept_off(observations)
+    pairs = zip(observations, kept, strict=True)
+    taken = [float(o.noisy) if each is None else each / math.log(2) for o, each in pairs]
+    unknown = sum(o.noisy for o, each in zip(observations, kept, strict=True) if each is None)
+    return [each - unknown / max(1, len(taken)) for each in taken]
 
 
 def _usual_speeds(observations: Iterable[ObservedRate]) -> dict[int, float]:

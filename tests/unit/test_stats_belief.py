@@ -580,6 +580,34 @@ def test_trials_beside_a_steady_neighbor_outvote_a_prediction_that_is_off() -> N
     assert width(found) < width(believe(coming, model).rate(config(2).key)) / 1.5
 
 
+def test_what_disturbed_a_trial_without_taking_cores_is_no_slowness_of_its_own() -> None:
+    """Others use up the same quota: all of it is free in each look, and three were throttled."""
+    rates = {2: [60, 100, 100, 100], 4: [60, 60, 60, 100]}
+    usage = Usage(own_cpu_cores=2.0, available_cpu_cores=4.0, other_cpu_cores=0.0)
+    made = [
+        observe(
+            trial(config(w), rate, spread=0.02, repetition=n, noisy=rate < 100, usage=usage),
+            usable_cores=4.0,
+        )
+        for w, some in rates.items()
+        for n, rate in enumerate(some)
+    ]
+    low, high = ends(
+        believe([o for o in made if o is not None]).ratio(config(4).key, config(2).key)
+    )
+    assert low < 0.9
+    assert high > 1
+
+
+def test_a_trial_of_which_nothing_is_known_makes_the_others_no_surer() -> None:
+    known = beside([0.5, 1.0, 0.7])
+    (first, *rest) = beside([0.5, 1.0, 0.7])
+    unknown = [dataclasses.replace(first, log_left=None), *rest]
+    key = config(2).key
+    wide, narrow = (width(believe(some).rate(key)) for some in (unknown, known))
+    assert wide > 0.8 * narrow
+
+
 def test_a_loader_that_one_core_is_enough_for_is_as_fast_as_it_was() -> None:
     """All trials were beside one neighbor, and only those that want two cores were disturbed."""
     alone = observe(

@@ -127,7 +127,8 @@ def measured_gain(view: Evidence, config: Config) -> Gain | None:
 def _measured(view: Evidence) -> Belief | None:
     """What is believed of all that was tried, and of the present settings."""
     trials = view.plain("present", "variant")
-    seen = [observe(trial, _rate(trial), usable_cores=view.cores) for trial in trials]
+    cores = view.cores * view.ranks  # of the machine, as what others use is seen
+    seen = [observe(trial, _rate(trial), usable_cores=cores) for trial in trials]
     known = [each for each in seen if each is not None]
     return believe(known) if known else None
 

@@ -653,7 +653,8 @@ class Evidence:
     @property
     def others(self) -> float:
         """Cores that others kept busy of those it may use; 0 where that isn't known."""
-        return self.usage.taken_cores(self.cores) / self.ranks
+        share = self.cores - (self.usage.available_cpu_cores or 0.0)  # of a rank, as it lacks it
+        return max(0.0, min((self.usage.other_cpu_cores or 0.0) / self.ranks, share))
 
     @property
     def to_each(self) -> str:

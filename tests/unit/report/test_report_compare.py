@@ -73,7 +73,7 @@ def test_what_reads_as_no_factor_has_no_bar() -> None:
 def test_a_difference_that_is_too_noisy_for_a_figure_shows_both_ends() -> None:
     a, b = (read_run(EXAMPLES / f"{n}.dlprof.jsonl") for n in ("single-box", "shared-server"))
     found = compare(a, b)
-    assert found.verdict.startswith("B is slower than A, 0.41x to 0.87x as fast (95%): too noisy")
+    assert found.verdict.startswith("B is slower than A, 0.41x to 0.89x as fast (95%): too noisy")
     one = dataclasses.replace(found, b=dataclasses.replace(found.b, noisy=3))
     assert "3 of 5 disturbed" in " ".join(drawn(comparison_report(one), 80).split())
 
