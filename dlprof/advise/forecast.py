@@ -674,7 +674,9 @@ def accelerators_of(run: Run) -> Accelerators | None:
     seen = {} if is_calibrated(run) else _measured_scales(run, situation, most)
     if 1 not in seen:
         return _accelerators(run, situation, au)
-    count, low, high = (float(_between(seen, au, 0, end)) for end in (None, 0, 1))
+    # Of numbers of ranks between those that loaded nothing is known: the count is the least.
+    count, low = (float(_between(seen, au, 0, end)) for end in (None, 0))
+    high = float(_between(seen, au, most, 1))
     here = seen[max(1, int(count))]
     short = next((each for ranks, each in sorted(seen.items()) if ranks > count), None)
     return Accelerators(

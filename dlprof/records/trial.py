@@ -343,7 +343,9 @@ class Trial:
     @property
     def node_usage(self) -> Usage:
         """Its ``usage`` with the cores and bytes of all ranks on one machine, which share it."""
-        here = len(self.ranks) / max(1, len({each.host for each in self.ranks}))
+        paces = [(each.samples_per_s.value, each.host) for each in self.ranks if each.samples_per_s]
+        host = min(paces)[1] if paces else (self.ranks[0].host if self.ranks else "")
+        here = sum(each.host == host for each in self.ranks)  # the figures are the slowest one's
         if here <= 1:
             return self.usage
         names = ("own_cpu_cores", "available_cpu_cores", "read_bytes_per_s")

@@ -380,6 +380,14 @@ def test_without_a_calibration_ranks_answer_that_loaded_at_once() -> None:
     assert found.next_utilization == pytest.approx(0.7, abs=0.005)
 
 
+def test_numbers_of_ranks_that_did_not_load_at_once_may_be_fed() -> None:
+    run = dataclasses.replace(_launched(0.99, 0.95, 0.7, 0.5), calibration=None)
+    trials = tuple(each for each in run.trials if len(each.ranks) not in {2, 3})
+    found = accelerators_of(dataclasses.replace(run, trials=trials))
+    assert found is not None
+    assert (found.count.value, found.count.ends[1]) == (1, 3)
+
+
 def test_a_sweep_without_calibration_and_ranks_says_why_utilization_is_not_known() -> None:
     run = dataclasses.replace(_launched(0.99), calibration=None)
     trials = tuple(each for each in run.trials if each.purpose == "measure")
