@@ -592,7 +592,7 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str], name: str = NA
         notes=[
             (
                 f"{len(found)} loaders, {sum(each.kind == 'drawn' for each in found)} of them "
-                f"drawn. {len(shown)} can be told: {len(near)} within {GOAL:.0%} in the median, "
+                f"drawn. {len(shown)} can be judged: {len(near)} within {GOAL:.0%} in the median, "
                 f"{len(far)} with a ratio beyond {WORST:.0%}. In {len(found) - len(shown)} nothing "
                 f"could be compared; cells whose loops by hand have a standard error above "
                 f"{SURE:.0%} say nothing (?)."

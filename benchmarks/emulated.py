@@ -292,7 +292,7 @@ def reached(found: Sequence[Compared]) -> bool:
 
 
 _HOW = (
-    "Each block calibrates anew on two emulated cores and one rank; errors are of the predicted "
+    "Each block calibrates again on two emulated cores and one rank; errors are of the predicted "
     "rate over the measured one, without sign but for the bias (the median)."
 )
 

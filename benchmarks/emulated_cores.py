@@ -3,7 +3,7 @@
 A dataset's CPU phase means "hold one of C tokens and sleep": as many phases go on at once as
 there are tokens, and none of them takes a real core. Tokens go round in slices, as a kernel lets
 threads take turns, and are handed from one process straight to the next that waits. A slice is
-reckoned from when the token's last one ended by plan, so that what the real machine is late by
+counted from when the token's last one ended by plan, so that what the real machine is late by
 never makes the emulated one slower while anybody waits for a core.
 """
 

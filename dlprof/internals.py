@@ -285,8 +285,9 @@ def _names_of(kind: Any) -> set[str]:
 class _Live:
     """How an iterator hands out indices: to which workers, and how many batches at once.
 
-    After the first ``freely`` batches of an epoch the sampler is asked for one as soon as without
-    tuning, with ``own`` batches in flight: what it draws at its end comes when it came.
+    After the first ``freely`` batches of an epoch the sampler is asked for one no sooner than
+    without tuning, with ``own`` batches in flight: what it draws at its end comes when it came.
+    Where queues are shallower than the loader's own it comes as many batches later.
     """
 
     __slots__ = ("cycle", "freely", "in_flight", "own", "workers")

@@ -73,7 +73,7 @@ def documents() -> dict[str, _Schema]:
                 {**version, **header, **_fields(Run, "trials", "prediction", "recommendation")},
                 _fields(RunHeader, "left_out"),
                 {"scaling": _of(tuple[Scale, ...]), "scaling_law": _of(ScalingLaw | None)},
-                {"accelerators": _of(Accelerators | None)},
+                {"accelerators": _of(Accelerators | None), "unavailable": _of(dict[str, str])},
                 ended,
             ),
         ),

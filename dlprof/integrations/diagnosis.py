@@ -26,6 +26,7 @@ from dlprof.records import (
     Trial,
     Usage,
     WatchedLoader,
+    own_s,
 )
 from dlprof.units import counted
 
@@ -63,7 +64,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     }
     machine = machine.shared_by(local_ranks, local_cpus)
     # Batches given again are no part of the script as it runs otherwise.
-    wall_s -= sum(each.headroom.extra_s for each in loaders if each.headroom is not None)
+    wall_s = own_s(wall_s, loaders)
     # Below this share of the script's time the report says that no loader holds the script up.
     costly = [each for each in loaders if _cost_s(each) >= 0.05 * wall_s and each.batches]
     costly.sort(key=_cost_s, reverse=True)

@@ -38,7 +38,7 @@ from dlprof.integrations.script import Ending, Program, as_main, execute, show_f
 from dlprof.integrations.wait_statistics import NEVER_NS, Clock
 from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.machine import Sampler, Snapshot, inspect_machine, usage_between
-from dlprof.machine.inspection import allowed_cpu_count
+from dlprof.machine.inspection import cpus_of_job
 from dlprof.records import (
     SCHEMA_VERSION,
     SCRIPT_SPEC,
@@ -52,6 +52,7 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
     WatchedScript,
+    own_s,
 )
 from dlprof.store import RunWriter
 from dlprof.tuning import tune
@@ -285,8 +286,7 @@ class _Watching:
                 # Ranks would take each other for background load.
                 usage=script.usage if rank is None else None,
                 local_ranks=1 if rank is None else rank.local_size,
-                # What launched a rank may run on all that its ranks may.
-                local_cpus=allowed_cpu_count(os.getppid()),
+                local_cpus=cpus_of_job(os.getpid(), by_parent="TORCHELASTIC_RUN_ID" in os.environ),
                 start_method=start_method or multiprocessing.get_all_start_methods()[0],
             )
         return None
@@ -324,6 +324,7 @@ class _Watching:
     def _script(self) -> WatchedScript:
         wall_s = (self._clock() - self._recorder.began_ns) / NS
         waited_s = self._recorder.waited_s()
+        without_s = own_s(wall_s, self._recorder.records())
         rank, ending = self._plan.rank, self.ending
         by_signal = ending.kind in {"running", "interrupted"}
         return WatchedScript(
@@ -331,7 +332,7 @@ class _Watching:
             ending=ending.kind,
             exit_code=None if by_signal else ending.exit_code,
             waited_s=waited_s,
-            wait_fraction=waited_s / wall_s if wall_s else None,
+            wait_fraction=min(1.0, waited_s / without_s) if without_s else None,
             overhead_s=self._overhead_ns / NS,
             rank=None if rank is None else rank.rank,
             world_size=None if rank is None else rank.world_size,

@@ -251,6 +251,12 @@ def parse_allowed_cpus(text: str) -> frozenset[int] | None:
     return None if allowed is None else parse_cpu_list(allowed)
 
 
+def parse_parent(text: str) -> int | None:
+    """The parent's id, from ``/proc/PID/status``; 0 above the first of a PID namespace."""
+    parent = _fields(text).get("PPid", "")
+    return int(parent) if parent.isdecimal() else None
+
+
 def usable_cpus(mask: Collection[int] | None, online: Collection[int]) -> frozenset[int]:
     """The CPUs of ``/proc/stat`` that a mask allows; all of them without one.
 

@@ -103,3 +103,4 @@ from dlprof.records.watched import StepTimes as StepTimes
 from dlprof.records.watched import TriedSetting as TriedSetting
 from dlprof.records.watched import WatchedLoader as WatchedLoader
 from dlprof.records.watched import WatchedScript as WatchedScript
+from dlprof.records.watched import own_s as own_s

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from dlprof.records.config import Config, Estimate
@@ -228,7 +229,8 @@ class WatchedScript:
             ``os._exit``; ``running`` where the file was cut off before its end, as by a signal.
         exit_code: What the process ended with; ``None`` while it runs or where a signal ended it.
         waited_s: Seconds in which its main thread waited for a loader.
-        wait_fraction: ``waited_s / wall_s``.
+        wait_fraction: ``waited_s`` over ``wall_s`` without what ``--headroom`` took of it
+            (``own_s``).
         overhead_s: What dlprof spent in the script's process while it ran, but for the clock.
         rank: Its number among the processes of one job; ``None`` where it is the only one.
         world_size: Processes of the job; ``None`` likewise.
@@ -254,3 +256,12 @@ class WatchedScript:
     loaders: int = 0
     tried: tuple[TriedSetting, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def own_s(wall_s: float, loaders: Iterable[WatchedLoader]) -> float:
+    """Seconds of a script without those in which it trained on batches given again.
+
+    All of them where loaders in several threads took more than there are.
+    """
+    extra_s = math.fsum(each.headroom.extra_s for each in loaders if each.headroom is not None)
+    return wall_s - extra_s if 0 < extra_s < wall_s else wall_s

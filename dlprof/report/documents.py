@@ -47,6 +47,7 @@ def sweep_document(run: Run) -> str:
         scaling=scales(run),
         scaling_law=scaling_law(run),
         accelerators=None if isinstance(found, str) else found,
+        unavailable={"accelerators": found} if isinstance(found, str) else {},
         **_end(run),
     )
 

@@ -199,7 +199,8 @@ def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     if late is None:
         which = f"all {len(ranks)} wait"
         if len(waits) < len(ranks):  # as where one of them validates
-            name, one = next(each.loader for each in ranks if each.loader), len(waits) == 1
+            name = next((each.loader for each in ranks if each.loader), "a loader")
+            one = len(waits) == 1
             verbs = f"iterates {name} and waits" if one else f"iterate {name} and wait"
             which = f"{len(waits)} of {len(ranks)} {verbs}"
         text = f"{which} {_between(waits[0], waits[-1])} of the time for data"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -18,6 +17,7 @@ from dlprof.records import (
     TriedSetting,
     WatchedLoader,
     WatchedScript,
+    own_s,
 )
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
@@ -96,7 +96,7 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     few = tuned if len(tuned) < 3 else tuned[:1]  # -v has all
     yield from (("Tuning", said) for said in few)
     if len(tuned) > len(few):
-        yield "Tuning", f"of {len(tuned) - 1} more loaders: -v"
+        yield "Tuning", f"{len(tuned) - 1} more results: -v"
 
 
 def _data_wait(run: Run) -> str:
@@ -133,6 +133,9 @@ def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:
     wait = None if script is None else script.wait_fraction
     if script is None or wait is None or wait >= 1 or len(script.ranks) > 1:
         return  # of several ranks each waits for the others as well
+    # Its main thread may wait for another, which waits for data; and headroom says it better.
+    if any(each.background_s > 0 or each.headroom is not None for each in run.watched):
+        return
     most = f"without any wait for data the script is {ratio_text(1 / (1 - wait))} as fast at most"
     yield "Certainty", f"{most}; it ran once, so how far that spreads is unknown"
 
@@ -214,10 +217,10 @@ def _how_it_went(run: Run) -> str:
     if run.watched:
         waited, rest, share = format_duration(script.waited_s), "that", script.wait_fraction
         # Batches given again are no part of the script as it runs otherwise.
-        extra_s = math.fsum(each.headroom.extra_s for each in run.watched if each.headroom)
-        if 0 < extra_s < script.wall_s:
+        extra_s = script.wall_s - own_s(script.wall_s, run.watched)
+        if extra_s > 0:
             parts = [f"{parts[0]}, {format_duration(extra_s)} of that for --headroom,"]
-            rest, share = "the rest", min(1.0, script.waited_s / (script.wall_s - extra_s))
+            rest = "the rest"
         parts = [f"{parts[0]} and waited {waited} of {rest} for data ({percent_text(share)})"]
     if script.ending == "running":
         parts.append("cut off")

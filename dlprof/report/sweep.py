@@ -173,6 +173,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         asked = ", ".join(_asked(advice.constraints, step=True))
         rate = rate_text(advice.expected.samples_per_s)
         yield "Throughput", f"{rate} for {asked}" if asked else rate
+        yield from _utilization(run) if advice.in_trials else ()
         yield from what_failed(run)
         return
     if present is not None:
@@ -247,7 +248,8 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
 def _utilization(run: Run) -> Iterator[tuple[str, doc.Words]]:
     found = asked_accelerators(run)
     if found is not None:
-        yield "Utilization", found if isinstance(found, str) else accelerators_text(found)
+        why = f"not known: {found}" if isinstance(found, str) else accelerators_text(found)
+        yield "Utilization", why
 
 
 def asked_accelerators(run: Run) -> Accelerators | str | None:
@@ -259,7 +261,7 @@ def asked_accelerators(run: Run) -> Accelerators | str | None:
     try:
         return accelerators_of(run)
     except DlprofError as error:
-        return f"not known: {error.message}"
+        return error.message
 
 
 YOURS = "your settings"
@@ -372,7 +374,8 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
         yield from ranks_sections(run, advice.config)
-        found = asked_accelerators(run)
+        # It is of the conditions that were measured.
+        found = asked_accelerators(run) if advice.in_trials else None
         yield from accelerators_sections(None if isinstance(found, str) else found)
         yield from doc.section("Expected", doc.facts(expected_of(advice)))
         yield from doc.section(

@@ -183,7 +183,7 @@ def observe(
         others, left = node.taken_cores(usable_cores), max(node.available_cpu_cores, 0.01)
         log_left = -math.log1p(others / left)
         ranks = left / max(usage.available_cpu_cores or 0.0, 0.01)
-        wanted = ranks * max(1, trial.config.num_workers) * max(share, 0.01)
+        wanted = ranks * max(1, trial.config.num_workers) * max(_cpu_share(trial, None), 0.01)
         log_wanted = min(0.0, math.log(wanted / (left + others)))
     if trial.noisy:  # half of what the cores that others took would have added
         computing = max(NOISY_LOG_SD, -(log_left or 0.0) / 2)

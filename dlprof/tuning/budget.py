@@ -259,6 +259,8 @@ def _locked(path: Path) -> int:
                 os.close(descriptor)
         if is_there:
             return descriptor
+        if time.monotonic() > until_s:  # a file system that knows of no links
+            raise TimeoutError(f"{path} is taken away whenever it is made")
 
 
 @atexit.register

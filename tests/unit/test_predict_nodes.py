@@ -28,7 +28,7 @@ from dlprof.records import (
 )
 from dlprof.report.documents import sweep_document
 from dlprof.report.predict import forecast_report, predict_document
-from dlprof.report.sweep import sweep_report
+from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.report.terminal import plain_text
 from dlprof.settings import parse_option
 from dlprof.store import RunWriter
@@ -393,6 +393,19 @@ def test_a_sweep_without_calibration_and_ranks_says_why_utilization_is_not_known
     trials = tuple(each for each in run.trials if each.purpose == "measure")
     run = dataclasses.replace(run, trials=trials)
     assert "Utilization not known: " in " ".join(plain_text(sweep_report(run), width=200).split())
+    document = json.loads(sweep_document(run))
+    assert document["accelerators"] is None
+    assert "no calibration" in document["unavailable"]["accelerators"]
+
+
+def test_an_answer_for_other_conditions_has_no_accelerators_of_the_sweeps_own() -> None:
+    run = _launched(0.99, 0.65, costs=calibration(cpu=0.6, receive=0.0005))
+    section = "One more accelerator, predicted"
+    for cores, is_there in ((None, True), (64.0, False)):
+        asked_for = recommend(run, Constraints(cores=cores)) if cores else recommend(run)
+        report = recommendation_report(run, asked_for)
+        text = " ".join(plain_text(report, width=200, verbose=True).split())
+        assert (section in text) is is_there
 
 
 def test_utilization_needs_a_step(capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,15 @@ def test_a_screen_names_the_confidence_and_the_limits_of_all_that_fails() -> Non
     assert "slower by at least 2.2% (99%); by more than 5%: undecided" in undecided
 
 
+def test_no_confidence_reads_as_certain() -> None:
+    check = passing_check()
+    plan = check.target.plan
+    assert plan is not None
+    sure = dataclasses.replace(check.target, plan=dataclasses.replace(plan, confidence=0.9995))
+    text = drawn(check_report(dataclasses.replace(check, targets=(sure,))), 80)
+    assert "is excluded (99.95%)" in text
+
+
 def test_what_another_metric_leaves_open_is_nothing_of_the_service_time() -> None:
     check = inconclusive_check()
     service, *others = check.target.verdict.gates

@@ -35,10 +35,12 @@ from dlprof.records import (
     Estimate,
     Finding,
     FindingCode,
+    Headroom,
     Run,
     TriedSetting,
     WatchedLoader,
     WatchedScript,
+    own_s,
 )
 from dlprof.report.export.formats import render_as
 from dlprof.report.script import script_document, script_report, verdict
@@ -410,6 +412,40 @@ def test_the_verdict_names_the_likeliest_cause_of_that_loader(
     assert (f"Bottleneck none found that is worth fixing Certainty {at_most}" in text) is not told
 
 
+HEADROOM = Headroom(
+    rounds=8,
+    live_batches=80,
+    replayed_batches=80,
+    extra_steps=160,
+    extra_s=25.0,
+    period_s=0.02,
+    step_s=0.0124,
+    speedup=Estimate(value=1.61, low=1.58, high=1.64),
+    waiting_fraction=Estimate(value=0.38, low=0.37, high=0.39),
+    slowed_fraction=Estimate(value=0.0, low=-0.01, high=0.01),
+)
+
+
+def test_how_much_a_wait_may_bring_is_said_only_where_it_is_a_bound() -> None:
+    """A main thread may wait for another that waits for data; headroom is a better bound."""
+    found = Diagnosis(config=Config(), findings=(), trials=("train.py:3",))
+    aside = loader("train.py:3", 0.38, background_s=30.0)
+    given = loader("train.py:3", 0.38, headroom=HEADROOM)
+    for each in (aside, given):
+        run = dataclasses.replace(watched_run(each), diagnosis=found)
+        text = drawn(script_report(run), 80)
+        assert "none found that is worth fixing" in text
+        assert "as fast at most" not in text
+
+
+def test_batches_given_again_are_no_time_of_the_script() -> None:
+    given = loader("train.py:3", 0.38, headroom=HEADROOM)
+    assert own_s(125.0, [given, loader("train.py:4", 0.1)]) == 100.0
+    assert own_s(125.0, [given] * 5) == 125.0  # in several threads, more than there is
+    text = " ".join(drawn(script_report(watched_run(given)), 80).split())
+    assert "ran 2 min 5 s, 25 s of that for --headroom, and waited 48 s of the rest" in text
+
+
 TRIED = (
     TriedSetting(
         dataset="Images",
@@ -477,7 +513,7 @@ def test_a_thousand_loaders_are_not_all_shown() -> None:
     notes = tuple(f"dlprof.tune: {n} changes tried" for n in range(60))
     tuned = drawn(script_report(watched_run(loader("train.py:1", 0.2), notes=notes)), 80)
     assert "0 changes tried" in tuned
-    assert "of 59 more loaders: -v" in tuned
+    assert "59 more results: -v" in tuned
     assert len(tuned.splitlines()) <= 16
 
 

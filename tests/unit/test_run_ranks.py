@@ -48,6 +48,7 @@ from dlprof.records import (
     WatchedScript,
 )
 from dlprof.records.watched import ScriptEnding
+from dlprof.report.ranks import training_facts
 from dlprof.report.script import script_document, script_report
 from dlprof.report.terminal import plain_text
 from dlprof.store import RunWriter, read_run
@@ -342,6 +343,16 @@ def test_a_loader_that_one_rank_iterates_makes_no_rank_late() -> None:
     assert "Ranks 1 of 2 iterates train.py:7 and waits 40% of the time for data" in text
     runs = {**alone, 2: rank_run(2, came(0.4))}
     assert "Ranks 2 of 3 iterate train.py:7 and wait 40% of the time for data" in shown(runs)[1]
+
+
+def test_ranks_of_an_earlier_version_do_not_name_their_loader() -> None:
+    run, _ = shown({0: rank_run(0, came(0.3)), 1: rank_run(1, came(0.31))})
+    assert run.script is not None
+    one, two = (dataclasses.replace(each, loader="") for each in run.script.ranks)
+    ranks = (one, dataclasses.replace(two, wait_fraction=None))
+    script = dataclasses.replace(run.script, ranks=ranks)
+    facts = dict(training_facts(dataclasses.replace(run, script=script)))
+    assert str(facts["Ranks"]).startswith("1 of 2 iterates a loader and waits 30% of the time")
 
 
 def test_a_step_that_is_late_by_itself_holds_nobody_up_for_data() -> None:

@@ -178,6 +178,15 @@ def test_a_file_that_stays_locked_keeps_nobody_waiting(tmp_path: Path) -> None:
             Node(path).take_turn(2, 0.1)
 
 
+def test_a_file_system_that_counts_no_links_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some of those in user space do: each file seems to have been taken away."""
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result([0] * 10))
+    with pytest.raises(TimeoutError, match="whenever it is made"):
+        Node(tmp_path / "node.json").take_turn(2, 0.1)
+
+
 def test_the_last_rank_takes_the_files_away(
     ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -271,7 +271,7 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     took = f"took {format_duration(took_s)}" if took_s else ""
     rule = check.target.plan or check.target.baseline_rule
     # Each end of an interval holds as surely, over all looks.
-    level = f" ({percent(rule.confidence, signed=False)})" if rule is not None else ""
+    level = f" ({100 * rule.confidence:.10g}%)" if rule is not None else ""  # never rounded to all
     sure, views = "", _service_views(check)
     if check.state == "fail" and bound is not None:
         share = percent(bound, signed=False)

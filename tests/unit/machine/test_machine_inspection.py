@@ -196,3 +196,25 @@ def test_examples_in_docstrings(module: types.ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("above", "by_parent", "cpus"),
+    [
+        (["0-63"], False, 64),  # srun or mpirun has bound its rank
+        (["0-7", "0-7", "0-63"], False, 64),  # and a shell between them with it
+        (["0-7", "0-7"], False, 8),  # in a container all have its CPUs
+        (["0-7", "0-63"], True, 8),  # torchrun under taskset: who started that may have more
+        (["0-63"], True, 64),  # torchrun --numa-binding
+    ],
+)
+def test_all_of_a_job_may_run_on_what_its_launcher_may(
+    tmp_path: Path, above: list[str], by_parent: bool, cpus: int
+) -> None:
+    for pid, mask in enumerate(reversed(["0-7", *above]), 1):
+        folder = tmp_path / f"proc/{pid}"
+        folder.mkdir(parents=True)
+        (folder / "status").write_text(f"PPid:\t{pid - 1}\nCpus_allowed_list:\t{mask}\n")
+    rank = 1 + len(above)
+    assert inspection.cpus_of_job(rank, by_parent=by_parent, root=tmp_path) == cpus
+    assert inspection.cpus_of_job(99, by_parent=by_parent, root=tmp_path) is None
