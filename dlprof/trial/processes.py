@@ -140,5 +140,6 @@ def _force_but_trackers(group: int) -> None:
             if os.getpgid(pid) != group:
                 continue
             words = psutil.Process(pid).cmdline()
-            if not any("resource_tracker import main" in word for word in words):
+            # One that is just becoming another program has none, and may be a tracker.
+            if words and not any("resource_tracker import main" in word for word in words):
                 os.kill(pid, signal.SIGKILL)

@@ -59,11 +59,16 @@ def test_what_a_forced_group_has_in_shared_memory_is_removed(tmp_path: Path) -> 
     """By multiprocessing's tracker, which outlives the others of the group."""
     printed = tmp_path / "name"
     making = (
+        "from multiprocessing import resource_tracker\n"
         "from multiprocessing.shared_memory import SharedMemory\n"
         "import pathlib, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "held = SharedMemory(create=True, size=64)\n"
         "pathlib.Path({path!r}).write_text(held.name)\n"
+        # Until then it is a fork of this one by its command line as well.
+        "command = pathlib.Path('/proc', str(resource_tracker._resource_tracker._pid), 'cmdline')\n"
+        "while b'import main;main' not in command.read_bytes():\n"
+        "    time.sleep(0.01)\n"
         "print('ready', flush=True)\n"
         "time.sleep(60)\n"
     )
