@@ -34,6 +34,7 @@ NAMES = (
     *(
         "planted",
         "planted_beside",
+        "beside",
         "planted_ranks",
         "strangers",
         "heavy",
