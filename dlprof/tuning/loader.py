@@ -609,7 +609,7 @@ class _Tap:
         self._tuner, self.setting, self._draws = tuner, setting, watching
         self._aside = watching  # whether the next batch is looked at in some other way
         self._began = False  # whether a sampler has drawn the seed of its epoch
-        # The least of the latest is what receiving takes: others may have waited.
+        # Of CPU time; the least of the latest, since some are larger by chance.
         self._receives_ns: deque[int] = deque(maxlen=9)
         self.over = self.ended = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
@@ -697,9 +697,10 @@ class _Tap:
     def _looked_at(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
         """Give the next batch: did it draw random numbers; what does one that is ready take?"""
         before = streams() if self._draws and self._began else ()
-        began_ns = time.perf_counter_ns()
+        # A batch counts as sent before it is, and may not be the next one: what waits computes not.
+        began_ns = time.thread_time_ns()
         batch = advance(iterator)
-        now_ns = time.perf_counter_ns()
+        now_ns = time.thread_time_ns()
         if before:
             self._draws = self._tuner.drawn(before, workers=self.setting.workers)
         elif not self._draws:

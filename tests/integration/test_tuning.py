@@ -131,6 +131,40 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+class Slow(Numbers):
+    """Each sample takes much longer than it takes to be received."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.03)
+        return super().__getitem__(index)
+
+
+def test_a_batch_that_is_sent_and_not_there_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A queue counts what it hasn't written yet; what that waits is no cost of receiving."""
+    seen: list[Window] = []
+
+    class Watched(Scripted):
+        settings = (Setting(1, 2),)
+
+        def look(self, window: Window) -> Ask:
+            seen.append(window)
+            return super().look(window)
+
+    monkeypatch.setattr(tuned, "Control", Watched)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr(internals, "sent_batches", lambda _: 1)
+
+    for _ in dlprof.tune(loader(Slow(draws=False), batch_size=1, num_workers=1), max_workers=1):
+        pass
+
+    assert len(seen) > 3
+    received = [each.receive_s for each in seen if each.receive_s]
+    assert received
+    assert max(received) < 0.01
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_samples_come_in_the_same_order(scripted: None, mode: str) -> None:
     options = MODES[mode]
