@@ -66,8 +66,9 @@ def run(names: Sequence[str], *, quick: bool) -> list[str]:
 
 
 def collect(results: Path) -> list[dict[str, Any]]:
-    """The kept results of full runs, in order."""
-    paths = [results / f"{name}.json" for name in NAMES]
+    """The kept results of full runs, in order, those of ranks after those of one loader."""
+    names = dict.fromkeys(f"{name}{end}" for name in NAMES for end in ("", "_ranks"))
+    paths = [results / f"{name}.json" for name in names]
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 

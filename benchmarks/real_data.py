@@ -3,7 +3,8 @@
 Each round calibrates every dataset again, as ``dlprof profile`` does, without workers, with one
 and with two; then it measures configurations that the calibration has not seen, each of them
 twice, some with a consumer that takes its time, and compares. ``--beside-neighbour`` does the same
-while another process keeps a core busy.
+while another process keeps a core busy. ``--ranks`` compares what two and four ranks that load at
+once give each, by the calibration of one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from dlprof.model import Conditions, fit, predict_all
 from dlprof.records import Calibration, Config, Estimate, Explanation, Machine, Trial
 
 METHOD = "maxplus"
-GOAL, GOAL_BESIDE = (0.05, 0.12), (0.07, 0.18)
+WITHOUT, BESIDE, OF_RANKS = "real_data", "real_data_beside", "real_data_ranks"
+GOALS = {WITHOUT: (0.05, 0.12), BESIDE: (0.07, 0.18), OF_RANKS: (0.08, 0.20)}
+"""Of each report: the median and the 90th percentile of errors."""
+
+RANKS, RANKS_WORKERS = (2, 4), (0, 1, 2, 3)
 WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8), (1, 2, 4, 8)
 _STEPS = (0.0, 0.0, 0.25, 0.5, 1.0)
 """Of the consumer, as shares of what a batch costs; mostly none."""
@@ -74,6 +79,7 @@ class Compared:
         interval: On the mean of those cores.
         drift: Of the calibration.
         standard_error: Of the calibration.
+        ranks: That loaded at once; rates are each one's at the pace of the slowest.
     """
 
     data: str
@@ -86,6 +92,7 @@ class Compared:
     interval: tuple[float | None, float | None]
     drift: float | None
     standard_error: float | None
+    ranks: int = 1
 
     @property
     def rate(self) -> float:
@@ -138,11 +145,13 @@ def longer_s(known: Calibration, trial_s: float) -> float:
     return min(_MOST_S, trial_s * ((error / _WANTED_ERROR) ** 2 - 1))
 
 
-def cells(count: int, rng: random.Random) -> list[tuple[Config, float]]:
+def cells(
+    count: int, rng: random.Random, among: Sequence[int] = WORKERS
+) -> list[tuple[Config, float]]:
     """Configurations with the share of a batch's cost that the consumer takes, all different."""
     made: dict[tuple[Config, float], None] = {}
     while len(made) < count:
-        workers, prefetch = rng.choice(WORKERS), rng.choice(PREFETCH)
+        workers, prefetch = rng.choice(among), rng.choice(PREFETCH)
         config = Config(num_workers=workers, prefetch_factor=prefetch).canonical()
         made[(config, rng.choice(_STEPS))] = None
     return list(made)
@@ -158,16 +167,22 @@ def batch_s(known: Calibration) -> float:
 
 
 def compare(
-    name: str, source: Loaded, known: Calibration, design: Design, rng: random.Random
+    name: str,
+    source: Loaded,
+    known: Calibration,
+    design: Design,
+    rng: random.Random,
+    ranks: int = 1,
 ) -> list[Compared]:
-    """Predict and measure some configurations of one dataset."""
-    asked = [(config, share * batch_s(known)) for config, share in cells(design.cells, rng)]
+    """Predict and measure some configurations of one dataset, loaded by so many ranks at once."""
+    among = WORKERS if ranks == 1 else RANKS_WORKERS
+    asked = [(config, share * batch_s(known)) for config, share in cells(design.cells, rng, among)]
     trials: dict[tuple[Config, float], list[Trial]] = {cell: [] for cell in asked}
     for _ in range(2):
         for config, step_s in rng.sample(asked, len(asked)):
             trials[(config, step_s)].append(source.measure(config, design.trial_s, step_s))
     most = source.usable_cores
-    found = (_compared(name, cell, some, known, most) for cell, some in trials.items())
+    found = (_compared(name, cell, some, known, most, ranks) for cell, some in trials.items())
     return [each for each in found if each is not None]
 
 
@@ -177,6 +192,7 @@ def _compared(
     trials: Sequence[Trial],
     known: Calibration,
     most: float,
+    ranks: int,
 ) -> Compared | None:
     """One configuration; ``None`` where it could not be measured."""
     rates = tuple(t.batches_per_s.value for t in trials if t.batches_per_s is not None)
@@ -185,29 +201,34 @@ def _compared(
     if min(len(rates), len(cores)) < len(trials):
         return None
     config, step_s = cell
-    each = [_predicted(known, config, step_s, had).value for had in cores]
+    each = [_predicted(known, config, step_s, had, ranks).value for had in cores]
     mean = statistics.fmean(cores)
-    interval = _predicted(known, config, step_s, mean)
+    interval = _predicted(known, config, step_s, mean, ranks)
     return Compared(
         data=data,
         config=config,
         step_s=step_s,
         rates=rates,
         cores=mean,
-        alone={METHOD: _predicted(known, config, step_s, most).value},
+        alone={METHOD: _predicted(known, config, step_s, most, ranks).value},
         given={METHOD: statistics.geometric_mean(each)},
         interval=(interval.low, interval.high),
         drift=known.drift,
         standard_error=known.standard_error,
+        ranks=ranks,
     )
 
 
-def _predicted(known: Calibration, config: Config, step_s: float, cores: float) -> Estimate:
-    where = Conditions(cores=cores, step_s=step_s)
+def _predicted(
+    known: Calibration, config: Config, step_s: float, cores: float, ranks: int
+) -> Estimate:
+    where = Conditions(cores=cores, step_s=step_s, ranks=ranks)
     return predict_all(known, [config], where)[0].batches_per_s
 
 
-def measure(names: Iterable[str], design: Design, machine: Machine) -> list[Compared]:
+def measure(
+    names: Iterable[str], design: Design, machine: Machine, ranks: Sequence[int] = (1,)
+) -> list[Compared]:
     """All rounds of all datasets."""
     rng = random.Random(5)
     found: list[Compared] = []
@@ -216,8 +237,12 @@ def measure(names: Iterable[str], design: Design, machine: Machine) -> list[Comp
             try:
                 with loaded(DATA[name], machine) as source:
                     known = calibrate(source)
-                    if known is not None:
+                    if known is not None and 1 in ranks:
                         found += compare(name, source, known, design, rng)
+                for count in {*ranks} - {1}:
+                    if known is not None:
+                        with loaded(DATA[name], machine, count) as source:
+                            found += compare(name, source, known, design, rng, count)
             except DlprofError as error:
                 print(f"{name}: left out, {error.message}", file=sys.stderr, flush=True)
             print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
@@ -235,12 +260,14 @@ def errors(found: Iterable[Compared], *, given: bool) -> list[float]:
     return [abs(each.error(given=given)) for each in found]
 
 
-def reached(found: Sequence[Compared], *, beside: bool) -> bool | None:
-    """Whether predictions meet their goal; on a quiet machine, for all cores."""
+def reached(found: Sequence[Compared], report: str) -> bool | None:
+    """Whether predictions meet their goal: for all cores, and of ranks in quiet windows."""
+    if report == OF_RANKS:
+        found = [each for each in found if each.is_quiet]
     if not found:
         return None
-    off = errors(found, given=beside)
-    middle, far = GOAL_BESIDE if beside else GOAL
+    off = errors(found, given=report == BESIDE)
+    middle, far = GOALS[report]
     return statistics.median(off) <= middle and quantile(off, 0.9) <= far
 
 
@@ -272,6 +299,8 @@ def _groups(found: Sequence[Compared]) -> dict[str, list[Compared]]:
         "quiet": lambda each: each.is_quiet,
     }
     groups = {name: [each for each in found if test(each)] for name, test in tests.items()}
+    for count in RANKS:
+        groups[f"{count} ranks"] = [each for each in found if each.ranks == count]
     return {name: some for name, some in groups.items() if some}
 
 
@@ -282,20 +311,23 @@ _COLUMNS = (
 )
 
 
-def report(found: Sequence[Compared], *, beside: bool) -> Report:
+def report(found: Sequence[Compared], name: str) -> Report:
     """The tables."""
-    middle, far = GOAL_BESIDE if beside else GOAL
+    middle, far = GOALS[name]
     kinds = {name: [each for each in found if each.data == name] for name in DATA}
     rows = [_row(name, some) for name, some in _groups(found).items()]
     by_data = [_row(name, some) for name, some in kinds.items() if some]
-    where = "beside a neighbour, given the cores that were to be had" if beside else "on all cores"
+    title, where = {
+        WITHOUT: ("without a neighbor", "on all cores"),
+        BESIDE: ("beside a neighbor", "beside a neighbor, given the cores that were available"),
+        OF_RANKS: ("of 2 and 4 ranks at once", "of 2 and 4 ranks at once, in quiet windows"),
+    }[name]
     return Report(
-        name="real_data_beside" if beside else "real_data",
-        title=f"Predictions against loaders of real datasets, {'beside' if beside else 'without'}"
-        " a neighbour",
+        name=name,
+        title=f"Predictions against loaders of real datasets, {title}",
         goal=f"{where} off by at most {middle:.0%} in the median and {far:.0%} at the "
         "90th percentile",
-        passed=reached(found, beside=beside),
+        passed=reached(found, name),
         tables=[Table("All", _COLUMNS, rows), Table("By dataset", _COLUMNS, by_data)],
         notes=[
             (
@@ -324,30 +356,33 @@ def _plain(each: Compared) -> dict[str, Any]:
     return dataclasses.asdict(each) | {"config": each.config.key}
 
 
-def main(*, beside: bool = False) -> None:
+def main(name: str = WITHOUT) -> None:
     """Run it.
 
     Args:
-        beside: Whether a core is kept busy even if that isn't asked for.
+        name: Of the report that is made where none is asked for.
     """
     options = parser(__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="datasets, by name")
     options.add_argument("--beside-neighbour", action="store_true", help="keep a core busy")
+    options.add_argument("--ranks", action="store_true", help="load by 2 and 4 ranks at once")
     options.add_argument("--rounds", type=int, help="fewer or more than the usual number")
     given = options.parse_args()
-    beside = beside or given.beside_neighbour
+    name = BESIDE if given.beside_neighbour else OF_RANKS if given.ranks else name
     unknown = sorted(set(given.names) - set(DATA))
     if unknown:
         options.error(f"there is no dataset {unknown[0]!r}: {', '.join(DATA)}")
     design = QUICK if given.quick else FULL
     if given.rounds:
         design = dataclasses.replace(design, rounds=given.rounds)
+    if name == OF_RANKS:
+        design = dataclasses.replace(design, cells=max(1, design.cells // 3))
     names = given.names or (_QUICK_DATA if given.quick else tuple(DATA))
     before = surroundings()
-    with neighbours(1) if beside else contextlib.nullcontext():
-        found = measure(names, design, inspect_machine())
+    with neighbours(1) if name == BESIDE else contextlib.nullcontext():
+        found = measure(names, design, inspect_machine(), RANKS if name == OF_RANKS else (1,))
     quick = given.quick or bool(given.names)
-    publish(report(found, beside=beside), before, quick=quick)
+    publish(report(found, name), before, quick=quick)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import real_data
 
 def main() -> None:
     """Calibrate, predict, measure; the options are those of ``real_data.py``."""
-    real_data.main(beside=True)
+    real_data.main(real_data.BESIDE)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import real_targets
 
+from dlprof.engine.ranks import launched
 from dlprof.records import Config, Explanation, Machine, Target, Trial
 from dlprof.records.codec import from_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
+from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
@@ -68,8 +71,8 @@ class Loaded:
 
 
 @contextlib.contextmanager
-def loaded(target: str, machine: Machine) -> Iterator[Loaded]:
-    """Build a target; its processes end with the block.
+def loaded(target: str, machine: Machine, ranks: int = 1) -> Iterator[Loaded]:
+    """Build a target for so many ranks at once; its processes end with the block.
 
     Raises:
         DlprofError: It can't be built.
@@ -81,7 +84,11 @@ def loaded(target: str, machine: Machine) -> Iterator[Loaded]:
     with (
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder,
         contextlib.closing(
-            TrialRunner(BuildRequest(target=parse_target(target)), directory=Path(folder))
+            TrialRunner(
+                BuildRequest(target=parse_target(target)),
+                directory=Path(folder),
+                together=None if ranks == 1 else Ranks(local=launched(ranks, os.environ)),
+            )
         ) as bench,
     ):
         built = bench.build(limits)

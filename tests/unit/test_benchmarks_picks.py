@@ -341,9 +341,9 @@ def test_errors_are_reported_for_all_cores_and_for_those_available() -> None:
     assert one.covered
     assert not real_cell(interval=(None, None)).covered
     assert real_cell().repeat == pytest.approx(math.log(110 / 90) / 2)
-    assert real_data.reached([one], beside=True) is True
-    assert real_data.reached([one], beside=False) is False
-    assert real_data.reached([], beside=False) is None
+    assert real_data.reached([one], real_data.BESIDE) is True
+    assert real_data.reached([one], real_data.WITHOUT) is False
+    assert real_data.reached([], real_data.WITHOUT) is None
     report = real_data.report([one], beside=False)
     assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
 
