@@ -196,7 +196,7 @@ def _compared(
 ) -> Compared | None:
     """One configuration; ``None`` where it could not be measured."""
     rates = tuple(t.batches_per_s.value for t in trials if t.batches_per_s is not None)
-    free = [t.usage.available_cpu_cores for t in trials]
+    free = [t.node_usage.available_cpu_cores for t in trials]
     cores = tuple(max(each, _LEAST_CORES) for each in free if each is not None)
     if min(len(rates), len(cores)) < len(trials):
         return None
